@@ -1,0 +1,27 @@
+//! Owns the nouns of Keeptime and their invariants; decides nothing and does no I/O.
+//!
+//! * [`units`]: rates, sizes, times and shares as integer types;
+//! * [`topology`]: nodes, switches, full-duplex links and the path between any two nodes;
+//! * [`application`]: what a program is, its parameters and its communication pattern;
+//! * [`profile`]: measured graph-curves with every sample kept;
+//! * [`goal`]: what a user asks for;
+//! * [`assignment`]: what one node is told to enforce for one job.
+//!
+//! ```
+//! use keeptime_model::units::{BitsPerSecond, Bytes};
+//! let link: BitsPerSecond = "200 Mbit/s".parse().unwrap();
+//! assert_eq!(Bytes::new(25_000_000).time_at_ceil(link).unwrap().as_secs_f64(), 1.0);
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod application;
+pub mod assignment;
+pub mod goal;
+pub mod invalid;
+pub mod name;
+pub mod pattern;
+pub mod profile;
+pub mod topology;
+pub mod units;
+
+pub use invalid::Invalid;

@@ -1,0 +1,471 @@
+//! Quantities as integer types: rounding is in the name of each operation, overflow is an error.
+//!
+//! Text forms are those of configuration files and the command line. Decimal prefixes for rates
+//! (1 Mbit/s = 10^6 bit/s; `MBps` = 8 * 10^6 bit/s, as in the papers) and for bytes (`MB`), binary
+//! ones (`MiB`) for bytes only.
+
+use crate::Invalid;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// A bandwidth in bits per second, for one direction.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct BitsPerSecond(u64);
+
+/// An amount of data in bytes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(u64);
+
+/// A span of time in nanoseconds.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nanos(u64);
+
+/// UTC in nanoseconds since 1970: for reservations, journals and people.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct WallTime(u64);
+
+/// CPU as parts per million of one CPU: 200,000 is 20 % of one, 2,000,000 is two whole ones.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct CpuPpm(u32);
+
+/// A share or probability in parts per million, 0 to 1,000,000.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Share(u32);
+
+impl BitsPerSecond {
+    /// No bandwidth.
+    pub const ZERO: Self = Self(0);
+
+    /// A rate of `bits` per second.
+    pub const fn new(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// A rate of `mbit` * 10^6 bits per second.
+    pub const fn from_mbit(mbit: u64) -> Self {
+        Self(mbit * 1_000_000)
+    }
+
+    /// A rate in the papers' unit, 10^6 bytes per second.
+    pub const fn from_mega_bytes(mega_bytes: u64) -> Self {
+        Self(mega_bytes * 8_000_000)
+    }
+
+    /// Bits per second.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Bytes per second, rounded up: what the kernel must be asked for so that the rate is reached.
+    pub const fn bytes_per_second_ceil(self) -> u64 {
+        self.0.div_ceil(8)
+    }
+
+    /// For curve fits and pictures only.
+    pub fn as_mbit_f64(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// Bytes that pass in `span`, rounded down (supply).
+    pub fn bytes_in_floor(self, span: Nanos) -> Bytes {
+        let bits = u128::from(self.0) * u128::from(span.0) / NANOS_PER_SECOND;
+        Bytes(u64::try_from(bits / 8).unwrap_or(u64::MAX))
+    }
+
+    /// `self + other`, or nothing if the sum does not exist.
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+
+    /// `self - other`, or nothing if `other` is greater.
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.0.checked_sub(other.0).map(Self)
+    }
+
+    /// `self * count`, or nothing on overflow.
+    pub fn checked_mul(self, count: u64) -> Option<Self> {
+        self.0.checked_mul(count).map(Self)
+    }
+
+    /// An equal part for each of `count` users, rounded down (supply). `count` of 0 gives it all.
+    pub fn divided_floor(self, count: u64) -> Self {
+        Self(self.0 / count.max(1))
+    }
+
+    /// `share` of this rate, rounded down (supply).
+    pub fn share_floor(self, share: Share) -> Self {
+        Self((u128::from(self.0) * u128::from(share.0) / 1_000_000) as u64)
+    }
+}
+
+impl Bytes {
+    /// `bytes` bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// The number of bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Time to pass at `rate`, rounded up (demand); nothing at a rate of zero or beyond 584 years.
+    pub fn time_at_ceil(self, rate: BitsPerSecond) -> Option<Nanos> {
+        let bits = u128::from(self.0) * 8 * NANOS_PER_SECOND;
+        let nanos = bits.checked_add(u128::from(rate.0).checked_sub(1)?)? / u128::from(rate.0);
+        u64::try_from(nanos).ok().map(Nanos)
+    }
+}
+
+impl Nanos {
+    /// `nanos` nanoseconds.
+    pub const fn new(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// `millis` milliseconds.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis * 1_000_000)
+    }
+
+    /// `secs` seconds.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs * 1_000_000_000)
+    }
+
+    /// From seconds as measured; `None` if negative, not a number or beyond 584 years.
+    pub fn from_secs_f64(secs: f64) -> Option<Self> {
+        let nanos = secs * 1e9;
+        (nanos >= 0.0 && nanos < u64::MAX as f64).then_some(Self(nanos.round() as u64))
+    }
+
+    /// The number of nanoseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// For fits, pictures and people.
+    pub fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+}
+
+impl WallTime {
+    /// `nanos` nanoseconds after 1970-01-01T00:00:00Z.
+    pub const fn from_unix_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds after 1970-01-01T00:00:00Z.
+    pub const fn unix_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// `self + span`, or the end of time.
+    #[must_use]
+    pub fn saturating_add(self, span: Nanos) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// Time from `earlier` to `self`; zero if the clock was set back meanwhile.
+    pub fn saturating_since(self, earlier: Self) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl CpuPpm {
+    /// `ppm` millionths of one CPU.
+    pub const fn new(ppm: u32) -> Self {
+        Self(ppm)
+    }
+
+    /// `percent` hundredths of one CPU.
+    pub const fn from_percent(percent: u32) -> Self {
+        Self(percent * 10_000)
+    }
+
+    /// Millionths of one CPU.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// `self - other`, or nothing if `other` is greater.
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.0.checked_sub(other.0).map(Self)
+    }
+
+    /// `self + other`, or nothing on overflow.
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+
+    /// CPU time in every `period`, rounded down.
+    pub fn time_in_floor(self, period: Nanos) -> Nanos {
+        Nanos((u128::from(period.0) * u128::from(self.0) / 1_000_000) as u64)
+    }
+}
+
+impl Share {
+    /// Everything.
+    pub const ONE: Self = Self(1_000_000);
+
+    /// `percent` hundredths; nothing above 100.
+    pub const fn from_percent(percent: u32) -> Option<Self> {
+        if percent <= 100 { Some(Self(percent * 10_000)) } else { None }
+    }
+
+    /// Parts per million.
+    pub const fn ppm(self) -> u32 {
+        self.0
+    }
+
+    /// For fits and reports.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
+}
+
+impl TryFrom<u32> for Share {
+    type Error = Invalid;
+    fn try_from(ppm: u32) -> Result<Self, Invalid> {
+        if ppm <= 1_000_000 {
+            return Ok(Self(ppm));
+        }
+        Err(Invalid::new("share", ppm, "0 to 1000000 parts per million"))
+    }
+}
+
+impl From<Share> for u32 {
+    fn from(share: Share) -> u32 {
+        share.0
+    }
+}
+
+// ---- text forms -------------------------------------------------------------------------------
+
+const RATE_UNITS: &[(&str, u64)] = &[
+    ("bit/s", 1),
+    ("kbit/s", 1_000),
+    ("Mbit/s", 1_000_000),
+    ("Gbit/s", 1_000_000_000),
+    ("bit", 1),
+    ("kbit", 1_000),
+    ("Mbit", 1_000_000),
+    ("Gbit", 1_000_000_000),
+    ("kBps", 8_000),
+    ("MBps", 8_000_000),
+    ("GBps", 8_000_000_000),
+];
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
+const TIME_UNITS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+const PERCENT_UNITS: &[(&str, u64)] = &[("%", 10_000), ("ppm", 1)];
+
+/// A decimal number and a unit, exactly: `"1.5 Mbit/s"` is 1,500,000. What does not come out as a
+/// whole number of the base unit, or does not fit, is refused.
+fn parse_quantity(
+    field: &str,
+    text: &str,
+    units: &[(&str, u64)],
+    example: &str,
+) -> Result<u64, Invalid> {
+    let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+    let refuse = || {
+        Invalid::new(
+            field,
+            text,
+            format!("a number and a unit ({}), as in {example:?}", names.join(", ")),
+        )
+    };
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(refuse)?;
+    let (number, unit) = trimmed.split_at(split);
+    let (_, factor) =
+        units.iter().find(|(name, _)| *name == unit.trim_start()).ok_or_else(refuse)?;
+    scale_decimal(number, *factor).ok_or_else(refuse)
+}
+
+/// `number * factor` without floating point; `None` if it is not a whole number of u64.
+fn scale_decimal(number: &str, factor: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || number.ends_with('.') || fraction.len() > 15 {
+        return None;
+    }
+    let unit = 10u128.pow(fraction.len() as u32);
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let scaled = digits.checked_mul(u128::from(factor))?;
+    (scaled % unit == 0).then(|| u64::try_from(scaled / unit).ok())?
+}
+
+/// Writes `value` in the greatest unit that leaves at most three decimals, so that what is printed
+/// can be read back unchanged.
+fn format_quantity(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let (name, factor) = units
+        .iter()
+        .rev()
+        .find(|(_, factor)| {
+            value >= *factor && (u128::from(value) * 1000) % u128::from(*factor) == 0
+        })
+        .unwrap_or(&units[0]);
+    let thousandths = u128::from(value) * 1000 / u128::from(*factor);
+    let text = match thousandths % 1000 {
+        0 => format!("{} {name}", thousandths / 1000),
+        rest => {
+            let fraction = format!("{rest:03}");
+            format!("{}.{} {name}", thousandths / 1000, fraction.trim_end_matches('0'))
+        }
+    };
+    f.pad(&text)
+}
+
+macro_rules! text_form {
+    ($type:ident, $inner:ty, $field:literal, $units:expr, $shown:expr, $example:literal) => {
+        impl FromStr for $type {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let value = parse_quantity($field, text, $units, $example)?;
+                <$inner>::try_from(value).map(Self).map_err(|_| {
+                    Invalid::new($field, text, format!("at most {} {}", <$inner>::MAX, $units[0].0))
+                })
+            }
+        }
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                format_quantity(f, u64::from(self.0), $shown)
+            }
+        }
+    };
+}
+
+text_form!(BitsPerSecond, u64, "rate", RATE_UNITS, &RATE_UNITS[..4], "200 Mbit/s");
+text_form!(Bytes, u64, "size", BYTE_UNITS, &BYTE_UNITS[..4], "64 KiB");
+text_form!(Nanos, u64, "time", TIME_UNITS, &TIME_UNITS[..4], "1.5 s");
+text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, &[("ppm", 1), ("%", 10_000)], "40 %");
+
+impl FromStr for Share {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let ppm = parse_quantity("share", text, PERCENT_UNITS, "90 %")?;
+        u32::try_from(ppm)
+            .ok()
+            .and_then(|ppm| Self::try_from(ppm).ok())
+            .ok_or_else(|| Invalid::new("share", text, "0 % to 100 %"))
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        format_quantity(f, u64::from(self.0), &[("ppm", 1), ("%", 10_000)])
+    }
+}
+
+/// Serde as text (`"200 Mbit/s"`), for files that people write: `#[serde(with = "units::text")]`.
+pub mod text {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    /// Writes the quantity as people read it.
+    pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    /// Reads the quantity as people write it.
+    pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err = crate::Invalid>,
+        D: Deserializer<'de>,
+    {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_forms_are_exact() {
+        assert_eq!("1.5 Mbit/s".parse(), Ok(BitsPerSecond(1_500_000)));
+        assert_eq!("40MBps".parse(), Ok(BitsPerSecond::from_mega_bytes(40)));
+        assert_eq!("64KiB".parse(), Ok(Bytes(65_536)));
+        assert_eq!("250 ms".parse(), Ok(Nanos::from_millis(250)));
+        assert_eq!("40 %".parse(), Ok(CpuPpm(400_000)));
+        assert_eq!(BitsPerSecond(0).to_string(), "0 bit/s");
+        assert_eq!(Nanos(1_500_000).to_string(), "1.5 ms");
+    }
+
+    #[test]
+    fn bad_text_names_value_and_units() {
+        for bad in
+            ["", "12", "Mbit/s", "-3 Mbit/s", "1..2 Mbit/s", "1e3 bit/s", "0.5 bit/s", "NaN s"]
+        {
+            let error = bad.parse::<BitsPerSecond>().unwrap_err();
+            assert_eq!((error.field.as_str(), error.value.as_str()), ("rate", bad));
+            assert!(error.expected.contains("Gbit/s"), "{error}");
+        }
+        assert!("101 %".parse::<Share>().is_err());
+        assert!("99999999999 %".parse::<CpuPpm>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(value: u64, ppm: u32) {
+            prop_assert_eq!(BitsPerSecond(value).to_string().parse(), Ok(BitsPerSecond(value)));
+            prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
+            prop_assert_eq!(Nanos(value).to_string().parse(), Ok(Nanos(value)));
+            prop_assert_eq!(CpuPpm(ppm).to_string().parse(), Ok(CpuPpm(ppm)));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,30}") {
+            let _ = (text.parse::<BitsPerSecond>(), text.parse::<Nanos>(), text.parse::<Share>());
+        }
+
+        #[test]
+        fn rounding_never_makes_supply_out_of_demand(bytes in 0u64..1 << 50, rate in 1u64..1 << 40) {
+            let rate = BitsPerSecond(rate);
+            if let Some(span) = Bytes(bytes).time_at_ceil(rate) {
+                prop_assert!(rate.bytes_in_floor(span) >= Bytes(bytes));
+            }
+        }
+    }
+}
