@@ -1,1 +1,368 @@
-//! placeholder
+//! What a program is: how it is started, its parameters, where it can run, how it tells its time.
+
+use crate::Invalid;
+use crate::name::Name;
+use crate::pattern::Pattern;
+use crate::topology::invalid_toml;
+use crate::units::{self, CpuPpm, Nanos};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most values of one parameter, and most parameters: a grid beyond this is a mistake.
+pub const VALUES_MAX: usize = 64;
+
+/// A value for every parameter of an application; two with equal values are one graph-curve's key.
+pub type Parameters = BTreeMap<Name, String>;
+
+/// An application file (`apps/NAME.toml`), checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ApplicationFile", into = "ApplicationFile")]
+pub struct Application(ApplicationFile);
+
+/// An application as people write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplicationFile {
+    /// Its name.
+    pub name: Name,
+    /// Program and arguments of one rank; `{parameter}` and `{constant}` are filled in.
+    pub command: Vec<String>,
+    /// Who talks to whom.
+    pub pattern: Pattern,
+    /// The numbers of nodes that it can use.
+    pub nodes: BTreeSet<u32>,
+    /// CPU that each node's process is measured with and promised.
+    #[serde(with = "units::text")]
+    pub cpu: CpuPpm,
+    /// A run that takes longer is ended and its resources given back.
+    #[serde(with = "units::text")]
+    pub timeout: Nanos,
+    /// How the execution time is told.
+    pub time: TimeSource,
+    /// Its parameters, the one that matters most to the user first.
+    #[serde(default)]
+    pub parameters: Vec<Parameter>,
+    /// Fixed values for the command template.
+    #[serde(default)]
+    pub constants: BTreeMap<Name, String>,
+}
+
+/// A parameter with the values that it can take, best first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Its name.
+    pub name: Name,
+    /// Its values, best first.
+    pub values: Vec<String>,
+}
+
+/// Where a run's execution time is read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum TimeSource {
+    /// The last line `KEY SECONDS` on the standard output of the run.
+    Stdout(String),
+    /// From start to end of the run, the launch included.
+    Wall,
+}
+
+impl Application {
+    /// Reads and checks an application file.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with its value and what would be accepted.
+    pub fn from_toml(text: &str) -> Result<Self, Invalid> {
+        let file: ApplicationFile =
+            toml::from_str(text).map_err(|e| invalid_toml("application", &e))?;
+        Self::try_from(file)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        &self.0.name
+    }
+
+    /// Who talks to whom.
+    pub fn pattern(&self) -> &Pattern {
+        &self.0.pattern
+    }
+
+    /// The numbers of nodes that it can use, ascending.
+    pub fn nodes(&self) -> &BTreeSet<u32> {
+        &self.0.nodes
+    }
+
+    /// CPU for each node's process.
+    pub fn cpu(&self) -> CpuPpm {
+        self.0.cpu
+    }
+
+    /// The longest that a run may take.
+    pub fn timeout(&self) -> Nanos {
+        self.0.timeout
+    }
+
+    /// How the execution time is told.
+    pub fn time(&self) -> &TimeSource {
+        &self.0.time
+    }
+
+    /// Its parameters, the most important first.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.0.parameters
+    }
+
+    /// The command template, as it stands in the file.
+    pub fn command_template(&self) -> &[String] {
+        &self.0.command
+    }
+
+    /// The same application with `name = value` among its constants: how the caller says where the
+    /// programs and data of this machine are.
+    #[must_use]
+    pub fn with_constant(mut self, name: Name, value: impl Into<String>) -> Self {
+        self.0.constants.insert(name, value.into());
+        self
+    }
+
+    /// The parameter called `name`.
+    ///
+    /// # Errors
+    /// Names the parameters that there are.
+    pub fn parameter(&self, name: &str) -> Result<&Parameter, Invalid> {
+        self.0.parameters.iter().find(|p| p.name.as_str() == name).ok_or_else(|| {
+            let known: Vec<_> = self.0.parameters.iter().map(|p| p.name.as_str()).collect();
+            Invalid::new(
+                "parameter",
+                name,
+                format!("a parameter of {}: {}", self.0.name, known.join(", ")),
+            )
+        })
+    }
+
+    /// Checks that `parameter` has `value` among its values.
+    ///
+    /// # Errors
+    /// Names the values that there are.
+    pub fn check_value(&self, parameter: &str, value: &str) -> Result<(), Invalid> {
+        let parameter = self.parameter(parameter)?;
+        if parameter.values.iter().any(|v| v == value) {
+            return Ok(());
+        }
+        Err(Invalid::new(parameter.name.as_str(), value, parameter.values.join(", ")))
+    }
+
+    /// Every combination of parameter values, the most preferred first.
+    pub fn grid(&self) -> Vec<Parameters> {
+        let mut grid = vec![Parameters::new()];
+        for parameter in &self.0.parameters {
+            let extend = |chosen: &Parameters| {
+                let chosen = chosen.clone();
+                parameter.values.iter().map(move |value| {
+                    let mut chosen = chosen.clone();
+                    chosen.insert(parameter.name.clone(), value.clone());
+                    chosen
+                })
+            };
+            grid = grid.iter().flat_map(extend).collect();
+        }
+        grid
+    }
+
+    /// The rank of `parameters` in the order of preference: for each parameter, the most important
+    /// first, the position of its value. Smaller is better; unknown values come last.
+    pub fn preference(&self, parameters: &Parameters) -> Vec<usize> {
+        let rank = |p: &Parameter| {
+            let value = parameters.get(&p.name);
+            p.values.iter().position(|v| Some(v) == value).unwrap_or(usize::MAX)
+        };
+        self.0.parameters.iter().map(rank).collect()
+    }
+
+    /// The command of one rank with `parameters` filled in.
+    ///
+    /// # Errors
+    /// If the template names something that is neither a parameter nor a constant.
+    pub fn command(&self, parameters: &Parameters) -> Result<Vec<String>, Invalid> {
+        let fill = |word: &String| {
+            expand(word, |name| {
+                let by_name = |map: &Parameters| {
+                    map.iter().find(|(n, _)| n.as_str() == name).map(|(_, v)| v.clone())
+                };
+                by_name(parameters).or_else(|| by_name(&self.0.constants))
+            })
+        };
+        self.0.command.iter().map(fill).collect()
+    }
+}
+
+impl TryFrom<ApplicationFile> for Application {
+    type Error = Invalid;
+
+    fn try_from(file: ApplicationFile) -> Result<Self, Invalid> {
+        if file.command.first().is_none_or(String::is_empty) {
+            return Err(Invalid::new("command", "", "a program and its arguments"));
+        }
+        if file.nodes.is_empty() {
+            return Err(Invalid::new("nodes", "[]", "at least one number of nodes"));
+        }
+        for nodes in &file.nodes {
+            file.pattern.flows(*nodes)?;
+        }
+        if file.cpu == CpuPpm::default() {
+            return Err(Invalid::new("cpu", file.cpu, "more than 0 %"));
+        }
+        if file.timeout == Nanos::default() {
+            return Err(Invalid::new("timeout", file.timeout, "more than 0 s"));
+        }
+        if let TimeSource::Stdout(key) = &file.time
+            && (key.is_empty() || key.contains(char::is_whitespace))
+        {
+            return Err(Invalid::new("time.stdout", key, "one word"));
+        }
+        check_parameters(&file)?;
+        check_template(&file)?;
+        Ok(Self(file))
+    }
+}
+
+impl From<Application> for ApplicationFile {
+    fn from(application: Application) -> Self {
+        application.0
+    }
+}
+
+fn check_parameters(file: &ApplicationFile) -> Result<(), Invalid> {
+    if file.parameters.len() > VALUES_MAX {
+        let expected = format!("at most {VALUES_MAX} parameters");
+        return Err(Invalid::new("parameters", file.parameters.len(), expected));
+    }
+    let mut names = BTreeSet::new();
+    for (index, parameter) in file.parameters.iter().enumerate() {
+        let field = |part: &str| format!("parameters[{index}].{part}");
+        if !names.insert(&parameter.name) {
+            return Err(Invalid::new(field("name"), &parameter.name, "a name used once"));
+        }
+        let distinct: BTreeSet<_> = parameter.values.iter().collect();
+        let count = parameter.values.len();
+        if distinct.len() != count || !(1..=VALUES_MAX).contains(&count) {
+            let expected = format!("1 to {VALUES_MAX} different values");
+            return Err(Invalid::new(field("values"), parameter.values.join(", "), expected));
+        }
+    }
+    Ok(())
+}
+
+/// Every parameter must reach the command; names that are no parameters may be constants that the
+/// caller adds later ([`Application::with_constant`]).
+fn check_template(file: &ApplicationFile) -> Result<(), Invalid> {
+    let mut used = BTreeSet::new();
+    for word in &file.command {
+        expand(word, |name| {
+            used.insert(name.to_string());
+            Some(String::new())
+        })?;
+    }
+    match file.parameters.iter().find(|p| !used.contains(p.name.as_str())) {
+        None => Ok(()),
+        Some(unused) => {
+            let expected = format!("{{{}}} somewhere, since it is a parameter", unused.name);
+            Err(Invalid::new("command", file.command.join(" "), expected))
+        }
+    }
+}
+
+/// `word` with every `{name}` replaced by what `value` gives for it.
+fn expand(word: &str, mut value: impl FnMut(&str) -> Option<String>) -> Result<String, Invalid> {
+    let mut out = String::new();
+    let mut rest = word;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, tail) = after
+            .split_once('}')
+            .ok_or_else(|| Invalid::new("command", word, "a closing } after {"))?;
+        let filled = value(name).ok_or_else(|| {
+            Invalid::new("command", word, format!("{{{name}}} to be a parameter or a constant"))
+        })?;
+        out.push_str(before);
+        out.push_str(&filled);
+        rest = tail;
+    }
+    Ok(out + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RAYCAST: &str = r#"
+        name = "raycast"
+        command = ["{bin}/raycast", "--size={size}", "--interleave", "{interleave}"]
+        pattern = "hypercube"
+        nodes = [2, 4]
+        cpu = "20 %"
+        timeout = "60 s"
+        time = { stdout = "seconds_per_frame" }
+        parameters = [{ name = "size", values = ["1024", "512"] },
+                      { name = "interleave", values = ["0", "2"] }]
+    "#;
+
+    fn raycast() -> Application {
+        Application::from_toml(RAYCAST).unwrap()
+    }
+
+    #[test]
+    fn the_command_is_filled_in() {
+        let grid = raycast().grid();
+        assert_eq!(grid.len(), 4);
+        let app = raycast().with_constant("bin".parse().unwrap(), "/opt");
+        let command = app.command(&grid[1]).unwrap();
+        assert_eq!(command, ["/opt/raycast", "--size=1024", "--interleave", "2"]);
+        let error = raycast().command(&grid[0]).unwrap_err().to_string();
+        assert!(error.contains("{bin}"), "{error}");
+    }
+
+    #[test]
+    fn the_grid_is_in_order_of_preference() {
+        let app = raycast();
+        let ranks: Vec<_> = app.grid().iter().map(|p| app.preference(p)).collect();
+        assert!(ranks.is_sorted());
+    }
+
+    #[test]
+    fn bad_files_name_field_value_and_what_is_accepted() {
+        let cases = [
+            ("\"hypercube\"", "\"cube\"", "pattern: \"cube\""),
+            ("[2, 4]", "[2, 3]", "nodes: \"3\" is not accepted; expected a power of two"),
+            ("[2, 4]", "[]", "nodes"),
+            ("\"20 %\"", "\"0 %\"", "cpu: \"0 ppm\""),
+            ("\"60 s\"", "\"60\"", "time: \"60\""),
+            ("\"1024\", \"512\"", "\"512\", \"512\"", "parameters[0].values"),
+            ("\"--size={size}\"", "\"--size=1\"", "{size} somewhere"),
+            ("{interleave}", "{interleave", "closing }"),
+            ("timeout", "timeoout", "unknown field"),
+        ];
+        for (from, to, expected) in cases {
+            let error =
+                Application::from_toml(&RAYCAST.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} should contain {expected}");
+        }
+    }
+
+    #[test]
+    fn unknown_parameters_and_values_are_told_with_the_known_ones() {
+        let error = raycast().check_value("colour", "red").unwrap_err().to_string();
+        assert!(error.contains("size, interleave"), "{error}");
+        let error = raycast().check_value("size", "77").unwrap_err().to_string();
+        assert!(error.contains("1024, 512"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = Application::from_toml(&text);
+        }
+    }
+}

@@ -1,9 +1,67 @@
 //! What one node is told to enforce for one job.
 
 use crate::Invalid;
+use crate::name::Name;
+use crate::units::{BitsPerSecond, Bytes, CpuPpm, WallTime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
+
+/// Most flows of one job that leave one node: all-to-all on 4,096 nodes.
+pub const FLOWS_MAX: usize = 4_096;
+
+/// One node's part of a job: everything that its agent enforces there, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Assignment {
+    /// The job.
+    pub job: Name,
+    /// CPU for the job's processes on this node, all together: a limit.
+    pub cpu_ppm: CpuPpm,
+    /// What leaves this node. A job without flows is best-effort.
+    #[serde(default)]
+    pub flows: Vec<AssignedFlow>,
+    /// The agent keeps the assignment until then and no longer; whoever gave it may prolong it.
+    pub until_unix_nanos: WallTime,
+}
+
+/// A rate kept for one destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssignedFlow {
+    /// The receiving node's address.
+    pub destination: Ipv4Addr,
+    /// Reserved: a guarantee and a limit.
+    pub bits_per_second: BitsPerSecond,
+    /// Token bucket depth; nothing = chosen from the rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_bytes: Option<Bytes>,
+    /// How the packets are treated on their way.
+    pub class: TrafficClass,
+}
+
+impl Assignment {
+    /// Checks bounds that hold on every node.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.cpu_ppm == CpuPpm::default() {
+            return Err(Invalid::new("cpu_ppm", self.cpu_ppm, "more than 0 %"));
+        }
+        if self.flows.len() > FLOWS_MAX {
+            return Err(Invalid::new("flows", self.flows.len(), format!("at most {FLOWS_MAX}")));
+        }
+        match self.flows.iter().position(|f| f.bits_per_second == BitsPerSecond::ZERO) {
+            None => Ok(()),
+            Some(at) => {
+                let field = format!("flows[{at}].bits_per_second");
+                Err(Invalid::new(field, BitsPerSecond::ZERO, "more than 0 bit/s"))
+            }
+        }
+    }
+}
 
 /// How the packets of a flow are treated on their way, best last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

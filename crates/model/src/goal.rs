@@ -1,1 +1,160 @@
-//! placeholder
+//! What a user asks for: any subset of `{t1, t2, x_1..x_n}` (thesis, 3.5.1), and what to prefer.
+
+use crate::Invalid;
+use crate::application::{Application, Parameters};
+use crate::name::Name;
+use crate::units::Nanos;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A request in the user's terms. Every part may be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goal {
+    /// `t1`: the execution time shall be at least this long.
+    #[serde(default, rename = "at_least_nanos", skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<Nanos>,
+    /// `t2`: the execution time shall be at most this long.
+    #[serde(default, rename = "within_nanos", skip_serializing_if = "Option::is_none")]
+    pub within: Option<Nanos>,
+    /// `x_i`: parameters that must have these values.
+    #[serde(default)]
+    pub set: Parameters,
+    /// The number of nodes, where the user insists on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// What to take among all that satisfies the above.
+    #[serde(default)]
+    pub prefer: Preference,
+}
+
+/// The order among alternatives that satisfy a goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Preference {
+    /// The least execution time (the thesis).
+    #[default]
+    Fastest,
+    /// The application's order of preference among parameters, then the least time.
+    Best,
+    /// The fewest resources: bandwidth of all flows and nodes.
+    Cheapest,
+}
+
+impl Goal {
+    /// Checks the goal against the application that it is about.
+    ///
+    /// # Errors
+    /// An unknown parameter, value or number of nodes, or `t1 > t2`.
+    pub fn check(&self, application: &Application) -> Result<(), Invalid> {
+        for (name, value) in &self.set {
+            application.check_value(name.as_str(), value)?;
+        }
+        if let Some(nodes) = self.nodes.filter(|n| !application.nodes().contains(n)) {
+            let known: Vec<_> = application.nodes().iter().map(u32::to_string).collect();
+            return Err(Invalid::new("nodes", nodes, known.join(", ")));
+        }
+        if self.within == Some(Nanos::new(0)) {
+            return Err(Invalid::new("within", "0 s", "more than 0 s"));
+        }
+        match (self.at_least, self.within) {
+            (Some(least), Some(most)) if least > most => {
+                Err(Invalid::new("at-least", least, format!("at most the bound within, {most}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `time` lies between the bounds (`match_time` in the thesis).
+    pub fn admits_time(&self, time: Nanos) -> bool {
+        self.at_least.is_none_or(|t1| time >= t1) && self.within.is_none_or(|t2| time <= t2)
+    }
+
+    /// Whether a curve's attributes match (`match` in the thesis).
+    pub fn admits_curve(&self, parameters: &Parameters, nodes: u32) -> bool {
+        let given = |(name, value): (&Name, &String)| parameters.get(name) == Some(value);
+        self.nodes.is_none_or(|n| n == nodes) && self.set.iter().all(given)
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.at_least.map(|t| format!("at least {t}")));
+        parts.extend(self.within.map(|t| format!("within {t}")));
+        parts.extend(self.set.iter().map(|(name, value)| format!("{name} = {value}")));
+        parts.extend(self.nodes.map(|n| format!("on {n} nodes")));
+        if parts.is_empty() {
+            parts.push("no condition".into());
+        }
+        write!(f, "{}, {} first", parts.join(", "), self.prefer)
+    }
+}
+
+impl fmt::Display for Preference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fastest => "fastest",
+            Self::Best => "best",
+            Self::Cheapest => "cheapest",
+        })
+    }
+}
+
+impl FromStr for Preference {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "fastest" => Ok(Self::Fastest),
+            "best" => Ok(Self::Best),
+            "cheapest" => Ok(Self::Cheapest),
+            _ => Err(Invalid::new("prefer", text, "fastest, best or cheapest")),
+        }
+    }
+}
+
+/// Reads `NAME=VALUE`, as after `--set`.
+///
+/// # Errors
+/// If there is no `=` or the name cannot be a parameter's.
+pub fn parse_setting(text: &str) -> Result<(Name, String), Invalid> {
+    let refuse = || Invalid::new("set", text, "NAME=VALUE, as in interleave=0");
+    let (name, value) = text.split_once('=').ok_or_else(refuse)?;
+    if value.is_empty() {
+        return Err(refuse());
+    }
+    Ok((name.parse().map_err(|_| refuse())?, value.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bounds_are_inclusive_and_optional() {
+        let second = Nanos::from_secs(1);
+        let goal = Goal { within: Some(second), ..Goal::default() };
+        assert!(goal.admits_time(second) && !goal.admits_time(Nanos::new(second.get() + 1)));
+        assert!(Goal::default().admits_time(Nanos::new(u64::MAX)));
+    }
+
+    #[test]
+    fn settings_need_a_name_and_a_value() {
+        assert!(parse_setting("size=512").is_ok());
+        for bad in ["size", "=512", "size=", "Size=1", ""] {
+            assert_eq!(parse_setting(bad).unwrap_err().value, bad);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_setting_is_read_or_refused(text in "\\PC{0,40}") {
+            if let Ok((name, value)) = parse_setting(&text) {
+                prop_assert_eq!(format!("{name}={value}"), text);
+            }
+        }
+    }
+}
