@@ -1,1 +1,11 @@
-//! placeholder
+//! Owns starting a program on given nodes and learning its execution time; never chooses nodes and
+//! never enforces anything.
+//!
+//! * [`mpi`]: which MPI is installed and the command line that starts ranks on given hosts (pure);
+//! * [`process`]: one bounded run of a command, its output, its end;
+//! * [`told_time`]: the execution time as the application tells it (pure).
+#![forbid(unsafe_code)]
+
+pub mod mpi;
+pub mod process;
+pub mod told_time;

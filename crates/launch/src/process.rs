@@ -1,0 +1,275 @@
+//! One bounded run of a command: its output as it comes, a time limit, and how it ended.
+
+use keeptime_model::units::Nanos;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Lines of output that are kept for the caller: a run's last words.
+const LINES_KEPT: usize = 1_000;
+/// Longest line that is kept whole.
+const LINE_LENGTH_MAX: u64 = 64 * 1024;
+/// How long the process group has to go after SIGTERM before it gets SIGKILL.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What a run printed and how long it took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// From start to the end of its last process.
+    pub wall: Nanos,
+    /// The last lines of its standard output.
+    pub stdout: Vec<String>,
+    /// The last lines of its standard error.
+    pub stderr: Vec<String>,
+}
+
+/// A run that did not end well.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// It could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It took longer than allowed; its processes were ended.
+    #[error("the run was ended because it took longer than {limit}")]
+    TimedOut {
+        /// What was allowed.
+        limit: Nanos,
+        /// The last lines of its standard error.
+        stderr: Vec<String>,
+    },
+    /// It failed by itself.
+    #[error("the run failed: {status}{}", last_words(stderr))]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// The last lines of its standard error.
+        stderr: Vec<String>,
+    },
+    /// The caller asked for its end.
+    #[error("the run was ended because it was told to stop")]
+    Stopped,
+}
+
+/// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
+/// `on_line` sees every line of standard output as it comes. Blocks; looks at `stopped` ten times a
+/// second.
+///
+/// # Errors
+/// If it cannot start, fails, is stopped or takes too long; in the last two cases every process of
+/// its group was ended.
+pub fn run(
+    command: &[String],
+    limit: Nanos,
+    stopped: &dyn Fn() -> bool,
+    on_line: &mut dyn FnMut(&str),
+) -> Result<Outcome, RunError> {
+    let started = Instant::now();
+    let mut child = spawn(command)?;
+    let output = read_both(&mut child);
+    let mut kept = Kept::default();
+    let deadline = started + Duration::from_nanos(limit.get());
+    let verdict = loop {
+        match output.recv_timeout(Duration::from_millis(100)) {
+            Ok(Line::Out(line)) => {
+                on_line(&line);
+                keep(&mut kept.stdout, line);
+            }
+            Ok(Line::Err(line)) => keep(&mut kept.stderr, line),
+            Err(RecvTimeoutError::Disconnected) => break None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if stopped() {
+            break Some(RunError::Stopped);
+        }
+        if Instant::now() >= deadline {
+            break Some(RunError::TimedOut {
+                limit,
+                stderr: kept.stderr.iter().cloned().collect(),
+            });
+        }
+    };
+    let status = wait(&mut child, verdict.is_some(), deadline)
+        .map_err(|source| RunError::Start { program: command[0].clone(), source })?;
+    let stderr: Vec<_> = kept.stderr.into();
+    match (verdict, status) {
+        (Some(error), _) => Err(error),
+        (None, None) => Err(RunError::TimedOut { limit, stderr }),
+        (None, Some(status)) if !status.success() => Err(RunError::Failed { status, stderr }),
+        (None, Some(_)) => {
+            let wall = Nanos::new(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            Ok(Outcome { wall, stdout: kept.stdout.into(), stderr })
+        }
+    }
+}
+
+enum Line {
+    Out(String),
+    Err(String),
+}
+
+#[derive(Default)]
+struct Kept {
+    stdout: VecDeque<String>,
+    stderr: VecDeque<String>,
+}
+
+fn spawn(command: &[String]) -> Result<Child, RunError> {
+    let (program, arguments) = command.split_first().ok_or_else(|| RunError::Start {
+        program: String::new(),
+        source: std::io::Error::from(std::io::ErrorKind::InvalidInput),
+    })?;
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|source| RunError::Start { program: program.clone(), source })
+}
+
+/// A thread for each stream; the channel closes when both have ended.
+fn read_both(child: &mut Child) -> Receiver<Line> {
+    let (sender, receiver) = channel();
+    if let Some(stdout) = child.stdout.take() {
+        read_lines(stdout, sender.clone(), Line::Out);
+    }
+    if let Some(stderr) = child.stderr.take() {
+        read_lines(stderr, sender, Line::Err);
+    }
+    receiver
+}
+
+fn read_lines(
+    stream: impl Read + Send + 'static,
+    to: Sender<Line>,
+    wrap: impl Fn(String) -> Line + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let mut line = Vec::new();
+            match reader.by_ref().take(LINE_LENGTH_MAX).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {
+                    let text = String::from_utf8_lossy(&line).trim_end().to_string();
+                    if to.send(wrap(text)).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn keep(lines: &mut VecDeque<String>, line: String) {
+    if lines.len() == LINES_KEPT {
+        lines.pop_front();
+    }
+    lines.push_back(line);
+}
+
+/// Waits for the child; ends its group first if `end` is set or the deadline passes (then `None`).
+fn wait(child: &mut Child, end: bool, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
+    if !end {
+        // Its output is closed, so it is about to end; a program that closed it early goes on.
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait()? {
+                return Ok(Some(status));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let group = Pid::from_raw(child.id() as i32);
+    let _ = killpg(group, Signal::SIGTERM);
+    let patience = Instant::now() + GRACE;
+    while Instant::now() < patience && child.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = killpg(group, Signal::SIGKILL);
+    child.wait()?;
+    Ok(None)
+}
+
+/// The last lines of standard error as a tail of an error message.
+fn last_words(stderr: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let said: Vec<_> = stderr.iter().filter(|l| !l.trim().is_empty()).collect();
+    let tail = said.iter().skip(said.len().saturating_sub(SHOWN));
+    tail.map(|line| format!("\n    | {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(String::from).to_vec()
+    }
+
+    fn run_shell(script: &str, limit: Nanos) -> Result<Outcome, RunError> {
+        run(&shell(script), limit, &|| false, &mut |_| {})
+    }
+
+    #[test]
+    fn output_is_seen_line_by_line_and_kept() {
+        let mut seen = Vec::new();
+        let outcome = run(
+            &shell("echo a; echo b; echo oops >&2"),
+            Nanos::from_secs(10),
+            &|| false,
+            &mut |line| seen.push(line.to_string()),
+        )
+        .unwrap();
+        assert_eq!((seen, outcome.stderr), (vec!["a".into(), "b".into()], vec!["oops".into()]));
+        assert_eq!(outcome.stdout, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_failure_carries_status_and_last_words() {
+        let error = run_shell("echo no such volume >&2; exit 3", Nanos::from_secs(10)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("exit status: 3") && text.contains("no such volume"), "{text}");
+        assert!(matches!(
+            run(&["/nowhere".into()], Nanos::from_secs(1), &|| false, &mut |_| {}),
+            Err(RunError::Start { .. })
+        ));
+    }
+
+    #[test]
+    fn a_run_that_hangs_is_ended_with_all_its_processes() {
+        let limit = Nanos::from_millis(200);
+        let error =
+            run_shell("trap '' TERM; sleep 60 & echo $! >&2; wait; sleep 60", limit).unwrap_err();
+        let RunError::TimedOut { stderr, .. } = error else { panic!("{error}") };
+        let grandchild: i32 = stderr[0].parse().unwrap();
+        let gone = || nix::sys::signal::kill(Pid::from_raw(grandchild), None).is_err();
+        let patience = Instant::now() + Duration::from_secs(5);
+        while !gone() && Instant::now() < patience {
+            std::thread::yield_now();
+        }
+        // A zombie that nobody reaps yet answers too; it runs no more.
+        let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+        assert!(gone() || state.contains(") Z "), "{state}");
+    }
+
+    #[test]
+    fn a_run_stops_when_told() {
+        let error =
+            run(&shell("sleep 60"), Nanos::from_secs(60), &|| true, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, RunError::Stopped));
+    }
+}
