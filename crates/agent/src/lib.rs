@@ -1,1 +1,17 @@
-//! placeholder
+//! Owns making one node enforce what it was assigned, and telling what it measures; never decides
+//! which job gets what.
+//!
+//! * [`book`]: the assignments of the node and whether one more fits (pure);
+//! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
+//! * [`enforce`]: the kernel's side, by `keeptime-linux`;
+//! * [`store`]: the record that a restarted agent starts from;
+//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod book;
+pub mod client;
+pub mod config;
+pub mod server;
+pub mod store;
+pub mod wire;

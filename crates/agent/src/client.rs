@@ -1,0 +1,143 @@
+//! The other end of an agent's socket.
+
+use crate::wire::{LINE_BYTES_MAX, Request, Response, Status};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::name::Name;
+use keeptime_model::units::WallTime;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long an answer may take: an agent applies a job of a thousand flows in well under a second.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// A connection to one agent. Blocking; every call answers or fails within ten seconds.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+/// An agent did not do as asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The agent cannot be reached, or went away.
+    #[error("the agent at {socket} does not answer")]
+    Unreachable {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It understood and refused.
+    #[error("{reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// It tried and could not.
+    #[error("the agent could not do it: {error}")]
+    Failed {
+        /// What failed.
+        error: String,
+    },
+    /// It said something else.
+    #[error("the agent at {socket} gave an answer that does not fit")]
+    Unexpected {
+        /// Its socket.
+        socket: PathBuf,
+    },
+}
+
+impl ClientError {
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+}
+
+impl Client {
+    /// Connects to the agent at `socket`.
+    ///
+    /// # Errors
+    /// If nothing listens there.
+    pub fn connect(socket: &Path) -> Result<Self, ClientError> {
+        let stream = UnixStream::connect(socket).and_then(|stream| {
+            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+            stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+            Ok(stream)
+        });
+        match stream {
+            Ok(stream) => Ok(Self { socket: socket.into(), stream: BufReader::new(stream) }),
+            Err(source) => Err(ClientError::Unreachable { socket: socket.into(), source }),
+        }
+    }
+
+    /// Has `assignment` enforced.
+    ///
+    /// # Errors
+    /// If the node refuses or fails; then all is as before.
+    pub fn enforce(&mut self, assignment: Assignment) -> Result<(), ClientError> {
+        self.done(&Request::Enforce(assignment))
+    }
+
+    /// Prolongs a job.
+    ///
+    /// # Errors
+    /// If there is no such job.
+    pub fn renew(&mut self, job: &Name, until: WallTime) -> Result<(), ClientError> {
+        self.done(&Request::Renew { job: job.clone(), until_unix_nanos: until })
+    }
+
+    /// Ends a job on this node.
+    ///
+    /// # Errors
+    /// If the agent cannot be reached or fails.
+    pub fn withdraw(&mut self, job: &Name) -> Result<(), ClientError> {
+        self.done(&Request::Withdraw { job: job.clone() })
+    }
+
+    /// What the node has, enforces and measures.
+    ///
+    /// # Errors
+    /// If the agent cannot be reached.
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.ask(&Request::Status)? {
+            Response::Status(status) => Ok(status),
+            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), ClientError> {
+        match self.ask(request)? {
+            Response::Done => Ok(()),
+            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+        let response = self
+            .exchange(request)
+            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+        match response {
+            Response::Refused { reason } => Err(ClientError::Refused { reason }),
+            Response::Failed { error } => Err(ClientError::Failed { error }),
+            other => Ok(other),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Response> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        line.clear();
+        if self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+}

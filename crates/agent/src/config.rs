@@ -1,0 +1,124 @@
+//! The agent's configuration file.
+
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::units::{self, BitsPerSecond, CpuPpm};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// One agent's configuration (TOML).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The node's name in the topology.
+    pub node: Name,
+    /// The Unix socket on which the agent is asked.
+    pub socket: PathBuf,
+    /// Where the agent keeps what it was assigned.
+    pub assignments: PathBuf,
+    /// The device of the cluster's network.
+    pub device: String,
+    /// Where on the device Keeptime's classes go: `root`, or a parent such as `1:1` under a
+    /// shaper that belongs to somebody else.
+    #[serde(default = "root")]
+    pub attach: String,
+    /// The device's rate.
+    #[serde(with = "units::text")]
+    pub rate: BitsPerSecond,
+    /// CPU that jobs may have on this node.
+    #[serde(with = "units::text")]
+    pub cpu: CpuPpm,
+    /// The node's control group below the root of each hierarchy; jobs are its children. Without
+    /// it (no root) nothing is enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
+}
+
+fn root() -> String {
+    "root".into()
+}
+
+impl Config {
+    /// Reads and checks a configuration file.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn from_toml(text: &str) -> Result<Self, Invalid> {
+        let config: Self = toml::from_str(text)
+            .map_err(|e| Invalid::new("agent configuration", "", e.message().to_string()))?;
+        config.attach_parent()?;
+        if config.rate == BitsPerSecond::ZERO {
+            return Err(Invalid::new("rate", config.rate, "more than 0 bit/s"));
+        }
+        if config.device.is_empty() || config.device.len() > 15 {
+            return Err(Invalid::new("device", &config.device, "a network device's name"));
+        }
+        Ok(config)
+    }
+
+    /// The file that [`Self::from_toml`] reads back.
+    pub fn to_toml(&self) -> String {
+        // Strings and paths only: serialisation fails for paths that are not UTF-8 alone.
+        toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// `attach` as (major, minor) of a parent class; nothing for the device's root.
+    ///
+    /// # Errors
+    /// If it is neither `root` nor `MAJOR:MINOR` in hexadecimal.
+    pub fn attach_parent(&self) -> Result<Option<(u16, u16)>, Invalid> {
+        if self.attach == "root" {
+            return Ok(None);
+        }
+        let hex = |text: &str| u16::from_str_radix(text, 16).ok();
+        let parent = self.attach.split_once(':').and_then(|(a, b)| Some((hex(a)?, hex(b)?)));
+        let refuse = || Invalid::new("attach", &self.attach, "root, or MAJOR:MINOR as in 1:1");
+        parent.map(Some).ok_or_else(refuse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FILE: &str = r#"
+        node = "n1"
+        socket = "/run/keeptime/agent.sock"
+        assignments = "/run/keeptime/assignments.json"
+        device = "eth0"
+        attach = "1:1"
+        rate = "200 Mbit/s"
+        cpu = "40 %"
+        cgroup = "keeptime/lab/n1"
+    "#;
+
+    #[test]
+    fn a_file_reads_back() {
+        let config = Config::from_toml(FILE).unwrap();
+        assert_eq!(config.attach_parent(), Ok(Some((1, 1))));
+        assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
+    }
+
+    #[test]
+    fn bad_files_name_the_field() {
+        let cases = [
+            ("\"1:1\"", "\"one\"", "attach: \"one\""),
+            ("\"200 Mbit/s\"", "\"0 bit/s\"", "rate"),
+            ("\"200 Mbit/s\"", "\"fast\"", "rate: \"fast\""),
+            ("\"eth0\"", "\"\"", "device"),
+            ("device", "devise", "unknown field `devise`"),
+        ];
+        for (from, to, expected) in cases {
+            let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} should contain {expected}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = Config::from_toml(&text);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
+
+use crate::agent::{Agent, Enforcer, chain};
+use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_model::units::WallTime;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+
+/// How often expiry is looked at and the kernel's state is compared with what was assigned.
+const TICK: Duration = Duration::from_millis(250);
+/// Connections at once: a coordinator, its jobs' renewals and some people looking.
+const CONNECTIONS_MAX: usize = 128;
+/// A connection that says nothing for so long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(300);
+
+/// The socket cannot be served.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Another agent answers there.
+    #[error("another agent answers at {socket}")]
+    Taken {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The socket cannot be made.
+    #[error("cannot listen at {socket}")]
+    Listen {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Serves `agent` at `socket`; returns only if the socket fails.
+///
+/// # Errors
+/// If another agent answers there already, or it cannot be made.
+pub fn serve<E: Enforcer + 'static>(agent: Agent<E>, socket: &Path) -> Result<(), ServeError> {
+    let listener = listen(socket)?;
+    let agent = Arc::new(Mutex::new(agent));
+    std::thread::spawn({
+        let agent = Arc::clone(&agent);
+        move || tick_for_ever(&agent)
+    });
+    let open = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { continue };
+        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
+            open.fetch_sub(1, Ordering::SeqCst);
+            continue;
+        }
+        let (agent, open) = (Arc::clone(&agent), Arc::clone(&open));
+        std::thread::spawn(move || {
+            // The peer sees a closed connection; there is nobody else to tell.
+            let _ = converse(&agent, stream);
+            open.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+    Ok(())
+}
+
+/// Now, as the node's clock tells it.
+pub fn now() -> WallTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_unix_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
+    if UnixStream::connect(socket).is_ok() {
+        return Err(ServeError::Taken { socket: socket.into() });
+    }
+    // Nobody answers: what stands there was left by an agent that was killed.
+    let bind = || {
+        if let Err(error) = fs::remove_file(socket)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let listener = UnixListener::bind(socket)?;
+        fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
+}
+
+fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
+    let mut last = String::new();
+    loop {
+        let error = lock(agent).tick(now()).err();
+        let said = error.map(|e| chain(e.as_ref())).unwrap_or_default();
+        // The same trouble every tick is said once.
+        if said != last && !said.is_empty() {
+            tracing::error!("the kernel does not enforce what was assigned: {said}");
+        }
+        last = said;
+        std::thread::sleep(TICK);
+    }
+}
+
+fn converse<E: Enforcer>(agent: &Mutex<Agent<E>>, stream: UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE_MAX))?;
+    let allowed = may_ask(&stream)?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let response = match (allowed, serde_json::from_slice::<Request>(&line)) {
+            (false, _) => {
+                let reason = "only root and the agent's own user may ask".to_string();
+                Response::Refused { reason }
+            }
+            (true, Err(error)) => Response::Refused { reason: format!("not a request: {error}") },
+            (true, Ok(request)) => lock(agent).answer(request, now()),
+        };
+        let mut answer = serde_json::to_vec(&response)?;
+        answer.push(b'\n');
+        reader.get_mut().write_all(&answer)?;
+    }
+}
+
+/// The kernel says who is at the other end. A user id that this user namespace does not know is
+/// nobody's.
+fn may_ask(stream: &UnixStream) -> io::Result<bool> {
+    let peer = getsockopt(stream, PeerCredentials)?;
+    let own = nix::unistd::geteuid().as_raw();
+    Ok(peer.uid() == 0 || peer.uid() == own)
+}
+
+/// A thread that panicked in the middle left the book as it was: books are replaced whole.
+fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
+    agent.lock().unwrap_or_else(PoisonError::into_inner)
+}

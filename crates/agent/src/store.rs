@@ -1,0 +1,110 @@
+//! The agent's memory of what it was assigned, for its next start: one small file, replaced whole.
+//!
+//! It lives where files do not outlast a reboot (`/run`), as the kernel state that it describes.
+
+use crate::book::Book;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The file that keeps a [`Book`].
+#[derive(Debug, Clone)]
+pub struct Store {
+    path: PathBuf,
+}
+
+/// The file cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Reading or writing failed.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("{path} is not a record of assignments; move it away and the agent starts with none")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl Store {
+    /// The store at `path`.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// What was saved last; an empty book if nothing was.
+    ///
+    /// # Errors
+    /// If the file cannot be read or holds something else.
+    pub fn load(&self) -> Result<Book, StoreError> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
+            Err(source) => return Err(self.io("read", source)),
+        };
+        serde_json::from_slice(&text)
+            .map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })
+    }
+
+    /// Saves `book` such that a crash at any moment leaves the old or the new one, whole.
+    ///
+    /// # Errors
+    /// If it cannot be written; what was saved before is still there.
+    pub fn save(&self, book: &Book) -> Result<(), StoreError> {
+        let next = self.path.with_extension("next");
+        let text = serde_json::to_vec(book)
+            .map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })?;
+        let write = || {
+            let mut file = File::create(&next)?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            fs::rename(&next, &self.path)
+        };
+        write().map_err(|source| self.io("write", source))
+    }
+
+    fn io(&self, action: &'static str, source: io::Error) -> StoreError {
+        StoreError::Io { action, path: self.path.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_loaded_and_garbage_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(&directory.path().join("assignments.json"));
+        assert_eq!(store.load().unwrap(), Book::default());
+        store.save(&Book::default()).unwrap();
+        assert_eq!(store.load().unwrap(), Book::default());
+        fs::write(&store.path, "{torn").unwrap();
+        assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
+        fs::write(&store.path, r#"{"a":{"job":"a"}}"#).unwrap();
+        assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_former_record() {
+        let store = Store::at(Path::new("/dev/full/assignments.json"));
+        assert!(matches!(
+            store.save(&Book::default()),
+            Err(StoreError::Io { action: "write", .. })
+        ));
+    }
+}
