@@ -1,0 +1,254 @@
+//! Pictures as SVG text: lines with marked points, and grouped bars. Every plot shows what was
+//! measured; nothing is smoothed.
+
+use anyhow::Result;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+
+/// One line of a chart.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// Its name in the legend.
+    pub label: String,
+    /// Measured points, ascending.
+    pub points: Vec<(f64, f64)>,
+    /// Every single sample, shown as a small dot.
+    pub samples: Vec<(f64, f64)>,
+    /// A point to mark with a circle: the knee, or what was chosen.
+    pub marked: Option<(f64, f64)>,
+    /// Drawn grey and thin: ruled out at this stage.
+    pub faded: bool,
+}
+
+/// A chart of lines.
+#[derive(Debug, Clone)]
+pub struct LineChart {
+    /// Above the chart.
+    pub title: String,
+    /// Under the horizontal axis, which is logarithmic.
+    pub x_label: String,
+    /// Beside the vertical axis.
+    pub y_label: String,
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// A horizontal bound, such as the time that was asked for.
+    pub bound: Option<f64>,
+}
+
+/// One group of bars.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Under the group.
+    pub label: String,
+    /// One bar for each series.
+    pub bars: Vec<f64>,
+}
+
+/// A chart of grouped bars.
+#[derive(Debug, Clone)]
+pub struct BarChart {
+    /// Above the chart.
+    pub title: String,
+    /// Beside the vertical axis.
+    pub y_label: String,
+    /// One name for each bar of a group.
+    pub series: Vec<String>,
+    /// The groups.
+    pub groups: Vec<Group>,
+}
+
+const SIZE: (u32, u32) = (860, 420);
+/// Colours that people with any colour vision tell apart (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(90, 90, 90),
+];
+const FADED: RGBColor = RGBColor(205, 205, 205);
+
+impl LineChart {
+    /// The chart as an SVG element.
+    ///
+    /// # Errors
+    /// If the drawing library refuses, as it does a chart without any point.
+    pub fn to_svg(&self) -> Result<String> {
+        let points = || self.lines.iter().flat_map(|l| l.points.iter().chain(&l.samples));
+        let (x_least, x_most) = extent(points().map(|p| p.0), 1.0);
+        let y_most = points().map(|p| p.1).chain(self.bound).fold(0.0, f64::max).max(1e-9) * 1.06;
+        draw(|area| {
+            let mut chart = plotters::chart::ChartBuilder::on(area)
+                .caption(&self.title, ("sans-serif", 17))
+                .margin(10)
+                .x_label_area_size(42)
+                .y_label_area_size(58)
+                .build_cartesian_2d((x_least / 1.1..x_most * 1.1).log_scale(), 0.0..y_most)?;
+            axes(&mut chart, &self.x_label, &self.y_label)?;
+            if let Some(bound) = self.bound {
+                let line = [(x_least / 1.1, bound), (x_most * 1.1, bound)];
+                chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
+            }
+            for (index, line) in self.lines.iter().enumerate() {
+                let colour = if line.faded { FADED } else { COLOURS[index % COLOURS.len()] };
+                let stroke = colour.stroke_width(if line.faded { 1 } else { 2 });
+                let drawn = chart.draw_series(LineSeries::new(line.points.clone(), stroke))?;
+                if !line.faded {
+                    drawn.label(&line.label).legend(move |(x, y)| {
+                        PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
+                    });
+                }
+                let dot = |radius| move |p: &(f64, f64)| Circle::new(*p, radius, colour.filled());
+                chart.draw_series(line.points.iter().map(dot(3)))?;
+                chart.draw_series(line.samples.iter().map(dot(1)))?;
+                let ring = line.marked.iter().map(|p| Circle::new(*p, 8, colour.stroke_width(2)));
+                chart.draw_series(ring)?;
+            }
+            legend(&mut chart)
+        })
+    }
+}
+
+impl BarChart {
+    /// The chart as an SVG element.
+    ///
+    /// # Errors
+    /// If the drawing library refuses.
+    pub fn to_svg(&self) -> Result<String> {
+        let y_most = self.groups.iter().flat_map(|g| &g.bars).copied().fold(0.0, f64::max);
+        let width = 1.0 / (self.series.len() as f64 + 1.0);
+        let label = |x: &f64| {
+            let group = self.groups.get((x - 0.5).round() as usize);
+            group
+                .filter(|_| (x - x.floor() - 0.5).abs() < 0.01)
+                .map(|g| g.label.clone())
+                .unwrap_or_default()
+        };
+        draw(|area| {
+            let mut chart = plotters::chart::ChartBuilder::on(area)
+                .caption(&self.title, ("sans-serif", 17))
+                .margin(10)
+                .x_label_area_size(42)
+                .y_label_area_size(58)
+                .build_cartesian_2d(
+                    0.0..self.groups.len() as f64,
+                    0.0..(y_most * 1.15).max(1e-9),
+                )?;
+            chart
+                .configure_mesh()
+                .disable_x_mesh()
+                .x_labels(2 * self.groups.len() + 1)
+                .x_label_formatter(&label)
+                .y_desc(&self.y_label)
+                .label_style(("sans-serif", 12))
+                .draw()?;
+            for (series, name) in self.series.iter().enumerate() {
+                let colour = COLOURS[series % COLOURS.len()];
+                let bars = self.groups.iter().enumerate().filter_map(|(group, bars)| {
+                    let left = group as f64 + width * (series as f64 + 0.5);
+                    let corners = [(left, 0.0), (left + width * 0.95, *bars.bars.get(series)?)];
+                    Some(Rectangle::new(corners, colour.filled()))
+                });
+                chart.draw_series(bars)?.label(name).legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled())
+                });
+            }
+            legend(&mut chart)
+        })
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn draw(body: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        area.fill(&WHITE)?;
+        body(&area)?;
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+fn axes<'b, X, Y>(chart: &mut Chart<'_, 'b, X, Y>, x_label: &str, y_label: &str) -> Result<()>
+where
+    X: AsRangedCoord<Value = f64> + Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: AsRangedCoord<Value = f64> + Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    chart
+        .configure_mesh()
+        .light_line_style(RGBColor(240, 240, 240))
+        .x_desc(x_label)
+        .y_desc(y_label)
+        .label_style(("sans-serif", 12))
+        .draw()?;
+    Ok(())
+}
+
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
+
+fn legend<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<()>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(200, 200, 200))
+        .label_font(("sans-serif", 12))
+        .draw()?;
+    Ok(())
+}
+
+/// Least and greatest, or `(otherwise, 2 * otherwise)` where there is nothing.
+fn extent(values: impl Iterator<Item = f64>, otherwise: f64) -> (f64, f64) {
+    let (least, most) =
+        values.fold((f64::MAX, f64::MIN), |(least, most), v| (least.min(v), most.max(v)));
+    if least > most { (otherwise, 2.0 * otherwise) } else { (least, most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_shows_every_point_and_the_legend() {
+        let line = Line {
+            label: "size 512, 4 nodes".into(),
+            points: vec![(5.0, 2.0), (40.0, 0.6)],
+            samples: vec![(5.0, 2.1), (5.0, 1.9)],
+            marked: Some((40.0, 0.6)),
+            faded: false,
+        };
+        let chart = LineChart {
+            title: "t".into(),
+            x_label: "x".into(),
+            y_label: "y".into(),
+            lines: vec![line],
+            bound: Some(1.0),
+        };
+        let svg = chart.to_svg().unwrap();
+        assert_eq!(svg.matches("<circle").count(), 2 + 2 + 1);
+        assert!(svg.contains("size 512, 4 nodes"));
+    }
+
+    #[test]
+    fn bars_are_drawn_for_every_group_and_series() {
+        let group = |label: &str| Group { label: label.into(), bars: vec![1.0, 2.0] };
+        let chart = BarChart {
+            title: "t".into(),
+            y_label: "s".into(),
+            series: vec!["with".into(), "without".into()],
+            groups: vec![group("a"), group("b"), group("c")],
+        };
+        let svg = chart.to_svg().unwrap();
+        // Background, six bars, two legend boxes and the legend's frame.
+        assert!(svg.matches("<rect").count() >= 9, "{svg}");
+        assert!(svg.contains(">a<") || svg.contains("\na\n"));
+    }
+}

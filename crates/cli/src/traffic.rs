@@ -1,0 +1,156 @@
+//! Plain TCP load: senders as greedy as they come, and receivers that measure what arrives.
+//!
+//! Throughput is measured where bytes arrive: a sender's own count is off by its socket buffer,
+//! which holds seconds of a slow flow.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 256 * 1024;
+/// How long a sender tries to reach its receiver, which may start a little later.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// When a receiver counts, from the first connection on.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// Not counted: slow start, and the others joining.
+    pub warmup: Duration,
+    /// Counted.
+    pub length: Duration,
+}
+
+/// What one receiver saw in its window.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Received {
+    /// The sender.
+    pub from: Ipv4Addr,
+    /// Payload bytes that arrived within the window.
+    pub bytes: u64,
+    /// The window's length as measured.
+    pub seconds: f64,
+}
+
+impl Received {
+    /// Payload in 10^6 bits per second.
+    pub fn mbit_per_second(&self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e6 / self.seconds
+    }
+}
+
+/// Receives `connections` connections on `port`, each in its own window, and tells what came.
+pub fn receive(port: u16, connections: usize, window: Window) -> Result<Vec<Received>> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+        .with_context(|| format!("while listening on port {port}"))?;
+    let threads: Vec<_> = (0..connections)
+        .map(|_| {
+            let (stream, _) = listener.accept()?;
+            Ok(std::thread::spawn(move || count(stream, window)))
+        })
+        .collect::<std::io::Result<_>>()?;
+    threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a receiver panicked"))?)
+        .collect()
+}
+
+/// Sends to `to` over one connection until the receiver closes it or `limit` passes.
+pub fn send(to: SocketAddrV4, limit: Duration) -> Result<()> {
+    let started = Instant::now();
+    let mut stream = connect(to)?;
+    stream.set_write_timeout(Some(limit))?;
+    let block = vec![0u8; BLOCK];
+    while started.elapsed() < limit {
+        match stream.write(&block) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if is_end(error.kind()) => return Ok(()),
+            Err(error) => return Err(error).with_context(|| format!("while sending to {to}")),
+        }
+    }
+    Ok(())
+}
+
+fn is_end(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionReset
+            | ErrorKind::WouldBlock
+            | ErrorKind::TimedOut
+    )
+}
+
+fn connect(to: SocketAddrV4) -> Result<TcpStream> {
+    let started = Instant::now();
+    loop {
+        match TcpStream::connect_timeout(&to.into(), CONNECT_WITHIN) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if started.elapsed() > CONNECT_WITHIN => {
+                return Err(error).with_context(|| format!("while connecting to {to}"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn count(mut stream: TcpStream, window: Window) -> Result<Received> {
+    let from = match stream.peer_addr()?.ip() {
+        std::net::IpAddr::V4(address) => address,
+        std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    stream.set_read_timeout(Some(window.warmup + window.length))?;
+    let mut block = vec![0u8; BLOCK];
+    let opened = Instant::now();
+    let (mut bytes, mut first) = (0u64, None);
+    let seconds = loop {
+        let read = match stream.read(&mut block) {
+            // A starved flow delivers nothing for the rest of the window; that is its result.
+            Ok(0) => break window.length,
+            Err(error) if is_end(error.kind()) => break window.length,
+            Ok(read) => read,
+            Err(error) => return Err(error).context("while receiving"),
+        };
+        let now = Instant::now();
+        match first {
+            // Bytes up to the first read after the warm-up belong to the time before it.
+            None if now - opened >= window.warmup => first = Some(now),
+            None => {}
+            Some(start) => {
+                bytes += read as u64;
+                if now - start >= window.length {
+                    break now - start;
+                }
+            }
+        }
+    };
+    Ok(Received { from, bytes, seconds: seconds.as_secs_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_counted_within_the_window() {
+        let window =
+            Window { warmup: Duration::from_millis(50), length: Duration::from_millis(200) };
+        let port = 47_311;
+        let receiver = std::thread::spawn(move || receive(port, 2, window).unwrap());
+        let senders: Vec<_> = (0..2)
+            .map(|_| {
+                let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+                std::thread::spawn(move || send(to, Duration::from_secs(5)).unwrap())
+            })
+            .collect();
+        let received = receiver.join().unwrap();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        assert_eq!(received.len(), 2);
+        for flow in received {
+            assert!(flow.bytes > 0 && flow.seconds >= 0.2, "{flow:?}");
+            assert_eq!(flow.from, Ipv4Addr::LOCALHOST);
+        }
+    }
+}
