@@ -17,6 +17,18 @@ const LINES_KEPT: usize = 1_000;
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
 /// How long the process group has to go after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long a run may take to end once it has told its result. Debian's MPICH 4.0.2 over UCX now and
+/// then never returns from MPI_Finalize, long after the last result.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// What a line of output means for the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It goes on.
+    Running,
+    /// Its result is told: all that is left is to end.
+    Told,
+}
 
 /// What a run printed and how long it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +39,8 @@ pub struct Outcome {
     pub stdout: Vec<String>,
     /// The last lines of its standard error.
     pub stderr: Vec<String>,
+    /// It had told its result and then did not end by itself; it was ended.
+    pub lingered: bool,
 }
 
 /// A run that did not end well.
@@ -64,8 +78,9 @@ pub enum RunError {
 }
 
 /// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
-/// `on_line` sees every line of standard output as it comes. Blocks; looks at `stopped` ten times a
-/// second.
+/// `on_line` sees every line of standard output as it comes; once it says [`Progress::Told`], the
+/// run has three seconds to end and counts even if it has to be ended. Blocks; looks at `stopped`
+/// ten times a second.
 ///
 /// # Errors
 /// If it cannot start, fails, is stopped or takes too long; in the last two cases every process of
@@ -74,45 +89,52 @@ pub fn run(
     command: &[String],
     limit: Nanos,
     stopped: &dyn Fn() -> bool,
-    on_line: &mut dyn FnMut(&str),
+    on_line: &mut dyn FnMut(&str) -> Progress,
 ) -> Result<Outcome, RunError> {
     let started = Instant::now();
     let mut child = spawn(command)?;
     let output = read_both(&mut child);
     let mut kept = Kept::default();
-    let deadline = started + Duration::from_nanos(limit.get());
-    let verdict = loop {
+    let mut deadline = started + Duration::from_nanos(limit.get());
+    let mut told = false;
+    let end = loop {
         match output.recv_timeout(Duration::from_millis(100)) {
             Ok(Line::Out(line)) => {
-                on_line(&line);
+                if on_line(&line) == Progress::Told && !told {
+                    told = true;
+                    deadline = deadline.min(Instant::now() + LINGER);
+                }
                 keep(&mut kept.stdout, line);
             }
             Ok(Line::Err(line)) => keep(&mut kept.stderr, line),
-            Err(RecvTimeoutError::Disconnected) => break None,
+            Err(RecvTimeoutError::Disconnected) => break End::ClosedOutput,
             Err(RecvTimeoutError::Timeout) => {}
         }
         if stopped() {
-            break Some(RunError::Stopped);
+            break End::Stopped;
         }
         if Instant::now() >= deadline {
-            break Some(RunError::TimedOut {
-                limit,
-                stderr: kept.stderr.iter().cloned().collect(),
-            });
+            break End::Late;
         }
     };
-    let status = wait(&mut child, verdict.is_some(), deadline)
+    let status = wait(&mut child, end == End::ClosedOutput, deadline)
         .map_err(|source| RunError::Start { program: command[0].clone(), source })?;
-    let stderr: Vec<_> = kept.stderr.into();
-    match (verdict, status) {
-        (Some(error), _) => Err(error),
-        (None, None) => Err(RunError::TimedOut { limit, stderr }),
-        (None, Some(status)) if !status.success() => Err(RunError::Failed { status, stderr }),
-        (None, Some(_)) => {
-            let wall = Nanos::new(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            Ok(Outcome { wall, stdout: kept.stdout.into(), stderr })
-        }
+    let wall = Nanos::new(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    let (stdout, stderr) = (kept.stdout.into(), kept.stderr.into());
+    match status {
+        _ if end == End::Stopped => Err(RunError::Stopped),
+        None if !told => Err(RunError::TimedOut { limit, stderr }),
+        Some(status) if !status.success() => Err(RunError::Failed { status, stderr }),
+        status => Ok(Outcome { wall, stdout, stderr, lingered: status.is_none() }),
     }
+}
+
+/// Why the output is no longer read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    ClosedOutput,
+    Stopped,
+    Late,
 }
 
 enum Line {
@@ -182,9 +204,10 @@ fn keep(lines: &mut VecDeque<String>, line: String) {
     lines.push_back(line);
 }
 
-/// Waits for the child; ends its group first if `end` is set or the deadline passes (then `None`).
-fn wait(child: &mut Child, end: bool, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
-    if !end {
+/// Waits for a child that is `ending` until the deadline; else, or then, ends its group and gives
+/// `None`.
+fn wait(child: &mut Child, ending: bool, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
+    if ending {
         // Its output is closed, so it is about to end; a program that closed it early goes on.
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait()? {
@@ -221,7 +244,7 @@ mod tests {
     }
 
     fn run_shell(script: &str, limit: Nanos) -> Result<Outcome, RunError> {
-        run(&shell(script), limit, &|| false, &mut |_| {})
+        run(&shell(script), limit, &|| false, &mut |_| Progress::Running)
     }
 
     #[test]
@@ -231,7 +254,10 @@ mod tests {
             &shell("echo a; echo b; echo oops >&2"),
             Nanos::from_secs(10),
             &|| false,
-            &mut |line| seen.push(line.to_string()),
+            &mut |line| {
+                seen.push(line.to_string());
+                Progress::Running
+            },
         )
         .unwrap();
         assert_eq!((seen, outcome.stderr), (vec!["a".into(), "b".into()], vec!["oops".into()]));
@@ -244,7 +270,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("exit status: 3") && text.contains("no such volume"), "{text}");
         assert!(matches!(
-            run(&["/nowhere".into()], Nanos::from_secs(1), &|| false, &mut |_| {}),
+            run(&["/nowhere".into()], Nanos::from_secs(1), &|| false, &mut |_| Progress::Running),
             Err(RunError::Start { .. })
         ));
     }
@@ -267,9 +293,20 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_told_its_result_and_does_not_end_still_counts() {
+        let script = shell("echo time 1; sleep 60");
+        let outcome = run(&script, Nanos::from_secs(60), &|| false, &mut |line| match line {
+            "time 1" => Progress::Told,
+            _ => Progress::Running,
+        });
+        assert!(outcome.unwrap().lingered);
+    }
+
+    #[test]
     fn a_run_stops_when_told() {
         let error =
-            run(&shell("sleep 60"), Nanos::from_secs(60), &|| true, &mut |_| {}).unwrap_err();
+            run(&shell("sleep 60"), Nanos::from_secs(60), &|| true, &mut |_| Progress::Running)
+                .unwrap_err();
         assert!(matches!(error, RunError::Stopped));
     }
 }
