@@ -1,0 +1,312 @@
+//! The command line: nouns, then verbs. Help texts are the first documentation that people read.
+
+use clap::{Args, Parser, Subcommand};
+use keeptime_launch::mpi::Flavour;
+use keeptime_model::application::Parameters;
+use keeptime_model::goal::{Goal, Preference, parse_setting};
+use keeptime_model::name::Name;
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+use std::path::PathBuf;
+
+/// Predictable response times on shared Linux clusters.
+///
+/// State the result that you need; Keeptime measures the application once, translates the goal into
+/// nodes, bandwidth and CPU, admits it only if it can be kept, reserves, enforces and runs it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "keeptime",
+    version,
+    after_help = "A first round, as root:\n  \
+        keeptime lab up                          a cluster of 4 nodes on this machine\n  \
+        keeptime profile raycast --nodes 2,4     measure the volume renderer once\n  \
+        keeptime plan raycast --within 1s --set interleave=0\n  \
+        keeptime run raycast --within 1s --set interleave=0\n  \
+        keeptime lab down\n\n\
+        Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage."
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// A real cluster of network namespaces on this machine
+    #[command(subcommand)]
+    Lab(LabCommand),
+    /// The daemon on every node that enforces what was assigned
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Measure an application on the lab until its curves are known
+    Profile(ProfileArguments),
+    /// Show step by step how a goal would be met, without reserving anything
+    Plan(PlanArguments),
+    /// Reserve what a goal needs, run the application, and tell promised against actual time
+    Run(RunArguments),
+    /// Write one self-contained HTML page from a directory of results
+    Report(ReportArguments),
+    /// The whole main job on a lab of 4 nodes: profile, plan, run, contention, report
+    Demo(DemoArguments),
+    /// Plain TCP load inside a lab, as a part of measurements
+    #[command(hide = true, subcommand)]
+    Traffic(TrafficCommand),
+    /// The process that holds a lab's switches and nodes
+    #[command(hide = true)]
+    LabHolder {
+        /// As `lab up` gives them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Make a lab: nodes, switches, shaped links, an agent on every node
+    Up(LabUpArguments),
+    /// Show a lab: nodes, links, agents, jobs, and what is not enforced
+    Status {
+        #[command(flatten)]
+        lab: LabName,
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the labs of this machine
+    List {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command on a node
+    Exec(LabExecArguments),
+    /// Remove a lab with everything that it added to this machine
+    Down {
+        #[command(flatten)]
+        lab: LabName,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct LabName {
+    /// The lab's name
+    #[arg(default_value = "lab", env = "KEEPTIME_LAB")]
+    pub name: Name,
+}
+
+#[derive(Debug, Args)]
+pub struct LabUpArguments {
+    #[command(flatten)]
+    pub lab: LabName,
+    /// Number of nodes, 1 to 16
+    #[arg(long, default_value_t = 4)]
+    pub nodes: u32,
+    /// Number of switches the nodes hang from; more than one adds a core switch above them
+    #[arg(long, default_value_t = 1)]
+    pub switches: u32,
+    /// Rate of every node's link, per direction
+    #[arg(long, default_value = "200 Mbit/s")]
+    pub rate: BitsPerSecond,
+    /// Rate of the links between switches, per direction
+    #[arg(long, default_value = "400 Mbit/s")]
+    pub uplink: BitsPerSecond,
+    /// CPU of every node; 100 % is one of this machine's cores
+    #[arg(long, default_value = "40 %")]
+    pub cpu: CpuPpm,
+    /// Take nodes, switches and links from a topology file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu"])]
+    pub topology: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct LabExecArguments {
+    /// The lab's name
+    pub name: Name,
+    /// A node's name or address
+    pub node: String,
+    /// Count the command to this job, with what is assigned to it
+    #[arg(long)]
+    pub job: Option<Name>,
+    /// End the command when whoever started it ends
+    #[arg(long)]
+    pub die_with_parent: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Run the agent of this node in the foreground
+    Run {
+        /// Its configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Check the configuration and end
+        #[arg(long)]
+        check: bool,
+    },
+    /// Ask an agent what is assigned, enforced and measured
+    Status {
+        /// Its socket
+        socket: PathBuf,
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell what this machine can enforce, and how that was found out
+    Probe {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What every command about an application needs.
+#[derive(Debug, Clone, Args)]
+pub struct ApplicationArguments {
+    /// The application: a name in apps/, or a file ending in .toml
+    pub application: String,
+    /// The lab to use
+    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
+    pub lab: Name,
+    /// The MPI to start it with: open-mpi or mpich
+    #[arg(long, default_value = "open-mpi")]
+    pub mpi: Flavour,
+    /// The profile's file [default: profiles/APPLICATION.json]
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ProfileArguments {
+    #[command(flatten)]
+    pub application: ApplicationArguments,
+    /// Measure these parameter values only, as in size=512,256; repeat for other parameters
+    #[arg(long = "set", value_name = "NAME=VALUE[,VALUE]")]
+    pub set: Vec<String>,
+    /// Numbers of nodes to measure [default: all that the application and the lab allow]
+    #[arg(long, value_delimiter = ',')]
+    pub nodes: Vec<u32>,
+    /// Bandwidths per flow that a point may have [default: 8 steps up to what the links can hold]
+    #[arg(long, value_delimiter = ',')]
+    pub bandwidths: Vec<BitsPerSecond>,
+    /// Runs at each point
+    #[arg(long, default_value_t = 3)]
+    pub samples: usize,
+    /// Measure the full grid instead of as few points as the curves need
+    #[arg(long)]
+    pub full: bool,
+    /// Start anew instead of going on with what the file has
+    #[arg(long)]
+    pub fresh: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A goal in the user's terms.
+#[derive(Debug, Clone, Args)]
+pub struct GoalArguments {
+    /// The longest execution time that will do, as in 1s or 250ms
+    #[arg(long)]
+    pub within: Option<Nanos>,
+    /// The shortest execution time that will do
+    #[arg(long)]
+    pub at_least: Option<Nanos>,
+    /// A parameter that must have this value; repeat for others
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// The number of nodes, where it must be this one
+    #[arg(long)]
+    pub nodes: Option<u32>,
+    /// What to take among all that satisfies the goal: fastest, best or cheapest
+    #[arg(long, default_value = "fastest")]
+    pub prefer: Preference,
+    /// How often a promised time is to be kept
+    #[arg(long, default_value = "90 %")]
+    pub quantile: Share,
+}
+
+impl GoalArguments {
+    /// The goal that was stated.
+    ///
+    /// # Errors
+    /// If a `--set` is not `NAME=VALUE`, or names a parameter twice.
+    pub fn goal(&self) -> Result<Goal, keeptime_model::Invalid> {
+        let mut set = Parameters::new();
+        for text in &self.set {
+            let (name, value) = parse_setting(text)?;
+            if set.insert(name, value).is_some() {
+                return Err(keeptime_model::Invalid::new("set", text, "each parameter once"));
+            }
+        }
+        let (at_least, within) = (self.at_least, self.within);
+        Ok(Goal { at_least, within, set, nodes: self.nodes, prefer: self.prefer })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    #[command(flatten)]
+    pub application: ApplicationArguments,
+    #[command(flatten)]
+    pub goal: GoalArguments,
+    /// Print JSON instead of a story
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub application: ApplicationArguments,
+    #[command(flatten)]
+    pub goal: GoalArguments,
+    /// Run on the planned nodes without reserving anything, to compare
+    #[arg(long)]
+    pub unprotected: bool,
+    /// Print JSON instead of a story
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArguments {
+    /// The directory with the results (demo.json, profiles, pictures)
+    pub directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// Where results and the report go
+    #[arg(long, default_value = "out/demo")]
+    pub out: PathBuf,
+    /// The lab's name
+    #[arg(long, default_value = "demo")]
+    pub lab: Name,
+    /// Leave the lab up at the end
+    #[arg(long)]
+    pub keep: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TrafficCommand {
+    /// Receive connections and tell as JSON what arrived
+    Receive {
+        #[arg(long, default_value_t = 5001)]
+        port: u16,
+        #[arg(long, default_value_t = 1)]
+        connections: usize,
+        #[arg(long, default_value = "1s")]
+        warmup: Nanos,
+        #[arg(long, default_value = "5s")]
+        length: Nanos,
+    },
+    /// Send as fast as it goes until the receiver has enough
+    Send {
+        /// ADDRESS:PORT
+        to: std::net::SocketAddrV4,
+        #[arg(long, default_value = "60s")]
+        limit: Nanos,
+    },
+}

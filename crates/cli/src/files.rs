@@ -1,0 +1,113 @@
+//! The files that the commands read and write: applications, profiles, JSON results.
+
+use anyhow::{Context, Result, bail};
+use keeptime_launch::mpi::Flavour;
+use keeptime_model::application::Application;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Where application files are looked for by name.
+pub const APPLICATIONS: &str = "apps";
+/// Where profiles are kept unless a file is named.
+pub const PROFILES: &str = "profiles";
+
+/// The application called `name` in `apps/`, or the one in the file of that path, with the
+/// constants `{root}`, `{workloads}`, `{data}` and `{out}` of this checkout filled in.
+pub fn load_application(name: &str, flavour: Flavour) -> Result<Application> {
+    let by_name = Path::new(APPLICATIONS).join(format!("{name}.toml"));
+    let path = if name.ends_with(".toml") { PathBuf::from(name) } else { by_name };
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("no application {name:?}: cannot read {}", path.display()))?;
+    let application = Application::from_toml(&text)
+        .with_context(|| format!("in the application file {}", path.display()))?;
+    let root = std::env::current_dir().context("the current directory is gone")?;
+    let build = match flavour {
+        Flavour::Mpich => "workloads/build/mpich",
+        _ => "workloads/build/open-mpi",
+    };
+    let places = [("root", ""), ("workloads", build), ("data", "data"), ("out", "out")];
+    places.into_iter().try_fold(application, |application, (name, place)| {
+        Ok(application.with_constant(name.parse()?, root.join(place).display().to_string()))
+    })
+}
+
+/// The profile in `path`, checked.
+pub fn load_profile(path: &Path) -> Result<Profile> {
+    let text = fs::read(path).with_context(|| {
+        format!("no profile at {}: `keeptime profile` measures one", path.display())
+    })?;
+    let profile: Profile = serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a profile", path.display()))?;
+    profile.check().with_context(|| format!("in the profile {}", path.display()))?;
+    Ok(profile)
+}
+
+/// The profile of `application` when no file is named.
+pub fn default_profile_path(application: &Name) -> PathBuf {
+    Path::new(PROFILES).join(format!("{application}.json"))
+}
+
+/// Writes `value` as JSON such that a crash leaves the old file or the new one, whole.
+pub fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    save(path, &text)
+}
+
+/// Writes `text` such that a crash leaves the old file or the new one, whole.
+pub fn save(path: &Path, text: &[u8]) -> Result<()> {
+    let write = || -> Result<()> {
+        if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            fs::create_dir_all(directory)?;
+        }
+        let next = path.with_extension("next");
+        let mut file = File::create(&next)?;
+        file.write_all(text)?;
+        file.sync_data()?;
+        Ok(fs::rename(&next, path)?)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Refuses a profile that was measured under other conditions, with the differences.
+pub fn check_conditions(profile: &Profile, here: &keeptime_model::profile::Conditions) -> Result<()> {
+    let differences = profile.conditions.differences(here);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "the profile of {} was measured on another cluster:\n  {}\nmeasure it here with \
+         `keeptime profile {}`",
+        profile.application,
+        differences.join("\n  "),
+        profile.application,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_can_be_read_and_leaves_no_other_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b.json");
+        save_json(&path, &[1, 2]).unwrap();
+        save_json(&path, &[3]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().split_whitespace().collect::<String>(), "[3]");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_or_torn_profile_is_told_with_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p.json");
+        assert!(format!("{:#}", load_profile(&path).unwrap_err()).contains("keeptime profile"));
+        fs::write(&path, "{\"version\": 1").unwrap();
+        assert!(format!("{:#}", load_profile(&path).unwrap_err()).contains("p.json is not a profile"));
+    }
+}
