@@ -1,0 +1,75 @@
+//! All curves of an application, fitted, with the flows of every number of nodes.
+
+use crate::curve::{Deviations, FittedCurve};
+use crate::placement::RankFlows;
+use keeptime_model::Invalid;
+use keeptime_model::application::Application;
+use keeptime_model::profile::Profile;
+use std::collections::BTreeMap;
+
+/// A profile ready to be planned with: build it once for each change of the profile, plan with it
+/// as often as there are requests (the thesis' profiler stores the knees likewise).
+#[derive(Debug, Clone)]
+pub struct FittedProfile {
+    application: Application,
+    curves: Vec<FittedCurve>,
+    /// By curve: the rank of its parameters in the application's order of preference, 0 the best.
+    preference: Vec<u32>,
+    flows: BTreeMap<u32, RankFlows>,
+}
+
+impl FittedProfile {
+    /// Fits every curve of `profile` that has points. O(samples log samples), and the flows of the
+    /// application's pattern for every number of nodes.
+    ///
+    /// # Errors
+    /// If the profile is not sound, belongs to another application, or has a number of nodes for
+    /// which the application's pattern does not exist.
+    pub fn new(application: Application, profile: &Profile) -> Result<Self, Invalid> {
+        profile.check()?;
+        if profile.application != *application.name() {
+            let expected = application.name().as_str();
+            return Err(Invalid::new("application", &profile.application, expected));
+        }
+        let all = Deviations::of(profile.curves.iter().flat_map(|c| &c.points));
+        let curves: Vec<_> =
+            profile.curves.iter().filter_map(|c| FittedCurve::new(c, &all)).collect();
+        let mut flows = BTreeMap::new();
+        for nodes in curves.iter().map(FittedCurve::nodes) {
+            if !flows.contains_key(&nodes) {
+                flows.insert(nodes, RankFlows::new(application.pattern(), nodes)?);
+            }
+        }
+        let preference = preference_ranks(&application, &curves);
+        Ok(Self { application, curves, preference, flows })
+    }
+
+    /// The application that was measured.
+    pub fn application(&self) -> &Application {
+        &self.application
+    }
+
+    /// The fitted curves, in the order of the profile.
+    pub fn curves(&self) -> &[FittedCurve] {
+        &self.curves
+    }
+
+    /// The rank of a curve's parameters in the application's order of preference: 0 is the best,
+    /// equal parameters have equal ranks.
+    pub fn preference(&self, curve: usize) -> u32 {
+        self.preference[curve]
+    }
+
+    /// The flows among the ranks, by the number of nodes; one entry for each that was measured.
+    pub fn flows(&self) -> &BTreeMap<u32, RankFlows> {
+        &self.flows
+    }
+}
+
+fn preference_ranks(application: &Application, curves: &[FittedCurve]) -> Vec<u32> {
+    let keys: Vec<_> = curves.iter().map(|c| application.preference(c.parameters())).collect();
+    let mut sorted = keys.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    keys.iter().map(|key| sorted.partition_point(|k| k < key) as u32).collect()
+}
