@@ -1,0 +1,161 @@
+//! Reads and changes traffic control of an interface in the socket's network namespace.
+
+use super::decode::{Observed, QdiscKind, Record};
+use super::encode::{ETH_P_ALL, encode, header, info_word, message, nla};
+use super::{Attach, Handle, Op, Place, TREE_MAJOR};
+use crate::netlink::{NetlinkError, RawReply, Socket};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage as M;
+use nix::errno::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use thiserror::Error;
+
+/// Why traffic control could not be brought to what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TcError {
+    /// Somebody else's queueing discipline is in the way.
+    #[error(transparent)]
+    Foreign(#[from] super::Foreign),
+    /// The kernel refused.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+/// Our program on the egress of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowFilter {
+    /// The kernel's number of the program.
+    pub program_id: u32,
+    /// The priority of the filter.
+    pub priority: u16,
+}
+
+/// What the kernel has on one interface. A few system calls, plus one for each 32 KiB of classes.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn observe(socket: &mut Socket, ifindex: u32) -> Result<Observed, NetlinkError> {
+    let place = Place { ifindex, attach: Attach::Root, major: 0 };
+    let nobody = || header(&place, Handle::default(), Handle::default());
+    let mut observed = Observed::empty(ifindex);
+    let qdiscs = dump(socket, &M::GetQueueDiscipline(nobody()))?;
+    observed.qdiscs = records(&qdiscs, ifindex).map(|record| record.qdisc()).collect();
+    let trees: Vec<Handle> = observed
+        .qdiscs
+        .iter()
+        .filter(|qdisc| matches!(qdisc.kind, QdiscKind::Htb { .. }))
+        .map(|qdisc| qdisc.handle)
+        .collect();
+    if trees.is_empty() {
+        return Ok(observed);
+    }
+    let classes = dump(socket, &M::GetTrafficClass(nobody()))?;
+    observed.classes = records(&classes, ifindex)
+        .filter_map(|record| Some((record.handle, record.class()?)))
+        .collect();
+    for tree in trees {
+        let filters = dump(socket, &M::GetTrafficFilter(header(&place, Handle::default(), tree)))?;
+        observed.filters.extend(records(&filters, ifindex).filter_map(|record| record.filter()));
+    }
+    Ok(observed)
+}
+
+/// Carries out the steps of a diff, in order. After an error some of them are done: observe and
+/// diff again.
+///
+/// # Errors
+/// The first that the kernel refused, see [`NetlinkError`].
+pub fn apply(socket: &mut Socket, place: &Place, ops: &[Op]) -> Result<(), NetlinkError> {
+    let requests: Vec<_> = ops.iter().map(|op| encode(place, op)).collect();
+    socket.batch(&requests)
+}
+
+/// Our programs on the egress of an interface, the one that is asked first in front.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn flow_filters(socket: &mut Socket, ifindex: u32) -> Result<Vec<FlowFilter>, NetlinkError> {
+    let place = Place { ifindex, attach: Attach::Root, major: 0 };
+    let filters = dump(socket, &M::GetTrafficFilter(header(&place, Handle::default(), EGRESS)));
+    let filters = match filters {
+        // Without the hook there are no programs.
+        Err(error) if matches!(error.errno(), Some(Errno::EINVAL | Errno::ENOENT)) => {
+            return Ok(Vec::new());
+        }
+        filters => filters?,
+    };
+    Ok(records(&filters, ifindex)
+        .filter_map(|record| {
+            let (name, program_id) = record.program()?;
+            let priority = (record.info >> 16) as u16;
+            (name == FLOW_FILTER_NAME).then_some(FlowFilter { program_id, priority })
+        })
+        .collect())
+}
+
+/// Puts a loaded program on the egress of an interface, in place of the one of ours that is there.
+/// The hook (`clsact`) is shared with others and stays when our program goes.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn attach_flow_filter(
+    socket: &mut Socket,
+    ifindex: u32,
+    program: BorrowedFd<'_>,
+) -> Result<(), NetlinkError> {
+    let place = Place { ifindex, attach: Attach::Root, major: 0 };
+    let hook = message(&place, CLSACT_HANDLE, CLSACT, "clsact", Vec::new());
+    match socket.request(M::NewQueueDiscipline(hook), NLM_F_CREATE | NLM_F_EXCL) {
+        Err(error) if error.errno() != Some(Errno::EEXIST) => return Err(error),
+        _ => {}
+    }
+    let mut name = FLOW_FILTER_NAME.as_bytes().to_vec();
+    name.push(0);
+    let options = vec![
+        nla(TCA_BPF_FD, program.as_raw_fd().to_ne_bytes()),
+        nla(TCA_BPF_NAME, name),
+        nla(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
+    ];
+    let mut filter = message(&place, Handle::from_u32(1), EGRESS, "bpf", options);
+    filter.header.info = info_word(FLOW_FILTER_PRIORITY, ETH_P_ALL);
+    socket.request(M::NewTrafficFilter(filter), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
+}
+
+/// Takes our programs off the egress of an interface.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn detach_flow_filter(socket: &mut Socket, ifindex: u32) -> Result<(), NetlinkError> {
+    let place = Place { ifindex, attach: Attach::Root, major: 0 };
+    for filter in flow_filters(socket, ifindex)? {
+        let mut gone = header(&place, Handle::from_u32(1), EGRESS);
+        gone.header.info = info_word(filter.priority, ETH_P_ALL);
+        gone.attributes.push(netlink_packet_route::tc::TcAttribute::Kind("bpf".into()));
+        socket.request(M::DelTrafficFilter(gone), 0)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn dump(socket: &mut Socket, request: &M) -> Result<Vec<RawReply>, NetlinkError> {
+    socket.request_raw(request, NLM_F_DUMP)
+}
+
+fn records(replies: &[RawReply], ifindex: u32) -> impl Iterator<Item = Record<'_>> {
+    replies
+        .iter()
+        .filter_map(|reply| Record::parse(&reply.payload))
+        .filter(move |record| record.ifindex == ifindex)
+}
+
+/// The name of our program in filter listings: our mark there.
+const FLOW_FILTER_NAME: &str = "keeptime";
+/// Behind the low numbers that others choose by hand, before those that the kernel chooses.
+const FLOW_FILTER_PRIORITY: u16 = TREE_MAJOR;
+const CLSACT: Handle = Handle { major: 0xffff, minor: 0xfff1 };
+const CLSACT_HANDLE: Handle = Handle { major: 0xffff, minor: 0 };
+const EGRESS: Handle = Handle { major: 0xffff, minor: 0xfff3 };
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
