@@ -6,3 +6,5 @@
 
 pub mod netlink;
 pub mod tc;
+#[cfg(feature = "testing")]
+pub mod testing;

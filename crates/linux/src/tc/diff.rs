@@ -160,7 +160,7 @@ impl<'a> Change<'a> {
         let order = by_depth(&self.found, |class| class.class.parent);
         for minor in order.into_iter().rev() {
             if let Some((wanted, found)) = self.kept(minor)
-                && wanted.rate < found.class.rate
+                && shrinks(wanted, &found.class)
                 && !becomes_leaf(wanted, found)
             {
                 ops.push(Op::ChangeClass(minor, *wanted));
@@ -185,7 +185,7 @@ impl<'a> Change<'a> {
                     ops.push(Op::ChangeClass(minor, class));
                 }
                 Some((wanted, found))
-                    if wanted.rate >= found.class.rate && !same(wanted, &found.class) =>
+                    if !shrinks(wanted, &found.class) && !same(wanted, &found.class) =>
                 {
                     ops.push(Op::ChangeClass(minor, class));
                 }
@@ -243,6 +243,10 @@ fn by_depth<T>(classes: &BTreeMap<u16, T>, parent: impl Fn(&T) -> u16) -> Vec<u1
 
 fn becomes_leaf(wanted: &Class, found: &ObservedClass) -> bool {
     wanted.leaf.is_some() && found.is_inner
+}
+
+fn shrinks(wanted: &Class, found: &Class) -> bool {
+    rate_bytes(wanted.rate) < rate_bytes(found.rate)
 }
 
 /// True if the kernel could not tell the two apart. The queue of a leaf is an object of its own.

@@ -1,0 +1,155 @@
+//! What the kernel makes of our messages, in network namespaces of our own.
+use keeptime_linux::netlink::Socket;
+use keeptime_linux::tc::{
+    Attach, Class, Filter, Handle, Leaf, Match, Op, Place, Queue, SHAPER_MAJOR, Shaper, TREE_MAJOR,
+    Tree, apply, diff, observe, removal, shaper_diff, shaper_removal,
+};
+use keeptime_linux::testing::in_network_namespace;
+use keeptime_model::units::{BitsPerSecond, Bytes};
+use std::collections::BTreeMap;
+use std::process::Command;
+
+const LOOPBACK: u32 = 1;
+
+fn class(parent: u16, rate: BitsPerSecond, ceil: BitsPerSecond, queue: Option<Queue>) -> Class {
+    Class {
+        parent,
+        rate,
+        ceil,
+        burst: Bytes::new(20_000),
+        cburst: Bytes::new(40_000),
+        leaf: (parent != 0).then_some(Leaf { prio: 2, quantum: 3_000, queue }),
+    }
+}
+
+fn tree(place: Place) -> Tree {
+    let mbit = BitsPerSecond::from_mbit;
+    let classes = BTreeMap::from([
+        (1, class(0, mbit(100_000), mbit(100_000), None)),
+        (2, class(1, mbit(1), mbit(100_000), Some(Queue::Bytes(65_536)))),
+        (0x10, class(1, mbit(80), mbit(80), Some(Queue::Packets(100)))),
+        (0x11, class(1, BitsPerSecond::new(12_345_678), mbit(40_000), None)),
+    ]);
+    let filters = BTreeMap::from([
+        (1, Filter { matches: Match::Arp, minor: 0x10 }),
+        (2, Filter { matches: Match::Dscp(46), minor: 0x11 }),
+    ]);
+    Tree { place, default_minor: 2, classes, filters }
+}
+
+fn bring_to(socket: &mut Socket, wanted: &Tree) -> Vec<Op> {
+    let ops = diff(wanted, &observe(socket, LOOPBACK).unwrap()).unwrap();
+    apply(socket, &wanted.place, &ops).unwrap();
+    let left = diff(wanted, &observe(socket, LOOPBACK).unwrap()).unwrap();
+    assert_eq!(left, Vec::new(), "what was written is not what is read");
+    ops
+}
+
+#[test]
+fn a_tree_is_read_back_as_it_was_written() {
+    in_network_namespace(&["htb"], || {
+        let mut socket = Socket::open().unwrap();
+        let place = Place { ifindex: LOOPBACK, attach: Attach::Root, major: TREE_MAJOR };
+        let mut wanted = tree(place);
+        bring_to(&mut socket, &wanted);
+        let found = observe(&mut socket, LOOPBACK).unwrap();
+        let handle = |minor| Handle { major: TREE_MAJOR, minor };
+        assert_eq!(found.classes[&handle(1)].class.rate, BitsPerSecond::from_mbit(100_000));
+        assert_eq!(found.classes[&handle(0x10)].class.burst, Bytes::new(20_000));
+
+        wanted.classes.get_mut(&0x10).unwrap().rate = BitsPerSecond::from_mbit(20);
+        assert_eq!(bring_to(&mut socket, &wanted).len(), 1);
+        wanted.classes.remove(&0x11);
+        wanted.filters.insert(2, Filter { matches: Match::Dscp(48), minor: 0x10 });
+        wanted.classes.get_mut(&2).unwrap().leaf.as_mut().unwrap().queue = None;
+        wanted.classes.get_mut(&0x10).unwrap().leaf.as_mut().unwrap().queue =
+            Some(Queue::Bytes(9_000));
+        assert_eq!(bring_to(&mut socket, &wanted).len(), 5);
+        // The whole structure changes: a leaf becomes a parent, and a leaf again.
+        wanted.classes.get_mut(&0x10).unwrap().leaf = None;
+        wanted.filters.clear();
+        wanted.classes.insert(
+            0x20,
+            class(0x10, BitsPerSecond::from_mbit(5), BitsPerSecond::from_mbit(5), None),
+        );
+        bring_to(&mut socket, &wanted);
+        bring_to(&mut socket, &tree(place));
+
+        let ops = removal(&place, &observe(&mut socket, LOOPBACK).unwrap());
+        apply(&mut socket, &place, &ops).unwrap();
+        let found = observe(&mut socket, LOOPBACK).unwrap();
+        assert!(
+            found.classes.is_empty() && found.at(Handle::ROOT).is_none_or(|q| q.handle.major == 0)
+        );
+    });
+}
+
+#[test]
+fn a_tree_stands_inside_of_a_shaper_that_can_be_changed() {
+    in_network_namespace(&["htb", "tbf"], || {
+        let mut socket = Socket::open().unwrap();
+        let mut shaper = Shaper {
+            ifindex: LOOPBACK,
+            major: SHAPER_MAJOR,
+            rate: BitsPerSecond::from_mbit(100),
+            burst: Bytes::new(25_000),
+            limit: 100_000,
+        };
+        let wanted = tree(shaper.inside(TREE_MAJOR));
+        for mbit in [100, 40_000, 3] {
+            shaper.rate = BitsPerSecond::from_mbit(mbit);
+            let ops = shaper_diff(&shaper, &observe(&mut socket, LOOPBACK).unwrap()).unwrap();
+            assert_eq!(ops, vec![Op::SetShaper(shaper)]);
+            apply(&mut socket, &shaper.place(), &ops).unwrap();
+            let found = observe(&mut socket, LOOPBACK).unwrap();
+            assert_eq!(shaper_diff(&shaper, &found), Ok(Vec::new()), "{found:?}");
+            let added = bring_to(&mut socket, &wanted).len();
+            assert!(mbit == 100 || added == 0, "changing the shaper keeps the tree inside");
+        }
+        let found = observe(&mut socket, LOOPBACK).unwrap();
+        let other = Shaper { major: 0x77, ..shaper };
+        assert!(shaper_diff(&other, &found).unwrap_err().to_string().contains("tbf 4b53:"));
+        apply(&mut socket, &shaper.place(), &shaper_removal(LOOPBACK, SHAPER_MAJOR, &found))
+            .unwrap();
+        assert!(observe(&mut socket, LOOPBACK).unwrap().classes.is_empty());
+    });
+}
+
+// The real tool must see the rates and bursts that we meant.
+#[test]
+fn tc_shows_what_was_meant() {
+    in_network_namespace(&["htb"], || {
+        let mut socket = Socket::open().unwrap();
+        let place = Place { ifindex: LOOPBACK, attach: Attach::Root, major: TREE_MAJOR };
+        bring_to(&mut socket, &tree(place));
+        let run = |what: &[&str]| {
+            let output = Command::new("tc").args(what).args(["show", "dev", "lo"]).output().ok()?;
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let Some(classes) = run(&["-s", "-d", "class"]) else {
+            return keeptime_linux::testing::skip("tc", "there is no tc program");
+        };
+        let line = |id: &str| {
+            classes
+                .lines()
+                .find(|line| line.contains(&format!("class htb {id} ")))
+                .unwrap_or_default()
+        };
+        for (id, parts) in [
+            ("4b54:1", &["root", "rate 100Gbit", "ceil 100Gbit"][..]),
+            ("4b54:2", &["parent 4b54:1", "rate 1Mbit", "ceil 100Gbit"]),
+            ("4b54:10", &["prio 2", "quantum 3000", "rate 80Mbit", "ceil 80Mbit"]),
+            ("4b54:11", &["rate 12345Kbit", "ceil 40Gbit"]),
+        ] {
+            for part in parts {
+                assert!(line(id).contains(part), "{part} of {id} in {classes}");
+            }
+        }
+        // 20,000 B burst and 40,000 B cburst, as tc rounds them.
+        assert!(line("4b54:10").contains("burst 20000b"), "{classes}");
+        let filters = run(&["filter"]).unwrap();
+        assert!(filters.contains("match 00b80000/00fc0000 at 0"), "{filters}");
+        let queues = run(&["qdisc"]).unwrap();
+        assert!(queues.contains("limit 64Kb") && queues.contains("limit 100p"), "{queues}");
+    });
+}
