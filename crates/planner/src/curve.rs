@@ -220,6 +220,26 @@ impl FittedCurve {
         (chosen >= range.least_bits_per_second).then_some(chosen)
     }
 
+    /// Whether any point, beyond the knee too, has a median time within `bounds`. O(log points).
+    pub fn has_time_within(&self, bounds: MedianBounds, between: Between) -> bool {
+        let slower = self.points.partition_point(|p| p.time_nanos > bounds.most);
+        let admitted = self.points.get(slower).is_some_and(|p| bounds.admit(p.time_nanos));
+        // Between a slower point and a faster one, some bandwidth has any time in between.
+        let crossed = slower > 0 && slower < self.points.len();
+        admitted || (between == Between::Interpolated && crossed)
+    }
+
+    /// How many runs stand behind the median at `bandwidth`: those of the point, or of the weaker
+    /// of its two neighbours. 0 outside the measured range.
+    pub fn samples_behind(&self, bandwidth: BitsPerSecond) -> u32 {
+        let at = self.points.partition_point(|p| p.bandwidth_bits_per_second < bandwidth);
+        match (at.checked_sub(1).map(|left| &self.points[left]), self.points.get(at)) {
+            (_, Some(point)) if point.bandwidth_bits_per_second == bandwidth => point.samples,
+            (Some(left), Some(right)) => left.samples.min(right.samples),
+            _ => 0,
+        }
+    }
+
     /// What makes a median of this curve hold for `quantile` of the runs.
     pub fn promise(&self, quantile: Share) -> Promise {
         self.deviations.promise(quantile)

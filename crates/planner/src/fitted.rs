@@ -6,6 +6,7 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// A profile ready to be planned with: build it once for each change of the profile, plan with it
 /// as often as there are requests (the thesis' profiler stores the knees likewise).
@@ -36,8 +37,8 @@ impl FittedProfile {
             profile.curves.iter().filter_map(|c| FittedCurve::new(c, &all)).collect();
         let mut flows = BTreeMap::new();
         for nodes in curves.iter().map(FittedCurve::nodes) {
-            if !flows.contains_key(&nodes) {
-                flows.insert(nodes, RankFlows::new(application.pattern(), nodes)?);
+            if let Entry::Vacant(free) = flows.entry(nodes) {
+                free.insert(RankFlows::new(application.pattern(), nodes)?);
             }
         }
         let preference = preference_ranks(&application, &curves);

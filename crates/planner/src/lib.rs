@@ -61,12 +61,12 @@
 
 pub mod availability;
 pub mod curve;
-//pub mod explanation;
+pub mod explanation;
 pub mod fitted;
 pub mod placement;
 //pub mod refine;
-//pub mod refusal;
-//pub mod translate;
+pub mod refusal;
+pub mod translate;
 pub mod tree;
 
 #[cfg(test)]

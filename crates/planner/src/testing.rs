@@ -1,13 +1,17 @@
 //! Random inputs for the property tests of this crate.
 
 use crate::availability::{Availability, Placement, PlannedFlow};
+use crate::fitted::FittedProfile;
 use crate::tree::PlacementIndex;
+use keeptime_model::application::{Application, Parameters};
+use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
+use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::topology::{
     Link, LinkDirection, Node, NodeIndex, Switch, Topology, TopologyFile,
 };
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -80,4 +84,87 @@ pub(crate) fn loaded(index: &PlacementIndex, seed: u64) -> Availability {
         free.take(index, &Placement { nodes: vec![from], cpu, flows });
     }
     free
+}
+
+const SIZES: [&str; 3] = ["1024", "512", "256"];
+const NODES: [u32; 4] = [1, 2, 4, 8];
+
+fn application(pattern: &Pattern) -> Application {
+    let text = r#"
+        name = "ray"
+        command = ["ray", "{size}", "{interleave}"]
+        pattern = "PATTERN"
+        nodes = [1, 2, 4, 8]
+        cpu = "20 %"
+        timeout = "60 s"
+        time = "wall"
+        parameters = [{ name = "size", values = ["1024", "512", "256"] },
+                      { name = "interleave", values = ["0", "2"] }]
+    "#;
+    Application::from_toml(&text.replace("PATTERN", &pattern.to_string())).unwrap()
+}
+
+/// Any profile: curves on 1 to 8 nodes with random points up to 20 Mbit/s and 4 s.
+pub(crate) fn any_profile() -> impl Strategy<Value = FittedProfile> {
+    let samples = prop::collection::vec(1u64..4_000_000, 1..4);
+    let points = prop::collection::btree_map(100u64..20_000_000, samples, 1..6);
+    let curve = (0usize..3, 0usize..2, 0usize..4, points);
+    let pattern =
+        prop_oneof![Just(Pattern::Hypercube), Just(Pattern::AllToAll), Just(Pattern::Ring),];
+    (pattern, prop::collection::vec(curve, 1..8)).prop_map(|(pattern, curves)| {
+        let application = application(&pattern);
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(10),
+            process_cpu_ppm: application.cpu(),
+            processor: String::new(),
+            mpi: String::new(),
+            command: vec![],
+        };
+        let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
+        for (size, interleave, nodes, points) in curves {
+            let parameters = parameters(SIZES[size], ["0", "2"][interleave]);
+            for (bandwidth, samples) in points {
+                for micros in samples {
+                    let rate = BitsPerSecond::new(bandwidth);
+                    let time = Nanos::new(micros * 1_000 + micros % 7);
+                    profile.record(&parameters, NODES[nodes], rate, time);
+                }
+            }
+        }
+        FittedProfile::new(application, &profile).unwrap()
+    })
+}
+
+fn parameters(size: &str, interleave: &str) -> Parameters {
+    [("size", size), ("interleave", interleave)]
+        .into_iter()
+        .map(|(name, value)| (name.parse().unwrap(), value.to_string()))
+        .collect()
+}
+
+/// Any goal for such a profile.
+pub(crate) fn any_goal() -> impl Strategy<Value = Goal> {
+    let bound = || prop::option::of(1u64..4_000_000_000);
+    let set = (prop::option::of(0usize..3), prop::option::of(0usize..2));
+    let nodes = prop::option::weighted(0.3, 0usize..4);
+    let prefer =
+        prop_oneof![Just(Preference::Fastest), Just(Preference::Best), Just(Preference::Cheapest),];
+    (bound(), bound(), set, nodes, prefer).prop_map(|(a, b, (size, interleave), nodes, prefer)| {
+        let (at_least, within) = match (a, b) {
+            (Some(a), Some(b)) => (Some(a.min(b)), Some(a.max(b))),
+            bounds => bounds,
+        };
+        let mut set = parameters(SIZES[size.unwrap_or(0)], ["0", "2"][interleave.unwrap_or(0)]);
+        set.retain(|name, _| match name.as_str() {
+            "size" => size.is_some(),
+            _ => interleave.is_some(),
+        });
+        Goal {
+            at_least: at_least.map(Nanos::new),
+            within: within.map(Nanos::new),
+            set,
+            nodes: nodes.map(|n| NODES[n]),
+            prefer,
+        }
+    })
 }

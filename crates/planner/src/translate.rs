@@ -1,0 +1,460 @@
+//! From a goal to a plan or a refusal: the algorithm of the thesis (3.5.2) as pure functions.
+//!
+//! The thesis walks each matching curve from the knee down, asks the allocator for each point, and
+//! takes the fastest of what the curves found. Two things make the same answer cheap: times fall
+//! with bandwidth, so that the points within the time bounds are a range; and what can be held falls
+//! with bandwidth, so that one question for each number of nodes ("how much at most?") answers for
+//! all points. A test proves both against the literal walk.
+//!
+//! Beyond the thesis: promised times are those that a share of the runs keeps (90 % by default);
+//! bandwidths between measured points count; and a goal can prefer the best parameters or the
+//! fewest resources. [`Options::paper_exact`] turns the first two off.
+
+use crate::availability::{Availability, Placement};
+use crate::curve::{BandwidthRange, Between, FittedCurve};
+use crate::explanation::{Alternative, CurveTrail, Explanation};
+use crate::fitted::FittedProfile;
+use crate::placement::Allocator;
+use crate::refusal::{Refusal, refuse};
+use crate::tree::PlacementIndex;
+use keeptime_model::application::Parameters;
+use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use serde::{Deserialize, Serialize};
+
+/// How promises are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// The share of runs that a promised time holds for; up to 50 % it is the median.
+    #[serde(rename = "quantile_ppm")]
+    pub quantile: Share,
+    /// Whether bandwidths between measured points count.
+    pub between: Between,
+}
+
+/// What came of a goal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    /// The plan or the refusal.
+    pub verdict: Verdict,
+    /// How it came about.
+    pub explanation: Explanation,
+}
+
+/// A plan, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It can be kept with these resources. Nothing is taken yet.
+    Planned(Plan),
+    /// It cannot be kept now.
+    Refused(Refusal),
+}
+
+/// Resources that keep a goal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What the application is to be run with.
+    pub parameters: Parameters,
+    /// The nodes in order of rank, their CPU, and the rate of every flow.
+    #[serde(flatten)]
+    pub placement: Placement,
+    /// The rate of each flow, also where nothing flows (one node).
+    pub bandwidth_bits_per_second: BitsPerSecond,
+    /// The promised execution time.
+    pub time_nanos: Nanos,
+    /// The share of runs that it holds for.
+    #[serde(rename = "quantile_ppm")]
+    pub quantile: Share,
+    /// How many measured deviations stand behind the quantile; 0: the time is a median.
+    pub deviations: u32,
+    /// How many runs stand behind the median: of the point, or of the weaker neighbour where the
+    /// bandwidth lies between two measured points.
+    pub samples: u32,
+}
+
+impl Default for Options {
+    /// A promise for nine runs in ten, and any bandwidth inside the measured range.
+    fn default() -> Self {
+        const NINETY: Share = Share::from_percent(90).expect("at most 100");
+        Self { quantile: NINETY, between: Between::Interpolated }
+    }
+}
+
+impl Options {
+    /// As in the thesis: median times, measured points only.
+    pub fn paper_exact() -> Self {
+        const HALF: Share = Share::from_percent(50).expect("at most 100");
+        Self { quantile: HALF, between: Between::Measured }
+    }
+}
+
+/// `Schedule(X)` of the thesis without its step 3: the caller takes what is planned.
+///
+/// O(curves * log points), and a bounded search for each number of nodes in question (see
+/// [`crate::placement`]).
+pub fn schedule(
+    goal: &Goal,
+    profile: &FittedProfile,
+    index: &PlacementIndex,
+    availability: &Availability,
+    options: &Options,
+) -> Decision {
+    let cpu = profile.application().cpu();
+    let mut allocator = Allocator::new(index, availability, profile.flows(), cpu);
+    let explanation = qos_translate(goal, profile, &mut allocator, options);
+    let planned = explanation.chosen.and_then(|c| plan(profile, &mut allocator, &explanation, c));
+    let verdict = match planned {
+        Some(plan) => Verdict::Planned(plan),
+        None => Verdict::Refused(refuse(
+            profile,
+            index,
+            availability,
+            &mut allocator,
+            &explanation,
+            options,
+        )),
+    };
+    Decision { verdict, explanation }
+}
+
+/// `QoS_Translate(X)`: what becomes of each curve, and which alternative is chosen.
+pub fn qos_translate(
+    goal: &Goal,
+    profile: &FittedProfile,
+    allocator: &mut Allocator<'_>,
+    options: &Options,
+) -> Explanation {
+    let trail = |curve| follow(goal, curve, allocator, options);
+    let curves: Vec<_> = profile.curves().iter().map(trail).collect();
+    let found = curves.iter().enumerate().filter_map(|(index, trail)| {
+        let alternative = trail.alternative?;
+        Some((order(goal.prefer, profile, index, alternative), index))
+    });
+    let chosen = found.min().map(|(_, index)| index);
+    let Options { quantile, between } = *options;
+    Explanation { goal: goal.clone(), quantile, between, curves, chosen }
+}
+
+/// `Search_Thread(X, G)`: the point of `curve` that is asked for first among those that `range`
+/// allows and that can be held at a rate of at most `held`.
+///
+/// [`Preference::Cheapest`] walks upwards and takes the least bandwidth; all others walk down from
+/// the knee and take the greatest.
+pub fn search_curve(
+    curve: &FittedCurve,
+    range: BandwidthRange,
+    held: BitsPerSecond,
+    prefer: Preference,
+    between: Between,
+) -> Option<BitsPerSecond> {
+    match prefer {
+        Preference::Cheapest => {
+            Some(range.least_bits_per_second).filter(|bandwidth| *bandwidth <= held)
+        }
+        _ => curve.greatest_held(range, held, between),
+    }
+}
+
+fn follow(
+    goal: &Goal,
+    curve: &FittedCurve,
+    allocator: &mut Allocator<'_>,
+    options: &Options,
+) -> CurveTrail {
+    let promise = curve.promise(options.quantile);
+    let bounds = promise.median_bounds(goal.at_least, goal.within);
+    let matches = goal.admits_curve(curve.parameters(), curve.nodes());
+    let range = if matches { curve.range(bounds, options.between) } else { None };
+    let held = range.and_then(|_| allocator.max_rate(curve.nodes())?.as_ref().ok().map(|p| p.rate));
+    let alternative = range.zip(held).and_then(|(range, held)| {
+        let bandwidth = search_curve(curve, range, held, goal.prefer, options.between)?;
+        let time_nanos = promise.time(curve.time_at(bandwidth)?);
+        Some(Alternative { bandwidth_bits_per_second: bandwidth, time_nanos })
+    });
+    CurveTrail {
+        parameters: curve.parameters().clone(),
+        nodes: curve.nodes(),
+        points: curve.points().clone(),
+        knee_bits_per_second: curve.knee().bandwidth_bits_per_second,
+        promise,
+        in_time: range.is_some() || curve.has_time_within(bounds, options.between),
+        matches,
+        range,
+        held_bits_per_second: held,
+        alternative,
+    }
+}
+
+/// The order among alternatives: the least is chosen. What the preference leaves open goes to less
+/// time, fewer resources, better parameters, and at last the earlier curve.
+fn order(
+    prefer: Preference,
+    profile: &FittedProfile,
+    curve: usize,
+    alternative: Alternative,
+) -> [u128; 4] {
+    let nodes = profile.curves()[curve].nodes();
+    let flows = profile.flows()[&nodes].count();
+    let time = u128::from(alternative.time_nanos.get());
+    let bandwidth =
+        u128::from(alternative.bandwidth_bits_per_second.get()).saturating_mul(flows.into());
+    let parameters = u128::from(profile.preference(curve));
+    let nodes = u128::from(nodes);
+    match prefer {
+        Preference::Best => [parameters, time, bandwidth, nodes],
+        Preference::Cheapest => [bandwidth, nodes, time, parameters],
+        _ => [time, bandwidth, nodes, parameters],
+    }
+}
+
+fn plan(
+    profile: &FittedProfile,
+    allocator: &mut Allocator<'_>,
+    explanation: &Explanation,
+    chosen: usize,
+) -> Option<Plan> {
+    let curve = &profile.curves()[chosen];
+    let trail = &explanation.curves[chosen];
+    let Alternative { bandwidth_bits_per_second, time_nanos } = trail.alternative?;
+    let flows = allocator.flows(curve.nodes())?;
+    let placed = allocator.max_rate(curve.nodes())?.as_ref().ok()?;
+    let cpu = profile.application().cpu();
+    Some(Plan {
+        parameters: Parameters::clone(curve.parameters()),
+        placement: placed.placement(flows, bandwidth_bits_per_second, cpu),
+        bandwidth_bits_per_second,
+        time_nanos,
+        quantile: explanation.quantile,
+        deviations: trail.promise.deviations,
+        samples: curve.samples_behind(bandwidth_bits_per_second),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explanation::Stage;
+    use crate::refusal::{Change, Reason};
+    use crate::testing::{any_goal, any_profile, loaded, random_tree};
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use std::collections::BTreeSet;
+
+    /// The pseudo-code of the thesis, line by line: every point of every matching curve from the
+    /// knee down, one question to the allocator for each, then the best of what was found.
+    fn literal(
+        goal: &Goal,
+        profile: &FittedProfile,
+        allocator: &mut Allocator<'_>,
+        options: &Options,
+    ) -> Option<(usize, Alternative)> {
+        let mut allocate_possible = |bandwidth: BitsPerSecond, nodes: u32| {
+            allocator.max_rate(nodes).unwrap().as_ref().is_ok_and(|p| p.rate >= bandwidth)
+        };
+        let mut found = Vec::new();
+        for (i, curve) in profile.curves().iter().enumerate() {
+            if !goal.admits_curve(curve.parameters(), curve.nodes()) {
+                continue;
+            }
+            let promise = curve.promise(options.quantile);
+            let mut walk: Vec<_> = curve.points()[..=curve.knee_index()].iter().rev().collect();
+            if goal.prefer == Preference::Cheapest {
+                walk.reverse();
+            }
+            for point in walk {
+                let time_nanos = promise.time(point.time_nanos);
+                let bandwidth_bits_per_second = point.bandwidth_bits_per_second;
+                if goal.admits_time(time_nanos)
+                    && allocate_possible(bandwidth_bits_per_second, curve.nodes())
+                {
+                    found.push((i, Alternative { bandwidth_bits_per_second, time_nanos }));
+                    break;
+                }
+            }
+        }
+        found.into_iter().min_by_key(|(i, y)| (order(goal.prefer, profile, *i, *y), *i))
+    }
+
+    fn options() -> impl Strategy<Value = Options> {
+        let between = prop_oneof![Just(Between::Measured), Just(Between::Interpolated)];
+        let quantile = prop_oneof![Just(50u32), Just(90), Just(99)];
+        (quantile, between).prop_map(|(percent, between)| Options {
+            quantile: Share::from_percent(percent).unwrap(),
+            between,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn the_ranges_and_one_question_for_each_number_of_nodes_agree_with_the_literal_walk(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options(), seed: u64
+        ) {
+            let options = Options { between: Between::Measured, ..options };
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let cpu = profile.application().cpu();
+            let mut allocator = Allocator::new(&index, &free, profile.flows(), cpu);
+            let explanation = qos_translate(&goal, &profile, &mut allocator, &options);
+            let chosen = explanation.chosen().map(|(_, a)| (explanation.chosen.unwrap(), a));
+            prop_assert_eq!(chosen, literal(&goal, &profile, &mut allocator, &options));
+        }
+
+        #[test]
+        fn a_plan_fits_what_is_free_and_keeps_the_goal(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options(), seed: u64
+        ) {
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let decision = schedule(&goal, &profile, &index, &free, &options);
+            let Verdict::Planned(plan) = &decision.verdict else { return Ok(()) };
+            // Panics if anything is oversubscribed.
+            free.clone().take(&index, &plan.placement);
+            let nodes = plan.placement.nodes.len() as u32;
+            prop_assert!(goal.admits_time(plan.time_nanos));
+            prop_assert!(goal.admits_curve(&plan.parameters, nodes));
+            let distinct: BTreeSet<_> = plan.placement.nodes.iter().collect();
+            prop_assert_eq!(distinct.len(), plan.placement.nodes.len());
+            let rate = plan.bandwidth_bits_per_second;
+            prop_assert!(plan.placement.flows.iter().all(|f| f.rate == rate));
+            prop_assert_eq!(plan.placement.flows.len() as u64, profile.flows()[&nodes].count());
+            prop_assert!(plan.samples > 0);
+        }
+
+        #[test]
+        fn interpolation_never_refuses_what_measured_points_admit_and_is_never_slower(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(), seed: u64
+        ) {
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let plan = |between| {
+                let options = Options { between, ..Options::default() };
+                match schedule(&goal, &profile, &index, &free, &options).verdict {
+                    Verdict::Planned(plan) => Some(plan),
+                    Verdict::Refused(_) => None,
+                }
+            };
+            let (measured, between) = (plan(Between::Measured), plan(Between::Interpolated));
+            let Some(measured) = measured else { return Ok(()) };
+            let between = between.unwrap();
+            if goal.prefer == Preference::Fastest && goal.at_least.is_none() {
+                prop_assert!(between.time_nanos <= measured.time_nanos);
+            }
+            if goal.prefer == Preference::Cheapest {
+                let total = |p: &Plan| p.placement.flows.iter().map(|f| f.rate.get()).sum::<u64>();
+                prop_assert!(total(&between) <= total(&measured));
+            }
+        }
+
+        #[test]
+        fn every_counter_offer_is_admitted(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options(), seed: u64
+        ) {
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let decision = schedule(&goal, &profile, &index, &free, &options);
+            let Verdict::Refused(refusal) = &decision.verdict else { return Ok(()) };
+            for offer in &refusal.counter_offers {
+                prop_assert_ne!(&offer.goal, &goal);
+                prop_assert_eq!(offer.goal.check(profile.application()), Ok(()));
+                prop_assert!(offer.goal.admits_time(offer.time_nanos));
+                let again = schedule(&offer.goal, &profile, &index, &free, &options);
+                prop_assert!(matches!(again.verdict, Verdict::Planned(_)), "{}", offer);
+            }
+            // With the nodes for a single process there is always something to offer.
+            let anything = schedule(&Goal::default(), &profile, &index, &free, &options);
+            if matches!(anything.verdict, Verdict::Planned(_)) {
+                prop_assert!(!refusal.counter_offers.is_empty());
+            }
+        }
+
+        #[test]
+        fn a_refusal_names_a_real_shortage(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options(), seed: u64
+        ) {
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let decision = schedule(&goal, &profile, &index, &free, &options);
+            let Verdict::Refused(refusal) = &decision.verdict else { return Ok(()) };
+            let matching = profile.curves().iter()
+                .any(|c| goal.admits_curve(c.parameters(), c.nodes()));
+            match &refusal.reason {
+                Reason::NotMeasured { .. } => prop_assert!(!matching),
+                Reason::TooFast { within_nanos, best_nanos, .. } => {
+                    prop_assert!(best_nanos > within_nanos);
+                }
+                Reason::TooSlow { at_least_nanos, longest_nanos } => {
+                    prop_assert!(longest_nanos < at_least_nanos);
+                }
+                Reason::LinkBusy(short) => {
+                    prop_assert!(short.needs_bits_per_second > short.has_bits_per_second);
+                    prop_assert_eq!(free.link(short.direction), short.has_bits_per_second);
+                }
+                Reason::LinkTooSlow(short) => {
+                    prop_assert!(short.needs_bits_per_second > short.has_bits_per_second);
+                    prop_assert_eq!(free.link_reservable(short.direction), short.has_bits_per_second);
+                }
+                Reason::NodesBusy(short) | Reason::NodesMissing(short) => {
+                    prop_assert!(short.needs > short.has);
+                }
+                _ => {}
+            }
+            prop_assert!(!refusal.reason.to_string().is_empty());
+        }
+
+        #[test]
+        fn stages_narrow_down_and_decisions_read_back(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options(), seed: u64
+        ) {
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let decision = schedule(&goal, &profile, &index, &free, &options);
+            let left = |stage| -> BTreeSet<usize> {
+                decision.explanation.left_after(stage).map(|(at, _)| at).collect()
+            };
+            for pair in Stage::ALL.windows(2) {
+                prop_assert!(left(pair[1]).is_subset(&left(pair[0])), "{:?}", pair);
+            }
+            prop_assert_eq!(left(Stage::Measured).len(), profile.curves().len());
+            let json = serde_json::to_string(&decision).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Decision>(&json).unwrap(), decision);
+        }
+    }
+
+    #[test]
+    fn every_kind_of_change_is_offered() {
+        // Goal: the generators above reach each branch. Method: count over seeded cases.
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let mut seen = BTreeSet::new();
+        for seed in 0..600 {
+            let sample = (random_tree(1..9), any_profile(), any_goal())
+                .new_tree(&mut runner)
+                .unwrap()
+                .current();
+            let (topology, profile, goal) = sample;
+            let index = PlacementIndex::new(topology);
+            let free = loaded(&index, seed);
+            let decision = schedule(&goal, &profile, &index, &free, &Options::default());
+            if let Verdict::Refused(refusal) = decision.verdict {
+                seen.extend(refusal.counter_offers.iter().map(|o| o.change));
+            }
+        }
+        let all = [
+            Change::LongerTime,
+            Change::ShorterTime,
+            Change::OtherParameters,
+            Change::OtherNodes,
+            Change::Several,
+        ];
+        assert_eq!(seen, all.into_iter().collect());
+    }
+}
