@@ -1,0 +1,400 @@
+//! From reserved flows to what the kernel is told: classes and marks (pure).
+//!
+//! A link is shared by three kinds of traffic. **Control** (low latency) has a small share and
+//! goes first. Each **premium** flow has a class of its own whose guarantee is also its limit, as
+//! with the inter-dispatch time of the paper; what it leaves unused goes to the others.
+//! **Best effort** has what is left, and never less than 1 % of the link, so that nobody
+//! starves for good. At a switch port, where flows cannot be told apart, all premium traffic is
+//! one class by its DiffServ code point.
+
+use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
+use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::units::{BitsPerSecond, Bytes, Nanos, Share};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use thiserror::Error;
+
+/// One direction of a link, as seen by who sends on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// For errors.
+    pub name: String,
+    /// What the wire carries, headers included.
+    pub rate: BitsPerSecond,
+    /// Guaranteed to low-latency traffic, which can have twice as much: 2 % is usual.
+    pub control_share: Share,
+}
+
+/// Packets of one job to one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// The kernel's number of the job's cgroup.
+    pub cgroup_id: u64,
+    /// Nothing stands for every destination that has no flow of its own.
+    pub destination: Option<Ipv4Addr>,
+    /// Reserved on the wire, headers included: a guarantee and a limit. Premium only.
+    pub rate: BitsPerSecond,
+    /// Token bucket depth; nothing = 2 ms of the rate.
+    pub burst: Option<Bytes>,
+    /// How it is treated.
+    pub class: TrafficClass,
+}
+
+/// What the kernel is to be told about one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Egress {
+    /// Its classes.
+    pub tree: Tree,
+    /// Which packets go to which of them.
+    pub table: FlowTable,
+}
+
+/// Why flows cannot all be enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EgressError {
+    /// The guarantees are more than the link can keep.
+    #[error("link {link}: {reserved} reserved, but only {reservable} can be")]
+    Oversubscribed {
+        /// The link.
+        link: String,
+        /// The sum of the premium flows.
+        reserved: BitsPerSecond,
+        /// See [`reservable`].
+        reservable: BitsPerSecond,
+    },
+    /// More entries than the flow table holds.
+    #[error("link {link}: {flows} flows, but at most {FLOW_ENTRIES_MAX} can be told apart")]
+    TooManyFlows {
+        /// The link.
+        link: String,
+        /// How many.
+        flows: usize,
+    },
+}
+
+/// How much of a link premium flows can have together: all but control and the floor of best
+/// effort.
+pub fn reservable(link: &Link) -> BitsPerSecond {
+    let rest = link.rate.checked_sub(control_rate(link));
+    rest.and_then(|rest| rest.checked_sub(floor_rate(link))).unwrap_or(BitsPerSecond::ZERO)
+}
+
+/// What to tell the kernel about an interface that `flows` leave by. Flows of one job to one
+/// destination share a class with the sum of their rates. A flow that `assigned` has keeps its
+/// class number there, and a number that is in use is not given to another. O(n log n).
+///
+/// # Errors
+/// See [`EgressError`].
+pub fn plan(
+    link: &Link,
+    place: Place,
+    flows: &[Flow],
+    assigned: &FlowTable,
+) -> Result<Egress, EgressError> {
+    let merged = merge(flows);
+    check(link, &merged)?;
+    let mut classes = shared_classes(link);
+    let mut table = FlowTable::default();
+    let mut minors = Minors::new(assigned, &merged);
+    for (key, flow) in &merged {
+        let minor = match flow.class {
+            TrafficClass::Premium => {
+                let minor = minors.of(key);
+                classes.insert(minor, flow_class(flow));
+                minor
+            }
+            TrafficClass::LowLatency => CONTROL_MINOR,
+            _ => BEST_EFFORT_MINOR,
+        };
+        let class = Handle { major: place.major, minor };
+        table.entries.insert(*key, FlowMark { class, dscp: flow.class.dscp() });
+    }
+    let default_minor = BEST_EFFORT_MINOR;
+    Ok(Egress { tree: Tree { place, default_minor, classes, filters: BTreeMap::new() }, table })
+}
+
+/// The tree of a switch port: premium and control by DiffServ code point, and a shallow buffer
+/// for the rest.
+pub fn switch_port(link: &Link, place: Place) -> Tree {
+    let mut classes = shared_classes(link);
+    let premium = reservable(link);
+    let burst = burst_of(premium);
+    let queue = Some(Queue::Bytes(queue_bytes(link.rate, PORT_QUEUE_SPAN, PORT_QUEUE_MIN)));
+    let leaf = Some(Leaf { prio: PREMIUM_PRIO, quantum: QUANTUM, queue });
+    classes.insert(
+        PREMIUM_MINOR,
+        Class { parent: ROOT_MINOR, rate: premium, ceil: premium, burst, cburst: burst, leaf },
+    );
+    for minor in [CONTROL_MINOR, BEST_EFFORT_MINOR] {
+        if let Some(leaf) = classes.get_mut(&minor).and_then(|class| class.leaf.as_mut()) {
+            leaf.queue = queue;
+        }
+    }
+    let by_dscp = |class: TrafficClass, minor| Filter { matches: Match::Dscp(class.dscp()), minor };
+    let filters = BTreeMap::from([
+        (1, by_dscp(TrafficClass::Premium, PREMIUM_MINOR)),
+        (2, by_dscp(TrafficClass::LowLatency, CONTROL_MINOR)),
+        (3, Filter { matches: Match::Arp, minor: CONTROL_MINOR }),
+    ]);
+    Tree { place, default_minor: BEST_EFFORT_MINOR, classes, filters }
+}
+
+/// Token bucket depth of a rate: 2 ms of it, within 0.5 % of the rate up to 5 Gbit/s, where the
+/// kernel's default loses 14 %; more lets short exchanges exceed the rate. Two full packets at
+/// least, or a slow class would wait for its own tokens in the middle of a pair.
+pub fn burst_of(rate: BitsPerSecond) -> Bytes {
+    rate.bytes_in_floor(BURST_SPAN).max(Bytes::new(BURST_MIN))
+}
+
+/// Flows that share a key, as one: rates of the best class among them are added.
+fn merge(flows: &[Flow]) -> BTreeMap<FlowKey, Flow> {
+    let mut merged: BTreeMap<FlowKey, Flow> = BTreeMap::new();
+    for flow in flows {
+        let key = FlowKey { cgroup_id: flow.cgroup_id, destination: flow.destination };
+        merged.entry(key).and_modify(|one| *one = both(one, flow)).or_insert(*flow);
+    }
+    merged
+}
+
+fn both(one: &Flow, other: &Flow) -> Flow {
+    if one.class != other.class {
+        return if one.class > other.class { *one } else { *other };
+    }
+    let max = BitsPerSecond::new(u64::MAX);
+    let depth = |flow: &Flow| flow.burst.unwrap_or(burst_of(flow.rate)).get();
+    let burst = match (one.burst, other.burst) {
+        (None, None) => None,
+        _ => Some(Bytes::new(depth(one).saturating_add(depth(other)))),
+    };
+    Flow { rate: one.rate.checked_add(other.rate).unwrap_or(max), burst, ..*one }
+}
+
+fn check(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Result<(), EgressError> {
+    if merged.len() > FLOW_ENTRIES_MAX {
+        return Err(EgressError::TooManyFlows { link: link.name.clone(), flows: merged.len() });
+    }
+    let premium = merged.values().filter(|flow| flow.class == TrafficClass::Premium);
+    let reserved = premium.fold(0u64, |sum, flow| sum.saturating_add(flow.rate.get()));
+    let (reserved, reservable) = (BitsPerSecond::new(reserved), reservable(link));
+    if reserved > reservable {
+        return Err(EgressError::Oversubscribed { link: link.name.clone(), reserved, reservable });
+    }
+    Ok(())
+}
+
+/// The link itself, control and best effort.
+fn shared_classes(link: &Link) -> BTreeMap<u16, Class> {
+    let control = control_rate(link);
+    let twice = control.checked_add(control).unwrap_or(link.rate).min(link.rate);
+    let leaf = |prio| {
+        let queue = Queue::Bytes(queue_bytes(link.rate, NODE_QUEUE_SPAN, NODE_QUEUE_MIN));
+        Some(Leaf { prio, quantum: QUANTUM, queue: Some(queue) })
+    };
+    let class = |parent, rate, ceil, leaf| {
+        let (burst, cburst) = (burst_of(rate), burst_of(ceil));
+        Class { parent, rate, ceil, burst, cburst, leaf }
+    };
+    BTreeMap::from([
+        (ROOT_MINOR, class(0, link.rate, link.rate, None)),
+        (CONTROL_MINOR, class(ROOT_MINOR, control, twice, leaf(CONTROL_PRIO))),
+        (BEST_EFFORT_MINOR, class(ROOT_MINOR, floor_rate(link), link.rate, leaf(BEST_EFFORT_PRIO))),
+    ])
+}
+
+fn flow_class(flow: &Flow) -> Class {
+    let burst = flow.burst.unwrap_or(burst_of(flow.rate)).max(Bytes::new(BURST_MIN));
+    let queue = Queue::Bytes(queue_bytes(flow.rate, FLOW_QUEUE_SPAN, NODE_QUEUE_MIN));
+    let leaf = Leaf { prio: PREMIUM_PRIO, quantum: QUANTUM, queue: Some(queue) };
+    let (rate, ceil) = (flow.rate, flow.rate);
+    Class { parent: ROOT_MINOR, rate, ceil, burst, cburst: burst, leaf: Some(leaf) }
+}
+
+fn control_rate(link: &Link) -> BitsPerSecond {
+    link.rate.share_floor(link.control_share)
+}
+
+fn floor_rate(link: &Link) -> BitsPerSecond {
+    link.rate.divided_floor(BEST_EFFORT_PART)
+}
+
+fn queue_bytes(rate: BitsPerSecond, span: Nanos, least: u32) -> u32 {
+    u32::try_from(rate.bytes_in_floor(span).get()).unwrap_or(u32::MAX).max(least)
+}
+
+/// Gives premium flows their class numbers.
+struct Minors {
+    kept: BTreeMap<FlowKey, u16>,
+    taken: BTreeSet<u16>,
+    next: u16,
+}
+
+impl Minors {
+    fn new(assigned: &FlowTable, flows: &BTreeMap<FlowKey, Flow>) -> Self {
+        let mut minors =
+            Self { kept: BTreeMap::new(), taken: BTreeSet::new(), next: FLOW_MINOR_MIN };
+        for (key, mark) in &assigned.entries {
+            let minor = mark.class.minor;
+            // The first of two that claim a number has it.
+            let is_new = minor >= FLOW_MINOR_MIN && minors.taken.insert(minor);
+            if is_new && flows.contains_key(key) {
+                minors.kept.insert(*key, minor);
+            }
+        }
+        minors
+    }
+
+    /// There is always one: the table holds 16,384 old and 16,384 new, and there are 65,520.
+    fn of(&mut self, key: &FlowKey) -> u16 {
+        if let Some(minor) = self.kept.get(key) {
+            return *minor;
+        }
+        while !self.taken.insert(self.next) {
+            self.next += 1;
+        }
+        self.next
+    }
+}
+
+/// The class that is the whole link.
+pub const ROOT_MINOR: u16 = 1;
+/// The class of low-latency traffic.
+pub const CONTROL_MINOR: u16 = 2;
+/// The class of everything that nobody reserved for.
+pub const BEST_EFFORT_MINOR: u16 = 3;
+/// At a switch port: all premium traffic.
+pub const PREMIUM_MINOR: u16 = 4;
+/// The first number of a flow's class.
+pub const FLOW_MINOR_MIN: u16 = 0x10;
+
+const CONTROL_PRIO: u8 = 0;
+const PREMIUM_PRIO: u8 = 1;
+const BEST_EFFORT_PRIO: u8 = 7;
+/// Best effort has at least one hundredth of the link.
+const BEST_EFFORT_PART: u64 = 100;
+const BURST_SPAN: Nanos = Nanos::from_millis(2);
+/// Two Ethernet frames of 1,514 bytes.
+const BURST_MIN: u64 = 3_028;
+/// Two frames a turn: only classes of one priority that borrow take turns.
+const QUANTUM: u32 = 3_028;
+/// A switch with shallow buffers.
+const PORT_QUEUE_SPAN: Nanos = Nanos::from_millis(10);
+const PORT_QUEUE_MIN: u32 = 64_000;
+/// On a node the sender's own socket buffer is the queue; this bounds what does not listen (UDP).
+const NODE_QUEUE_SPAN: Nanos = Nanos::from_millis(20);
+const FLOW_QUEUE_SPAN: Nanos = Nanos::from_millis(50);
+/// Some of the greatest packets that TCP hands down at once (64 KiB).
+const NODE_QUEUE_MIN: u32 = 256_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tc::{Attach, TREE_MAJOR};
+    use proptest::prelude::*;
+
+    const PLACE: Place = Place { ifindex: 2, attach: Attach::Root, major: TREE_MAJOR };
+
+    fn link(mbit: u64) -> Link {
+        let control_share = Share::from_percent(2).unwrap();
+        Link { name: "n1:eth0".into(), rate: BitsPerSecond::from_mbit(mbit), control_share }
+    }
+
+    fn premium(cgroup_id: u64, host: u8, mbit: u64) -> Flow {
+        Flow {
+            cgroup_id,
+            destination: Some(Ipv4Addr::new(10, 0, 0, host)),
+            rate: BitsPerSecond::from_mbit(mbit),
+            burst: None,
+            class: TrafficClass::Premium,
+        }
+    }
+
+    #[test]
+    fn a_flow_has_a_class_that_is_guarantee_and_limit() {
+        let egress = plan(&link(100), PLACE, &[premium(7, 2, 40)], &FlowTable::default()).unwrap();
+        let class = egress.tree.classes[&FLOW_MINOR_MIN];
+        assert_eq!((class.rate, class.ceil), (BitsPerSecond::from_mbit(40), class.rate));
+        assert_eq!(class.burst, Bytes::new(10_000));
+        let key = FlowKey { cgroup_id: 7, destination: Some(Ipv4Addr::new(10, 0, 0, 2)) };
+        assert_eq!(egress.table.entries[&key].dscp, 46);
+        assert_eq!(egress.tree.classes[&BEST_EFFORT_MINOR].ceil, BitsPerSecond::from_mbit(100));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_numbers() {
+        let flows = [premium(7, 2, 60), premium(7, 3, 40)];
+        let error = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "link n1:eth0: 100 Mbit/s reserved, but only 97 Mbit/s can be"
+        );
+    }
+
+    #[test]
+    fn flows_of_one_job_to_one_node_are_one_class() {
+        let flows = [premium(7, 2, 10), premium(8, 2, 10), premium(7, 2, 20)];
+        let egress = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap();
+        let rates: Vec<u64> = (0..2)
+            .map(|n| egress.tree.classes[&(FLOW_MINOR_MIN + n)].rate.get() / 1_000_000)
+            .collect();
+        assert_eq!(rates, [30, 10]);
+    }
+
+    #[test]
+    fn low_latency_flows_share_the_control_class() {
+        let mut flow = premium(7, 2, 40);
+        flow.class = TrafficClass::LowLatency;
+        flow.destination = None;
+        let egress = plan(&link(100), PLACE, &[flow], &FlowTable::default()).unwrap();
+        assert_eq!(egress.tree.classes.len(), 3);
+        let mark = egress.table.entries[&FlowKey { cgroup_id: 7, destination: None }];
+        assert_eq!((mark.class.minor, mark.dscp), (CONTROL_MINOR, 48));
+    }
+
+    #[test]
+    fn a_port_keeps_everything_that_can_be_reserved() {
+        let tree = switch_port(&link(100), PLACE);
+        assert_eq!(tree.classes[&PREMIUM_MINOR].rate, reservable(&link(100)));
+        assert_eq!(tree.filters[&1], Filter { matches: Match::Dscp(46), minor: PREMIUM_MINOR });
+        let queue = tree.classes[&BEST_EFFORT_MINOR].leaf.unwrap().queue;
+        assert_eq!(queue, Some(Queue::Bytes(125_000)));
+    }
+
+    fn any_flows() -> impl Strategy<Value = Vec<Flow>> {
+        let flow =
+            (1u64..4, 1u8..6, 1u64..30).prop_map(|(job, host, mbit)| premium(job, host, mbit));
+        prop::collection::vec(flow, 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn guarantees_never_exceed_the_link(flows in any_flows()) {
+            let Ok(egress) = plan(&link(100), PLACE, &flows, &FlowTable::default()) else {
+                return Ok(());
+            };
+            let below = egress.tree.classes.values().filter(|class| class.parent == ROOT_MINOR);
+            let sum: u64 = below.map(|class| class.rate.get()).sum();
+            prop_assert!(sum <= link(100).rate.get());
+        }
+
+        #[test]
+        fn class_numbers_are_stable_and_never_given_twice(
+            before in any_flows(), after in any_flows(),
+        ) {
+            let link = link(10_000);
+            let old = plan(&link, PLACE, &before, &FlowTable::default()).unwrap();
+            let new = plan(&link, PLACE, &after, &old.table).unwrap();
+            let owners = |table: &FlowTable| -> BTreeMap<u16, FlowKey> {
+                table.entries.iter().map(|(key, mark)| (mark.class.minor, *key)).collect()
+            };
+            prop_assert_eq!(owners(&new.table).len(), new.table.entries.len());
+            for (key, mark) in &new.table.entries {
+                match old.table.entries.get(key) {
+                    Some(was) => prop_assert_eq!(was, mark),
+                    None => prop_assert!(!owners(&old.table).contains_key(&mark.class.minor)),
+                }
+            }
+        }
+    }
+}

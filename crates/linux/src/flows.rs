@@ -1,0 +1,415 @@
+//! Which packets of a node belong to which reserved flow: an eBPF program on the egress of the
+//! node's interface, and its table by (cgroup of the sending socket, destination address).
+//!
+//! A socket belongs to the cgroup in which its process was when it made (or accepts on) the
+//! socket; a process moved later keeps its old sockets where they were. The program and its table
+//! live as long as the filter that holds them: an agent that starts again finds them there
+//! ([`Flows::adopt`]) and changes entries without a gap.
+//!
+//! Needs a v2 cgroup hierarchy, CAP_BPF and CAP_NET_ADMIN. Each entry is one system call.
+
+use crate::netlink::{NetlinkError, Socket};
+use crate::tc::{Handle, attach_flow_filter, detach_flow_filter, flow_filters};
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use aya::programs::{ProgramError, SchedClassifier, loaded_programs};
+use aya::{Ebpf, EbpfError, Pod};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use thiserror::Error;
+
+/// Which packets: those of sockets of one cgroup, to one address or to any that has no entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// The kernel's number of the job's cgroup, see [`cgroup_id`].
+    pub cgroup_id: u64,
+    /// Nothing stands for every address without an entry of its own.
+    pub destination: Option<Ipv4Addr>,
+}
+
+/// What becomes of these packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowMark {
+    /// The class that they go to.
+    pub class: Handle,
+    /// The DiffServ code point that they carry from here on, 0 to 63.
+    pub dscp: u8,
+}
+
+/// All entries of one interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FlowTable {
+    /// By key.
+    pub entries: BTreeMap<FlowKey, FlowMark>,
+}
+
+/// What the program must know besides its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How deep below the root of the v2 hierarchy the jobs' cgroups are; processes in cgroups
+    /// below them count as the job's.
+    pub job_level: u32,
+    /// Whose processes may mark their packets themselves.
+    pub control: Option<ControlCgroup>,
+    /// Where address resolution goes.
+    pub control_class: Option<Handle>,
+    /// The major number of the tree: only we put packets into its classes.
+    pub major: u16,
+}
+
+/// The cgroup of those who may mark their packets themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlCgroup {
+    /// Its number, not 0.
+    pub id: u64,
+    /// Its depth below the root of the hierarchy.
+    pub level: u32,
+}
+
+/// One step of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowOp {
+    /// Adds an entry, or changes it in one go.
+    Set(FlowKey, FlowMark),
+    /// Removes an entry.
+    Remove(FlowKey),
+}
+
+/// The program on the egress of one interface, with its table.
+
+pub struct Flows {
+    table: HashMap<MapData, RawKey, RawValue>,
+    settings: Array<MapData, RawSettings>,
+}
+
+/// Why flows could not be told apart.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FlowsError {
+    /// The program did not pass or could not be loaded.
+    #[error("loading the flow program")]
+    Load(#[from] EbpfError),
+    /// The program did not pass the kernel's check, or cannot be found.
+    #[error("the flow program")]
+    Program(#[from] ProgramError),
+    /// The table refused an entry, or is not of our layout.
+    #[error("the flow table of {object}")]
+    Map {
+        /// Which one.
+        object: String,
+        /// The cause.
+        #[source]
+        source: MapError,
+    },
+    /// Traffic control refused.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The object file lacks a part: a bug of the build.
+    #[error("the flow program has no part named {0}")]
+    Missing(&'static str),
+}
+
+/// The steps from `observed` to `wanted`; additions first, so that no flow that stays is ever
+/// without an entry.
+pub fn diff(wanted: &FlowTable, observed: &FlowTable) -> Vec<FlowOp> {
+    let differs = |(key, mark): &(&FlowKey, &FlowMark)| observed.entries.get(key) != Some(mark);
+    let set = wanted.entries.iter().filter(differs).map(|(key, mark)| FlowOp::Set(*key, *mark));
+    let gone = observed.entries.keys().filter(|key| !wanted.entries.contains_key(key));
+    set.chain(gone.map(|key| FlowOp::Remove(*key))).collect()
+}
+
+/// The kernel's number of a v2 cgroup: the inode number of its directory (64-bit kernels).
+///
+/// # Errors
+/// If the directory cannot be looked at.
+pub fn cgroup_id(directory: &Path) -> std::io::Result<u64> {
+    std::fs::metadata(directory).map(|metadata| metadata.ino())
+}
+
+/// How deep a cgroup is below the root of its hierarchy; nothing if it is not below it.
+pub fn cgroup_level(root: &Path, directory: &Path) -> Option<u32> {
+    let below = directory.strip_prefix(root).ok()?;
+    u32::try_from(below.components().count()).ok()
+}
+
+impl Flows {
+    /// Loads the program, fills its table and puts it on the interface, in place of an older one
+    /// of ours. Takes some milliseconds; from one packet to the next the new table holds.
+    ///
+    /// # Errors
+    /// See [`FlowsError`]. The interface is then as it was.
+    pub fn install(
+        socket: &mut Socket,
+        ifindex: u32,
+        settings: &Settings,
+        table: &FlowTable,
+    ) -> Result<Self, FlowsError> {
+        let mut object = Ebpf::load(OBJECT)?;
+        let mut map = |name| object.take_map(name).ok_or(FlowsError::Missing(name));
+        let mut flows = Self::from_maps(map(TABLE)?, map(SETTINGS)?).map_err(map_error(TABLE))?;
+        flows.set_settings(settings)?;
+        flows.apply(&diff(table, &FlowTable::default()))?;
+        let program: &mut SchedClassifier =
+            object.program_mut(PROGRAM).ok_or(FlowsError::Missing(PROGRAM))?.try_into()?;
+        program.load()?;
+        attach_flow_filter(socket, ifindex, program.fd()?.as_fd())?;
+        Ok(flows)
+    }
+
+    /// Finds the program that an earlier agent left on the interface; nothing if there is none,
+    /// or one of another layout (then [`Self::install`] replaces it).
+    ///
+    /// # Errors
+    /// See [`FlowsError`].
+    pub fn adopt(socket: &mut Socket, ifindex: u32) -> Result<Option<Self>, FlowsError> {
+        let Some(filter) = flow_filters(socket, ifindex)?.first().copied() else { return Ok(None) };
+        let is_it = |info: &aya::programs::ProgramInfo| info.id() == filter.program_id;
+        let Some(info) = loaded_programs().filter_map(Result::ok).find(is_it) else {
+            return Ok(None);
+        };
+        let mut found = BTreeMap::new();
+        for id in info.map_ids()?.unwrap_or_default() {
+            let data = MapData::from_id(id).map_err(map_error(format!("map {id}")))?;
+            let info = data.info().map_err(map_error(format!("map {id}")))?;
+            let name = info.name_as_str().unwrap_or_default().to_owned();
+            found.insert(name, Map::from_map_data(data).map_err(map_error(format!("map {id}")))?);
+        }
+        let (Some(table), Some(settings)) = (found.remove(TABLE), found.remove(SETTINGS)) else {
+            return Ok(None);
+        };
+        Ok(Self::from_maps(table, settings).ok())
+    }
+
+    /// Takes the program off the interface, and with it the table. Not there: nothing to do.
+    ///
+    /// # Errors
+    /// See [`NetlinkError`].
+    pub fn remove(socket: &mut Socket, ifindex: u32) -> Result<(), FlowsError> {
+        Ok(detach_flow_filter(socket, ifindex)?)
+    }
+
+    /// The entries that are there.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn read(&self) -> Result<FlowTable, FlowsError> {
+        let entry = |raw: Result<(RawKey, RawValue), MapError>| {
+            raw.map(|(key, value)| (key.into(), value.into()))
+        };
+        let entries = self.table.iter().map(entry).collect::<Result<_, _>>();
+        Ok(FlowTable { entries: entries.map_err(map_error(TABLE))? })
+    }
+
+    /// Carries out the steps of a diff, in order.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`]; the steps before are done.
+    pub fn apply(&mut self, ops: &[FlowOp]) -> Result<(), FlowsError> {
+        for op in ops {
+            let (key, result) = match *op {
+                FlowOp::Set(key, mark) => {
+                    let value = RawValue::from(mark);
+                    (key, self.table.insert(RawKey::from(key), value, 0))
+                }
+                FlowOp::Remove(key) => (key, self.table.remove(&RawKey::from(key))),
+            };
+            result
+                .map_err(map_error(format!("cgroup {} to {:?}", key.cgroup_id, key.destination)))?;
+        }
+        Ok(())
+    }
+
+    /// The settings that hold.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn settings(&self) -> Result<Settings, FlowsError> {
+        self.settings.get(&0, 0).map(Settings::from).map_err(map_error(SETTINGS))
+    }
+
+    /// Changes the settings, from one packet to the next.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn set_settings(&mut self, settings: &Settings) -> Result<(), FlowsError> {
+        let raw = RawSettings::from(*settings);
+        self.settings.set(0, raw, 0).map_err(map_error(SETTINGS))
+    }
+
+    fn from_maps(table: Map, settings: Map) -> Result<Self, MapError> {
+        Ok(Self { table: HashMap::try_from(table)?, settings: Array::try_from(settings)? })
+    }
+}
+
+fn map_error(object: impl Into<String>) -> impl FnOnce(MapError) -> FlowsError {
+    let object = object.into();
+    move |source| FlowsError::Map { object, source }
+}
+
+// ---- layouts of bpf/flows.h -------------------------------------------------------------------
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct RawKey {
+    cgroup_id: u64,
+    destination: [u8; 4],
+    reserved: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct RawValue {
+    class_id: u32,
+    dscp: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct RawSettings {
+    control_cgroup_id: u64,
+    control_level: u32,
+    job_level: u32,
+    control_class_id: u32,
+    class_major: u32,
+}
+
+// SAFETY: plain integers without padding: any bytes are a value (checked by `mod tests`).
+unsafe impl Pod for RawKey {}
+// SAFETY: as above.
+unsafe impl Pod for RawValue {}
+// SAFETY: as above.
+unsafe impl Pod for RawSettings {}
+
+impl From<FlowKey> for RawKey {
+    fn from(key: FlowKey) -> Self {
+        let destination = key.destination.unwrap_or(Ipv4Addr::UNSPECIFIED).octets();
+        Self { cgroup_id: key.cgroup_id, destination, reserved: 0 }
+    }
+}
+
+impl From<RawKey> for FlowKey {
+    fn from(raw: RawKey) -> Self {
+        let address = Ipv4Addr::from(raw.destination);
+        let destination = Some(address).filter(|address| !address.is_unspecified());
+        Self { cgroup_id: raw.cgroup_id, destination }
+    }
+}
+
+impl From<FlowMark> for RawValue {
+    fn from(mark: FlowMark) -> Self {
+        Self { class_id: mark.class.to_u32(), dscp: u32::from(mark.dscp) }
+    }
+}
+
+impl From<RawValue> for FlowMark {
+    fn from(raw: RawValue) -> Self {
+        Self { class: Handle::from_u32(raw.class_id), dscp: raw.dscp as u8 }
+    }
+}
+
+impl From<Settings> for RawSettings {
+    fn from(settings: Settings) -> Self {
+        let control = settings.control.unwrap_or(ControlCgroup { id: 0, level: 0 });
+        Self {
+            control_cgroup_id: control.id,
+            control_level: control.level,
+            job_level: settings.job_level,
+            control_class_id: settings.control_class.map_or(0, Handle::to_u32),
+            class_major: u32::from(settings.major),
+        }
+    }
+}
+
+impl From<RawSettings> for Settings {
+    fn from(raw: RawSettings) -> Self {
+        let control = ControlCgroup { id: raw.control_cgroup_id, level: raw.control_level };
+        let class = Handle::from_u32(raw.control_class_id);
+        Self {
+            job_level: raw.job_level,
+            control: Some(control).filter(|control| control.id != 0),
+            control_class: Some(class).filter(|class| class.to_u32() != 0),
+            major: raw.class_major as u16,
+        }
+    }
+}
+
+/// Most entries of one interface (`FLOWS_MAX` in bpf/flows.h): four jobs of all-to-all on 4,096
+/// nodes. Takes about 1.5 MiB of kernel memory.
+pub const FLOW_ENTRIES_MAX: usize = 16_384;
+
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
+const PROGRAM: &str = "keeptime_flows";
+const TABLE: &str = "flows";
+const SETTINGS: &str = "settings";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::mem::{offset_of, size_of};
+
+    // The C compiler's opinion of bpf/flows.h is in the object file: aya refuses maps of another
+    // size when they are opened; the offsets are ours to check.
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(
+            (size_of::<RawKey>(), size_of::<RawValue>(), size_of::<RawSettings>()),
+            (16, 8, 24)
+        );
+        assert_eq!(offset_of!(RawKey, destination), 8);
+        assert_eq!(offset_of!(RawValue, dscp), 4);
+        assert_eq!(offset_of!(RawSettings, control_level), 8);
+        assert_eq!(offset_of!(RawSettings, job_level), 12);
+        assert_eq!(offset_of!(RawSettings, control_class_id), 16);
+        assert_eq!(offset_of!(RawSettings, class_major), 20);
+        let header = include_str!("../bpf/flows.h");
+        assert!(header.contains(&format!("#define FLOWS_MAX {FLOW_ENTRIES_MAX}")));
+    }
+
+    #[test]
+    fn level_counts_directories_below_the_root() {
+        let root = Path::new("/sys/fs/cgroup/unified");
+        assert_eq!(cgroup_level(root, &root.join("keeptime/job-1")), Some(2));
+        assert_eq!(cgroup_level(root, root), Some(0));
+        assert_eq!(cgroup_level(root, Path::new("/elsewhere")), None);
+    }
+
+    fn any_table() -> impl Strategy<Value = FlowTable> {
+        let key = (1u64..4, prop::option::of((1u32..4).prop_map(Ipv4Addr::from)));
+        let mark = (0u16..3, 0u8..3);
+        prop::collection::btree_map(key, mark, 0..8).prop_map(|raw| FlowTable {
+            entries: raw
+                .into_iter()
+                .map(|((cgroup_id, destination), (minor, dscp))| {
+                    let class = Handle { major: 1, minor };
+                    (FlowKey { cgroup_id, destination }, FlowMark { class, dscp })
+                })
+                .collect(),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_steps_lead_to_what_is_wanted(before in any_table(), after in any_table()) {
+            let mut table = before.entries.clone();
+            for op in diff(&after, &before) {
+                match op {
+                    FlowOp::Set(key, mark) => { table.insert(key, mark); }
+                    FlowOp::Remove(key) => { table.remove(&key).unwrap(); }
+                }
+            }
+            prop_assert_eq!(table, after.entries.clone());
+            prop_assert_eq!(diff(&after, &after), Vec::new());
+        }
+
+        #[test]
+        fn entries_survive_the_way_through_the_kernel_layout(table in any_table()) {
+            for (key, mark) in table.entries {
+                prop_assert_eq!(FlowKey::from(RawKey::from(key)), key);
+                prop_assert_eq!(FlowMark::from(RawValue::from(mark)), mark);
+            }
+        }
+    }
+}
