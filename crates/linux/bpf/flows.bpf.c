@@ -60,7 +60,7 @@ static __always_inline int may_mark(struct __sk_buff *skb, const struct flow_set
 	       bpf_skb_ancestor_cgroup_id(skb, set->control_level) == set->control_cgroup_id;
 }
 
-SEC("tc")
+SEC("classifier")
 int keeptime_flows(struct __sk_buff *skb)
 {
 	struct flow_settings *set;

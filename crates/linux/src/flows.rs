@@ -78,7 +78,6 @@ pub enum FlowOp {
 }
 
 /// The program on the egress of one interface, with its table.
-
 pub struct Flows {
     table: HashMap<MapData, RawKey, RawValue>,
     settings: Array<MapData, RawSettings>,

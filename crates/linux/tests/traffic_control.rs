@@ -1,4 +1,6 @@
 //! What the kernel makes of our messages, in network namespaces of our own.
+// The helpers below are tests too.
+#![allow(clippy::unwrap_used)]
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::tc::{
     Attach, Class, Filter, Handle, Leaf, Match, Op, Place, Queue, SHAPER_MAJOR, Shaper, TREE_MAJOR,

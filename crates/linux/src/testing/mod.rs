@@ -4,6 +4,9 @@
 //! `LAB_REQUIRE=htb,clsact` (or `all`) in the environment turns a skip for one of these into a
 //! failure, so that a machine that should run the tests cannot quietly stop doing so.
 
+pub mod rig;
+pub mod scenario;
+
 use crate::netlink::Socket;
 use crate::tc::{Attach, Op, Place, Shaper, TREE_MAJOR, apply};
 use keeptime_model::units::{BitsPerSecond, Bytes};

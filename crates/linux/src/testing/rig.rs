@@ -1,0 +1,393 @@
+//! Nodes, a switch and links on one machine, with real TCP between them: what the tests and the
+//! benchmark of enforcement measure on.
+//!
+//! Every node and the switch is a network namespace without a name, held by a thread: nothing is
+//! left behind, however a test ends. Each direction of a link is a [`Shaper`], with Keeptime's
+//! tree inside where it is wanted.
+
+use crate::egress::{CONTROL_MINOR, Flow, Link, plan, switch_port};
+use crate::flows::{self, FlowTable, Flows, Settings, cgroup_id, cgroup_level};
+use crate::netlink::Socket;
+use crate::tc::{
+    Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
+};
+use keeptime_model::units::{Bytes, Nanos};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{setsockopt, sockopt};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+/// A cluster of nodes around one switch.
+#[derive(Debug)]
+pub struct Rig {
+    link: Link,
+    switch: Space,
+    nodes: Vec<Space>,
+    jobs: JobCgroups,
+}
+
+/// A network namespace, and the thread that is in it.
+#[derive(Debug)]
+pub struct Space {
+    work: Option<mpsc::Sender<Work>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    thread_id: i32,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// One TCP connection that sends as fast as it can until this is dropped.
+#[derive(Debug)]
+pub struct Traffic {
+    received: Arc<AtomicU64>,
+    stream: TcpStream,
+}
+
+/// v2 cgroups of a test, removed with it.
+#[derive(Debug)]
+struct JobCgroups {
+    root: PathBuf,
+    base: PathBuf,
+}
+
+impl Rig {
+    /// `nodes` nodes, each with a link of `link`'s rate in each direction, nothing reserved.
+    ///
+    /// # Errors
+    /// What could not be set up, in words.
+    pub fn new(nodes: usize, link: &Link) -> Result<Self, String> {
+        let jobs = JobCgroups::new()?;
+        let switch = Space::new()?;
+        switch.run(|| ip(&["link add br0 type bridge", "link set br0 up"]))?;
+        let nodes: Vec<Space> = (0..nodes).map(|_| Space::new()).collect::<Result<_, _>>()?;
+        let rig = Self { link: link.clone(), switch, nodes, jobs };
+        for (at, node) in rig.nodes.iter().enumerate() {
+            let id = node.thread_id;
+            let add = format!("link add port{at} type veth peer name eth0 netns {id}");
+            let master = format!("link set port{at} master br0 up");
+            rig.switch.run(move || ip(&[&add, &master]))?;
+            let address = format!("addr add {}/24 dev eth0", rig.address(at));
+            node.run(move || ip(&[&address, "link set lo up", "link set eth0 up"]))?;
+            rig.shape(node, "eth0")?;
+            rig.shape(&rig.switch, &format!("port{at}"))?;
+        }
+        Ok(rig)
+    }
+
+    /// The address of a node.
+    pub fn address(&self, node: usize) -> Ipv4Addr {
+        // A rig has a handful of nodes.
+        Ipv4Addr::new(10, 77, 0, node as u8 + 1)
+    }
+
+    /// The thread in a node's namespace.
+    pub fn node(&self, node: usize) -> &Space {
+        &self.nodes[node]
+    }
+
+    /// The cgroup of a job, made if it is not there, and its number.
+    ///
+    /// # Errors
+    /// What could not be done.
+    pub fn job(&self, name: &str) -> Result<(PathBuf, u64), String> {
+        let directory = self.jobs.base.join(name);
+        std::fs::create_dir_all(&directory)
+            .and_then(|()| cgroup_id(&directory))
+            .map(|id| (directory.clone(), id))
+            .map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    /// Puts DiffServ classes at every port of the switch.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn protect_ports(&self) -> Result<(), String> {
+        for at in 0..self.nodes.len() {
+            let (link, name) = (self.link.clone(), format!("port{at}"));
+            self.switch.run(move || {
+                let place = shaper(&link, ifindex(&name)?).inside(TREE_MAJOR);
+                bring_to(&mut open()?, &switch_port(&link, place))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the kernel of a node enforce exactly `flows`, as an agent that has just started
+    /// would: by adopting what is there.
+    ///
+    /// # Errors
+    /// What was refused.
+    pub fn enforce(&self, node: usize, flows: &[Flow]) -> Result<(), String> {
+        let (link, flows) = (self.link.clone(), flows.to_vec());
+        let settings = Settings {
+            job_level: self.jobs.level(),
+            control: None,
+            control_class: Some(Handle { major: TREE_MAJOR, minor: CONTROL_MINOR }),
+            major: TREE_MAJOR,
+        };
+        self.nodes[node].run(move || enforce(&link, &settings, &flows))
+    }
+
+    /// Takes away everything that [`Self::enforce`] made.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn release(&self, node: usize) -> Result<(), String> {
+        let link = self.link.clone();
+        self.nodes[node].run(move || {
+            let (mut socket, index) = (open()?, ifindex("eth0")?);
+            let place = shaper(&link, index).inside(TREE_MAJOR);
+            Flows::remove(&mut socket, index).map_err(|error| chain(&error))?;
+            let ops = removal(&place, &observe(&mut socket, index).map_err(text)?);
+            apply(&mut socket, &place, &ops).map_err(text)
+        })
+    }
+
+    /// Starts a connection that sends as fast as it can, from a job's cgroup or from nobody's,
+    /// with cubic congestion control. `tos` is the sender's own marking.
+    ///
+    /// # Errors
+    /// What could not be connected.
+    pub fn send(
+        &self,
+        from: usize,
+        to: usize,
+        job: Option<&Path>,
+        tos: u8,
+    ) -> Result<Traffic, String> {
+        let address = SocketAddr::from((self.address(to), 0));
+        let listener = self.nodes[to].run(move || TcpListener::bind(address)).map_err(text)?;
+        let target = listener.local_addr().map_err(text)?;
+        let connect = move || -> Result<TcpStream, String> {
+            let stream = TcpStream::connect_timeout(&target, CONNECT_TIME_MAX).map_err(text)?;
+            setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("cubic")).map_err(text)?;
+            setsockopt(&stream, sockopt::Ipv4Tos, &i32::from(tos)).map_err(text)?;
+            Ok(stream)
+        };
+        let node = &self.nodes[from];
+        let stream = match job {
+            Some(directory) => self.jobs.inside(directory, || node.run(connect))?,
+            None => node.run(connect)?,
+        };
+        let (receiver, _) = listener.accept().map_err(text)?;
+        Traffic::start(stream, receiver)
+    }
+
+    fn shape(&self, space: &Space, name: &str) -> Result<(), String> {
+        let (link, name) = (self.link.clone(), name.to_owned());
+        space.run(move || {
+            let (mut socket, index) = (open()?, ifindex(&name)?);
+            let shaper = shaper(&link, index);
+            let found = observe(&mut socket, index).map_err(text)?;
+            let ops = shaper_diff(&shaper, &found).map_err(text)?;
+            apply(&mut socket, &shaper.place(), &ops).map_err(text)
+        })
+    }
+}
+
+impl Space {
+    /// A new namespace.
+    ///
+    /// # Errors
+    /// If there can be none.
+    pub fn new() -> Result<Self, String> {
+        let (work, queue) = mpsc::channel::<Work>();
+        let (ready, started) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let entered =
+                unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
+            let goes_on = entered.is_ok();
+            // The other side waits for this one message.
+            let _ = ready.send(entered);
+            if goes_on {
+                queue.into_iter().for_each(|work| work());
+            }
+        });
+        let thread_id = started
+            .recv()
+            .map_err(text)?
+            .map_err(|errno| format!("no new network namespace: {errno}"))?;
+        Ok(Self { work: Some(work), thread: Some(thread), thread_id })
+    }
+
+    /// Runs `work` on the thread in the namespace and waits for it.
+    ///
+    /// # Panics
+    /// If `work` does.
+    pub fn run<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> R {
+        let (give, take) = mpsc::channel();
+        let boxed: Work = Box::new(move || {
+            let _ = give.send(work());
+        });
+        let sent = self.work.as_ref().is_some_and(|queue| queue.send(boxed).is_ok());
+        assert!(sent, "the thread of this namespace has ended");
+        take.recv().expect("work in a namespace does not panic")
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in there was already reported by `run`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Traffic {
+    fn start(stream: TcpStream, mut receiver: TcpStream) -> Result<Self, String> {
+        let received = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&received);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; CHUNK_BYTES];
+            while let Ok(length @ 1..) = receiver.read(&mut buffer) {
+                count.fetch_add(length as u64, Ordering::Relaxed);
+            }
+        });
+        let mut sender = stream.try_clone().map_err(text)?;
+        std::thread::spawn(move || {
+            let chunk = vec![0; CHUNK_BYTES];
+            while sender.write_all(&chunk).is_ok() {}
+        });
+        Ok(Self { received, stream })
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        // Already closed by the other side: just as well.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// What each connection delivers over `span`, in Mbit/s of payload, all at the same time.
+pub fn measure(traffic: &[&Traffic], span: Duration) -> Vec<f64> {
+    let read = || traffic.iter().map(|t| t.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let (start, before) = (Instant::now(), read());
+    std::thread::sleep(span);
+    let (after, took) = (read(), start.elapsed().as_secs_f64());
+    let rate = |(after, before): (u64, u64)| (after - before) as f64 * 8.0 / took / 1e6;
+    after.into_iter().zip(before).map(rate).collect()
+}
+
+/// The root of the v2 hierarchy, if one is mounted.
+pub fn cgroup_v2_root() -> Option<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+    line.split(' ').nth(1).map(PathBuf::from)
+}
+
+impl JobCgroups {
+    fn new() -> Result<Self, String> {
+        let root = cgroup_v2_root().ok_or("no cgroup v2 hierarchy is mounted")?;
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let base = root.join(format!("keeptime-test-{}-{count}", std::process::id()));
+        std::fs::create_dir(&base).map_err(|error| format!("{}: {error}", base.display()))?;
+        Ok(Self { root, base })
+    }
+
+    fn level(&self) -> u32 {
+        cgroup_level(&self.root, &self.base).map_or(0, |level| level + 1)
+    }
+
+    /// A socket belongs to the cgroup that its maker was in: so go there, make it, come back.
+    /// One at a time, since it takes the whole process along.
+    fn inside<R>(&self, directory: &Path, make: impl FnOnce() -> R) -> R {
+        static MOVING: Mutex<()> = Mutex::new(());
+        let _guard = MOVING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let home = own_cgroup(&self.root);
+        let enter = |directory: &Path| {
+            std::fs::write(directory.join("cgroup.procs"), std::process::id().to_string())
+        };
+        enter(directory).expect("a cgroup that was just made can be entered");
+        let made = make();
+        enter(&home).expect("the cgroup that we came from is still there");
+        made
+    }
+}
+
+impl Drop for JobCgroups {
+    fn drop(&mut self) {
+        let below = std::fs::read_dir(&self.base).into_iter().flatten().filter_map(Result::ok);
+        for directory in below.filter(|entry| entry.path().is_dir()) {
+            let _ = std::fs::remove_dir(directory.path());
+        }
+        let _ = std::fs::remove_dir(&self.base);
+    }
+}
+
+fn own_cgroup(root: &Path) -> PathBuf {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    root.join(path)
+}
+
+fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), String> {
+    let (mut socket, index) = (open()?, ifindex("eth0")?);
+    let place = shaper(link, index).inside(TREE_MAJOR);
+    let adopted = Flows::adopt(&mut socket, index).map_err(|error| chain(&error))?;
+    let found = match &adopted {
+        Some(adopted) => adopted.read().map_err(|error| chain(&error))?,
+        None => FlowTable::default(),
+    };
+    let wanted = plan(link, place, flows, &found).map_err(text)?;
+    bring_to(&mut socket, &wanted.tree)?;
+    match adopted {
+        Some(mut adopted) => adopted.apply(&flows::diff(&wanted.table, &found)),
+        None => Flows::install(&mut socket, index, settings, &wanted.table).map(drop),
+    }
+    .map_err(|error| chain(&error))
+}
+
+fn bring_to(socket: &mut Socket, tree: &Tree) -> Result<(), String> {
+    let found = observe(socket, tree.place.ifindex).map_err(text)?;
+    let ops = diff(tree, &found).map_err(text)?;
+    apply(socket, &tree.place, &ops).map_err(text)
+}
+
+/// The emulated wire: 2 ms at once, 20 ms of queue as a plain switch has.
+fn shaper(link: &Link, ifindex: u32) -> Shaper {
+    let rate = link.rate;
+    let burst = crate::egress::burst_of(rate).max(Bytes::new(3_028));
+    let queue = rate.bytes_in_floor(Nanos::from_millis(20)).get().max(64_000);
+    let limit = u32::try_from(queue).unwrap_or(u32::MAX);
+    Shaper { ifindex, major: SHAPER_MAJOR, rate, burst, limit }
+}
+
+fn ifindex(name: &str) -> Result<u32, String> {
+    nix::net::if_::if_nametoindex(name).map_err(|errno| format!("interface {name}: {errno}"))
+}
+
+fn ip(commands: &[&str]) -> Result<(), String> {
+    for command in commands {
+        let output = Command::new("ip").args(command.split(' ')).output().map_err(text)?;
+        if !output.status.success() {
+            return Err(format!("ip {command}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+    Ok(())
+}
+
+fn open() -> Result<Socket, String> {
+    Socket::open().map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+const CHUNK_BYTES: usize = 64 * 1024;
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
