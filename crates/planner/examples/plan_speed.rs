@@ -110,7 +110,7 @@ fn loaded(index: &PlacementIndex, seed: u64) -> Availability {
     let mut free = Availability::full(index.topology(), |rate| rate);
     for from in (0..NODES as u32).map(NodeIndex) {
         let to = NodeIndex(random.below(NODES as u64) as u32);
-        let mut rate = BitsPerSecond::from_mbit(1_000 * random.below(9));
+        let mut rate = BitsPerSecond::from_mbit(250 * random.below(9));
         index.for_each_direction(from, to, |d| rate = rate.min(free.link(d)));
         let flows = if from == to { vec![] } else { vec![PlannedFlow { from, to, rate }] };
         let cpu = CpuPpm::from_percent(100 * random.below(9) as u32);
