@@ -1,10 +1,10 @@
 //! Reserved flows against greedy ones, with real TCP over emulated 100 Mbit/s links.
-use keeptime_linux::egress::{Flow, Link};
+use keeptime_linux::egress::{Flow, Link, PREMIUM_MINOR};
 use keeptime_linux::testing::rig::{Rig, Traffic, measure};
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::units::{BitsPerSecond, Share};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Payload of what a class lets pass: 1,448 of 1,514 bytes.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
@@ -54,7 +54,13 @@ fn a_reserved_flow_has_its_rate_whatever_others_do() {
     let (before, _) = shares(&traffic);
     assert!(before < 30.0, "unreserved, one of seven: {before:.1} Mbit/s");
     rig.enforce(0, &[flow(40)]).unwrap();
+    let before_port = rig.port_counters(1).unwrap()[&PREMIUM_MINOR];
+    let start = Instant::now();
     let (reserved, others) = shares(&traffic);
+    // Those who only claim to be premium are none at the switch.
+    let port = rig.port_counters(1).unwrap()[&PREMIUM_MINOR];
+    let premium = (port.bytes - before_port.bytes) as f64 * 8e-6 / start.elapsed().as_secs_f64();
+    assert!(premium <= 1.05 * 40.0, "premium at the switch: {premium:.1} Mbit/s");
     println!("unreserved {before:.2}, reserved 40: {reserved:.2} + {others:.2} Mbit/s");
     assert!(reserved >= 0.95 * 40.0 * PAYLOAD, "reserved 40: {reserved:.1} Mbit/s");
     assert!(reserved <= 1.02 * 40.0 * PAYLOAD, "a reservation is a limit: {reserved:.1} Mbit/s");

@@ -5,6 +5,7 @@
 //! left behind, however a test ends. Each direction of a link is a [`Shaper`], with Keeptime's
 //! tree inside where it is wanted.
 
+use crate::counters::{ClassCounters, class_counters};
 use crate::egress::{CONTROL_MINOR, Flow, Link, plan, switch_port};
 use crate::flows::{self, FlowTable, Flows, Settings, cgroup_id, cgroup_level};
 use crate::netlink::Socket;
@@ -14,6 +15,7 @@ use crate::tc::{
 use keeptime_model::units::{Bytes, Nanos};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -177,6 +179,27 @@ impl Rig {
         };
         let (receiver, _) = listener.accept().map_err(text)?;
         Traffic::start(stream, receiver)
+    }
+
+    /// Makes something (a socket) as a process of a job would. One at a time.
+    pub fn in_job<R>(&self, directory: &Path, make: impl FnOnce() -> R) -> R {
+        self.jobs.inside(directory, make)
+    }
+
+    /// What the classes of a node let pass.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn node_counters(&self, node: usize) -> Result<BTreeMap<u16, ClassCounters>, String> {
+        self.nodes[node].run(|| counters_of("eth0"))
+    }
+
+    /// What the classes of the switch's port to a node let pass.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn port_counters(&self, node: usize) -> Result<BTreeMap<u16, ClassCounters>, String> {
+        self.switch.run(move || counters_of(&format!("port{node}")))
     }
 
     fn shape(&self, space: &Space, name: &str) -> Result<(), String> {
@@ -345,6 +368,10 @@ fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), Strin
         None => Flows::install(&mut socket, index, settings, &wanted.table).map(drop),
     }
     .map_err(|error| chain(&error))
+}
+
+fn counters_of(name: &str) -> Result<BTreeMap<u16, ClassCounters>, String> {
+    class_counters(&mut open()?, ifindex(name)?, TREE_MAJOR).map_err(text)
 }
 
 fn bring_to(socket: &mut Socket, tree: &Tree) -> Result<(), String> {

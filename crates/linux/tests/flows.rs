@@ -1,0 +1,149 @@
+//! The flow program in the kernel: what it does to packets, and how it outlives its agent.
+// The helpers below are tests too.
+#![allow(clippy::unwrap_used)]
+use keeptime_linux::counters::interface_counters;
+use keeptime_linux::egress::{BEST_EFFORT_MINOR, FLOW_MINOR_MIN, Flow, Link};
+use keeptime_linux::flows::{
+    ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, FlowsError, Settings, diff,
+};
+use keeptime_linux::netlink::Socket;
+use keeptime_linux::tc::{Handle, TREE_MAJOR, flow_filters};
+use keeptime_linux::testing::rig::Rig;
+use keeptime_linux::testing::{in_network_namespace, skip};
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::units::{BitsPerSecond, Share};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+const LOOPBACK: u32 = 1;
+
+fn table(entries: &[(u64, Option<u8>, u16)]) -> FlowTable {
+    let entry = |(cgroup_id, host, minor): &(u64, Option<u8>, u16)| {
+        let destination = host.map(|host| Ipv4Addr::new(10, 0, 0, host));
+        let class = Handle { major: TREE_MAJOR, minor: *minor };
+        (FlowKey { cgroup_id: *cgroup_id, destination }, FlowMark { class, dscp: 46 })
+    };
+    FlowTable { entries: entries.iter().map(entry).collect::<BTreeMap<_, _>>() }
+}
+
+// Install, forget, adopt: the table and the settings are those of the forgotten agent, changes
+// hold, and at the end nothing is left.
+#[test]
+fn a_restarted_agent_finds_the_table_of_the_one_before() {
+    in_network_namespace(&["htb"], || {
+        let mut socket = Socket::open().unwrap();
+        let settings = Settings {
+            job_level: 2,
+            control: Some(ControlCgroup { id: 99, level: 1 }),
+            control_class: Some(Handle { major: TREE_MAJOR, minor: 2 }),
+            major: TREE_MAJOR,
+        };
+        assert!(Flows::adopt(&mut socket, LOOPBACK).unwrap().is_none());
+        let before = table(&[(7, Some(2), 0x10), (7, None, 2), (8, Some(3), 0x11)]);
+        match Flows::install(&mut socket, LOOPBACK, &settings, &before) {
+            Err(FlowsError::Load(error)) => return skip("bpf", &format!("{error}: {error:?}")),
+            installed => drop(installed.unwrap()),
+        }
+        let mut adopted = Flows::adopt(&mut socket, LOOPBACK).unwrap().unwrap();
+        assert_eq!(adopted.read().unwrap(), before);
+        assert_eq!(adopted.settings().unwrap(), settings);
+        let after = table(&[(7, Some(2), 0x12), (9, Some(3), 0x11)]);
+        let ops = diff(&after, &before);
+        assert_eq!(ops.len(), 4);
+        adopted.apply(&ops).unwrap();
+        let program = flow_filters(&mut socket, LOOPBACK).unwrap();
+        drop(adopted);
+        let mut adopted = Flows::adopt(&mut socket, LOOPBACK).unwrap().unwrap();
+        assert_eq!(adopted.read().unwrap(), after);
+        // A new version of the program takes the place of the old one: there is never a second.
+        Flows::install(&mut socket, LOOPBACK, &settings, &before).unwrap();
+        let replaced = flow_filters(&mut socket, LOOPBACK).unwrap();
+        assert_eq!((program.len(), replaced.len()), (1, 1));
+        assert_ne!(program, replaced);
+        let gone = FlowKey { cgroup_id: 1, destination: None };
+        let error = adopted.apply(&[FlowOp::Remove(gone)]).unwrap_err();
+        assert!(error.to_string().contains("cgroup 1"), "{error}");
+        Flows::remove(&mut socket, LOOPBACK).unwrap();
+        Flows::remove(&mut socket, LOOPBACK).unwrap();
+        assert!(Flows::adopt(&mut socket, LOOPBACK).unwrap().is_none());
+    });
+}
+
+/// Asks for the type of service of each datagram.
+fn receive_tos(socket: &UdpSocket) {
+    let (on, length) = (1i32, size_of::<i32>() as u32);
+    let (level, name) = (nix::libc::IPPROTO_IP, nix::libc::IP_RECVTOS);
+    // SAFETY: `on` is an int that lives through the call, and `length` is its size.
+    let result = unsafe {
+        nix::libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), length)
+    };
+    assert_eq!(result, 0);
+}
+
+/// Sends one datagram with this type of service and says which one arrives.
+fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
+    let target = rig.address(1);
+    let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    receive_tos(&receiver);
+    let bind = || rig.node(0).run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    let sender = job.map_or_else(bind, |directory| rig.in_job(directory, bind));
+    setsockopt(&sender, sockopt::Ipv4Tos, &tos).unwrap();
+    sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
+    let (mut byte, mut space) = ([0], nix::cmsg_space!(u8));
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let fd = receiver.as_raw_fd();
+    let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
+    let found = message.cmsgs().unwrap().find_map(|part| match part {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+        _ => None,
+    });
+    found.unwrap()
+}
+
+// The receiver sees what the program made of the mark (and that the header's checksum is right,
+// or nothing would arrive): EF for the job's flow, CS6 for its other destinations, nothing for who
+// claims either; the two congestion bits and other marks stay as they were.
+#[test]
+fn marks_are_given_to_flows_and_taken_from_everybody_else() {
+    let control_share = Share::from_percent(2).unwrap();
+    let rate = BitsPerSecond::from_mbit(100);
+    let rig = match Rig::new(2, &Link { name: "test".into(), rate, control_share }) {
+        Ok(rig) => rig,
+        Err(reason) => return skip("htb", &reason),
+    };
+    let (directory, cgroup_id) = rig.job("job").unwrap();
+    let (other_directory, other_id) = rig.job("other").unwrap();
+    let flow = |cgroup_id, destination, class| {
+        let rate = BitsPerSecond::from_mbit(10);
+        Flow { cgroup_id, destination, rate, burst: None, class }
+    };
+    let flows = [
+        flow(cgroup_id, Some(rig.address(1)), TrafficClass::Premium),
+        flow(other_id, None, TrafficClass::LowLatency),
+    ];
+    if let Err(reason) = rig.enforce(0, &flows) {
+        return skip("bpf", &reason);
+    }
+    let (job, other) = (Some(directory.as_path()), Some(other_directory.as_path()));
+    assert_eq!(tos_after(&rig, job, 0x00), 46 << 2);
+    assert_eq!(tos_after(&rig, job, 0x02), 46 << 2 | 2);
+    assert_eq!(tos_after(&rig, job, 0x20), 46 << 2);
+    assert_eq!(tos_after(&rig, other, 0x01), 48 << 2 | 1);
+    assert_eq!(tos_after(&rig, None, 46 << 2 | 1), 1);
+    assert_eq!(tos_after(&rig, None, 48 << 2), 0);
+    assert_eq!(tos_after(&rig, None, 10 << 2), 10 << 2);
+    let classes = rig.node_counters(0).unwrap();
+    assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
+    assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 3);
+    let sent = rig.node(0).run(|| {
+        let index = nix::net::if_::if_nametoindex("eth0").unwrap();
+        interface_counters(&mut Socket::open().unwrap(), index).unwrap().sent
+    });
+    assert!(sent.packets >= 7 && sent.drops == 0, "{sent:?}");
+}
