@@ -1,0 +1,544 @@
+//! Processes: an identity that does not change when the kernel gives a number out again, and the
+//! start of a program inside the namespaces of another process.
+
+use crate::syscall::SyscallError;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::CloneFlags;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A process for ever: its number, and when it started, since numbers are given out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The process number.
+    pub pid: i32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+impl Identity {
+    /// The calling process.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn own() -> Result<Self, SyscallError> {
+        let pid = std::process::id() as i32;
+        let gone = || SyscallError::of::<Errno>("read", "/proc/self/stat")(Errno::ESRCH);
+        Self::of(pid)?.ok_or_else(gone)
+    }
+
+    /// The process that has the number `pid` now; nothing if there is none, or it has ended and
+    /// only waits for its parent.
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
+    pub fn of(pid: i32) -> Result<Option<Self>, SyscallError> {
+        let path = format!("/proc/{pid}/stat");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(parse_stat(&text).map(|start| Self { pid, start })),
+            Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
+                Errno::ENOENT | Errno::ESRCH => Ok(None),
+                errno => Err(SyscallError { call: "read", object: path, errno }),
+            },
+        }
+    }
+
+    /// True while this very process runs.
+    pub fn is_alive(&self) -> bool {
+        Self::of(self.pid).is_ok_and(|found| found == Some(*self))
+    }
+
+    /// A handle on this very process; nothing if it has ended, whoever has its number now.
+    ///
+    /// # Errors
+    /// If the kernel has no `pidfd_open` (before Linux 5.3), or `/proc` cannot be read.
+    pub fn open(&self) -> Result<Option<Process>, SyscallError> {
+        // SAFETY: takes two integers and returns a new descriptor or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
+        match Errno::result(fd) {
+            Ok(fd) => {
+                // SAFETY: the descriptor is new, and nobody else owns it.
+                let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+                // From here on the handle means one process; now see whether it is the right one.
+                Ok(self.is_alive().then_some(Process { fd, identity: *self }))
+            }
+            Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
+            Err(errno) => Err(self.error("pidfd_open", errno)),
+        }
+    }
+
+    fn error(&self, call: &'static str, errno: Errno) -> SyscallError {
+        SyscallError { call, object: format!("process {}", self.pid), errno }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.pid, self.start)
+    }
+}
+
+impl FromStr for Identity {
+    type Err = keeptime_model::Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (pid, start) = text.trim_end().split_once(' ')?;
+            let pid = pid.parse().ok().filter(|pid| *pid > 0)?;
+            Some(Self { pid, start: start.parse().ok()? })
+        };
+        let expected = "a process number and its start in clock ticks, as in \"77 12345\"";
+        parse().ok_or_else(|| keeptime_model::Invalid::new("process", text, expected))
+    }
+}
+
+/// A handle on one process (pidfd): what is done with it never hits another one.
+#[derive(Debug)]
+pub struct Process {
+    fd: OwnedFd,
+    identity: Identity,
+}
+
+impl Process {
+    /// Which process it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Sends a signal. Nothing happens if the process has ended.
+    ///
+    /// # Errors
+    /// If the caller may not.
+    pub fn signal(&self, signal: Signal) -> Result<(), SyscallError> {
+        let null = std::ptr::null::<libc::siginfo_t>();
+        let (fd, signal) = (self.fd.as_raw_fd(), signal as libc::c_int);
+        // SAFETY: no information is passed, which the kernel allows.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, null, 0) };
+        match Errno::result(sent) {
+            Ok(_) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(self.identity.error("pidfd_send_signal", errno)),
+        }
+    }
+
+    /// Waits until the process has ended, at most `limit`; true if it has. Leaves no zombie if it
+    /// was a child of ours.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn wait(&self, limit: Duration) -> Result<bool, SyscallError> {
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        let ended = loop {
+            match poll(&mut fds, timeout) {
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.identity.error("poll", errno)),
+                Ok(count) => break count > 0,
+            }
+        };
+        if ended {
+            let _ = waitpid(Pid::from_raw(self.identity.pid), Some(WaitPidFlag::WNOHANG));
+        }
+        Ok(ended)
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A program to start inside the namespaces of another process.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// Whose namespaces.
+    pub inside: &'a Process,
+    /// Which of them.
+    pub namespaces: CloneFlags,
+    /// `cgroup.procs` files, open for writing: joined before the program starts.
+    pub groups: Vec<File>,
+    /// The program (looked up in `PATH` unless it has a `/`) and its arguments.
+    pub words: Vec<OsString>,
+    /// Added to the caller's environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where it starts, seen from inside; `/` where that does not exist.
+    pub directory: PathBuf,
+    /// It is killed when the calling *thread* ends.
+    pub die_with_parent: bool,
+    /// Standard input, output and error; nothing = the caller's.
+    pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// A program that was started: a child of the caller.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+}
+
+impl Start<'_> {
+    /// Starts the program and returns when it runs.
+    ///
+    /// A first child enters the groups and the namespaces, all of them at once; what it forks is
+    /// inside, and by `CLONE_PARENT` the caller's own child. The caller's threads are not touched.
+    ///
+    /// # Errors
+    /// The step that failed: a group, the namespaces (needs Linux 5.8), or the program.
+    pub fn spawn(self) -> Result<Child, SyscallError> {
+        let plan = Plan::new(&self)?;
+        let program = self.words[0].to_string_lossy().into_owned();
+        let (told, tell) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)
+            .map_err(SyscallError::of("pipe2", &program))?;
+        // SAFETY: the child calls nothing but system calls on memory prepared before.
+        let first = match unsafe { libc::fork() } {
+            // SAFETY: this is that child.
+            0 => unsafe { plan.run_in_child(tell.as_raw_fd()) },
+            pid => Errno::result(pid).map_err(SyscallError::of("fork", &program))?,
+        };
+        drop(tell);
+        let mut report = Vec::new();
+        let read = File::from(told).read_to_end(&mut report);
+        let _ = waitpid(Pid::from_raw(first), None);
+        read.map_err(SyscallError::of_io("read", &program))?;
+        self.outcome(&report, &program)
+    }
+
+    fn outcome(&self, report: &[u8], program: &str) -> Result<Child, SyscallError> {
+        let mut child = None;
+        let mut failure = None;
+        for record in report.chunks_exact(RECORD_BYTES) {
+            let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|i| record[at + i]));
+            match (word(0), word(4)) {
+                (STEP_FORKED, pid) => child = Some(Child { pid: Pid::from_raw(pid) }),
+                (STEP_READY, _) => {}
+                (step, errno) => failure = Some((step, Errno::from_raw(errno))),
+            }
+        }
+        let target = format!("the namespaces of process {}", self.inside.identity.pid);
+        if let (Some(child), Some(_)) = (&child, &failure) {
+            let _ = waitpid(child.pid, None);
+        }
+        match (child, failure) {
+            (Some(child), None) => Ok(child),
+            (_, Some((STEP_GROUP, errno))) => {
+                Err(SyscallError { call: "write", object: "cgroup.procs".into(), errno })
+            }
+            (_, Some((STEP_ENTER, errno))) => {
+                Err(SyscallError { call: "setns", object: target, errno })
+            }
+            (_, Some((STEP_FORK, errno))) => {
+                Err(SyscallError { call: "clone", object: target, errno })
+            }
+            (_, Some((_, errno))) => {
+                Err(SyscallError { call: "execve", object: program.into(), errno })
+            }
+            (None, None) => {
+                let errno = Errno::ECANCELED;
+                Err(SyscallError { call: "fork", object: program.into(), errno })
+            }
+        }
+    }
+}
+
+impl Child {
+    /// Its number, as the caller sees it.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If somebody else has waited for it.
+    pub fn wait(self) -> Result<ExitStatus, SyscallError> {
+        loop {
+            match waitpid(self.pid, None) {
+                Ok(WaitStatus::Exited(_, code)) => return Ok(ExitStatus::from_raw(code << 8)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    return Ok(ExitStatus::from_raw(signal as i32));
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => {
+                    let object = format!("process {}", self.pid);
+                    return Err(SyscallError { call: "waitpid", object, errno });
+                }
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // A child that nobody has waited for keeps its number.
+        let _ = nix::sys::signal::kill(self.pid, signal);
+    }
+}
+
+/// Starts a program as the whole purpose of this process: signals that it gets are passed on.
+/// Those of the terminal reach the program by themselves. For a process of one thread: the
+/// signals stay blocked in it.
+///
+/// # Errors
+/// As [`Start::spawn`] and [`Child::wait`].
+pub fn run_in_foreground(start: Start<'_>) -> Result<ExitStatus, SyscallError> {
+    let mut signals = SigSet::empty();
+    for signal in PASSED_ON.into_iter().chain([Signal::SIGCHLD]) {
+        signals.add(signal);
+    }
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)
+        .map_err(SyscallError::of("sigprocmask", "this process"))?;
+    let child = start.spawn()?;
+    loop {
+        // SAFETY: an all-zero siginfo_t is valid, and the kernel fills it in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: both point to live values of the right type.
+        let number = unsafe { libc::sigwaitinfo(signals.as_ref(), &raw mut info) };
+        match Signal::try_from(number) {
+            Ok(Signal::SIGCHLD) => {
+                let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+                // SAFETY: as above.
+                let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
+                let pid = child.pid() as libc::id_t;
+                // SAFETY: `ended` is live; WNOWAIT leaves the child to be waited for below.
+                unsafe { libc::waitid(libc::P_PID, pid, &raw mut ended, options) };
+                if ended.si_signo != 0 {
+                    return child.wait();
+                }
+            }
+            // The terminal sends its signals to the whole group: the program has it already.
+            Ok(_) if info.si_code == libc::SI_KERNEL => {}
+            Ok(signal) => child.signal(signal),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Everything that the child needs, made before the fork: it may not allocate.
+struct Plan {
+    groups: Vec<RawFd>,
+    target: RawFd,
+    namespaces: i32,
+    stdio: [Option<RawFd>; 3],
+    directory: CString,
+    die_with_parent: bool,
+    /// The program in each directory of `PATH`.
+    programs: Vec<CString>,
+    _words: Vec<CString>,
+    _environment: Vec<CString>,
+    argv: Vec<*const libc::c_char>,
+    envp: Vec<*const libc::c_char>,
+    signals: SigSet,
+}
+
+impl Plan {
+    fn new(start: &Start<'_>) -> Result<Self, SyscallError> {
+        let program = start.words.first().filter(|word| !word.is_empty());
+        let missing = || SyscallError::of::<Errno>("execve", "no program")(Errno::EINVAL);
+        let program = program.ok_or_else(missing)?;
+        let words = start.words.iter().map(|w| c_string(w)).collect::<Result<Vec<_>, _>>()?;
+        let added = |name: &OsStr| start.environment.iter().any(|(n, _)| n == name);
+        let environment = std::env::vars_os()
+            .filter(|(name, _)| !added(name))
+            .chain(start.environment.iter().cloned())
+            .map(|(mut name, value)| {
+                name.push("=");
+                name.push(value);
+                c_string(&name)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let pointers = |strings: &[CString]| {
+            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+        };
+        let mut stdio = [None; 3];
+        for (slot, fd) in stdio.iter_mut().zip(&start.stdio) {
+            *slot = fd.as_ref().map(AsRawFd::as_raw_fd);
+        }
+        Ok(Self {
+            groups: start.groups.iter().map(AsRawFd::as_raw_fd).collect(),
+            target: start.inside.as_fd().as_raw_fd(),
+            namespaces: start.namespaces.bits(),
+            stdio,
+            directory: c_string(start.directory.as_os_str())?,
+            die_with_parent: start.die_with_parent,
+            programs: candidates(program)?,
+            argv: pointers(&words),
+            envp: pointers(&environment),
+            _words: words,
+            _environment: environment,
+            signals: SigSet::empty(),
+        })
+    }
+
+    /// # Safety
+    /// In a child just forked. Only system calls, only on memory that was prepared.
+    unsafe fn run_in_child(&self, report: RawFd) -> ! {
+        let tell = |step: i32, value: i32| -> bool {
+            let mut record = [0; RECORD_BYTES];
+            record[..4].copy_from_slice(&step.to_ne_bytes());
+            record[4..].copy_from_slice(&value.to_ne_bytes());
+            // SAFETY: the buffer is live. A pipe takes so few bytes whole or not at all.
+            unsafe { libc::write(report, record.as_ptr().cast(), RECORD_BYTES) > 0 }
+        };
+        let fail = |step: i32| -> ! {
+            tell(step, Errno::last_raw());
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(127) }
+        };
+        // SAFETY: all descriptors and pointers were made for this and live in `self`.
+        unsafe {
+            for group in &self.groups {
+                // 0 = the writer itself.
+                if libc::write(*group, c"0".as_ptr().cast(), 1) != 1 {
+                    fail(STEP_GROUP);
+                }
+            }
+            if libc::setns(self.target, self.namespaces) != 0 {
+                fail(STEP_ENTER);
+            }
+            let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as libc::c_ulong;
+            match libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) {
+                0 => {}
+                pid if pid > 0 => {
+                    tell(STEP_FORKED, pid as i32);
+                    libc::_exit(0)
+                }
+                _ => fail(STEP_FORK),
+            }
+            if self.die_with_parent {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // The parent may have gone before that: then nobody reads, and the write fails.
+                if !tell(STEP_READY, 0) {
+                    libc::_exit(127);
+                }
+            }
+            for (target, fd) in self.stdio.iter().enumerate() {
+                if let Some(fd) = fd
+                    && libc::dup2(*fd, target as i32) < 0
+                {
+                    fail(STEP_EXEC);
+                }
+            }
+            if libc::chdir(self.directory.as_ptr()) != 0 {
+                libc::chdir(c"/".as_ptr());
+            }
+            // Rust ignores SIGPIPE; programs expect it.
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::sigprocmask(libc::SIG_SETMASK, self.signals.as_ref(), std::ptr::null_mut());
+            let mut denied = false;
+            for program in &self.programs {
+                libc::execve(program.as_ptr(), self.argv.as_ptr(), self.envp.as_ptr());
+                match Errno::last_raw() {
+                    libc::EACCES => denied = true,
+                    libc::ENOENT | libc::ENOTDIR => {}
+                    _ => fail(STEP_EXEC),
+                }
+            }
+            Errno::set_raw(if denied { libc::EACCES } else { libc::ENOENT });
+            fail(STEP_EXEC)
+        }
+    }
+}
+
+fn candidates(program: &OsStr) -> Result<Vec<CString>, SyscallError> {
+    if program.as_bytes().contains(&b'/') {
+        return Ok(vec![c_string(program)?]);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&path)
+        .map(|directory| c_string(Path::new(&directory).join(program).as_os_str()))
+        .collect()
+}
+
+fn c_string(text: &OsStr) -> Result<CString, SyscallError> {
+    let nul = |_| SyscallError::of::<Errno>("execve", text.to_string_lossy())(Errno::EINVAL);
+    CString::new(text.as_bytes()).map_err(nul)
+}
+
+/// The start time in a `/proc/PID/stat` line; nothing if the process has ended. The second field
+/// is the program's name in parentheses and may itself contain any character.
+fn parse_stat(text: &str) -> Option<u64> {
+    let (_, after) = text.rsplit_once(')')?;
+    let mut fields = after.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(STAT_START_AFTER_STATE)?.parse().ok()
+}
+
+/// Field 22 of the line; the state is field 3 (proc(5)).
+const STAT_START_AFTER_STATE: usize = 22 - 3 - 1;
+
+const RECORD_BYTES: usize = 8;
+const STEP_FORKED: i32 = 1;
+const STEP_READY: i32 = 2;
+const STEP_GROUP: i32 = 3;
+const STEP_ENTER: i32 = 4;
+const STEP_FORK: i32 = 5;
+const STEP_EXEC: i32 = 6;
+
+const PASSED_ON: [Signal; 6] = [
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_process_knows_itself_and_not_another_with_its_number() {
+        let own = Identity::own().unwrap();
+        assert!(own.is_alive() && own.open().unwrap().is_some());
+        let reused = Identity { start: own.start + 1, ..own };
+        assert!(!reused.is_alive() && reused.open().unwrap().is_none());
+    }
+
+    #[test]
+    fn an_ended_process_is_gone_before_its_parent_waits() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let identity = Identity::of(child.id() as i32).unwrap();
+        if let Some(process) = identity.and_then(|identity| identity.open().unwrap()) {
+            assert!(process.wait(Duration::from_secs(10)).unwrap());
+            assert!(!process.identity().is_alive());
+            process.signal(Signal::SIGKILL).unwrap();
+        }
+        let _ = child.wait();
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_confuse() {
+        let line = "7 (a) R ) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+        assert_eq!(parse_stat(line), Some(4242));
+        assert_eq!(parse_stat(&line.replace(") S", ") Z")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn identities_read_back(pid in 1i32.., start: u64) {
+            let identity = Identity { pid, start };
+            prop_assert_eq!(identity.to_string().parse(), Ok(identity));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,60}") {
+            let _ = (text.parse::<Identity>(), parse_stat(&text));
+        }
+    }
+}
