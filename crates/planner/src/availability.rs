@@ -33,8 +33,7 @@ pub struct Placement {
 /// Free and reservable amounts of a whole cluster.
 ///
 /// Invariant, asserted after every change in release builds too: 0 <= free <= reservable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Availability {
     /// By [`LinkDirection`].
     link_free: Vec<BitsPerSecond>,

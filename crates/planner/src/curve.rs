@@ -310,6 +310,15 @@ impl MedianBounds {
     }
 }
 
+/// The median time at `bandwidth` between two points; see [`FittedCurve::time_at`].
+pub(crate) fn time_between(
+    left: &FittedPoint,
+    right: &FittedPoint,
+    bandwidth: BitsPerSecond,
+) -> Nanos {
+    Segment::between(left, right).time_ceil(bandwidth)
+}
+
 /// The stretch between two neighbouring points: from (b0, t0) down to (b1, t1), b0 < b1, t0 >= t1.
 /// `time(B) = t1 + (t0 - t1) * b0 * (b1 - B) / (B * (b1 - b0))`.
 struct Segment {

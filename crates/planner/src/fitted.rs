@@ -74,3 +74,48 @@ fn preference_ranks(application: &Application, curves: &[FittedCurve]) -> Vec<u3
     sorted.dedup();
     keys.iter().map(|key| sorted.partition_point(|k| k < key) as u32).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{application, conditions};
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::profile::Curve;
+    use keeptime_model::units::{BitsPerSecond, Nanos};
+
+    fn empty() -> Profile {
+        Profile::empty("ray".parse().unwrap(), conditions(), vec![])
+    }
+
+    #[test]
+    fn better_parameters_rank_first_and_equal_ones_alike() {
+        let application = application(&Pattern::Ring);
+        let mut profile = empty();
+        let grid = application.grid();
+        for nodes in [2, 4] {
+            for parameters in grid.iter().rev() {
+                profile.record(parameters, nodes, BitsPerSecond::new(1), Nanos::new(1));
+            }
+        }
+        let fitted = FittedProfile::new(application, &profile).unwrap();
+        let ranks: Vec<_> = (0..12).map(|curve| fitted.preference(curve)).collect();
+        assert_eq!(ranks, [5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn unusable_profiles_are_refused_and_empty_curves_left_out() {
+        let refused = |pattern, profile: &Profile| {
+            FittedProfile::new(application(&pattern), profile).unwrap_err().field
+        };
+        let other = Profile { application: "other".parse().unwrap(), ..empty() };
+        assert_eq!(refused(Pattern::Ring, &other), "application");
+        assert_eq!(refused(Pattern::Ring, &Profile { version: 9, ..empty() }), "version");
+        let mut three = empty();
+        three.record(&Default::default(), 3, BitsPerSecond::new(1), Nanos::new(1));
+        assert_eq!(refused(Pattern::Hypercube, &three), "nodes");
+        let mut bare = empty();
+        bare.curves.push(Curve { parameters: Default::default(), nodes: 2, points: vec![] });
+        let fitted = FittedProfile::new(application(&Pattern::Ring), &bare).unwrap();
+        assert!(fitted.curves().is_empty());
+    }
+}

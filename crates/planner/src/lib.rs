@@ -64,7 +64,7 @@ pub mod curve;
 pub mod explanation;
 pub mod fitted;
 pub mod placement;
-//pub mod refine;
+pub mod refine;
 pub mod refusal;
 pub mod translate;
 pub mod tree;

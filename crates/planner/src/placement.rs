@@ -891,6 +891,16 @@ mod tests {
     }
 
     #[test]
+    fn a_single_question_needs_no_allocator() {
+        let index = racks(2, 2, 100);
+        let free = full(&index);
+        let ask = |pattern, nodes| max_rate(index.topology(), &free, &pattern, nodes, CPU);
+        let found = ask(Pattern::Pairs, 4).map(|placed| placed.rate);
+        assert_eq!(found, Some(BitsPerSecond::from_mbit(100)));
+        assert_eq!((ask(Pattern::Pairs, 3), ask(Pattern::Ring, 5)), (None, None));
+    }
+
+    #[test]
     fn one_rank_needs_no_link() {
         let index = racks(1, 1, 100);
         let found = placed(&index, &full(&index), &Pattern::Hypercube, 1).unwrap();

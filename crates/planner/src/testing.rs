@@ -89,7 +89,8 @@ pub(crate) fn loaded(index: &PlacementIndex, seed: u64) -> Availability {
 const SIZES: [&str; 3] = ["1024", "512", "256"];
 const NODES: [u32; 4] = [1, 2, 4, 8];
 
-fn application(pattern: &Pattern) -> Application {
+/// An application with two parameters on 1, 2, 4 and 8 nodes.
+pub(crate) fn application(pattern: &Pattern) -> Application {
     let text = r#"
         name = "ray"
         command = ["ray", "{size}", "{interleave}"]
@@ -104,6 +105,17 @@ fn application(pattern: &Pattern) -> Application {
     Application::from_toml(&text.replace("PATTERN", &pattern.to_string())).unwrap()
 }
 
+/// Conditions of no consequence.
+pub(crate) fn conditions() -> Conditions {
+    Conditions {
+        link_bits_per_second: BitsPerSecond::from_mbit(10),
+        process_cpu_ppm: CpuPpm::from_percent(20),
+        processor: String::new(),
+        mpi: String::new(),
+        command: vec![],
+    }
+}
+
 /// Any profile: curves on 1 to 8 nodes with random points up to 20 Mbit/s and 4 s.
 pub(crate) fn any_profile() -> impl Strategy<Value = FittedProfile> {
     let samples = prop::collection::vec(1u64..4_000_000, 1..4);
@@ -113,14 +125,7 @@ pub(crate) fn any_profile() -> impl Strategy<Value = FittedProfile> {
         prop_oneof![Just(Pattern::Hypercube), Just(Pattern::AllToAll), Just(Pattern::Ring),];
     (pattern, prop::collection::vec(curve, 1..8)).prop_map(|(pattern, curves)| {
         let application = application(&pattern);
-        let conditions = Conditions {
-            link_bits_per_second: BitsPerSecond::from_mbit(10),
-            process_cpu_ppm: application.cpu(),
-            processor: String::new(),
-            mpi: String::new(),
-            command: vec![],
-        };
-        let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
+        let mut profile = Profile::empty(application.name().clone(), conditions(), vec![]);
         for (size, interleave, nodes, points) in curves {
             let parameters = parameters(SIZES[size], ["0", "2"][interleave]);
             for (bandwidth, samples) in points {

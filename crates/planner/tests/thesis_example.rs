@@ -9,6 +9,9 @@
 //! One difference: the thesis adds incoming and outgoing flows of a node's link (3.2.1), Keeptime
 //! counts each direction of a full-duplex link by itself. Free rates below are per direction.
 
+// Helpers of tests, which clippy does not take for tests.
+#![allow(clippy::unwrap_used)]
+
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::profile::{Conditions, Profile};
