@@ -1,15 +1,20 @@
 //! What the kernel makes of our messages, in network namespaces of our own.
 // The helpers below are tests too.
 #![allow(clippy::unwrap_used)]
+use keeptime_linux::egress::{Flow, Link, plan};
+use keeptime_linux::flows::FlowTable;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::tc::{
     Attach, Class, Filter, Handle, Leaf, Match, Op, Place, Queue, SHAPER_MAJOR, Shaper, TREE_MAJOR,
     Tree, apply, diff, observe, removal, shaper_diff, shaper_removal,
 };
 use keeptime_linux::testing::in_network_namespace;
-use keeptime_model::units::{BitsPerSecond, Bytes};
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::units::{BitsPerSecond, Bytes, Share};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::process::Command;
+use std::time::Instant;
 
 const LOOPBACK: u32 = 1;
 
@@ -153,5 +158,34 @@ fn tc_shows_what_was_meant() {
         assert!(filters.contains("match 00b80000/00fc0000 at 0"), "{filters}");
         let queues = run(&["qdisc"]).unwrap();
         assert!(queues.contains("limit 64Kb") && queues.contains("limit 100p"), "{queues}");
+    });
+}
+
+// All-to-all on a great cluster: a thousand flows are added, changed and removed in few calls,
+// and read back as they are.
+#[test]
+fn a_thousand_flows_are_one_batch() {
+    in_network_namespace(&["htb"], || {
+        let mut socket = Socket::open().unwrap();
+        let place = Place { ifindex: LOOPBACK, attach: Attach::Root, major: TREE_MAJOR };
+        let name = "lo".to_owned();
+        let rate = BitsPerSecond::from_mbit(10_000);
+        let link = Link { name, rate, control_share: Share::from_percent(2).unwrap() };
+        let flows = |mbit| -> Vec<Flow> {
+            let flow = |host: u32| Flow {
+                cgroup_id: 7,
+                destination: Some(Ipv4Addr::from(0x0a00_0000 + host)),
+                rate: BitsPerSecond::from_mbit(mbit),
+                burst: None,
+                class: TrafficClass::Premium,
+            };
+            (1..=1_000).map(flow).collect()
+        };
+        for (what, flows) in [("added", flows(5)), ("changed", flows(6)), ("removed", Vec::new())] {
+            let wanted = plan(&link, place, &flows, &FlowTable::default()).unwrap();
+            let start = Instant::now();
+            bring_to(&mut socket, &wanted.tree);
+            println!("1,000 classes {what} and read back in {:?}", start.elapsed());
+        }
     });
 }

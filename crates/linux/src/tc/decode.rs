@@ -271,3 +271,42 @@ const TCMSG_BYTES: usize = 20;
 const TCA_KIND: u16 = 1;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The entry of a fuzzer: any answer is read or passed over, never believed nor fatal.
+    fn fuzz(payload: &[u8]) {
+        if let Some(record) = Record::parse(payload) {
+            let _ = (record.qdisc(), record.class(), record.filter(), record.program());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_or_passed_over(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+            fuzz(&payload);
+        }
+
+        #[test]
+        fn broken_options_of_known_kinds_are_passed_over(
+            kind in prop::sample::select(vec!["htb", "tbf", "bfifo", "u32", "bpf"]),
+            options in prop::collection::vec((1u16..12, prop::collection::vec(any::<u8>(), 0..60)), 0..6),
+        ) {
+            let attribute = |kind: u16, value: &[u8]| {
+                let mut bytes = Vec::from((value.len() as u16 + 4).to_ne_bytes());
+                bytes.extend(kind.to_ne_bytes());
+                bytes.extend(value);
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+                bytes
+            };
+            let nest: Vec<u8> = options.iter().flat_map(|(kind, value)| attribute(*kind, value)).collect();
+            let mut payload = vec![1; TCMSG_BYTES];
+            payload.extend(attribute(TCA_KIND, kind.as_bytes()));
+            payload.extend(attribute(TCA_OPTIONS, &nest));
+            fuzz(&payload);
+        }
+    }
+}

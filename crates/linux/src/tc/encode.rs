@@ -191,3 +191,62 @@ const INNER_QUANTUM: u32 = 30_000;
 const TC_LINKLAYER_ETHERNET: u8 = 1;
 pub(super) const RATE_SPEC_BYTES: usize = 12;
 pub(super) const HTB_OPT_BYTES: usize = 44;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Attach, Leaf};
+    use super::*;
+    use keeptime_model::units::{BitsPerSecond, Bytes};
+    use netlink_packet_core::Emitable;
+
+    const PLACE: Place = Place { ifindex: 3, attach: Attach::Root, major: 0x4b54 };
+
+    fn bytes_of(op: Op) -> Vec<u8> {
+        let (message, _) = encode(&PLACE, &op);
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        bytes
+    }
+
+    // Written by hand from include/uapi/linux/{rtnetlink,pkt_sched}.h; the privileged tests show
+    // that the kernel reads them in the same way.
+    #[test]
+    #[cfg(target_endian = "little")]
+    #[rustfmt::skip]
+    fn a_class_is_these_bytes() {
+        let class = Class {
+            parent: 1,
+            rate: BitsPerSecond::from_mbit(80),
+            ceil: BitsPerSecond::from_mbit(40_000),
+            burst: Bytes::new(20_000),
+            cburst: Bytes::new(10_000_000),
+            leaf: Some(Leaf { prio: 2, quantum: 3_000, queue: None }),
+        };
+        assert_eq!(bytes_of(Op::AddClass(0x10, class)), [
+            0, 0, 0, 0,  3, 0, 0, 0,  0x10, 0, 0x54, 0x4b,  1, 0, 0x54, 0x4b,  0, 0, 0, 0,
+            8, 0, 1, 0,  b'h', b't', b'b', 0,
+            64, 0, 2, 0, // TCA_OPTIONS
+            48, 0, 1, 0, // TCA_HTB_PARMS
+            0, 1, 0, 0,  0, 0, 0, 0,  0x80, 0x96, 0x98, 0x00, // 10,000,000 bytes/s, Ethernet
+            0, 1, 0, 0,  0, 0, 0, 0,  0xff, 0xff, 0xff, 0xff, // more than 32 bits hold
+            0x12, 0x7a, 0, 0,  0x12, 0x7a, 0, 0, // 31,250 ticks each: 2 ms
+            0xb8, 0x0b, 0, 0,  0, 0, 0, 0,  2, 0, 0, 0,
+            12, 0, 7, 0,  0x00, 0xf2, 0x05, 0x2a, 1, 0, 0, 0, // TCA_HTB_CEIL64: 5,000,000,000
+        ]);
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    #[rustfmt::skip]
+    fn a_filter_is_these_bytes() {
+        let filter = Filter { matches: Match::Dscp(46), minor: 4 };
+        assert_eq!(bytes_of(Op::AddFilter(1, filter)), [
+            0, 0, 0, 0,  3, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0x54, 0x4b,  0x08, 0x00, 1, 0,
+            8, 0, 1, 0,  b'u', b'3', b'2', 0,
+            48, 0, 2, 0,
+            8, 0, 1, 0,  4, 0, 0x54, 0x4b,
+            36, 0, 5, 0,  1, 0, 1, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,
+            0x00, 0xfc, 0x00, 0x00,  0x00, 0xb8, 0x00, 0x00,  0, 0, 0, 0,  0, 0, 0, 0,
+        ]);
+    }
+}

@@ -152,7 +152,7 @@ impl Rig {
     }
 
     /// Starts a connection that sends as fast as it can, from a job's cgroup or from nobody's,
-    /// with cubic congestion control. `tos` is the sender's own marking.
+    /// with cubic congestion control. `tos` is the sender's own marking. The receiver is nobody's.
     ///
     /// # Errors
     /// What could not be connected.
@@ -163,22 +163,25 @@ impl Rig {
         job: Option<&Path>,
         tos: u8,
     ) -> Result<Traffic, String> {
-        let address = SocketAddr::from((self.address(to), 0));
-        let listener = self.nodes[to].run(move || TcpListener::bind(address)).map_err(text)?;
+        let listener = self.listen(to)?;
         let target = listener.local_addr().map_err(text)?;
-        let connect = move || -> Result<TcpStream, String> {
-            let stream = TcpStream::connect_timeout(&target, CONNECT_TIME_MAX).map_err(text)?;
-            setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("cubic")).map_err(text)?;
-            setsockopt(&stream, sockopt::Ipv4Tos, &i32::from(tos)).map_err(text)?;
-            Ok(stream)
-        };
-        let node = &self.nodes[from];
-        let stream = match job {
-            Some(directory) => self.jobs.inside(directory, || node.run(connect))?,
-            None => node.run(connect)?,
-        };
+        let connect = || self.nodes[from].run(move || connect(target, tos));
+        let stream = job.map_or_else(connect, |directory| self.in_job(directory, connect))?;
         let (receiver, _) = listener.accept().map_err(text)?;
         Traffic::start(stream, receiver)
+    }
+
+    /// As [`Self::send`], with both ends in the job's cgroup, as the ranks of a program are.
+    ///
+    /// # Errors
+    /// What could not be connected.
+    pub fn exchange(&self, from: usize, to: usize, job: &Path) -> Result<Traffic, String> {
+        self.in_job(job, || self.send(from, to, None, 0))
+    }
+
+    fn listen(&self, node: usize) -> Result<TcpListener, String> {
+        let address = SocketAddr::from((self.address(node), 0));
+        self.nodes[node].run(move || TcpListener::bind(address)).map_err(text)
     }
 
     /// Makes something (a socket) as a process of a job would. One at a time.
@@ -351,6 +354,13 @@ fn own_cgroup(root: &Path) -> PathBuf {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     root.join(path)
+}
+
+fn connect(target: SocketAddr, tos: u8) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect_timeout(&target, CONNECT_TIME_MAX).map_err(text)?;
+    setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("cubic")).map_err(text)?;
+    setsockopt(&stream, sockopt::Ipv4Tos, &i32::from(tos)).map_err(text)?;
+    Ok(stream)
 }
 
 fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), String> {
