@@ -1,7 +1,7 @@
 //! How long a plan takes: 10,000 curve points, 1,000 nodes.
 //!
 //! `cargo run --release -p keeptime-planner --example plan_speed [-- RUNS]` prints one JSON object a
-//! line with the median and the 99th percentile in microseconds.
+//! line: least, median, 90th and 99th percentile in microseconds, and the machine's load.
 //!
 //! Timed: [`schedule`], all of it, the search for nodes and the explanation included. Not timed,
 //! since it is done once: fitting the curves (for each change of the profile) and preparing the
@@ -132,13 +132,19 @@ fn timed(runs: usize, mut run: impl FnMut(usize)) -> Vec<f64> {
 }
 
 fn report(what: &str, times: &[f64], note: &str) {
+    // Runs that other programs interrupt show in the 99th percentile: say how busy the machine is.
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
     println!(
-        "{{\"name\": \"{what}\", \"unit\": \"us\", \"samples\": {}, \"median\": {:.0}, \"p99\": {:.0}, \
+        "{{\"name\": \"{what}\", \"unit\": \"us\", \"samples\": {}, \"least\": {:.0}, \"median\": {:.0}, \
+         \"p90\": {:.0}, \"p99\": {:.0}, \"load\": \"{}\", \
          \"note\": \"{note}\"}}",
         times.len(),
+        at(0.0),
         at(0.5),
-        at(0.99)
+        at(0.9),
+        at(0.99),
+        load.split(' ').next().unwrap_or_default()
     );
 }
 

@@ -967,9 +967,11 @@ mod tests {
             let index = racks(1, count, 100);
             let free = loaded(&index, seed);
             let wanted = 1 << power;
-            let flows = RankFlows::new(&pattern, wanted);
-            prop_assume!(flows.as_ref().is_ok_and(|f| f.degree.is_some()));
-            let optimum = brute_force(index.topology(), &free, &flows.unwrap().list(), wanted);
+            let Ok(flows) = RankFlows::new(&pattern, wanted) else { return Ok(()) };
+            if flows.degree.is_none() {
+                return Ok(());
+            }
+            let optimum = brute_force(index.topology(), &free, &flows.list(), wanted);
             let found = placed(&index, &free, &pattern, wanted).ok();
             prop_assert_eq!(found.map(|f| f.rate.get()), optimum);
         }
