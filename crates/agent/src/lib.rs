@@ -12,6 +12,7 @@ pub mod agent;
 pub mod book;
 pub mod client;
 pub mod config;
+pub mod enforce;
 pub mod server;
 pub mod store;
 pub mod wire;

@@ -7,6 +7,7 @@
 
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,6 +18,9 @@ use thiserror::Error;
 
 /// Our mark: the first component of every path.
 pub const MARK: &str = "keeptime";
+
+/// See [`Group::rest`].
+const REST: &str = "_rest";
 
 /// How long a period of CPU bandwidth is where nothing else is asked. Measured on two CPUs, four
 /// groups of 40 %, a fixed computation in one of them while the others idle or compute: 5 ms costs
@@ -322,7 +326,26 @@ impl Group {
     /// # Errors
     /// Never for a group that exists.
     pub fn rest(&self) -> Result<Self, CgroupError> {
-        self.child("_rest")
+        self.child(REST)
+    }
+
+    /// The names of the groups right inside, each once, without [`Self::rest`]; none if it is away.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn children(&self) -> Result<BTreeSet<String>, CgroupError> {
+        let mut names = BTreeSet::new();
+        for directory in self.directories() {
+            let entries = match std::fs::read_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(refused("read", &directory))?,
+            };
+            let groups =
+                entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+            names.extend(groups.filter_map(|entry| entry.file_name().into_string().ok()));
+        }
+        names.remove(REST);
+        Ok(names)
     }
 
     /// Makes it, with the groups above it. Nothing happens if it is there.

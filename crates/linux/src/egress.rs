@@ -26,6 +26,14 @@ pub struct Link {
     pub control_share: Share,
 }
 
+impl Link {
+    /// A link of `rate` with the usual share for control, 2 %.
+    pub fn new(name: impl Into<String>, rate: BitsPerSecond) -> Self {
+        const TWO_PERCENT: Share = Share::from_percent(2).expect("at most 100");
+        Self { name: name.into(), rate, control_share: TWO_PERCENT }
+    }
+}
+
 /// Packets of one job to one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
