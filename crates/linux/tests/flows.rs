@@ -4,12 +4,12 @@
 use keeptime_linux::counters::interface_counters;
 use keeptime_linux::egress::{BEST_EFFORT_MINOR, FLOW_MINOR_MIN, Flow, Link};
 use keeptime_linux::flows::{
-    ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, FlowsError, Settings, diff,
+    ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff,
 };
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::tc::{Handle, TREE_MAJOR, flow_filters};
 use keeptime_linux::testing::rig::Rig;
-use keeptime_linux::testing::{in_network_namespace, skip};
+use keeptime_linux::testing::{can, in_network_namespace};
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::units::{BitsPerSecond, Share};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
@@ -35,7 +35,7 @@ fn table(entries: &[(u64, Option<u8>, u16)]) -> FlowTable {
 // hold, and at the end nothing is left.
 #[test]
 fn a_restarted_agent_finds_the_table_of_the_one_before() {
-    in_network_namespace(&["htb"], || {
+    in_network_namespace(&["bpf"], || {
         let mut socket = Socket::open().unwrap();
         let settings = Settings {
             job_level: 2,
@@ -45,10 +45,7 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         };
         assert!(Flows::adopt(&mut socket, LOOPBACK).unwrap().is_none());
         let before = table(&[(7, Some(2), 0x10), (7, None, 2), (8, Some(3), 0x11)]);
-        match Flows::install(&mut socket, LOOPBACK, &settings, &before) {
-            Err(FlowsError::Load(error)) => return skip("bpf", &format!("{error}: {error:?}")),
-            installed => drop(installed.unwrap()),
-        }
+        drop(Flows::install(&mut socket, LOOPBACK, &settings, &before).unwrap());
         let mut adopted = Flows::adopt(&mut socket, LOOPBACK).unwrap().unwrap();
         assert_eq!(adopted.read().unwrap(), before);
         assert_eq!(adopted.settings().unwrap(), settings);
@@ -87,6 +84,10 @@ fn receive_tos(socket: &UdpSocket) {
 
 /// Sends one datagram with this type of service and says which one arrives.
 fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
+    datagram(rig, job, tos, None)
+}
+
+fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u8 {
     let target = rig.address(1);
     let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
     receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -94,6 +95,10 @@ fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
     let bind = || rig.node(0).run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     let sender = job.map_or_else(bind, |directory| rig.in_job(directory, bind));
     setsockopt(&sender, sockopt::Ipv4Tos, &tos).unwrap();
+    if let Some(class) = class {
+        // After the type of service, which sets a priority of its own.
+        setsockopt(&sender, sockopt::Priority, &class.to_u32().cast_signed()).unwrap();
+    }
     sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
     let (mut byte, mut space) = ([0], nix::cmsg_space!(u8));
     let mut parts = [IoSliceMut::new(&mut byte)];
@@ -111,12 +116,12 @@ fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
 // claims either; the two congestion bits and other marks stay as they were.
 #[test]
 fn marks_are_given_to_flows_and_taken_from_everybody_else() {
+    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+        return;
+    }
     let control_share = Share::from_percent(2).unwrap();
     let rate = BitsPerSecond::from_mbit(100);
-    let rig = match Rig::new(2, &Link { name: "test".into(), rate, control_share }) {
-        Ok(rig) => rig,
-        Err(reason) => return skip("htb", &reason),
-    };
+    let rig = Rig::new(2, &Link { name: "test".into(), rate, control_share }).unwrap();
     let (directory, cgroup_id) = rig.job("job").unwrap();
     let (other_directory, other_id) = rig.job("other").unwrap();
     let flow = |cgroup_id, destination, class| {
@@ -127,9 +132,7 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
         flow(cgroup_id, Some(rig.address(1)), TrafficClass::Premium),
         flow(other_id, None, TrafficClass::LowLatency),
     ];
-    if let Err(reason) = rig.enforce(0, &flows) {
-        return skip("bpf", &reason);
-    }
+    rig.enforce(0, &flows).unwrap();
     let (job, other) = (Some(directory.as_path()), Some(other_directory.as_path()));
     assert_eq!(tos_after(&rig, job, 0x00), 46 << 2);
     assert_eq!(tos_after(&rig, job, 0x02), 46 << 2 | 2);
@@ -141,6 +144,23 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
     let classes = rig.node_counters(0).unwrap();
     assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
     assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 3);
+    // Nor can anybody walk into the class by its number.
+    let stolen = Handle { major: TREE_MAJOR, minor: FLOW_MINOR_MIN };
+    datagram(&rig, None, 0, Some(stolen));
+    let classes = rig.node_counters(0).unwrap();
+    assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
+    assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 4);
+    // The control group may mark as it likes, once the settings say so, from then on.
+    let (directory, id) = rig.job("control").unwrap();
+    rig.node(0).run(move || {
+        let index = nix::net::if_::if_nametoindex("eth0").unwrap();
+        let mut flows = Flows::adopt(&mut Socket::open().unwrap(), index).unwrap().unwrap();
+        let settings = flows.settings().unwrap();
+        let control = Some(ControlCgroup { id, level: settings.job_level });
+        flows.set_settings(&Settings { control, ..settings }).unwrap();
+    });
+    assert_eq!(tos_after(&rig, Some(directory.as_path()), 48 << 2), 48 << 2);
+    assert_eq!(tos_after(&rig, None, 48 << 2), 0);
     let sent = rig.node(0).run(|| {
         let index = nix::net::if_::if_nametoindex("eth0").unwrap();
         interface_counters(&mut Socket::open().unwrap(), index).unwrap().sent

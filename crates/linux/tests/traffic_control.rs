@@ -134,7 +134,7 @@ fn tc_shows_what_was_meant() {
             Some(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         let Some(classes) = run(&["-s", "-d", "class"]) else {
-            return keeptime_linux::testing::skip("tc", "there is no tc program");
+            return keeptime_linux::testing::skip(&["tc".to_owned()], "there is no tc program");
         };
         let line = |id: &str| {
             classes

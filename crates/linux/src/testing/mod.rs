@@ -1,7 +1,7 @@
 //! For tests that need privilege: a fresh network namespace on a thread of its own, and a skip
 //! that tells its reason.
 //!
-//! `LAB_REQUIRE=htb,clsact` (or `all`) in the environment turns a skip for one of these into a
+//! `LAB_REQUIRE=htb,bpf` (or `all`) in the environment turns a skip for one of these into a
 //! failure, so that a machine that should run the tests cannot quietly stop doing so.
 
 pub mod rig;
@@ -9,62 +9,98 @@ pub mod scenario;
 
 use crate::netlink::Socket;
 use crate::tc::{Attach, Op, Place, Shaper, TREE_MAJOR, apply};
+use aya::programs::ProgramType;
 use keeptime_model::units::{BitsPerSecond, Bytes};
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs `test` in a network namespace that only its thread has, once everything in `needs` was
-/// found there (`netns` goes without saying; `htb`, `tbf`). Otherwise prints `skipped: reason`.
+/// Runs `test` in a network namespace that only its thread has, if everything in `needs` is there
+/// (see [`can`]).
 ///
 /// # Panics
 /// If the test does, or if something is missing that `LAB_REQUIRE` names.
 pub fn in_network_namespace(needs: &[&str], test: impl FnOnce() + Send + 'static) {
     let needs: Vec<String> = needs.iter().map(|need| (*need).to_owned()).collect();
-    let thread = std::thread::spawn(move || {
-        match needs_met(&needs) {
-            Ok(()) => test(),
-            Err((need, reason)) => skip(&need, &reason),
-        };
+    let thread = std::thread::spawn(move || match needs_met(&needs) {
+        Ok(()) => test(),
+        Err((missing, reason)) => skip(&missing, &reason),
     });
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
 }
 
-/// Says that a test did not run and why, or fails where `LAB_REQUIRE` names `need`.
+/// True if everything in `needs` is there: `htb`, `tbf`, `bpf`, `cgroup2`; network namespaces go
+/// without saying. Otherwise says what is missing. What is tried is the mechanism, not our use of
+/// it, so that a fault of ours never looks like a poor kernel.
+///
+/// # Panics
+/// If something is missing that `LAB_REQUIRE` names.
+pub fn can(needs: &[&str]) -> bool {
+    let needs: Vec<String> = needs.iter().map(|need| (*need).to_owned()).collect();
+    let probed = std::thread::spawn(move || needs_met(&needs)).join();
+    match probed {
+        Ok(Ok(())) => true,
+        Ok(Err((missing, reason))) => {
+            skip(&missing, &reason);
+            false
+        }
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Says that a test did not run and why, or fails where `LAB_REQUIRE` names one of `missing`.
 ///
 /// # Panics
 /// In the latter case.
-pub fn skip(need: &str, reason: &str) {
+pub fn skip(missing: &[String], reason: &str) {
     let required = std::env::var("LAB_REQUIRE").unwrap_or_default();
-    let is_required = required.split(',').map(str::trim).any(|name| name == need || name == "all");
-    assert!(!is_required, "LAB_REQUIRE names {need}, but {reason}");
-    println!("skipped: {need}: {reason}");
+    let is_required =
+        |name: &str| name == "all" || missing.iter().any(|missing| missing == name.trim());
+    let missing = missing.join(", ");
+    assert!(!required.split(',').any(is_required), "LAB_REQUIRE={required}, but {reason}");
+    println!("skipped: {missing}: {reason}");
 }
 
-fn needs_met(needs: &[String]) -> Result<(), (String, String)> {
-    unshare(CloneFlags::CLONE_NEWNET)
-        .map_err(|errno| ("netns".to_owned(), format!("no new network namespace: {errno}")))?;
+/// Enters a new network namespace for good and looks for `needs` there. The error: what is
+/// missing (all of it, without a namespace), and why.
+fn needs_met(needs: &[String]) -> Result<(), (Vec<String>, String)> {
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| {
+        let everything = std::iter::once("netns".to_owned()).chain(needs.iter().cloned());
+        (everything.collect(), format!("no new network namespace: {errno}"))
+    })?;
     for need in needs {
-        probe(need).map_err(|reason| (need.clone(), reason))?;
+        probe(need).map_err(|reason| (vec![need.clone()], reason))?;
     }
     Ok(())
 }
 
-/// Tries the mechanism on the loopback interface of the new namespace and takes it off again.
 fn probe(need: &str) -> Result<(), String> {
+    match need {
+        "htb" => probe_qdisc(Op::AddTree { default_minor: 1 }),
+        "tbf" => probe_qdisc(Op::SetShaper(Shaper {
+            ifindex: LOOPBACK,
+            major: TREE_MAJOR,
+            rate: BitsPerSecond::from_mbit(100),
+            burst: Bytes::new(100_000),
+            limit: 100_000,
+        })),
+        "bpf" => match aya::sys::is_program_supported(ProgramType::SchedClassifier) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("no eBPF classifiers in this kernel, or no right to use them".into()),
+            Err(error) => Err(error.to_string()),
+        },
+        "cgroup2" => {
+            let root = rig::cgroup_v2_root().ok_or("no cgroup v2 hierarchy is mounted")?;
+            let writable = nix::unistd::access(&root, nix::unistd::AccessFlags::W_OK);
+            writable.map_err(|errno| format!("{}: {errno}", root.display()))
+        }
+        other => panic!("a test needs {other:?}, which nobody knows how to look for"),
+    }
+}
+
+/// Tries it on the loopback interface of the new namespace and takes it off again.
+fn probe_qdisc(op: Op) -> Result<(), String> {
     let place = Place { ifindex: LOOPBACK, attach: Attach::Root, major: TREE_MAJOR };
-    let shaper = Shaper {
-        ifindex: LOOPBACK,
-        major: TREE_MAJOR,
-        rate: BitsPerSecond::from_mbit(100),
-        burst: Bytes::new(100_000),
-        limit: 100_000,
-    };
-    let op = match need {
-        "htb" => Op::AddTree { default_minor: 1 },
-        "tbf" => Op::SetShaper(shaper),
-        _ => return Ok(()),
-    };
     let mut socket = Socket::open().map_err(|error| error.to_string())?;
     apply(&mut socket, &place, &[op, Op::RemovePlace]).map_err(|error| error.to_string())
 }

@@ -22,7 +22,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// A cluster of nodes around one switch.
@@ -47,8 +47,15 @@ type Work = Box<dyn FnOnce() + Send>;
 /// One TCP connection that sends as fast as it can until this is dropped.
 #[derive(Debug)]
 pub struct Traffic {
-    received: Arc<AtomicU64>,
+    received: Arc<Mutex<Received>>,
     stream: TcpStream,
+}
+
+/// What has arrived, and when the last of it did.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    bytes: u64,
+    at: Instant,
 }
 
 /// v2 cgroups of a test, removed with it.
@@ -269,12 +276,13 @@ impl Drop for Space {
 
 impl Traffic {
     fn start(stream: TcpStream, mut receiver: TcpStream) -> Result<Self, String> {
-        let received = Arc::new(AtomicU64::new(0));
+        let received = Arc::new(Mutex::new(Received { bytes: 0, at: Instant::now() }));
         let count = Arc::clone(&received);
         std::thread::spawn(move || {
             let mut buffer = vec![0; CHUNK_BYTES];
             while let Ok(length @ 1..) = receiver.read(&mut buffer) {
-                count.fetch_add(length as u64, Ordering::Relaxed);
+                let mut received = count.lock().unwrap_or_else(PoisonError::into_inner);
+                *received = Received { bytes: received.bytes + length as u64, at: Instant::now() };
             }
         });
         let mut sender = stream.try_clone().map_err(text)?;
@@ -293,14 +301,20 @@ impl Drop for Traffic {
     }
 }
 
-/// What each connection delivers over `span`, in Mbit/s of payload, all at the same time.
+/// What each connection delivers over `span`, in Mbit/s of payload, all at the same time. Counted
+/// from arrival to arrival: a slow flow comes in packets of up to 64 KiB at once (TCP segments
+/// them late), one of which more or less would be 2 % of 10 Mbit/s over 3 s.
 pub fn measure(traffic: &[&Traffic], span: Duration) -> Vec<f64> {
-    let read = || traffic.iter().map(|t| t.received.load(Ordering::Relaxed)).collect::<Vec<_>>();
-    let (start, before) = (Instant::now(), read());
+    let read = || -> Vec<Received> {
+        traffic.iter().map(|t| *t.received.lock().unwrap_or_else(PoisonError::into_inner)).collect()
+    };
+    let before = read();
     std::thread::sleep(span);
-    let (after, took) = (read(), start.elapsed().as_secs_f64());
-    let rate = |(after, before): (u64, u64)| (after - before) as f64 * 8.0 / took / 1e6;
-    after.into_iter().zip(before).map(rate).collect()
+    let rate = |(after, before): (Received, Received)| match after.bytes - before.bytes {
+        0 => 0.0,
+        bytes => bytes as f64 * 8e-6 / (after.at - before.at).as_secs_f64(),
+    };
+    read().into_iter().zip(before).map(rate).collect()
 }
 
 /// The root of the v2 hierarchy, if one is mounted.
@@ -328,7 +342,7 @@ impl JobCgroups {
     /// One at a time, since it takes the whole process along.
     fn inside<R>(&self, directory: &Path, make: impl FnOnce() -> R) -> R {
         static MOVING: Mutex<()> = Mutex::new(());
-        let _guard = MOVING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _guard = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
         let home = own_cgroup(&self.root);
         let enter = |directory: &Path| {
             std::fs::write(directory.join("cgroup.procs"), std::process::id().to_string())
