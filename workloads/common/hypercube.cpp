@@ -1,0 +1,66 @@
+#include "common/hypercube.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "common/failure.hpp"
+
+namespace workload {
+
+namespace {
+
+std::size_t chunk_bytes = std::getenv("CHUNK") ? std::atol(std::getenv("CHUNK")) : 256 << 10;
+constexpr int tag = 1;
+
+// Calls `post(first byte, bytes)` for each chunk of a message.
+template <class Post>
+void in_chunks(std::size_t bytes, Post post) {
+    for (std::size_t begin = 0; begin < bytes; begin += chunk_bytes) {
+        post(begin, static_cast<int>(std::min(chunk_bytes, bytes - begin)));
+    }
+}
+
+}  // namespace
+
+Hypercube::Hypercube(Waiting waiting) : waiting_(waiting) {
+    MPI_Init(nullptr, nullptr);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+    if ((ranks_ & (ranks_ - 1)) != 0) {
+        throw usage_error(std::to_string(ranks_) +
+                          " ranks: not accepted; start it on a power of two (1, 2, 4, 8, 16 ...)");
+    }
+    while (1 << dimensions_ < ranks_) {
+        ++dimensions_;
+    }
+}
+
+Hypercube::~Hypercube() { MPI_Finalize(); }
+
+void Hypercube::exchange(int dimension, const void* out, std::size_t out_bytes, void* in,
+                         std::size_t in_bytes) {
+    const int partner = rank_ ^ (1 << dimension);
+    std::vector<MPI_Request> requests;
+    in_chunks(in_bytes, [&](std::size_t begin, int bytes) {
+        requests.emplace_back();
+        MPI_Irecv(static_cast<char*>(in) + begin, bytes, MPI_BYTE, partner, tag, MPI_COMM_WORLD,
+                  &requests.back());
+    });
+    in_chunks(out_bytes, [&](std::size_t begin, int bytes) {
+        requests.emplace_back();
+        MPI_Isend(static_cast<const char*>(out) + begin, bytes, MPI_BYTE, partner, tag, MPI_COMM_WORLD,
+                  &requests.back());
+    });
+    wait_all(requests, waiting_);
+}
+
+void Hypercube::synchronise() {
+    for (int dimension = 0; dimension < dimensions_; ++dimension) {
+        const char token = 0;
+        char answer = 0;
+        exchange(dimension, &token, 1, &answer, 1);
+    }
+}
+
+}  // namespace workload

@@ -1,0 +1,41 @@
+// Casts rays through a brick.
+#pragma once
+
+#include "common/lighting.hpp"
+#include "raycast/brick.hpp"
+#include "raycast/cutaway.hpp"
+#include "raycast/pixel.hpp"
+#include "raycast/transfer.hpp"
+
+namespace workload {
+
+/// Every (interleave + 1)-th pixel of a picture in each direction.
+struct SampleGrid {
+    int size = 0;
+    int interleave = 0;
+    int stride() const { return interleave + 1; }
+    int side() const { return (size + interleave) / stride(); }
+};
+
+class Caster {
+  public:
+    Caster(const Volume& volume, const Box& box)
+        : brick_(volume, box, TransferFunction::visible_above), cutaway_(volume), transfer_(step_mm),
+          spacing_(volume.spacing) {}
+
+    /// The part of the picture that this brick makes, row by row. `camera` is in mm.
+    void cast(const Camera& camera, const SampleGrid& grid, std::vector<Rgba16>& picture) const;
+
+    /// Between samples along a ray.
+    static constexpr float step_mm = 0.3f;
+
+  private:
+    Rgba16 cast_ray(Vec3 eye, Vec3 direction, const Lighting& lighting) const;
+
+    Brick brick_;
+    Cutaway cutaway_;
+    TransferFunction transfer_;
+    Vec3 spacing_;
+};
+
+}  // namespace workload
