@@ -55,6 +55,14 @@ void Hypercube::exchange(int dimension, const void* out, std::size_t out_bytes, 
     wait_all(requests, waiting_);
 }
 
+int Hypercube::gather_place() const {
+    int place = 0;
+    for (int dimension = 0; dimension < dimensions_; ++dimension) {
+        place = place << 1 | upper(dimension);
+    }
+    return place;
+}
+
 void Hypercube::synchronise() {
     for (int dimension = 0; dimension < dimensions_; ++dimension) {
         const char token = 0;

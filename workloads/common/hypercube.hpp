@@ -34,16 +34,20 @@ class Hypercube {
     template <class Give, class Take>
     void gather(Give give, Take take) const {
         for (int dimension = dimensions_ - 1; dimension >= 0; --dimension) {
-            if (upper_than_last_of(dimension)) {
+            if (has_given_before(dimension)) {
                 return;
             }
             upper(dimension) ? give(dimension) : take(dimension);
         }
     }
 
+    /// The place of this rank's part if parts are to lie in order after `gather`: the rank with the order
+    /// of its bits reversed.
+    int gather_place() const;
+
   private:
     // Has this rank given already, at a greater dimension?
-    bool upper_than_last_of(int dimension) const { return (rank_ >> (dimension + 1)) != 0; }
+    bool has_given_before(int dimension) const { return (rank_ >> (dimension + 1)) != 0; }
 
     Waiting waiting_;
     int rank_ = 0;

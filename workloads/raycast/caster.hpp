@@ -27,7 +27,7 @@ class Caster {
     void cast(const Camera& camera, const SampleGrid& grid, std::vector<Rgba16>& picture) const;
 
     /// Between samples along a ray.
-    static constexpr float step_mm = 0.3f;
+    static constexpr float step_mm = 0.35f;
 
   private:
     Rgba16 cast_ray(Vec3 eye, Vec3 direction, const Lighting& lighting) const;
