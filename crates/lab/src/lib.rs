@@ -1,1 +1,40 @@
-//! placeholder
+//! Owns a real cluster on one machine: nodes that are sets of namespaces, switches, links with a
+//! rate, and a share of the CPU for each node: the hardware that is not there. It never reserves
+//! or protects anything: that is the agents' work, in the lab as on a real cluster.
+//!
+//! * [`Spec`]: what to build (pure, checked);
+//! * [`Labs`]: the labs of this machine, by name: up, open, list, down;
+//! * [`Lab`]: one of them: status, and programs started on its nodes;
+//! * [`holder_main`]: the one process that a lab hangs from. When it ends, by whatever, the kernel
+//!   ends everything else of the lab; [`Labs::down`] removes what is then left: groups and files.
+//! * [`isolation`]: does the speed of a node depend on what the others do?
+//!
+//! Without root all of it works but the share of the CPU; [`Status::not_enforced`] says so.
+//!
+//! ```no_run
+//! use keeptime_lab::{Exec, Labs, Spec};
+//! let labs = Labs::of_this_user();
+//! let lab = labs.up(&Spec::default_star("demo".parse().unwrap())).unwrap();
+//! let ended = lab.exec(Exec::new("n1", ["ping", "-c1", "n2"])).unwrap();
+//! assert!(ended.success());
+//! labs.down(lab.name()).unwrap();
+//! ```
+#![forbid(unsafe_code)]
+
+mod error;
+mod exec;
+mod files;
+mod hardware;
+mod holder;
+pub mod isolation;
+mod labs;
+mod node;
+mod spec;
+mod status;
+
+pub use error::LabError;
+pub use exec::{Exec, Words};
+pub use holder::holder_main;
+pub use labs::{Lab, Labs, Report, exit_code};
+pub use spec::{CPU_RESERVE, NODES_MAX, Spec};
+pub use status::{LabState, NodeStatus, Status};

@@ -72,12 +72,11 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
     /// True if it can limit CPU.
     fn limits_cpu(&self) -> bool;
 
-    /// Called for each of our directories from the top: it may use what it is given, before
-    /// others on this machine.
+    /// Called for each of our new directories from the top, with its rank among its siblings.
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn prepare(&self, group: &Path) -> Result<(), CgroupError>;
+    fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError>;
 
     /// Sets the limit of a group.
     ///
@@ -112,6 +111,15 @@ pub struct V2 {
 pub struct CpuLimit {
     quota_micros: u64,
     period_micros: u64,
+}
+
+/// Who has the CPU first when there is too little for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rank {
+    /// What something was promised to.
+    Promised,
+    /// All else.
+    Rest,
 }
 
 /// The hierarchies of this machine that are of use.
@@ -222,8 +230,11 @@ impl Hierarchy for V1 {
         true
     }
 
-    fn prepare(&self, group: &Path) -> Result<(), CgroupError> {
-        write(&self.root.join(group).join("cpu.shares"), V1_SHARES)
+    fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError> {
+        match rank {
+            Rank::Promised => write(&self.root.join(group).join("cpu.shares"), V1_SHARES),
+            Rank::Rest => Ok(()),
+        }
     }
 
     fn set_cpu(&self, group: &Path, limit: CpuLimit) -> Result<(), CgroupError> {
@@ -257,7 +268,7 @@ impl Hierarchy for V2 {
         self.has_cpu
     }
 
-    fn prepare(&self, group: &Path) -> Result<(), CgroupError> {
+    fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError> {
         if !self.has_cpu {
             return Ok(());
         }
@@ -267,7 +278,10 @@ impl Hierarchy for V2 {
         if !read(&control)?.split_ascii_whitespace().any(|name| name == "cpu") {
             write(&control, "+cpu")?;
         }
-        write(&self.root.join(group).join("cpu.weight"), V2_WEIGHT)
+        match rank {
+            Rank::Promised => write(&self.root.join(group).join("cpu.weight"), V2_WEIGHT),
+            Rank::Rest => Ok(()),
+        }
     }
 
     fn set_cpu(&self, group: &Path, limit: CpuLimit) -> Result<(), CgroupError> {
@@ -364,12 +378,14 @@ impl Group {
         for component in self.path.components() {
             group.push(component);
             let directory = hierarchy.root().join(&group);
+            let is_rest = component.as_os_str() == REST;
+            let rank = if is_rest { Rank::Rest } else { Rank::Promised };
             match std::fs::create_dir(&directory) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(refused("mkdir", &directory)(error));
                 }
                 Err(_) => {}
-                Ok(()) => hierarchy.prepare(&group)?,
+                Ok(()) => hierarchy.prepare(&group, rank)?,
             }
         }
         Ok(())
@@ -718,7 +734,7 @@ mod tests {
         let (directory, v2) = v2_fixture("cpu memory");
         let path = directory.path().join("keeptime");
         with_files(&path, &[("cpu.weight", "100"), ("cpu.max", "max 100000"), ("cpu.stat", "")]);
-        v2.prepare(Path::new("keeptime")).unwrap();
+        v2.prepare(Path::new("keeptime"), Rank::Promised).unwrap();
         let group = Hierarchies::of(None, Some(v2)).unwrap().group("keeptime").unwrap();
         group.set_cpu(CpuPpm::from_percent(150)).unwrap();
         let content = |path: PathBuf| std::fs::read_to_string(path).unwrap();

@@ -176,10 +176,23 @@ pub struct Start<'a> {
     pub environment: Vec<(OsString, OsString)>,
     /// Where it starts, seen from inside; `/` where that does not exist.
     pub directory: PathBuf,
-    /// It is killed when the calling *thread* ends.
-    pub die_with_parent: bool,
+    /// What binds it to the caller.
+    pub bond: Bond,
     /// Standard input, output and error; nothing = the caller's.
     pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// What binds a started program to who started it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bond {
+    /// It is a child of the caller and goes on when the caller ends.
+    Child,
+    /// It is a child of the caller and is killed when the calling *thread* ends.
+    ChildForLife,
+    /// It is a child of the namespace's process 1, in a session of its own: for daemons. Were it
+    /// an orphan of the caller, process 1 of the machine would have to bury it, and the namespace
+    /// could not end before. What the caller gets as a child ends at once.
+    Daemon,
 }
 
 /// A program that was started: a child of the caller.
@@ -331,7 +344,7 @@ struct Plan {
     namespaces: i32,
     stdio: [Option<RawFd>; 3],
     directory: CString,
-    die_with_parent: bool,
+    bond: Bond,
     /// The program in each directory of `PATH`.
     programs: Vec<CString>,
     _words: Vec<CString>,
@@ -370,7 +383,7 @@ impl Plan {
             namespaces: start.namespaces.bits(),
             stdio,
             directory: c_string(start.directory.as_os_str())?,
-            die_with_parent: start.die_with_parent,
+            bond: start.bond,
             programs: candidates(program)?,
             argv: pointers(&words),
             envp: pointers(&environment),
@@ -415,7 +428,14 @@ impl Plan {
                 }
                 _ => fail(STEP_FORK),
             }
-            if self.die_with_parent {
+            if self.bond == Bond::Daemon {
+                match libc::fork() {
+                    0 => libc::setsid(),
+                    pid if pid > 0 => libc::_exit(0),
+                    _ => fail(STEP_FORK),
+                };
+            }
+            if self.bond == Bond::ChildForLife {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 // The parent may have gone before that: then nobody reads, and the write fails.
                 if !tell(STEP_READY, 0) {

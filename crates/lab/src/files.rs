@@ -1,0 +1,247 @@
+//! The files of a lab, and the lock over all labs of a runtime directory.
+
+use crate::error::LabError;
+use keeptime_linux::process::Identity;
+use keeptime_model::name::Name;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The directory `labs/NAME` of a lab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabFiles {
+    directory: PathBuf,
+}
+
+/// What a running lab is, as its holder writes it when all of it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// For readers of later versions.
+    pub version: u32,
+    /// Made by an ordinary user, in a user namespace.
+    pub rootless: bool,
+    /// By position in the topology: process 1 of each node.
+    pub nodes: Vec<Init>,
+    /// What the lab should enforce and does not, with the reason.
+    pub not_enforced: Vec<String>,
+}
+
+/// Process 1 of a node, as seen from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Init {
+    /// Process number.
+    pub pid: i32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+impl LabFiles {
+    pub fn new(labs: &Path, name: &Name) -> Self {
+        Self { directory: labs.join(name.as_str()) }
+    }
+
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// For the agent of a node, and whatever else belongs to it.
+    pub fn node(&self, node: &Name) -> PathBuf {
+        self.directory.join("nodes").join(node.as_str())
+    }
+
+    pub fn topology(&self) -> PathBuf {
+        self.directory.join("topology.toml")
+    }
+
+    pub fn hosts(&self) -> PathBuf {
+        self.directory.join("hosts")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.directory.join("holder.log")
+    }
+
+    fn holder(&self) -> PathBuf {
+        self.directory.join("holder.pid")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.directory.join("state.json")
+    }
+
+    /// Makes the directory; false if there is one.
+    pub fn create(&self) -> Result<bool, LabError> {
+        match std::fs::create_dir(&self.directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+            made => made.map(|()| true).map_err(LabError::file("mkdir", &self.directory)),
+        }
+    }
+
+    /// The holder; nothing if it has not yet written itself down. A file that cannot be read
+    /// counts as that: nobody is ever killed on a guess.
+    pub fn read_holder(&self) -> Option<Identity> {
+        std::fs::read_to_string(self.holder()).ok()?.parse().ok()
+    }
+
+    pub fn write_holder(&self, holder: Identity) -> Result<(), LabError> {
+        write_whole(&self.holder(), format!("{holder}\n").as_bytes())
+    }
+
+    /// Nothing if the lab is not finished, or was never.
+    pub fn read_state(&self) -> Option<State> {
+        let text = std::fs::read(self.state()).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub fn write_state(&self, state: &State) -> Result<(), LabError> {
+        // Plain structs of strings and integers.
+        let text = serde_json::to_vec_pretty(state).unwrap_or_default();
+        write_whole(&self.state(), &text)
+    }
+
+    pub fn remove(&self) -> Result<(), LabError> {
+        match std::fs::remove_dir_all(&self.directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(LabError::file("remove", &self.directory)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Init {
+    pub fn identity(self) -> Identity {
+        Identity { pid: self.pid, start: self.start }
+    }
+}
+
+/// Held while labs of one runtime directory are made or removed: one at a time.
+#[derive(Debug)]
+pub struct LabsLock {
+    labs: PathBuf,
+    file: Flock<File>,
+}
+
+impl LabsLock {
+    /// Waits for the lock on `runtime/labs`, which is made if it is not there.
+    pub fn take(runtime: &Path) -> Result<Self, LabError> {
+        let labs = runtime.join("labs");
+        let start = Instant::now();
+        while start.elapsed() < LOCK_LIMIT {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 })
+                .create(&labs)
+                .map_err(LabError::file("mkdir", &labs))?;
+            check_owner(runtime)?;
+            let Ok(file) = File::open(&labs) else { continue };
+            let opened = file.metadata().map_err(LabError::file("stat", &labs))?.ino();
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // Whoever had the lock may have removed the directory: then this locks nothing.
+                Ok(file) if std::fs::metadata(&labs).is_ok_and(|now| now.ino() == opened) => {
+                    return Ok(Self { labs, file });
+                }
+                Ok(_) => {}
+                Err((_, Errno::EWOULDBLOCK)) => std::thread::sleep(LOCK_POLL),
+                Err((_, errno)) => return Err(LabError::file("flock", &labs)(errno.into())),
+            }
+        }
+        let what = format!("another command's lock on {}", labs.display());
+        Err(LabError::Stuck { what, seconds: LOCK_LIMIT.as_secs() })
+    }
+
+    /// A handle that keeps the lock when this process is killed, for the process that goes on.
+    pub fn share(&self) -> Result<File, LabError> {
+        self.file.try_clone().map_err(LabError::file("dup", &self.labs))
+    }
+
+    /// Removes the directories over all labs if none is left.
+    pub fn release(self, runtime: &Path) {
+        remove_empty(runtime);
+    }
+}
+
+/// Removes the directories over all labs if none is left. For who has the lock.
+pub fn remove_empty(runtime: &Path) {
+    if std::fs::remove_dir(runtime.join("labs")).is_ok() {
+        let _ = std::fs::remove_dir(runtime);
+    }
+}
+
+/// In a directory such as /tmp somebody else could have made it before.
+fn check_owner(runtime: &Path) -> Result<(), LabError> {
+    let owner = std::fs::metadata(runtime).map_err(LabError::file("stat", runtime))?.uid();
+    if owner == nix::unistd::geteuid().as_raw() {
+        return Ok(());
+    }
+    let expected = "a directory that belongs to you";
+    Err(keeptime_model::Invalid::new("runtime directory", runtime.display(), expected).into())
+}
+
+/// Old or new, never half.
+fn write_whole(path: &Path, content: &[u8]) -> Result<(), LabError> {
+    let beside = path.with_extension("new");
+    std::fs::write(&beside, content).map_err(LabError::file("write", &beside))?;
+    std::fs::rename(&beside, path).map_err(LabError::file("rename", path))
+}
+
+/// Longer than any `up` takes.
+const LOCK_LIMIT: Duration = Duration::from_secs(30);
+const LOCK_POLL: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_lock_removes_its_directory_and_is_taken_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = directory.path().join("keeptime");
+        for _ in 0..2 {
+            let waiting = runtime.clone();
+            let first = LabsLock::take(&runtime).unwrap();
+            let second = std::thread::spawn(move || {
+                let lock = LabsLock::take(&waiting).unwrap();
+                assert!(waiting.join("labs").is_dir());
+                lock.release(&waiting);
+            });
+            first.release(&runtime);
+            second.join().unwrap();
+            assert!(!runtime.exists());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_holder_and_state_file_is_read_or_refused(text in "\\PC{0,80}") {
+            let directory = tempfile::tempdir().unwrap();
+            let files = LabFiles::at(directory.path().into());
+            std::fs::write(files.holder(), &text).unwrap();
+            std::fs::write(files.state(), &text).unwrap();
+            let _ = (files.read_holder(), files.read_state());
+        }
+
+        #[test]
+        fn what_is_written_reads_back(pid in 1i32.., start: u64, rootless: bool, why in "\\PC{0,40}") {
+            let directory = tempfile::tempdir().unwrap();
+            let files = LabFiles::at(directory.path().into());
+            files.write_holder(Identity { pid, start }).unwrap();
+            prop_assert_eq!(files.read_holder(), Some(Identity { pid, start }));
+            let nodes = vec![Init { pid, start }];
+            let state = State { version: 1, rootless, nodes, not_enforced: vec![why] };
+            files.write_state(&state).unwrap();
+            prop_assert_eq!(files.read_state(), Some(state));
+        }
+    }
+}

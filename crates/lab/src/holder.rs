@@ -1,0 +1,318 @@
+//! The one process that a lab hangs from. It owns the switches' network namespace and is the
+//! parent of every node's process 1; when it ends, by whatever, the kernel ends all of them.
+
+use crate::error::LabError;
+use crate::files::{Init, LabFiles, State, remove_empty};
+use crate::hardware::{self, Wiring};
+use crate::labs;
+use crate::node::{self, NAMESPACES, NodePlan, Told, hear, tell};
+use crate::spec::Spec;
+use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
+use keeptime_linux::netlink::{NetlinkError, Socket};
+use keeptime_linux::netns;
+use keeptime_linux::process::Identity;
+use keeptime_linux::syscall::SyscallError;
+use keeptime_linux::tc::{self, Observed};
+use keeptime_model::name::Name;
+use keeptime_model::topology::Topology;
+use nix::errno::Errno;
+use nix::sys::wait::waitpid;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// What the holder tells who started it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// The lab stands.
+    Ready,
+    /// It does not, and why.
+    Failed {
+        reason: String,
+        /// The feature that is missing and what it needs, if that is why.
+        unsupported: Option<(String, String)>,
+    },
+}
+
+/// The hidden command behind [`Labs`](crate::Labs): `words` are as that gives them, and standard
+/// input is the connection to it. For a process with one thread; returns its exit code when the
+/// lab could not be made, and never otherwise.
+pub fn holder_main(words: &[OsString]) -> i32 {
+    let [directory] = words else {
+        eprintln!("the holder of a lab is started by `up` only");
+        return 64;
+    };
+    match hold(Path::new(directory)) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{}", error.chain());
+            2
+        }
+    }
+}
+
+fn hold(directory: &Path) -> Result<(), LabError> {
+    let files = LabFiles::at(directory.into());
+    let (control, lock) = take_control()?;
+    let _ = nix::unistd::setsid();
+    // Before anything else: from here on, whoever finds the directory finds the holder.
+    files.write_holder(Identity::own()?)?;
+    let (nodes, sockets) = (Vec::new(), Vec::new());
+    let mut lab = Holder { files, control: Some(control), lock: Some(lock), nodes, sockets };
+    let made = lab.make();
+    lab.tell(&made.as_ref().map_or_else(Outcome::failed, |()| Outcome::Ready));
+    // Who does not want a lab that was made, or hears why it was not, kills this process. If
+    // nobody answers, nobody knows of the lab.
+    if !lab.wait_for_verdict() {
+        eprintln!("who made this lab has ended before it stood: it is removed");
+        lab.undo()?;
+        return made;
+    }
+    (lab.control, lab.lock) = (None, None);
+    lab.stay()
+}
+
+/// Standard input is the connection to `up`, standard output its lock over all labs. What is
+/// started here must keep neither.
+fn take_control() -> Result<(UnixStream, OwnedFd), LabError> {
+    let name = Path::new("standard input and output");
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(LabError::file("dup", name));
+    let control = copy(std::io::stdin().as_fd())?;
+    let lock = copy(std::io::stdout().as_fd())?;
+    let null = std::fs::File::open("/dev/null").map_err(LabError::file("open", name))?;
+    let replaced =
+        nix::unistd::dup2_stdin(&null).and_then(|()| nix::unistd::dup2_stdout(std::io::stderr()));
+    replaced.map_err(SyscallError::of("dup2", name.to_string_lossy()))?;
+    Ok((UnixStream::from(control), lock))
+}
+
+struct Holder {
+    files: LabFiles,
+    /// To `up`, until it knows.
+    control: Option<UnixStream>,
+    /// A part of `up`'s lock over all labs: held although `up` is killed, until the lab stands or
+    /// is removed again.
+    lock: Option<OwnedFd>,
+    /// Process 1 of each node.
+    nodes: Vec<Init>,
+    /// To each of them, until they are complete.
+    sockets: Vec<UnixStream>,
+}
+
+impl Holder {
+    fn make(&mut self) -> Result<(), LabError> {
+        let spec = self.read_spec()?;
+        let rootless = leave_network()?;
+        let mut not_enforced = Vec::new();
+        let groups = make_groups(&spec, &mut not_enforced)?;
+        node::without_ipv6();
+        self.start_nodes(&spec, &groups)?;
+        let mut socket = Socket::open()?;
+        let wiring = Wiring::of(&spec);
+        let pids: Vec<_> = self.nodes.iter().map(|node| node.pid).collect();
+        socket.batch(&wiring.requests(&pids))?;
+        self.sockets.iter().try_for_each(|node| tell(node, &())).map_err(node_gone())?;
+        // The nodes connect themselves meanwhile.
+        shape_ports(&mut socket, &wiring, &spec)?;
+        not_enforced.extend(self.hear_nodes()?);
+        if rootless {
+            not_enforced.push(
+                "classes of single flows: eBPF programs can be loaded by root only".to_string(),
+            );
+        }
+        let nodes = self.nodes.clone();
+        self.files.write_state(&State { version: 1, rootless, nodes, not_enforced })
+    }
+
+    fn read_spec(&self) -> Result<Spec, LabError> {
+        let path = self.files.topology();
+        let text = std::fs::read_to_string(&path).map_err(LabError::file("read", &path))?;
+        let name = self.files.directory().file_name().unwrap_or_default().to_string_lossy();
+        Ok(Spec::from_topology(name.parse()?, Topology::from_toml(&text)?)?)
+    }
+
+    fn start_nodes(&mut self, spec: &Spec, groups: &[Group]) -> Result<(), LabError> {
+        let kept = node::kept_directories(self.wanted_directories());
+        for at in 0..spec.topology().nodes().len() {
+            let plan = self.plan(spec, at, kept.clone());
+            let (ours, theirs) = UnixStream::pair()
+                .map_err(LabError::file("socketpair", Path::new(plan.name.as_str())))?;
+            let mut ours = Some(ours);
+            let pid = netns::fork_into(NAMESPACES, || {
+                // The connections of others must not outlive their other ends.
+                drop((self.control.take(), self.lock.take(), ours.take()));
+                drop(std::mem::take(&mut self.sockets));
+                node::run(&plan, theirs)
+            })?;
+            let gone = || LabError::Ended { what: format!("process 1 of {}", plan.name) };
+            let identity = Identity::of(pid.as_raw())?.ok_or_else(gone)?;
+            self.nodes.push(Init { pid: identity.pid, start: identity.start });
+            self.sockets.extend(ours);
+            if let Some(group) = groups.get(at) {
+                group.rest()?.join(pid.as_raw())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&self, spec: &Spec, at: usize, kept: Vec<PathBuf>) -> NodePlan {
+        let node = &spec.topology().nodes()[at];
+        NodePlan {
+            name: node.name.clone(),
+            // Every node of a spec has one.
+            address: node.address.unwrap_or(std::net::Ipv4Addr::UNSPECIFIED),
+            network: spec.network(),
+            rate: hardware::node_rate(spec, at),
+            hosts: self.files.hosts(),
+            kept,
+        }
+    }
+
+    /// The lab's own files, this program, and where the user is.
+    fn wanted_directories(&self) -> Vec<PathBuf> {
+        let program = std::env::current_exe().ok().and_then(|p| Some(p.parent()?.to_path_buf()));
+        let here = std::env::current_dir().ok();
+        [Some(self.files.directory().to_path_buf()), program, here].into_iter().flatten().collect()
+    }
+
+    fn hear_nodes(&mut self) -> Result<Vec<String>, LabError> {
+        let mut all_missing = Vec::new();
+        for socket in std::mem::take(&mut self.sockets) {
+            match hear(&socket).map_err(node_gone())? {
+                Told::Complete { missing } => all_missing.extend(missing),
+                Told::Failed { reason } => return Err(LabError::NotMade { reason }),
+            }
+        }
+        Ok(all_missing)
+    }
+
+    fn tell(&self, outcome: &Outcome) {
+        if let Some(control) = &self.control {
+            // If nobody listens any more, the verdict below says so.
+            let _ = tell(control, outcome);
+        }
+    }
+
+    /// True if `up` has taken the lab over.
+    fn wait_for_verdict(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| hear::<()>(control).is_ok())
+    }
+
+    fn stay(&self) -> ! {
+        loop {
+            match waitpid(None, None) {
+                Ok(status) => eprintln!("process 1 of a node has ended: {status:?}"),
+                Err(Errno::ECHILD) => nix::unistd::pause(),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn undo(&self) -> Result<(), LabError> {
+        for node in &self.nodes {
+            let pid = nix::unistd::Pid::from_raw(node.pid);
+            // Children that nobody has waited for.
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = waitpid(pid, None);
+        }
+        labs::remove_leftovers(&self.files)?;
+        remove_empty(labs::runtime_of(self.files.directory()));
+        Ok(())
+    }
+}
+
+impl Outcome {
+    fn failed(error: &LabError) -> Self {
+        Self::Failed { reason: error.chain(), unsupported: unsupported(error) }
+    }
+}
+
+/// What the kernel lacks, if its answer says that.
+fn unsupported(error: &LabError) -> Option<(String, String)> {
+    let named = |feature: &str, needs: &str| Some((feature.to_owned(), needs.to_owned()));
+    match error {
+        LabError::Netlink(NetlinkError::Refused { call, object, errno, .. }) => {
+            match (*call, errno) {
+                (_, Errno::EOPNOTSUPP) | ("RTM_NEWQDISC", Errno::ENOENT) => named(
+                    object,
+                    "a kernel with veth, bridge, sch_htb, sch_tbf and cls_u32, built in or as modules",
+                ),
+                ("RTM_NEWROUTE", Errno::EINVAL | Errno::ENOENT) => {
+                    named("TCP congestion control cubic", "a kernel with CONFIG_TCP_CONG_CUBIC")
+                }
+                _ => None,
+            }
+        }
+        LabError::Syscall(SyscallError { call: "unshare" | "clone", object, errno }) => named(
+            object,
+            &format!(
+                "root, or a kernel that lets ordinary users make user namespaces \
+                 (user.max_user_namespaces, kernel.unprivileged_userns_clone): {}",
+                errno.desc()
+            ),
+        ),
+        _ => None,
+    }
+}
+
+/// A network namespace of its own; true if that took a user namespace.
+fn leave_network() -> Result<bool, LabError> {
+    match netns::leave_network() {
+        Err(error) if error.errno == Errno::EPERM => {
+            netns::become_root_inside()?;
+            netns::leave_network()?;
+            Ok(true)
+        }
+        left => Ok(left.map(|()| false)?),
+    }
+}
+
+/// The groups of the nodes with their limits, or none and the reason.
+fn make_groups(spec: &Spec, not_enforced: &mut Vec<String>) -> Result<Vec<Group>, LabError> {
+    let mut missing = |reason: String| {
+        not_enforced.push(format!("the nodes' shares of the CPU: {reason}"));
+        Ok(Vec::new())
+    };
+    let hierarchies = match Hierarchies::discover() {
+        Err(error @ CgroupError::Unsupported { .. }) => {
+            return missing(LabError::from(error).chain());
+        }
+        found => found?,
+    };
+    let mut groups = Vec::new();
+    for node in spec.topology().nodes() {
+        let group = hierarchies.group(group_path(spec.name(), &node.name))?;
+        match group.rest()?.create() {
+            Err(error) if error.is_denied() => return missing(LabError::from(error).chain()),
+            made => made?,
+        }
+        group.set_cpu(node.cpu)?;
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
+/// The group of a node.
+pub(crate) fn group_path(lab: &Name, node: &Name) -> PathBuf {
+    lab_group_path(lab).join(node.as_str())
+}
+
+/// The group of all nodes of a lab.
+pub(crate) fn lab_group_path(lab: &Name) -> PathBuf {
+    Path::new(keeptime_linux::cgroup::MARK).join(lab.as_str())
+}
+
+fn shape_ports(socket: &mut Socket, wiring: &Wiring, spec: &Spec) -> Result<(), LabError> {
+    for tree in wiring.trees(spec) {
+        let nothing = Observed::empty(tree.place.ifindex);
+        let ops = tc::diff(&tree, &nothing).map_err(tc::TcError::from)?;
+        tc::apply(socket, &tree.place, &ops)?;
+    }
+    Ok(())
+}
+
+fn node_gone() -> impl Fn(std::io::Error) -> LabError {
+    |source| LabError::File { call: "talk", path: "process 1 of a node".into(), source }
+}

@@ -1,0 +1,501 @@
+//! The labs of this machine by name, and what can be done with one.
+
+use crate::error::LabError;
+use crate::exec::Exec;
+use crate::files::{LabFiles, LabsLock, State};
+use crate::hardware;
+use crate::holder::{Outcome, group_path, lab_group_path};
+use crate::node::{NAMESPACES, hear, tell};
+use crate::spec::Spec;
+use crate::status::{LabState, NodeStatus, Status};
+use keeptime_linux::cgroup::{Group, Hierarchies};
+use keeptime_linux::netns::NetworkNamespace;
+use keeptime_linux::process::{self, Bond, Child, Process, Start};
+use keeptime_model::name::Name;
+use keeptime_model::topology::Topology;
+use nix::sched::CloneFlags;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// Where labs of one user are written down, and the program that can hold one.
+#[derive(Debug, Clone)]
+pub struct Labs {
+    runtime: PathBuf,
+    holder: Vec<OsString>,
+}
+
+/// A lab that was made.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    files: LabFiles,
+    spec: Spec,
+}
+
+/// What `down` found and did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The lab's name.
+    pub name: Name,
+    /// False if the holder had ended before.
+    pub was_running: bool,
+    /// Processes that had to be killed one by one.
+    pub stragglers: usize,
+    /// How long it took.
+    pub nanos: keeptime_model::units::Nanos,
+}
+
+impl Labs {
+    /// Those of the calling user: in `/run/keeptime` for root, otherwise in
+    /// `$XDG_RUNTIME_DIR/keeptime` or `/tmp/keeptime-UID`. The running program holds them, by its
+    /// hidden command `lab-holder`.
+    pub fn of_this_user() -> Self {
+        let user = nix::unistd::geteuid();
+        let runtime = match (user.is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
+            (true, _) => PathBuf::from("/run/keeptime"),
+            (false, Some(directory)) => Path::new(&directory).join("keeptime"),
+            (false, None) => PathBuf::from(format!("/tmp/keeptime-{user}")),
+        };
+        // The link itself, so that it works after the program was replaced by a newer one.
+        let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
+        Self { runtime, holder: vec![program.into(), "lab-holder".into()] }
+    }
+
+    /// The same in another directory.
+    #[must_use]
+    pub fn in_directory(mut self, runtime: impl Into<PathBuf>) -> Self {
+        self.runtime = runtime.into();
+        self
+    }
+
+    /// The same with another program and the words that make it call
+    /// [`holder_main`](crate::holder_main).
+    #[must_use]
+    pub fn held_by<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        self.holder = words.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The directory that they are written down in.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+
+    /// Makes a lab, and returns when all of it stands. If it cannot be made, or if the caller is
+    /// killed meanwhile, what was made of it is removed. Takes about 0.2 s for four nodes.
+    ///
+    /// # Errors
+    /// A lab of that name, more CPU than there is, or whatever the machine refuses.
+    pub fn up(&self, spec: &Spec) -> Result<Lab, LabError> {
+        let lock = LabsLock::take(&self.runtime)?;
+        let files = LabFiles::new(&self.directory(), spec.name());
+        if files.directory().exists() || in_use_elsewhere(spec.name()) {
+            return Err(LabError::Exists { name: spec.name().clone() });
+        }
+        let made = self.check_cpu(spec).and_then(|()| {
+            files.create()?;
+            self.start(spec, &files, &lock)
+        });
+        if made.is_err() {
+            // The reason counts, not what may be left: `down` removes that, too.
+            let _ = end_holder(&files).and_then(|_| remove_leftovers(&files));
+            lock.release(&self.runtime);
+        }
+        made.map(|()| Lab { files, spec: spec.clone() })
+    }
+
+    /// The lab of that name.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be read.
+    pub fn open(&self, name: &Name) -> Result<Lab, LabError> {
+        let files = LabFiles::new(&self.directory(), name);
+        let path = files.topology();
+        match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match files.directory().exists() {
+                    true => Err(LabError::Ended { what: format!("lab {name}") }),
+                    false => Err(self.unknown(name)),
+                }
+            }
+            text => {
+                let topology = Topology::from_toml(&text.map_err(LabError::file("read", &path))?)?;
+                Ok(Lab { files, spec: Spec::from_topology(name.clone(), topology)? })
+            }
+        }
+    }
+
+    /// The names of all labs, also of those that have ended and are not yet removed.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Name>, LabError> {
+        let directory = self.directory();
+        let entries = match std::fs::read_dir(&directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(LabError::file("open", &directory))?,
+        };
+        let mut names: Vec<Name> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Removes a lab with all its processes, groups and files, whatever state it is in.
+    ///
+    /// # Errors
+    /// If there is none of that name, or something does not go away.
+    pub fn down(&self, name: &Name) -> Result<Report, LabError> {
+        let start = Instant::now();
+        let files = LabFiles::new(&self.directory(), name);
+        if !files.directory().exists() {
+            return Err(self.unknown(name));
+        }
+        let lock = match LabsLock::take(&self.runtime) {
+            // An `up` that never ends.
+            Err(LabError::Stuck { .. }) => {
+                end_holder(&files)?;
+                LabsLock::take(&self.runtime)?
+            }
+            lock => lock?,
+        };
+        let was_running = end_holder(&files)?;
+        let stragglers = remove_leftovers(&files)?;
+        lock.release(&self.runtime);
+        let nanos = keeptime_model::units::Nanos::new(start.elapsed().as_nanos() as u64);
+        Ok(Report { name: name.clone(), was_running, stragglers, nanos })
+    }
+
+    fn start(&self, spec: &Spec, files: &LabFiles, lock: &LabsLock) -> Result<(), LabError> {
+        write_files(spec, files)?;
+        let pipe = || Path::new("the connection to the holder");
+        let (ours, theirs) = UnixStream::pair().map_err(LabError::file("socketpair", pipe()))?;
+        let log = std::fs::File::create(files.log());
+        let log = log.map_err(LabError::file("create", &files.log()))?;
+        let program = self.holder.first().map_or(OsStr::new(""), OsString::as_os_str);
+        Command::new(program)
+            .args(self.holder.iter().skip(1))
+            .arg(files.directory())
+            .stdin(OwnedFd::from(theirs))
+            .stdout(lock.share()?)
+            .stderr(log)
+            .spawn()
+            .map_err(LabError::file("execute", Path::new(program)))?;
+        ours.set_read_timeout(Some(UP_LIMIT)).map_err(LabError::file("setsockopt", pipe()))?;
+        match hear(&ours) {
+            Ok(Outcome::Ready) => tell(&ours, &()).map_err(LabError::file("write", pipe())),
+            Ok(Outcome::Failed { unsupported: Some((feature, needs)), .. }) => {
+                Err(LabError::Unsupported { feature, needs })
+            }
+            Ok(Outcome::Failed { reason, .. }) => Err(LabError::NotMade { reason }),
+            Err(error) => {
+                let log = std::fs::read_to_string(files.log()).unwrap_or_default();
+                let said = log.trim().lines().last().map_or(String::new(), |l| format!(": {l}"));
+                let reason = match error.kind() {
+                    io::ErrorKind::WouldBlock => format!("not ready after {UP_LIMIT:?}{said}"),
+                    _ => format!("its holder ended{said}"),
+                };
+                Err(LabError::NotMade { reason })
+            }
+        }
+    }
+
+    /// No CPU is given twice, not even to another lab.
+    fn check_cpu(&self, spec: &Spec) -> Result<(), LabError> {
+        let mut elsewhere = 0;
+        for name in self.list()? {
+            if let Ok(lab) = self.open(&name)
+                && lab.files.read_holder().is_some_and(|holder| holder.is_alive())
+            {
+                elsewhere += lab.spec.cpu();
+            }
+        }
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        Ok(spec.check_cpu(processors, elsewhere)?)
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.runtime.join("labs")
+    }
+
+    fn unknown(&self, name: &Name) -> LabError {
+        LabError::Unknown { name: name.clone(), labs: self.list().unwrap_or_default() }
+    }
+}
+
+impl Lab {
+    /// Makes a lab of the calling user: see [`Labs::up`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn up(spec: &Spec) -> Result<Self, LabError> {
+        Labs::of_this_user().up(spec)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Name {
+        self.spec.name()
+    }
+
+    /// Its nodes with addresses, switches, links.
+    pub fn topology(&self) -> &Topology {
+        self.spec.topology()
+    }
+
+    /// The device of the lab's network on every node.
+    pub fn device(&self) -> &'static str {
+        hardware::NODE_DEVICE
+    }
+
+    /// Its directory: what is in there goes with the lab.
+    pub fn directory(&self) -> &Path {
+        self.files.directory()
+    }
+
+    /// A directory of a node's own, seen at the same place on the node and outside.
+    pub fn node_directory(&self, node: &Name) -> PathBuf {
+        self.files.node(node)
+    }
+
+    /// The path of a node's group below the root of every hierarchy; nothing if groups cannot be
+    /// used here.
+    pub fn group_path(&self, node: &Name) -> Option<PathBuf> {
+        self.group(node).map(|group| group.path().to_path_buf())
+    }
+
+    /// A node's group; nothing if groups cannot be used here.
+    pub fn group(&self, node: &Name) -> Option<Group> {
+        let group = Hierarchies::discover().ok()?.group(group_path(self.name(), node)).ok()?;
+        group.exists().then_some(group)
+    }
+
+    /// The network namespace of a node, for sockets of the caller.
+    ///
+    /// # Errors
+    /// If there is no such node, or it has ended.
+    pub fn network(&self, node: &str) -> Result<NetworkNamespace, LabError> {
+        let (_, init, _) = self.running_node(node)?;
+        Ok(NetworkNamespace::of_process(init.identity().pid)?)
+    }
+
+    /// How it is now.
+    pub fn status(&self) -> Status {
+        let state = self.files.read_state();
+        let holder = self.files.read_holder().filter(|holder| holder.is_alive());
+        let nodes: Vec<_> =
+            (0..self.topology().nodes().len()).map(|at| self.node_status(at, &state)).collect();
+        let running = nodes.iter().filter(|node| node.pid.is_some()).count();
+        Status {
+            name: self.name().clone(),
+            state: match (&state, &holder) {
+                (_, None) => LabState::Ended,
+                (None, Some(_)) => LabState::Starting,
+                (Some(_), Some(_)) if running == nodes.len() => LabState::Up,
+                (Some(_), Some(_)) => LabState::Damaged,
+            },
+            holder_pid: holder.map(|holder| holder.pid),
+            rootless: state.as_ref().is_some_and(|state| state.rootless),
+            nodes,
+            not_enforced: state.map(|state| state.not_enforced).unwrap_or_default(),
+        }
+    }
+
+    /// Starts a program on a node, in the node's or the job's groups from its first instruction
+    /// on. It is a child of the caller.
+    ///
+    /// # Errors
+    /// No such node or job, or it has ended, or the program cannot be started there.
+    pub fn spawn(&self, exec: Exec) -> Result<Child, LabError> {
+        self.with_start(exec, |start| Ok(start.spawn()?))
+    }
+
+    /// Starts a daemon on a node: it goes on when the caller ends, and ends with the node.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_daemon(&self, exec: Exec) -> Result<(), LabError> {
+        let child = self.with_start(exec, |mut start| {
+            start.bond = Bond::Daemon;
+            Ok(start.spawn()?)
+        })?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// As [`Self::spawn`], as the whole purpose of the calling process: waits for its end, and passes
+    /// signals on to it.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn exec(&self, exec: Exec) -> Result<ExitStatus, LabError> {
+        if exec.die_with_parent {
+            keeptime_linux::netns::die_with_parent()?;
+        }
+        self.with_start(exec, |start| Ok(process::run_in_foreground(start)?))
+    }
+
+    fn with_start<T>(
+        &self,
+        exec: Exec,
+        run: impl FnOnce(Start<'_>) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        let (at, init, state) = self.running_node(&exec.node)?;
+        let node = &self.topology().nodes()[at];
+        let mut environment = exec.environment;
+        environment.push(("KEEPTIME_LAB".into(), self.name().as_str().into()));
+        environment.push(("KEEPTIME_NODE".into(), node.name.as_str().into()));
+        let user = if state.rootless { CloneFlags::CLONE_NEWUSER } else { CloneFlags::empty() };
+        run(Start {
+            inside: &init,
+            namespaces: NAMESPACES | user,
+            groups: self.groups_to_join(&node.name, exec.job.as_ref())?,
+            words: exec.words.argv(),
+            environment,
+            directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            bond: if exec.die_with_parent { Bond::ChildForLife } else { Bond::Child },
+            stdio: exec.stdio,
+        })
+    }
+
+    fn groups_to_join(
+        &self,
+        node: &Name,
+        job: Option<&Name>,
+    ) -> Result<Vec<std::fs::File>, LabError> {
+        let Some(group) = self.group(node) else { return Ok(Vec::new()) };
+        let group = match job {
+            Some(job) => group.child(job.as_str())?,
+            None => group.rest()?,
+        };
+        match (group.exists(), job) {
+            (false, Some(job)) => {
+                let expected = format!("a job that is assigned to {node}");
+                Err(keeptime_model::Invalid::new("job", job, expected).into())
+            }
+            _ => Ok(group.open_to_join()?),
+        }
+    }
+
+    /// The position of a node that is given by name or address, its process 1, and the state.
+    fn running_node(&self, node: &str) -> Result<(usize, Process, State), LabError> {
+        let nodes = self.topology().nodes();
+        let address: Option<Ipv4Addr> = node.parse().ok();
+        let is_it = |n: &keeptime_model::topology::Node| {
+            n.name.as_str() == node || (address.is_some() && n.address == address)
+        };
+        let at = nodes.iter().position(is_it).ok_or_else(|| LabError::UnknownNode {
+            lab: self.name().clone(),
+            node: node.into(),
+            nodes: nodes.iter().map(|node| node.name.to_string()).collect(),
+        })?;
+        let ended = |what: String| LabError::Ended { what };
+        let state = self.files.read_state();
+        let state = state.ok_or_else(|| ended(format!("lab {}", self.name())))?;
+        let gone = || ended(format!("node {} of lab {}", nodes[at].name, self.name()));
+        let init = state.nodes.get(at).ok_or_else(gone)?.identity().open()?.ok_or_else(gone)?;
+        Ok((at, init, state))
+    }
+
+    fn node_status(&self, at: usize, state: &Option<State>) -> NodeStatus {
+        let node = &self.topology().nodes()[at];
+        let init = state.as_ref().and_then(|state| state.nodes.get(at)).map(|i| i.identity());
+        NodeStatus {
+            name: node.name.clone(),
+            // Every node of a spec has one.
+            address: node.address.unwrap_or(Ipv4Addr::UNSPECIFIED),
+            bits_per_second: hardware::node_rate(&self.spec, at),
+            cpu_ppm: node.cpu,
+            pid: init.filter(|init| init.is_alive()).map(|init| init.pid),
+            cpu_nanos: self.group(&node.name).and_then(|group| group.cpu_usage().ok()),
+        }
+    }
+}
+
+/// The runtime directory of a lab's directory `RUNTIME/labs/NAME`.
+pub(crate) fn runtime_of(lab: &Path) -> &Path {
+    lab.parent().and_then(Path::parent).unwrap_or(Path::new("/"))
+}
+
+/// Removes what stays when all processes have been told to end: waits for them, and removes the
+/// groups and then the files. Returns how many processes had to be killed here.
+pub(crate) fn remove_leftovers(files: &LabFiles) -> Result<usize, LabError> {
+    for init in files.read_state().map(|state| state.nodes).unwrap_or_default() {
+        if let Some(init) = init.identity().open()?
+            && !init.wait(END_LIMIT)?
+        {
+            let what = format!("process 1 of a node ({})", init.identity().pid);
+            return Err(LabError::Stuck { what, seconds: END_LIMIT.as_secs() });
+        }
+    }
+    let name = files.directory().file_name().unwrap_or_default().to_string_lossy();
+    let mut stragglers = 0;
+    if let (Ok(name), Ok(hierarchies)) = (name.parse::<Name>(), Hierarchies::discover()) {
+        let group = hierarchies.group(lab_group_path(&name))?;
+        // An ordinary user cannot have made any.
+        if group.exists() && nix::unistd::geteuid().is_root() {
+            stragglers = group.pids()?.len();
+            group.kill_all()?;
+            group.remove()?;
+        }
+    }
+    files.remove()?;
+    Ok(stragglers)
+}
+
+/// Kills the holder, if it is the very process that wrote itself down, and waits for its end.
+/// False if it had ended before.
+fn end_holder(files: &LabFiles) -> Result<bool, LabError> {
+    let Some(holder) = files.read_holder() else { return Ok(false) };
+    let Some(process) = holder.open()? else { return Ok(false) };
+    process.signal(Signal::SIGKILL)?;
+    if !process.wait(END_LIMIT)? {
+        let what = format!("the lab's holder ({})", holder.pid);
+        return Err(LabError::Stuck { what, seconds: END_LIMIT.as_secs() });
+    }
+    Ok(true)
+}
+
+/// Groups of that name with processes in them: a lab of another runtime directory.
+fn in_use_elsewhere(name: &Name) -> bool {
+    let group = Hierarchies::discover().and_then(|h| h.group(lab_group_path(name)));
+    group.and_then(|group| group.pids()).is_ok_and(|pids| !pids.is_empty())
+}
+
+/// All that the holder reads.
+fn write_files(spec: &Spec, files: &LabFiles) -> Result<(), LabError> {
+    let mut hosts = String::from("127.0.0.1 localhost\n");
+    for node in spec.topology().nodes() {
+        let directory = files.node(&node.name);
+        std::fs::create_dir_all(&directory).map_err(LabError::file("mkdir", &directory))?;
+        if let Some(address) = node.address {
+            // Writing to a string does not fail.
+            let _ = writeln!(hosts, "{address} {}", node.name);
+        }
+    }
+    let write = |path: PathBuf, text: &str| {
+        std::fs::write(&path, text).map_err(LabError::file("write", &path))
+    };
+    write(files.hosts(), &hosts)?;
+    write(files.topology(), &spec.topology().to_toml())
+}
+
+/// The code that a shell would tell of an end: that of the program, or 128 and the signal.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(2)
+}
+
+/// Fifty times what sixteen nodes take on an idle machine.
+const UP_LIMIT: Duration = Duration::from_secs(20);
+/// Killed processes end within milliseconds.
+const END_LIMIT: Duration = Duration::from_secs(10);
