@@ -9,6 +9,7 @@ use keeptime_linux::tc::{Attach, Place, Shaper, TREE_MAJOR, Tree};
 use keeptime_model::name::Name;
 use keeptime_model::topology::LinkDirection;
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use std::net::Ipv4Addr;
 
 /// The device of the cluster's network on every node.
 pub const NODE_DEVICE: &str = "eth0";
@@ -46,6 +47,7 @@ enum Cable {
 pub struct Wiring {
     bridges: Vec<Bridge>,
     cables: Vec<Cable>,
+    front_end: (Ipv4Addr, u8),
 }
 
 impl Wiring {
@@ -78,6 +80,7 @@ impl Wiring {
         Self {
             bridges: (0..topology.switches().len()).map(bridge).collect(),
             cables: topology.links().iter().enumerate().filter_map(cable).collect(),
+            front_end: (spec.front_end(), spec.network().prefix),
         }
     }
 
@@ -97,6 +100,12 @@ impl Wiring {
         }
         for port in self.ports() {
             requests.extend([link::plug(port.ifindex, port.bridge), link::set_up(port.ifindex)]);
+        }
+        // The front end is the machine that the topmost switch stands in: no link lies between.
+        if let Some(bridge) = self.bridges.last() {
+            let (address, prefix) = self.front_end;
+            requests.push(link::add_address(bridge.ifindex, address, prefix));
+            requests.push(link::set_up(link::LOOPBACK));
         }
         requests
     }

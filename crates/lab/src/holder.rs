@@ -316,3 +316,23 @@ fn shape_ports(socket: &mut Socket, wiring: &Wiring, spec: &Spec) -> Result<(), 
 fn node_gone() -> impl Fn(std::io::Error) -> LabError {
     |source| LabError::File { call: "talk", path: "process 1 of a node".into(), source }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_told_with_what_it_needs() {
+        let netlink = |call, errno| {
+            let object = "tbf queueing discipline".to_owned();
+            LabError::from(NetlinkError::Refused { call, object, errno, detail: None })
+        };
+        let (feature, needs) = unsupported(&netlink("RTM_NEWQDISC", Errno::ENOENT)).unwrap();
+        assert!(feature.contains("tbf") && needs.contains("sch_tbf"), "{feature}: {needs}");
+        assert_eq!(unsupported(&netlink("RTM_NEWQDISC", Errno::EPERM)), None);
+        let object = "CLONE_NEWUSER".to_owned();
+        let refused = SyscallError { call: "unshare", object, errno: Errno::EPERM };
+        let (_, needs) = unsupported(&refused.into()).unwrap();
+        assert!(needs.contains("user.max_user_namespaces"), "{needs}");
+    }
+}

@@ -41,6 +41,9 @@ pub struct Lab {
     spec: Spec,
 }
 
+/// Where launchers start, in place of a node's name.
+pub const FRONT_END: &str = "front-end";
+
 /// What `down` found and did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -345,11 +348,39 @@ impl Lab {
         self.with_start(exec, |start| Ok(process::run_in_foreground(start)?))
     }
 
+    /// The front end: the switches' network, and for the rest the machine itself. Launchers of
+    /// parallel programs start there: a node cannot see into another.
+    fn with_front_end<T>(
+        &self,
+        exec: Exec,
+        run: impl FnOnce(Start<'_>) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        let ended = || LabError::Ended { what: format!("lab {}", self.name()) };
+        let state = self.files.read_state().ok_or_else(ended)?;
+        let holder = self.files.read_holder().ok_or_else(ended)?.open()?.ok_or_else(ended)?;
+        let user = if state.rootless { CloneFlags::CLONE_NEWUSER } else { CloneFlags::empty() };
+        let mut environment = exec.environment;
+        environment.push(("KEEPTIME_LAB".into(), self.name().as_str().into()));
+        run(Start {
+            inside: &holder,
+            namespaces: CloneFlags::CLONE_NEWNET | user,
+            groups: Vec::new(),
+            words: exec.words.argv(),
+            environment,
+            directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            bond: if exec.die_with_parent { Bond::ChildForLife } else { Bond::Child },
+            stdio: exec.stdio,
+        })
+    }
+
     fn with_start<T>(
         &self,
         exec: Exec,
         run: impl FnOnce(Start<'_>) -> Result<T, LabError>,
     ) -> Result<T, LabError> {
+        if exec.node == FRONT_END {
+            return self.with_front_end(exec, run);
+        }
         let (at, init, state) = self.running_node(&exec.node)?;
         let node = &self.topology().nodes()[at];
         let mut environment = exec.environment;

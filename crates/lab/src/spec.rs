@@ -101,6 +101,18 @@ impl Spec {
         network(&self.topology).unwrap_or(DEFAULT_NETWORK)
     }
 
+    /// The address of the front end, from which programs on the nodes are started: the last of the
+    /// network that no node has.
+    pub fn front_end(&self) -> Ipv4Addr {
+        let network = self.network();
+        let last = u32::from(network.address)
+            | u32::MAX.checked_shr(u32::from(network.prefix)).unwrap_or(0);
+        let taken = |a: &Ipv4Addr| self.topology.nodes().iter().any(|n| n.address == Some(*a));
+        // A network that is full of nodes leaves nothing but its first address.
+        let mut free = (1..=NODES_MAX + 1).map(|back| Ipv4Addr::from(last.saturating_sub(back)));
+        free.find(|address| !taken(address)).unwrap_or(network.address)
+    }
+
     /// CPU of all nodes together.
     pub fn cpu(&self) -> u64 {
         self.topology.nodes().iter().map(|node| u64::from(node.cpu.get())).sum()

@@ -8,7 +8,14 @@ use common::{HAND, World, wait_for};
 use keeptime_lab::isolation::{Work, measure};
 use keeptime_lab::{Exec, Lab, Words};
 use keeptime_model::units::Nanos;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
+
+/// One at a time: each wants what the machine has.
+fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 fn work(steps: &str) -> Work {
     let words = |steps: &str| Words::Argv([HAND, "compute", steps].map(Into::into).to_vec());
@@ -28,6 +35,7 @@ fn calibrate(lab: &Lab) -> String {
 // A bound far above what is measured (below 2 %), since the machine may be busy.
 #[test]
 fn four_nodes_on_two_cpus_do_not_slow_each_other() {
+    let _machine = alone();
     let Some(world) = World::new() else { return };
     let lab = world.up(4, 40);
     let steps = calibrate(&lab);
@@ -40,6 +48,7 @@ fn four_nodes_on_two_cpus_do_not_slow_each_other() {
 
 #[test]
 fn a_node_has_its_share_and_no_more() {
+    let _machine = alone();
     let Some(world) = World::new() else { return };
     let lab = world.up(2, 30);
     let used = || lab.status().nodes[1].cpu_nanos.unwrap().get() as f64 * 1e-9;
@@ -59,6 +68,7 @@ fn a_node_has_its_share_and_no_more() {
 #[test]
 #[ignore = "an experiment of some minutes"]
 fn periods_compared() {
+    let _machine = alone();
     let Some(world) = World::new() else { return };
     let lab = world.up(4, 40);
     let steps = calibrate(&lab);
