@@ -1,7 +1,6 @@
 #include "common/hypercube.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "common/failure.hpp"
@@ -10,12 +9,21 @@ namespace workload {
 
 namespace {
 
-std::size_t chunk_bytes = std::getenv("CHUNK") ? std::atol(std::getenv("CHUNK")) : 256 << 10;
+// A little below the limit (64 KiB in Open MPI over TCP) up to which a message is sent without asking the
+// receiver first: asking needs both ends to look at the same time, and polite ranks look seldom.
+// Measured with render, 4 ranks, a link of 400 Mbit/s for all, polite, milliseconds per frame, best of 3,
+// Open MPI and MPICH: 32 kB 182, 194; 60 kB 176, 190; 250 kB 196, 188; 1 MB 183, 188; whole 192, 196.
+constexpr std::size_t least_chunk_bytes = 60'000;
+
+// Bounds the requests of one exchange; MPI_Testall looks at each.
+constexpr std::size_t most_chunks = 256;
+
 constexpr int tag = 1;
 
-// Calls `post(first byte, bytes)` for each chunk of a message.
+// Calls `post(first byte, bytes)` for each chunk of a message; both ends cut alike.
 template <class Post>
 void in_chunks(std::size_t bytes, Post post) {
+    const std::size_t chunk_bytes = std::max(least_chunk_bytes, bytes / most_chunks + 1);
     for (std::size_t begin = 0; begin < bytes; begin += chunk_bytes) {
         post(begin, static_cast<int>(std::min(chunk_bytes, bytes - begin)));
     }

@@ -1,0 +1,241 @@
+#!/usr/bin/env bash
+# Tests of the MPI programs: pictures against references on 1, 2 and 4 ranks, the surface against what
+# every closed surface obeys, told times, and bad input.
+#
+# usage: tests/run.sh BUILD_FOLDER MPICXX [LAUNCHER]     (make check calls it)
+# UPDATE=1 takes the pictures of 1 rank as new references: look at them before you commit them.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$1 mpicxx=$2 launcher=${3:-}
+volume=../data/mni152-t1.nii.gz
+reference=tests/reference
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+
+# --- helpers ----------------------------------------------------------------------------------------
+
+# Bounds every run: a deadlock is a failure, not a day.
+mpi() { # RANKS PROGRAM ARGUMENTS...
+    local ranks=$1 program=$2
+    shift 2
+    timeout -k 5 120 "${launch[@]}" -n "$ranks" "$build/$program" "$@"
+}
+
+choose_launcher() {
+    if "$mpicxx" --showme:version >/dev/null 2>&1; then
+        launch=("${launcher:-$(command -v mpirun.openmpi || echo mpirun)}" --oversubscribe --allow-run-as-root
+            -mca mpi_yield_when_idle 1)
+    else
+        launch=("${launcher:-$(command -v mpiexec.hydra || echo mpiexec)}")
+    fi
+}
+
+test_that() { # WHAT COMMAND...
+    local what=$1
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "failed: $what"
+        tail -n 15 "$work/log" | sed 's/^/    /'
+    fi
+}
+
+picture_matches() { # REFERENCE RANKS PROGRAM ARGUMENTS...
+    local name=$1 ranks=$2
+    shift 2
+    rm -f "$work/picture.png"
+    mpi "$ranks" "$@" --frames 1 --warmup 0 --out "$work/picture.png" || return 1
+    if [ -n "${UPDATE:-}" ] && [ "$ranks" = 1 ]; then
+        cp "$work/picture.png" "$reference/$name.png"
+    fi
+    "$build/pngdiff" "$reference/$name.png" "$work/picture.png"
+}
+
+differ() { ! "$build/pngdiff" "$1" "$2"; }
+
+# The exit code and one line on stderr; launchers may add lines of their own.
+refuses() { # EXIT_CODE LINE COMMAND...
+    local code=$1 line=$2 got
+    shift 2
+    "$@" >"$work/out" 2>"$work/err"
+    got=$?
+    echo "exit code $got, stderr:"
+    cat "$work/err"
+    [ "$got" = "$code" ] && [ "$(grep -cF -- "$line" "$work/err")" = 1 ] && ! grep -q seconds_per_frame "$work/out"
+}
+
+said() { # FILE KEY: the value of a line `KEY VALUE`
+    awk -v key="$2" '$1 == key { print $2 }' "$1"
+}
+
+says() { # FILE KEY VALUE
+    echo "$2: $(said "$1" "$2"), expected $3"
+    [ -n "$3" ] && [ "$(said "$1" "$2")" = "$3" ]
+}
+
+at_most() { # FILE KEY VALUE
+    echo "$2: $(said "$1" "$2"), expected at most $3"
+    [ -n "$(said "$1" "$2")" ] && [ "$(said "$1" "$2")" -le "$3" ]
+}
+
+# A little-endian NIfTI file of 40 x 40 x 40 bytes that look random, to meet all 256 cases of marching
+# cubes: compressed data taken as voxels. Fields are named in common/volume.cpp.
+noise_volume() {
+    printf '\134\001\0\0' && head -c 36 /dev/zero
+    printf '\3\0\50\0\50\0\50\0\1\0\1\0\1\0\1\0' && head -c 14 /dev/zero
+    printf '\2\0\10\0' && head -c 34 /dev/zero
+    printf '\0\0\260\103' && head -c 232 /dev/zero
+    printf 'n+1\0\0\0\0\0'
+    tail -c +1000 "$volume" | head -c 64000
+}
+
+# --- pictures ---------------------------------------------------------------------------------------
+
+test_pictures() {
+    local ranks
+    for ranks in 1 2 4; do
+        test_that "raycast on $ranks" picture_matches raycast "$ranks" raycast --volume "$volume" --size 256
+        test_that "raycast with interleave 2 on $ranks" \
+            picture_matches raycast-interleave-2 "$ranks" raycast --volume "$volume" --size 256 --interleave 2
+        test_that "render on $ranks" picture_matches render "$ranks" render --surface "$work/1.ply" --size 256
+    done
+    test_that "raycast with busy waiting" \
+        picture_matches raycast 2 raycast --volume "$volume" --size 256 --wait poll
+    test_that "an odd size on 4" mpi 4 raycast --volume "$volume" --size 251 --interleave 3 --frames 1
+    # The camera turns: another frame is another picture, and the comparison sees it.
+    mpi 1 raycast --volume "$volume" --size 256 --frames 2 --warmup 0 --out "$work/turned.png" >/dev/null
+    test_that "frame 1 is not frame 0" differ "$reference/raycast.png" "$work/turned.png"
+    test_that "interleave is seen" differ "$reference/raycast.png" "$reference/raycast-interleave-2.png"
+}
+
+# --- surfaces ---------------------------------------------------------------------------------------
+
+extract() { # NAME RANKS ARGUMENTS...
+    local name=$1 ranks=$2
+    shift 2
+    mpi "$ranks" isosurface --frames 1 --warmup 0 --out "$work/$name.ply" "$@" &&
+        "$build/plycheck" "$work/$name.ply" >"$work/$name.facts" && cat "$work/$name.facts"
+}
+
+test_surfaces() {
+    local name
+    test_that "isosurface on 1" extract 1 1 --volume "$volume"
+    test_that "isosurface on 2" extract 2 2 --volume "$volume"
+    test_that "isosurface on 4" extract 4 4 --volume "$volume"
+    test_that "the surface is closed on 1" says "$work/1.facts" open_edges 0
+    test_that "no vertex is doubled on 1" says "$work/1.facts" vertices "$(said "$work/1.facts" places)"
+    # 1 % is more than thin folds have (0.3 %), where a gradient over two voxels sees the other side.
+    test_that "normals point outwards" at_most "$work/1.facts" inward_normals 2770
+    for name in 2 4; do
+        test_that "as many triangles on $name" says "$work/$name.facts" triangles "$(said "$work/1.facts" triangles)"
+        test_that "vertices at the same places on $name" says "$work/$name.facts" places "$(said "$work/1.facts" places)"
+        test_that "slabs fit together on $name" says "$work/$name.facts" open_seams 0
+        test_that "as large on $name" says "$work/$name.facts" volume_ml "$(said "$work/1.facts" volume_ml)"
+    done
+    test_that "triangles are seen from the outside" \
+        awk '$1 == "volume_ml" { exit !($2 > 1000 && $2 < 2000) }' "$work/1.facts"
+    noise_volume >"$work/noise.nii"
+    test_that "isosurface of noise" extract noise 1 --volume "$work/noise.nii" --smooth 0 --level 127.3
+    test_that "the surface of noise is closed" says "$work/noise.facts" open_edges 0
+}
+
+# --- told times -------------------------------------------------------------------------------------
+
+# Lines in order, one a frame, and the mean of the frames without the warm-up.
+times_are_told() {
+    mpi 2 "$@" --frames 3 --warmup 2 | tee "$work/times"
+    awk '
+        NF == 2 && $1 == "seconds_per_frame" { mean = $2; next }
+        !/^(warmup|frame) [0-9]+ [0-9]+\.[0-9]+$/ { if ($1 != "vertices" && $1 != "triangles") exit 1; next }
+        mean != "" { exit 1 }
+        { if ($2 != count[$1]++) exit 1 }
+        $1 == "frame" { sum += $3 }
+        END { off = mean - sum / 3
+              exit !(count["warmup"] == 2 && count["frame"] == 3 && mean > 0 && off < 2e-6 && off > -2e-6) }
+    ' "$work/times"
+}
+
+test_times() {
+    test_that "raycast tells times" times_are_told raycast --volume "$volume" --size 64
+    test_that "render tells times" times_are_told render --surface "$work/1.ply" --size 64
+    test_that "isosurface tells times" times_are_told isosurface --volume "$volume"
+}
+
+# --- bad input --------------------------------------------------------------------------------------
+
+test_usage() {
+    local one="$build/raycast"
+    test_that "help" bash -c "'$one' --help | grep -q -- '--interleave .*rays'"
+    test_that "help on 2 comes once" bash -c "[ \$($(printf '%q ' "${launch[@]}") -n 2 '$one' --help | grep -c Examples) = 1 ]"
+    test_that "unknown option" refuses 64 "--sice: no such option; known are --volume" "$one" --sice 3
+    test_that "size of letters" refuses 64 "--size 12x: not accepted; give a whole number from 16 to 4096" "$one" --size 12x
+    test_that "size too small" refuses 64 "--size 15: not accepted" "$one" --volume "$volume" --size=15
+    test_that "size too large" refuses 64 "--size 4097: not accepted" "$one" --volume "$volume" --size 4097
+    test_that "value missing" refuses 64 "--size: value missing; give a whole number" "$one" --size
+    test_that "no volume named" refuses 64 "--volume is missing" "$one"
+    test_that "unknown fault" refuses 64 "--fault fire: not accepted; give none or crash or hang" "$one" --fault fire
+    test_that "level of nothing" refuses 64 "--level nan: not accepted" "$build/isosurface" --level nan
+    test_that "usage error on 2 is told once" refuses 64 "--size 1: not accepted" mpi 2 raycast --size 1
+    test_that "three ranks" refuses 64 "3 ranks: not accepted; start it on a power of two" mpi 3 raycast --volume "$volume"
+}
+
+test_bad_files() {
+    gunzip -c "$volume" >"$work/whole.nii"
+    head -c 100000 "$work/whole.nii" >"$work/short.nii"
+    head -c 100000 "$volume" >"$work/short.nii.gz"
+    { head -c 400000 "$volume" && printf XXXX && tail -c +400005 "$volume"; } >"$work/damaged.nii.gz"
+    { head -c 40 "$work/whole.nii" && printf '\3\0\377\177' && tail -c +45 "$work/whole.nii"; } >"$work/huge.nii"
+    { head -c 70 "$work/whole.nii" && printf '\200\0' && tail -c +73 "$work/whole.nii"; } >"$work/colours.nii"
+    head -c 352 /dev/zero >"$work/zeros.nii"
+    local name
+    for name in short.nii:"bytes too early" short.nii.gz:"damaged or cut off" damaged.nii.gz:"damaged or cut off" \
+        huge.nii:"not a volume of 2 to 2048" colours.nii:"NIfTI type 128" zeros.nii:"not a little-endian NIfTI-1" \
+        missing.nii:"cannot be opened (No such file"; do
+        test_that "volume ${name%%:*}" refuses 2 "${name#*:}" "$build/raycast" --volume "$work/${name%%:*}"
+    done
+    test_that "bad volume on 2 is told once" refuses 2 "bytes too early" mpi 2 isosurface --volume "$work/short.nii"
+
+    head -c 50000 "$work/1.ply" >"$work/short.ply"
+    { head -c -4 "$work/1.ply" && printf '\377\377\377\177'; } >"$work/damaged.ply"
+    test_that "short surface" refuses 2 "cut off" "$build/render" --surface "$work/short.ply"
+    test_that "damaged surface" refuses 2 "a face is not a triangle" "$build/render" --surface "$work/damaged.ply"
+    test_that "surface that is none" refuses 2 "not a binary little-endian PLY" "$build/render" --surface "$volume"
+    test_that "picture into nowhere" failing_output
+}
+
+failing_output() {
+    "$build/raycast" --volume "$volume" --size 16 --frames 1 --out "$work/no/where.png" 2>"$work/err"
+    [ $? = 2 ] && grep -F "where.png: cannot be written (No such file" "$work/err"
+}
+
+# --- faults -----------------------------------------------------------------------------------------
+
+# Frames before the fault are told, none after it, and no result.
+breaks_after_frame_1() { # CODE COMMAND...
+    local code got
+    read -ra code <<<"$1"
+    shift
+    "$@" --fault-frame 2 --frames 5 --warmup 0 --volume "$volume" --size 32 >"$work/times" 2>&1
+    got=$?
+    cat "$work/times"
+    echo "exit code $got"
+    test "$got" "${code[@]}" && grep -q '^frame 1 ' "$work/times" && ! grep -qE '^(frame 2|seconds_per_frame) ' "$work/times"
+}
+
+test_faults() {
+    test_that "crash" breaks_after_frame_1 "-ne 0" mpi 2 raycast --fault crash
+    test_that "hang" breaks_after_frame_1 "-eq 124" timeout -k 2 4 "$build/raycast" --fault hang
+}
+
+choose_launcher
+test_surfaces
+test_pictures
+test_times
+test_usage
+test_bad_files
+test_faults
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
