@@ -23,9 +23,10 @@ pub const MARK: &str = "keeptime";
 const REST: &str = "_rest";
 
 /// How long a period of CPU bandwidth is where nothing else is asked. Measured on two CPUs, four
-/// groups of 40 %, a fixed computation in one of them while the others idle or compute: 5 ms costs
-/// 8 % when the others compute, since a period is then close to the tick (4 ms); 10 and 20 ms cost
-/// less than what can be measured.
+/// nodes of 40 %, a fixed computation on one of them while the others idle or compute: 5 ms costs
+/// 3 to 9 % when the others compute, since a period is then close to the tick (4 ms); 10, 20 and
+/// 50 ms cost nothing that can be measured (-1.2 to -1.5 %), and the shortest is the smoothest.
+/// `cargo test -p keeptime-lab --test isolation -- --ignored --nocapture` measures it again.
 pub const CPU_PERIOD: Nanos = Nanos::from_millis(10);
 
 /// Why control groups could not be used.
