@@ -58,8 +58,11 @@ void run_frames(const FrameOptions& options, Hypercube& cube, const std::functio
     }
     double sum = 0;
     for (int frame = 0; frame < options.frames; ++frame) {
-        break_down(options, cube, frame);
-        const double seconds = timed_frame(cube, [&] { draw(frame); });
+        // After the ranks have started together: rank 0 has told all frames before.
+        const double seconds = timed_frame(cube, [&] {
+            break_down(options, cube, frame);
+            draw(frame);
+        });
         sum += seconds;
         if (tells) {
             tell("frame", frame, seconds);

@@ -5,6 +5,7 @@
 //   volume_ml         by the divergence theorem: positive if triangles are seen counter-clockwise from
 //                     the outside
 //   inward_normals    vertices whose normal points away from the normals of their triangles
+//   torn_normals      vertices whose normal is not that of the first vertex at the same place
 
 #include <cstdio>
 #include <map>
@@ -85,15 +86,27 @@ std::size_t inward_normals(const Surface& surface) {
     return inward;
 }
 
+std::size_t torn_normals(const Surface& surface, const Places& places) {
+    std::vector<const Vec3*> firsts(surface.vertices.size(), nullptr);
+    std::size_t torn = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const Vec3& normal = surface.vertices[i].normal;
+        const Vec3*& first = firsts[places[i]];
+        first = first ? first : &normal;
+        torn += length(normal - *first) > 0;
+    }
+    return torn;
+}
+
 void tell(const std::string& path) {
     const Surface surface = read_ply(path);
     std::size_t different = 0;
     const Places places = places_of(surface, &different);
     std::printf("vertices %zu\nplaces %zu\ntriangles %zu\nopen_edges %zu\nopen_seams %zu\nvolume_ml %.3f\n"
-                "inward_normals %zu\n",
+                "inward_normals %zu\ntorn_normals %zu\n",
                 surface.vertices.size(), different, surface.triangles.size(),
                 open_edges(surface, own_places(surface)), open_edges(surface, places), volume_ml(surface),
-                inward_normals(surface));
+                inward_normals(surface), torn_normals(surface, places));
 }
 
 }  // namespace

@@ -133,6 +133,7 @@ test_surfaces() {
         test_that "as many triangles on $name" says "$work/$name.facts" triangles "$(said "$work/1.facts" triangles)"
         test_that "vertices at the same places on $name" says "$work/$name.facts" places "$(said "$work/1.facts" places)"
         test_that "slabs fit together on $name" says "$work/$name.facts" open_seams 0
+        test_that "normals agree where slabs meet on $name" says "$work/$name.facts" torn_normals 0
         test_that "as large on $name" says "$work/$name.facts" volume_ml "$(said "$work/1.facts" volume_ml)"
     done
     test_that "triangles are seen from the outside" \
@@ -214,15 +215,15 @@ failing_output() {
 # --- faults -----------------------------------------------------------------------------------------
 
 # Frames before the fault are told, none after it, and no result.
-breaks_after_frame_1() { # CODE COMMAND...
-    local code got
-    read -ra code <<<"$1"
+breaks_after_frame_1() { # CONDITION_ON_EXIT_CODE COMMAND...
+    local condition got
+    read -ra condition <<<"$1"
     shift
     "$@" --fault-frame 2 --frames 5 --warmup 0 --volume "$volume" --size 32 >"$work/times" 2>&1
     got=$?
     cat "$work/times"
     echo "exit code $got"
-    test "$got" "${code[@]}" && grep -q '^frame 1 ' "$work/times" && ! grep -qE '^(frame 2|seconds_per_frame) ' "$work/times"
+    test "$got" "${condition[@]}" && grep -q '^frame 1 ' "$work/times" && ! grep -qE '^(frame 2|seconds_per_frame) ' "$work/times"
 }
 
 test_faults() {

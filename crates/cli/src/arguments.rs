@@ -1,5 +1,8 @@
 //! The command line: nouns, then verbs. Help texts are the first documentation that people read.
 
+// What has no comment has no help text of its own: it is made of parts that have.
+#![allow(missing_docs)]
+
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Parameters;
@@ -55,7 +58,7 @@ pub enum Command {
     LabHolder {
         /// As `lab up` gives them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<String>,
+        words: Vec<std::ffi::OsString>,
     },
 }
 
@@ -149,12 +152,6 @@ pub enum AgentCommand {
     Status {
         /// Its socket
         socket: PathBuf,
-        /// Print JSON instead of a table
-        #[arg(long)]
-        json: bool,
-    },
-    /// Tell what this machine can enforce, and how that was found out
-    Probe {
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,

@@ -3,7 +3,7 @@
 
 use crate::cluster::Cluster;
 use crate::hold::{Hold, Need};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use keeptime_launch::mpi::{Launch, Mpi};
 use keeptime_launch::process::{Progress, RunError, run};
 use keeptime_launch::told_time::told_time;
@@ -14,6 +14,7 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 /// Rate named for what a job says beside its pattern (start-up, barriers); it shares the node's
@@ -91,6 +92,32 @@ pub fn needs(cluster: &Cluster, run: &Run<'_>) -> Result<BTreeMap<NodeIndex, Nee
     Ok(needs)
 }
 
+/// Takes what `run` needs as a job of its own, runs it and gives everything back. `purpose` begins
+/// the job's name.
+///
+/// # Errors
+/// As [`Hold::take`] and [`execute`].
+pub fn reserve_and_run(
+    cluster: &Cluster,
+    mpi: &Mpi,
+    run: &Run<'_>,
+    purpose: &str,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Ran> {
+    let hold = Hold::take(cluster, &job_name(purpose)?, &needs(cluster, run)?)?;
+    execute(cluster, mpi, run, &hold, stopped, &mut |_| {})
+}
+
+/// A job name that no other command on this machine uses now.
+///
+/// # Errors
+/// If `purpose` is not the beginning of a name.
+pub fn job_name(purpose: &str) -> Result<Name> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("{purpose}-{}-{number}", std::process::id()).parse()?)
+}
+
 /// Runs under `hold`, bounded by the application's time limit. `on_line` sees its output.
 ///
 /// # Errors
@@ -108,10 +135,9 @@ pub fn execute(
     let hosts = run_spec.nodes.iter().map(|node| Ok(cluster.address(*node)?.to_string()));
     let hosts: Vec<_> = hosts.collect::<Result<_>>()?;
     let remote = cluster.remote_launcher(hold.job())?;
-    let launch = Launch { hosts: &hosts, remote: remote.path(), device: cluster.device() };
+    let launch = Launch { hosts: &hosts, remote: remote.path(), network: cluster.launch_network() };
     let line = mpi.command_line(&launch, &command);
-    let head = run_spec.nodes.first().context("a run needs at least one node")?;
-    let line = cluster.exec_line(*head, Some(hold.job()), &line);
+    let line = cluster.front_end_line(&line)?;
     let ended = || stopped() || hold.lost().is_some();
     let mut watch = |text: &str| {
         on_line(text);

@@ -74,7 +74,10 @@ pub fn save(path: &Path, text: &[u8]) -> Result<()> {
 }
 
 /// Refuses a profile that was measured under other conditions, with the differences.
-pub fn check_conditions(profile: &Profile, here: &keeptime_model::profile::Conditions) -> Result<()> {
+pub fn check_conditions(
+    profile: &Profile,
+    here: &keeptime_model::profile::Conditions,
+) -> Result<()> {
     let differences = profile.conditions.differences(here);
     if differences.is_empty() {
         return Ok(());
@@ -98,7 +101,10 @@ mod tests {
         let path = directory.path().join("a/b.json");
         save_json(&path, &[1, 2]).unwrap();
         save_json(&path, &[3]).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap().split_whitespace().collect::<String>(), "[3]");
+        assert_eq!(
+            fs::read_to_string(&path).unwrap().split_whitespace().collect::<String>(),
+            "[3]"
+        );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
@@ -108,6 +114,8 @@ mod tests {
         let path = directory.path().join("p.json");
         assert!(format!("{:#}", load_profile(&path).unwrap_err()).contains("keeptime profile"));
         fs::write(&path, "{\"version\": 1").unwrap();
-        assert!(format!("{:#}", load_profile(&path).unwrap_err()).contains("p.json is not a profile"));
+        assert!(
+            format!("{:#}", load_profile(&path).unwrap_err()).contains("p.json is not a profile")
+        );
     }
 }

@@ -97,7 +97,13 @@ impl Hold {
         let nodes: Vec<_> = self.clients.iter().map(|(node, _)| *node).collect();
         let mut links: Vec<_> = nodes
             .into_iter()
-            .map(|node| Ok((cluster.topology().node(node).name.clone(), cluster.socket(node), cluster.client(node)?)))
+            .map(|node| {
+                Ok((
+                    cluster.topology().node(node).name.clone(),
+                    cluster.socket(node),
+                    cluster.client(node)?,
+                ))
+            })
             .collect::<Result<_, ClientError>>()?;
         let (stop, stopped) = channel::<()>();
         let (job, lost) = (self.job.clone(), Arc::clone(&self.lost));

@@ -1,3 +1,27 @@
-//! placeholder
+//! The commands of Keeptime, and the coordinator of a run: asks the agents what is free, plans, holds
+//! what a job needs, runs it and tells what came of it.
+//!
+//! * [`arguments`], [`commands`]: the command line;
+//! * [`cluster`], [`hold`], [`execute`]: a lab, a job's resources, one run;
+//! * [`profiler`]: all runs that an application's curves need;
+//! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
+//! * [`load`], [`traffic`]: traffic that loads links and is measured.
+#![forbid(unsafe_code)]
+
+pub mod agents;
+pub mod arguments;
 pub mod chart;
+pub mod cluster;
+pub mod commands;
+pub mod demo;
+pub mod execute;
+pub mod files;
+pub mod hold;
+pub mod interrupt;
+pub mod load;
+pub mod machine;
+pub mod profiler;
+pub mod record;
+pub mod report;
+pub mod story;
 pub mod traffic;

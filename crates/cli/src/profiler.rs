@@ -4,19 +4,17 @@
 //! made again, so an interrupted profile goes on where it was.
 
 use crate::cluster::Cluster;
-use crate::execute::{Run, execute, needs};
+use crate::execute::{Run, reserve_and_run};
 use crate::files;
-use crate::hold::Hold;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::application::{Application, Parameters};
-use keeptime_model::name::Name;
-use keeptime_model::profile::Profile;
+use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::BitsPerSecond;
 use keeptime_planner::refine::{self, Grid};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// What is to be measured.
@@ -24,14 +22,16 @@ use std::path::Path;
 pub struct Order {
     /// Combinations of parameters and numbers of nodes: one curve each.
     pub curves: Vec<(Parameters, u32)>,
-    /// Bandwidths that a point may have, and how often each is measured.
+    /// Bandwidths that a point may have.
     pub grid: Grid,
+    /// How often each point that a curve needs is measured.
+    pub samples: u32,
     /// Measure every point of the grid instead of as few as the curves need.
     pub full: bool,
 }
 
 /// How many runs it took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
     /// Runs in the profile.
     pub runs: usize,
@@ -50,20 +50,18 @@ pub fn measure(
     path: &Path,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Effort> {
-    let full_grid = order.curves.len() * order.grid.bandwidths().len() * order.grid.samples();
+    let full_grid = order.curves.len() * order.grid.bandwidths().len() * order.samples as usize;
     let bar = progress_bar(full_grid, profile.run_count());
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
         while let Some(bandwidth) = next_run(order, profile, parameters, *nodes) {
             anyhow::ensure!(!stopped(), "interrupted; the same command goes on from here");
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let indices: Vec<_> = (0..*nodes).map(NodeIndex).collect();
-            let run =
-                Run { application, parameters, nodes: &indices, rate: (*nodes > 1).then_some(bandwidth) };
-            let job: Name = format!("profile-{}", std::process::id()).parse()?;
-            let hold = Hold::take(cluster, &job, &needs(cluster, &run)?)?;
-            let ran = execute(cluster, mpi, &run, &hold, stopped, &mut |_| {})
-                .with_context(|| format!("while measuring {}", describe(parameters, *nodes, bandwidth)))?;
-            drop(hold);
+            let run = Run { application, parameters, nodes: &indices, rate: Some(bandwidth) };
+            let ran =
+                reserve_and_run(cluster, mpi, &run, "profile", stopped).with_context(|| {
+                    format!("while measuring {}", describe(parameters, *nodes, bandwidth))
+                })?;
             profile.record(parameters, *nodes, bandwidth, ran.time);
             files::save_json(path, profile)?;
             bar.inc(1);
@@ -75,27 +73,32 @@ pub fn measure(
 }
 
 /// The bandwidth of the next run of a curve. A single node has no flows: one point is its curve.
-fn next_run(order: &Order, profile: &Profile, parameters: &Parameters, nodes: u32) -> Option<BitsPerSecond> {
-    let curve = profile.curve(parameters, nodes);
+fn next_run(
+    order: &Order,
+    profile: &Profile,
+    parameters: &Parameters,
+    nodes: u32,
+) -> Option<BitsPerSecond> {
+    let unknown = Curve { parameters: parameters.clone(), nodes, points: Vec::new() };
+    let curve = profile.curve(parameters, nodes).unwrap_or(&unknown);
+    let wanted = order.samples as usize;
     match (order.full, nodes) {
         (_, 1) => {
             let top = *order.grid.bandwidths().last()?;
-            let done = curve.map_or(0, |c| c.points.iter().map(|p| p.samples_nanos.len()).sum());
-            (done < order.grid.samples()).then_some(top)
+            let done: usize = curve.points.iter().map(|p| p.samples_nanos.len()).sum();
+            (done < wanted).then_some(top)
         }
         (true, _) => {
             let done = |bandwidth: &BitsPerSecond| {
-                let points = curve.into_iter().flat_map(|c| &c.points);
-                points
-                    .filter(|p| p.bandwidth_bits_per_second == *bandwidth)
-                    .map(|p| p.samples_nanos.len())
-                    .sum::<usize>()
+                let points = curve.points.iter();
+                let point = points.filter(|p| p.bandwidth_bits_per_second == *bandwidth);
+                point.map(|p| p.samples_nanos.len()).sum::<usize>()
             };
             // Rounds over all bandwidths, so that a drift of the machine touches every point alike.
             let least = order.grid.bandwidths().iter().min_by_key(|b| done(b))?;
-            (done(least) < order.grid.samples()).then_some(*least)
+            (done(least) < wanted).then_some(*least)
         }
-        (false, _) => refine::next(&order.grid, curve),
+        (false, _) => refine::next(&order.grid, curve, order.samples),
     }
 }
 

@@ -2,9 +2,10 @@
 //! (pure). It is there with and without Keeptime: network cards are token buckets with the handle
 //! `1:`, and switches keep DiffServ classes apart at their ports.
 
+use crate::node::CONGESTION_CONTROL;
 use crate::spec::Spec;
 use keeptime_linux::egress;
-use keeptime_linux::link::{self, End, Request};
+use keeptime_linux::link::{self, End, Network, Request};
 use keeptime_linux::tc::{Attach, Place, Shaper, TREE_MAJOR, Tree};
 use keeptime_model::name::Name;
 use keeptime_model::topology::LinkDirection;
@@ -47,7 +48,7 @@ enum Cable {
 pub struct Wiring {
     bridges: Vec<Bridge>,
     cables: Vec<Cable>,
-    front_end: (Ipv4Addr, u8),
+    front_end: (Ipv4Addr, Network),
 }
 
 impl Wiring {
@@ -76,11 +77,11 @@ impl Wiring {
             })
         };
         let bridge =
-            |at: usize| Bridge { name: format!("switch{at}"), ifindex: BRIDGE_FIRST + at as u32 };
+            |at: usize| Bridge { name: bridge_name(at), ifindex: BRIDGE_FIRST + at as u32 };
         Self {
             bridges: (0..topology.switches().len()).map(bridge).collect(),
             cables: topology.links().iter().enumerate().filter_map(cable).collect(),
-            front_end: (spec.front_end(), spec.network().prefix),
+            front_end: (spec.front_end(), spec.network()),
         }
     }
 
@@ -103,9 +104,12 @@ impl Wiring {
         }
         // The front end is the machine that the topmost switch stands in: no link lies between.
         if let Some(bridge) = self.bridges.last() {
-            let (address, prefix) = self.front_end;
-            requests.push(link::add_address(bridge.ifindex, address, prefix));
-            requests.push(link::set_up(link::LOOPBACK));
+            let (address, network) = self.front_end;
+            requests.extend([
+                link::set_up(link::LOOPBACK),
+                link::add_address(bridge.ifindex, address, network.prefix),
+                link::add_route(bridge.ifindex, network, address, CONGESTION_CONTROL),
+            ]);
         }
         requests
     }
@@ -160,6 +164,15 @@ pub fn node_rate(spec: &Spec, node: usize) -> BitsPerSecond {
         topology.links()[direction.link()].between[(direction.0 % 2) as usize] == *name
     };
     directions.find(sends).map_or(BitsPerSecond::ZERO, |direction| topology.rate(direction))
+}
+
+/// The device by which the front end is on the network, where there are so many switches.
+pub fn front_end_device(switches: usize) -> String {
+    bridge_name(switches.saturating_sub(1))
+}
+
+fn bridge_name(at: usize) -> String {
+    format!("switch{at}")
 }
 
 fn node_end(process: i32) -> End<'static> {

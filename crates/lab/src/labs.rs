@@ -261,6 +261,13 @@ impl Lab {
         hardware::NODE_DEVICE
     }
 
+    /// Its network as `ADDRESS/PREFIX`, and the front end's device on it.
+    pub fn network_names(&self) -> (String, String) {
+        let network = self.spec.network();
+        let device = hardware::front_end_device(self.topology().switches().len());
+        (format!("{}/{}", network.address, network.prefix), device)
+    }
+
     /// Its directory: what is in there goes with the lab.
     pub fn directory(&self) -> &Path {
         self.files.directory()

@@ -226,7 +226,7 @@ fn bury_the_dead() -> i32 {
 }
 
 /// A lab must not depend on the machine's default: bbr makes baselines erratic on these links.
-const CONGESTION_CONTROL: &str = "cubic";
+pub const CONGESTION_CONTROL: &str = "cubic";
 const OWN_DIRECTORIES: [&str; 2] = ["/tmp", "/dev/shm"];
 /// A handle on the directory itself, without opening it (fcntl.h: the same on all but a few
 /// architectures).

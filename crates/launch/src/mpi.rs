@@ -37,8 +37,19 @@ pub struct Launch<'a> {
     pub hosts: &'a [String],
     /// The program that is called as `REMOTE HOST COMMAND…` to start a command on another node.
     pub remote: &'a Path,
-    /// The device of the cluster's network on every node.
-    pub device: &'a str,
+    /// The network that everything goes over.
+    pub network: Network<'a>,
+}
+
+/// The cluster's network by the names that launchers and libraries want.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network<'a> {
+    /// `ADDRESS/PREFIX`.
+    pub subnet: String,
+    /// Its device where the launcher starts.
+    pub front_end_device: String,
+    /// Its device on every node.
+    pub node_device: &'a str,
 }
 
 /// MPI cannot be used here.
@@ -124,7 +135,7 @@ impl Mpi {
             Flavour::Mpich => {
                 line.extend(["-launcher".into(), "ssh".into()]);
                 line.extend(["-launcher-exec".into(), launch.remote.display().to_string()]);
-                line.extend(["-iface".into(), launch.device.into()]);
+                line.extend(["-iface".into(), launch.network.front_end_device.clone()]);
                 line.extend(["-hosts".into(), launch.hosts.join(",")]);
                 line.extend(["-np".into(), launch.hosts.len().to_string()]);
                 for (name, value) in mpich_environment(launch) {
@@ -137,16 +148,18 @@ impl Mpi {
     }
 }
 
-fn open_mpi_parameters(launch: &Launch<'_>) -> [(&'static str, String); 9] {
+fn open_mpi_parameters(launch: &Launch<'_>) -> [(&'static str, String); 10] {
     [
         ("plm", "rsh".into()),
         ("plm_rsh_agent", launch.remote.display().to_string()),
         // Every daemon is started by the head: one level, and no need of our program on the nodes.
         ("plm_rsh_no_tree_spawn", "1".into()),
-        ("oob_tcp_if_include", launch.device.into()),
+        // And so each of them has a connection to the head alone.
+        ("routed", "direct".into()),
+        ("oob_tcp_if_include", launch.network.subnet.clone()),
         ("pml", "ob1".into()),
         ("btl", "tcp,self".into()),
-        ("btl_tcp_if_include", launch.device.into()),
+        ("btl_tcp_if_include", launch.network.subnet.clone()),
         ("mpi_yield_when_idle", "1".into()),
         ("orte_abort_on_non_zero_status", "1".into()),
     ]
@@ -157,16 +170,20 @@ fn open_mpi_parameters(launch: &Launch<'_>) -> [(&'static str, String); 9] {
 fn mpich_environment(launch: &Launch<'_>) -> [(&'static str, String); 4] {
     [
         ("UCX_TLS", "tcp,self".into()),
-        ("UCX_NET_DEVICES", launch.device.into()),
+        ("UCX_NET_DEVICES", launch.network.node_device.into()),
         ("FI_PROVIDER", "tcp".into()),
-        ("FI_TCP_IFACE", launch.device.into()),
+        ("FI_TCP_IFACE", launch.network.node_device.into()),
     ]
 }
 
-/// `"mpirun (Open MPI) 4.1.4"`, or a line `Version: 4.0.2` of MPICH's build details.
+/// `"mpirun (Open MPI) 4.1.4"`, `"mpirun.openmpi (OpenRTE) 4.1.4"`, or a line `Version: 4.0.2` of MPICH's build details.
 fn parse_version(flavour: Flavour, text: &str) -> Option<String> {
     let word = match flavour {
-        Flavour::OpenMpi => text.lines().find_map(|line| line.split("(Open MPI)").nth(1)),
+        // Called by its own name it says Open MPI, by another the name of its runtime.
+        Flavour::OpenMpi => text
+            .lines()
+            .find_map(|line| line.split_once("(Open MPI)").or(line.split_once("(OpenRTE)")))
+            .map(|(_, version)| version),
         Flavour::Mpich => text
             .lines()
             .filter(|_| text.contains("HYDRA"))
@@ -211,6 +228,8 @@ mod tests {
     fn versions_are_read_from_what_the_launchers_print() {
         let open = "mpirun (Open MPI) 4.1.4\n\nReport bugs to …\n";
         assert_eq!(parse_version(Flavour::OpenMpi, open).as_deref(), Some("4.1.4"));
+        let named = "mpirun.openmpi (OpenRTE) 4.1.4\n";
+        assert_eq!(parse_version(Flavour::OpenMpi, named).as_deref(), Some("4.1.4"));
         let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n";
         assert_eq!(parse_version(Flavour::Mpich, hydra).as_deref(), Some("4.0.2"));
         assert_eq!(parse_version(Flavour::Mpich, open), None);
@@ -220,7 +239,12 @@ mod tests {
     #[test]
     fn each_host_gets_one_rank_in_order() {
         let hosts = ["10.0.0.1".to_string(), "10.0.0.3".to_string()];
-        let launch = Launch { hosts: &hosts, remote: Path::new("/run/rsh"), device: "eth0" };
+        let network = Network {
+            subnet: "10.0.0.0/16".into(),
+            front_end_device: "switch0".into(),
+            node_device: "eth0",
+        };
+        let launch = Launch { hosts: &hosts, remote: Path::new("/run/rsh"), network };
         let command = ["./a".to_string(), "--size".into(), "512".into()];
         for (flavour, list) in
             [(Flavour::OpenMpi, "10.0.0.1:1,10.0.0.3:1"), (Flavour::Mpich, "10.0.0.1,10.0.0.3")]

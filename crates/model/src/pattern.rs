@@ -65,9 +65,10 @@ impl Pattern {
     fn check_ranks(&self, ranks: u32) -> Result<(), Invalid> {
         let (fits, expected) = match self {
             Self::Hypercube => (ranks.is_power_of_two(), "a power of two (hypercube)".to_string()),
-            Self::Pairs => {
-                (ranks == 1 || ranks.is_multiple_of(2), "1 or an even number (pairs)".to_string())
-            }
+            Self::Pairs => (
+                ranks == 1 || (ranks > 0 && ranks.is_multiple_of(2)),
+                "1 or an even number (pairs)".to_string(),
+            ),
             Self::AllToAll | Self::Ring => (ranks > 0, "at least 1".to_string()),
             Self::Matrix(flows) => {
                 let least = flows.iter().map(|f| f.from.max(f.to) + 1).max().unwrap_or(1);
@@ -149,6 +150,7 @@ mod tests {
         assert!(Pattern::Hypercube.flows(3).is_err());
         assert!(Pattern::Hypercube.flows(0).is_err());
         assert!(Pattern::Hypercube.flows(1).unwrap().is_empty());
+        assert!(Pattern::Pairs.flows(0).is_err());
     }
 
     #[test]

@@ -1,0 +1,81 @@
+//! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
+
+mod enforce;
+mod figures;
+mod first_light;
+mod isolation;
+mod lab;
+mod plan;
+mod profiler;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use figures::Figure;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Measures and prints a table; writes OUT/NAME.json with raw samples beside it.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Where results go
+    #[arg(long, default_value = "out", global = true)]
+    out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Planning one request over 10,000 curve points and 1,000 nodes
+    Plan,
+    /// Runs that the profiler needs against the full grid, on the lab
+    Profiler,
+    /// Reserved flows against greedy ones, rate error, leftover
+    Enforce,
+    /// A node's compute time against what the other nodes do
+    Isolation,
+    /// Promised against actual run times under contention, with and without Keeptime
+    FirstLight,
+    /// All figures that were written, and those that are not met
+    Summary,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let out = &arguments.out;
+    let result = match arguments.command {
+        Command::Plan => plan::run(out),
+        Command::Profiler => profiler::run(out),
+        Command::Enforce => enforce::run(out),
+        Command::Isolation => isolation::run(out),
+        Command::FirstLight => first_light::run(out),
+        Command::Summary => summary(out),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("keeptime-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn summary(out: &Path) -> Result<()> {
+    let mut all: Vec<Figure> = Vec::new();
+    for name in ["plan", "profiler", "enforce", "isolation", "first-light"] {
+        let path = out.join(format!("{name}.json"));
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let figures: Vec<Figure> =
+            serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        all.extend(figures);
+    }
+    figures::print(&all);
+    let missed: Vec<_> =
+        all.iter().filter(|f| f.met == Some(false)).map(|f| f.name.as_str()).collect();
+    match missed.as_slice() {
+        [] => println!("every target is met"),
+        names => println!("not met: {}", names.join("; ")),
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! `keeptime lab`: a cluster of namespaces, with an agent on every node.
+
+use super::{Ending, agent, print_json};
+use crate::agents;
+use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
+use crate::cluster::Cluster;
+use anyhow::{Context, Result};
+use keeptime_agent::wire::Status as AgentStatus;
+use keeptime_lab::{Exec, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_model::Invalid;
+use keeptime_model::topology::Topology;
+use serde::Serialize;
+use std::fs;
+use std::time::Instant;
+
+/// What `keeptime lab status --json` prints.
+#[derive(Debug, Serialize)]
+struct Overview {
+    lab: LabStatus,
+    agents: Vec<Result<AgentStatus, String>>,
+}
+
+/// Runs one of the verbs.
+pub fn run(command: LabCommand) -> Result<Ending> {
+    let labs = Labs::of_this_user();
+    match command {
+        LabCommand::Up(arguments) => up(&labs, &arguments)?,
+        LabCommand::Status { lab, json } => status(&lab.name, json)?,
+        LabCommand::List { json } => list(&labs, json)?,
+        LabCommand::Exec(arguments) => return exec(&labs, arguments),
+        LabCommand::Down { lab } => {
+            let report = labs.down(&lab.name)?;
+            let left = match (report.was_running, report.stragglers) {
+                (true, 0) => String::new(),
+                (true, count) => format!(", {count} stragglers killed"),
+                (false, count) => format!("; it had ended before, {count} stragglers killed"),
+            };
+            println!("lab {}: down in {:.2} s{left}", report.name, report.nanos.as_secs_f64());
+        }
+    }
+    Ok(Ending::Done)
+}
+
+fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
+    let started = Instant::now();
+    let spec = spec(arguments)?;
+    let lab = labs.up(&spec)?;
+    // A lab without agents is of no use: it goes as a whole.
+    if let Err(error) = agents::start(&lab) {
+        let removed = labs.down(lab.name());
+        return Err(error).with_context(|| format!("agents did not start; removed: {removed:?}"));
+    }
+    let topology = spec.topology();
+    println!(
+        "lab {}: {} nodes, {} switches, up in {:.2} s",
+        lab.name(),
+        topology.nodes().len(),
+        topology.switches().len(),
+        started.elapsed().as_secs_f64()
+    );
+    for sentence in lab.status().not_enforced {
+        println!("not enforced: {sentence}");
+    }
+    Ok(())
+}
+
+/// The lab that was asked for.
+fn spec(arguments: &LabUpArguments) -> Result<Spec> {
+    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology } = arguments;
+    let name = lab.name.clone();
+    if let Some(path) = topology {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let topology =
+            Topology::from_toml(&text).with_context(|| format!("in {}", path.display()))?;
+        return Ok(Spec::from_topology(name, topology)?);
+    }
+    Ok(match switches {
+        0 => return Err(Invalid::new("switches", 0, "at least 1").into()),
+        1 => Spec::star(name, *nodes, *rate, *cpu)?,
+        _ => Spec::two_tier(name, *nodes, *switches, *rate, *uplink, *cpu)?,
+    })
+}
+
+fn status(name: &keeptime_model::name::Name, json: bool) -> Result<()> {
+    let lab = Labs::of_this_user().open(name)?;
+    let cluster = Cluster::open(name)?;
+    let ask = |node| {
+        let status = cluster.client(node).and_then(|mut client| client.status());
+        status.map_err(|error| error.to_string())
+    };
+    let agents = cluster.topology().node_indices().map(ask).collect();
+    let overview = Overview { lab: lab.status(), agents };
+    if json {
+        return print_json(&overview);
+    }
+    print_lab(&overview.lab);
+    for (node, answer) in cluster.topology().nodes().iter().zip(&overview.agents) {
+        match answer {
+            Ok(status) => print!("{}", agent::describe(status)),
+            Err(error) => println!("{}: {error}", node.name),
+        }
+    }
+    Ok(())
+}
+
+fn print_lab(lab: &LabStatus) {
+    println!("lab {}: {}{}", lab.name, lab.state, if lab.rootless { ", without root" } else { "" });
+    for node in &lab.nodes {
+        let init = node.pid.map_or("ended".into(), |pid| format!("process {pid}"));
+        let used =
+            node.cpu_nanos.map_or(String::new(), |n| format!(", {:.1} s used", n.as_secs_f64()));
+        println!(
+            "{} at {}: {}, {} of a CPU{used}, {init}",
+            node.name, node.address, node.bits_per_second, node.cpu_ppm
+        );
+    }
+    for sentence in &lab.not_enforced {
+        println!("not enforced: {sentence}");
+    }
+}
+
+fn list(labs: &Labs, json: bool) -> Result<()> {
+    let names = labs.list()?;
+    if json {
+        return print_json(&names);
+    }
+    names.iter().for_each(|name| println!("{name}"));
+    Ok(())
+}
+
+fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
+    let lab = labs.open(&arguments.name)?;
+    let mut exec = Exec::new(arguments.node, arguments.command);
+    exec.job = arguments.job;
+    exec.die_with_parent = arguments.die_with_parent;
+    let code = exit_code(lab.exec(exec)?);
+    Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+}

@@ -1,0 +1,146 @@
+//! `keeptime profile`: measures an application until its curves are known.
+
+use super::{Ending, Session, print_json};
+use crate::arguments::ProfileArguments;
+use crate::cluster::Cluster;
+use crate::profiler::{Order, measure};
+use crate::{files, interrupt, story};
+use anyhow::{Context, Result, ensure};
+use keeptime_linux::egress::{self, Link};
+use keeptime_model::Invalid;
+use keeptime_model::application::{Application, Parameters};
+use keeptime_model::goal::parse_setting;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::units::BitsPerSecond;
+use keeptime_planner::curve::{Deviations, FittedCurve};
+use keeptime_planner::refine::Grid;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Steps of the grid that is chosen where none is given.
+const STEPS: u32 = 8;
+
+/// Measures and tells the knees and the effort.
+pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
+    let session = Session::open(&arguments.application)?;
+    let order = order(&session, arguments)?;
+    let mut profile = start(&session, arguments, &order)?;
+    let (cluster, application) = (&session.cluster, &session.application);
+    let path = &session.profile_path;
+    let effort = measure(
+        cluster,
+        &session.mpi,
+        application,
+        &order,
+        &mut profile,
+        path,
+        &interrupt::stopped,
+    )?;
+    if arguments.json {
+        print_json(&(&profile, effort))?;
+        return Ok(Ending::Done);
+    }
+    println!("{:<34} {:>6} {:>12} {:>10} {:>10}", "curve", "nodes", "knee", "at knee", "at least");
+    for curve in &profile.curves {
+        let Some(fitted) = FittedCurve::new(curve, &Deviations::default()) else { continue };
+        let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
+        println!(
+            "{:<34} {:>6} {:>12} {:>10} {:>10}",
+            story::parameters(&curve.parameters),
+            curve.nodes,
+            fitted.knee().bandwidth_bits_per_second.to_string(),
+            story::seconds(fitted.knee().time_nanos.as_secs_f64()),
+            story::seconds(least),
+        );
+    }
+    println!(
+        "{} runs, {} in the full grid; written: {}",
+        effort.runs,
+        effort.full_grid,
+        path.display()
+    );
+    Ok(Ending::Done)
+}
+
+/// What `arguments` ask to be measured.
+fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
+    let application = &session.application;
+    let wanted = settings(application, &arguments.set)?;
+    let chosen = |p: &Parameters| {
+        wanted.iter().all(|(name, values)| p.get(name).is_some_and(|v| values.contains(v)))
+    };
+    let nodes = node_counts(&session.cluster, application, &arguments.nodes)?;
+    let combinations: Vec<_> = application.grid().into_iter().filter(chosen).collect();
+    let curve = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
+    let curves = nodes.iter().flat_map(curve).collect();
+    let bandwidths = match arguments.bandwidths.as_slice() {
+        [] => default_grid(&session.cluster, application, &nodes)?,
+        given => given.to_vec(),
+    };
+    ensure!(
+        (1..=100).contains(&arguments.samples),
+        Invalid::new("samples", arguments.samples, "1 to 100")
+    );
+    let samples = arguments.samples as u32;
+    Ok(Order { curves, grid: Grid::new(bandwidths)?, samples, full: arguments.full })
+}
+
+/// The values to measure of each parameter that `--set` names.
+fn settings(application: &Application, set: &[String]) -> Result<BTreeMap<Name, BTreeSet<String>>> {
+    let mut wanted = BTreeMap::new();
+    for text in set {
+        let (name, values) = parse_setting(text)?;
+        for value in values.split(',') {
+            application.check_value(name.as_str(), value)?;
+            wanted.entry(name.clone()).or_insert_with(BTreeSet::new).insert(value.to_string());
+        }
+    }
+    Ok(wanted)
+}
+
+fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> Result<Vec<u32>> {
+    let there = cluster.topology().nodes().len() as u32;
+    let possible: Vec<_> = application.nodes().iter().copied().filter(|n| *n <= there).collect();
+    let listed = possible.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(wrong) = asked.iter().find(|n| !possible.contains(n)) {
+        return Err(Invalid::new("nodes", wrong, listed).into());
+    }
+    Ok(if asked.is_empty() { possible } else { asked.to_vec() })
+}
+
+/// Bandwidths from a sixteenth of what the busiest link can give each flow up to all of it, by equal
+/// factors: curves bend where bandwidth is scarce.
+fn default_grid(
+    cluster: &Cluster,
+    application: &Application,
+    nodes: &[u32],
+) -> Result<Vec<BitsPerSecond>> {
+    let most_nodes = nodes.iter().copied().max().context("no number of nodes to measure")?;
+    let conditions = cluster.conditions(application, "");
+    let link = egress::reservable(&Link::new("", conditions.link_bits_per_second));
+    let flows = application.pattern().flows(most_nodes)?;
+    let busiest = (0..most_nodes).map(|rank| flows.iter().filter(|f| f.from == rank).count()).max();
+    let top = link.divided_floor(busiest.unwrap_or(1) as u64).get() as f64;
+    let step = |i: u32| top / 16f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
+    // Whole 100 kbit/s read better, and a rounded-down top still fits.
+    Ok((0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect())
+}
+
+/// The profile to go on with: the file's, if it was measured under these conditions on this grid.
+fn start(session: &Session, arguments: &ProfileArguments, order: &Order) -> Result<Profile> {
+    let conditions = session.cluster.conditions(&session.application, &session.mpi.to_string());
+    let name = session.application.name().clone();
+    if arguments.fresh || !session.profile_path.exists() {
+        return Ok(Profile::empty(name, conditions, order.grid.bandwidths().to_vec()));
+    }
+    let profile = files::load_profile(&session.profile_path)?;
+    let hint = || format!("going on with {} (--fresh starts anew)", session.profile_path.display());
+    files::check_conditions(&profile, &conditions).with_context(hint)?;
+    ensure!(profile.application == name, "{} is a profile of {}", hint(), profile.application);
+    ensure!(
+        profile.bandwidth_grid_bits_per_second == order.grid.bandwidths(),
+        "{}: it has another grid of bandwidths",
+        hint()
+    );
+    Ok(profile)
+}

@@ -1,0 +1,21 @@
+//! `keeptime traffic`: the two ends of plain TCP load.
+
+use super::{Ending, print_json};
+use crate::arguments::TrafficCommand;
+use crate::traffic::{Window, receive, send};
+use anyhow::Result;
+use keeptime_model::units::Nanos;
+use std::time::Duration;
+
+/// Receives or sends.
+pub fn run(command: TrafficCommand) -> Result<Ending> {
+    let duration = |span: Nanos| Duration::from_nanos(span.get());
+    match command {
+        TrafficCommand::Receive { port, connections, warmup, length } => {
+            let window = Window { warmup: duration(warmup), length: duration(length) };
+            print_json(&receive(port, connections, window)?)?;
+        }
+        TrafficCommand::Send { to, limit } => send(to, duration(limit))?,
+    }
+    Ok(Ending::Done)
+}

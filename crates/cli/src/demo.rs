@@ -1,0 +1,306 @@
+//! `keeptime demo`: the whole main job on a lab of four nodes, from measuring to a report.
+
+use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
+use crate::cluster::{Cluster, own_path};
+use crate::commands::run::{admit, hold_plan, run_plan};
+use crate::commands::{Ending, Session};
+use crate::execute::{Run, reserve_and_run};
+use crate::load::{Flood, all_pairs};
+use crate::machine::Machine;
+use crate::profiler::Effort;
+use crate::record::{Contention, RECORD, Record, Request, Trial};
+use crate::{files, interrupt, report, story};
+use anyhow::{Context, Result, ensure};
+use keeptime_launch::mpi::Flavour;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::topology::NodeIndex;
+use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::translate::{Plan, Verdict};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The load goes on for so long at the most: longer than all trials, and it ends with the command.
+const LOAD_LIMIT: Duration = Duration::from_secs(900);
+
+/// Goals that are tried under contention: bound, settings, preference.
+const GOALS: [(&str, &[&str], &str); 6] = [
+    ("1s", &["interleave=0"], "fastest"),
+    ("2s", &["size=512", "interleave=0"], "cheapest"),
+    ("1s", &["size=256"], "best"),
+    ("1500ms", &[], "best"),
+    ("1s", &["size=512", "interleave=2"], "fastest"),
+    ("700ms", &["size=256", "interleave=0"], "cheapest"),
+];
+
+/// Runs all steps. The lab is removed at the end, also after an error, unless it is to be kept.
+pub fn run(arguments: &DemoArguments) -> Result<Ending> {
+    std::fs::create_dir_all(&arguments.out)?;
+    step(1, "a lab cluster: 4 nodes, one switch, 200 Mbit/s links, 40 % of a CPU each");
+    // A lab that an earlier, killed demonstration left would be in the way.
+    let _ = keeptime(&["lab", "down", arguments.lab.as_str()]);
+    keeptime(&["lab", "up", arguments.lab.as_str()])?;
+    let shown = show(arguments);
+    if !arguments.keep {
+        keeptime(&["lab", "down", arguments.lab.as_str()])?;
+    }
+    let page = shown?;
+    println!("\nreport: {}", page.display());
+    Ok(Ending::Done)
+}
+
+fn show(arguments: &DemoArguments) -> Result<PathBuf> {
+    let out = &arguments.out;
+    let session = open(&arguments.lab, "raycast", &out.join("raycast.json"))?;
+    let machine = Machine::here();
+    let (profile, effort) = measure(arguments, &session)?;
+    let fitted = FittedProfile::new(session.application.clone(), &profile)?;
+    let request = answer(&session, &fitted)?;
+    let contention = contend(&session, &fitted)?;
+    let pictures = draw(&session, out)?;
+    let record = Record {
+        machine,
+        cluster: describe(&session.cluster),
+        mpi: session.mpi.to_string(),
+        command: "make demo".into(),
+        profile,
+        effort,
+        request,
+        contention,
+        pictures,
+    };
+    files::save_json(&out.join(RECORD), &record)?;
+    step(5, "one page to read and to look at");
+    report::write(out)
+}
+
+fn open(lab: &Name, application: &str, profile: &Path) -> Result<Session> {
+    Session::open(&ApplicationArguments {
+        application: application.into(),
+        lab: lab.clone(),
+        mpi: Flavour::OpenMpi,
+        profile: Some(profile.into()),
+    })
+}
+
+/// Step 2, by the command that anybody would use.
+fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Effort)> {
+    step(2, "profile the volume renderer: image sizes x interleaving x nodes x bandwidth per flow");
+    let path = session.profile_path.display().to_string();
+    let mut line = vec!["profile", "raycast", "--lab", arguments.lab.as_str(), "--profile", &path];
+    line.extend(["--fresh", "--nodes", "2,4", "--set", "size=512,256", "--set", "interleave=0,2"]);
+    keeptime(&line)?;
+    let profile = session.profile()?;
+    let points = profile.bandwidth_grid_bits_per_second.len();
+    const SAMPLES: usize = 3;
+    let full_grid = profile.curves.len() * points * SAMPLES;
+    let effort = Effort { runs: profile.run_count(), full_grid };
+    Ok((profile, effort))
+}
+
+/// Step 3.
+fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
+    step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
+    let goal = goal("1s", &["interleave=0"], "fastest")?;
+    let (decision, hold) = admit(session, fitted, &goal, true)?;
+    print!("{}", story::decision(&decision, session.cluster.topology()));
+    let (Verdict::Planned(plan), Some(hold)) = (&decision.verdict, hold) else {
+        anyhow::bail!(
+            "the request was refused on an idle cluster: this machine is too slow for it"
+        );
+    };
+    let ran = run_plan(session, plan, &hold, &mut |line| println!("  | {line}"))?;
+    let actual = ran.time.as_secs_f64();
+    let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
+    println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
+    Ok(Request { goal: goal.goal()?, decision, actual_nanos: ran.time })
+}
+
+/// Step 4.
+fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
+    let pairs = all_pairs(session.cluster.topology().nodes().len() as u32);
+    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
+    step(4, &format!("the same under contention: {load}"));
+    println!(
+        "{:<44} {:>9} {:>9} {:>8} {:>9} {:>8}",
+        "request", "promised", "with", "", "without", ""
+    );
+    let flood = Flood::start(&session.cluster, None, &pairs, LOAD_LIMIT)?;
+    let mut trials = Vec::new();
+    for (within, set, prefer) in GOALS {
+        ensure!(!interrupt::stopped(), "interrupted");
+        let goal = goal(within, set, prefer)?;
+        if let Some(trial) = try_goal(session, fitted, &goal)? {
+            print_trial(&trial);
+            trials.push(trial);
+        }
+    }
+    drop(flood);
+    Ok(Contention { load, trials })
+}
+
+/// One goal with its reservation and then without; nothing if it is refused (which is printed).
+pub fn try_goal(
+    session: &Session,
+    fitted: &FittedProfile,
+    goal: &GoalArguments,
+) -> Result<Option<Trial>> {
+    let (decision, hold) = admit(session, fitted, goal, true)?;
+    let (plan, hold) = match (decision.verdict, hold) {
+        (Verdict::Planned(plan), Some(hold)) => (plan, hold),
+        (Verdict::Refused(refusal), _) => {
+            print!("{}: {}", goal.goal()?, story::refusal(&refusal));
+            return Ok(None);
+        }
+        (Verdict::Planned(_), None) => return Ok(None),
+    };
+    let with = run_plan(session, &plan, &hold, &mut |_| {})?;
+    drop(hold);
+    let without = run_unprotected(session, &plan)?;
+    Ok(Some(Trial {
+        application: session.application.name().clone(),
+        goal: goal.goal()?.to_string(),
+        parameters: plan.parameters.clone(),
+        nodes: plan.placement.nodes.len() as u32,
+        bits_per_second: plan.bandwidth_bits_per_second,
+        promised_nanos: plan.time_nanos,
+        quantile_ppm: plan.quantile,
+        with_nanos: with.time,
+        without_nanos: without,
+    }))
+}
+
+/// The same run on the same nodes with the same CPU and no reserved bandwidth; nothing if it does not
+/// end within the application's time limit.
+fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<keeptime_model::units::Nanos>> {
+    use keeptime_launch::process::RunError;
+    let hold = hold_plan(session, plan, false)?;
+    match run_plan(session, plan, &hold, &mut |_| {}) {
+        Ok(ran) => Ok(Some(ran.time)),
+        Err(error)
+            if error
+                .chain()
+                .any(|c| matches!(c.downcast_ref(), Some(RunError::TimedOut { .. }))) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn print_trial(trial: &Trial) {
+    let what = format!("{} on {} nodes", story::parameters(&trial.parameters), trial.nodes);
+    let (without, percent) = match (trial.without_nanos, trial.error_without()) {
+        (Some(time), Some(error)) => {
+            (story::seconds(time.as_secs_f64()), format!("{:+.1} %", 100.0 * error))
+        }
+        _ => ("did not end".into(), String::new()),
+    };
+    println!(
+        "{:<44} {:>9} {:>9} {:>8} {without:>9} {percent:>8}",
+        format!("{what}, {}", trial.bits_per_second),
+        story::seconds(trial.promised_nanos.as_secs_f64()),
+        story::seconds(trial.with_nanos.as_secs_f64()),
+        format!("{:+.1} %", 100.0 * trial.error_with()),
+    );
+}
+
+/// The pictures of the report: the volume and the surface, drawn on all four nodes.
+fn draw(session: &Session, out: &Path) -> Result<Vec<(String, String)>> {
+    let surface = extract_surface(session, out)?;
+    let volume = "volume.png";
+    let polygons = "surface.png";
+    let programs = [
+        (
+            "raycast",
+            vec![("--volume", "{data}/mni152-t1.nii.gz".to_string()), ("--size", "512".into())],
+            volume,
+        ),
+        ("render", vec![("--surface", surface), ("--size", "512".into())], polygons),
+    ];
+    for (program, options, file) in programs {
+        let mut command = vec![format!("{{workloads}}/{program}")];
+        command.extend(options.into_iter().flat_map(|(name, value)| [name.to_string(), value]));
+        command.extend(["--out".to_string(), absolute(&out.join(file))?]);
+        run_once(session, program, command)?;
+    }
+    Ok(vec![
+        (
+            "The volume: rays through a brick on each of four nodes, put together by binary swap"
+                .into(),
+            volume.into(),
+        ),
+        (
+            "The surface: marching cubes and polygons on four nodes, put together by depth".into(),
+            polygons.into(),
+        ),
+    ])
+}
+
+/// Runs `isosurface` on all nodes; the surface's path.
+pub fn extract_surface(session: &Session, out: &Path) -> Result<String> {
+    let surface = absolute(&out.join("surface.ply"))?;
+    let command =
+        ["{workloads}/isosurface", "--volume", "{data}/mni152-t1.nii.gz", "--out", &surface];
+    run_once(session, "isosurface", command.map(String::from).to_vec())?;
+    Ok(surface)
+}
+
+/// Runs a command as an application without parameters on four nodes, best-effort.
+fn run_once(session: &Session, name: &str, command: Vec<String>) -> Result<()> {
+    let file = format!(
+        "name = {name:?}\ncommand = {command:?}\npattern = \"hypercube\"\nnodes = [4]\ncpu = \"15 %\"\n\
+         timeout = \"120 s\"\ntime = {{ stdout = \"seconds_per_frame\" }}\n"
+    );
+    let path = std::env::temp_dir().join(format!("keeptime-{name}-{}.toml", std::process::id()));
+    files::save(&path, file.as_bytes())?;
+    let application = files::load_application(&path.display().to_string(), session.mpi.flavour);
+    let _ = std::fs::remove_file(&path);
+    let nodes: Vec<_> = (0..4).map(NodeIndex).collect();
+    let parameters = Default::default();
+    let run =
+        Run { application: &application?, parameters: &parameters, nodes: &nodes, rate: None };
+    reserve_and_run(&session.cluster, &session.mpi, &run, name, &interrupt::stopped)
+        .with_context(|| format!("while running {name}"))?;
+    Ok(())
+}
+
+/// A goal as it would be given on the command line.
+pub fn goal(within: &str, set: &[&str], prefer: &str) -> Result<GoalArguments> {
+    Ok(GoalArguments {
+        within: Some(within.parse()?),
+        at_least: None,
+        set: set.iter().map(ToString::to_string).collect(),
+        nodes: None,
+        prefer: prefer.parse()?,
+        quantile: "90 %".parse()?,
+    })
+}
+
+fn describe(cluster: &Cluster) -> String {
+    let topology = cluster.topology();
+    let rate = topology.links().iter().map(|l| l.rate).min().unwrap_or_default();
+    let cpu = topology.nodes().iter().map(|n| n.cpu).min().unwrap_or_default();
+    format!(
+        "{} nodes of network namespaces, {} switches, {rate} full-duplex links, {cpu} of a CPU a node",
+        topology.nodes().len(),
+        topology.switches().len()
+    )
+}
+
+fn absolute(path: &Path) -> Result<String> {
+    Ok(std::path::absolute(path)?.display().to_string())
+}
+
+fn step(number: u32, title: &str) {
+    println!("\n== {number}. {title}");
+}
+
+/// Runs this program as a person would, in plain sight.
+fn keeptime(arguments: &[&str]) -> Result<()> {
+    println!("$ keeptime {}", arguments.join(" "));
+    let status = Command::new(own_path()?).args(arguments).status()?;
+    ensure!(status.success(), "keeptime {} ended with {status}", arguments.join(" "));
+    Ok(())
+}

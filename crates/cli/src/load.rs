@@ -1,0 +1,141 @@
+//! Load inside a lab: greedy flows that go on until dropped, and measured transfers.
+
+use crate::cluster::{Cluster, own_path};
+use crate::traffic::{Received, Window};
+use anyhow::{Context, Result, ensure};
+use keeptime_model::name::Name;
+use keeptime_model::topology::NodeIndex;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+/// Ports are used in turn, so that a connection that lingers does not meet the next receiver.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
+
+/// One sender and one receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// Where bytes come from.
+    pub from: NodeIndex,
+    /// Where they go.
+    pub to: NodeIndex,
+}
+
+/// A command on a node, ended when it is dropped.
+#[derive(Debug)]
+struct Remote(Child);
+
+/// Greedy TCP flows, as many connections as pairs, that go on until this is dropped.
+#[derive(Debug)]
+pub struct Flood {
+    _processes: Vec<Remote>,
+}
+
+/// A transfer whose receiver counts what arrives.
+#[derive(Debug)]
+pub struct Transfer {
+    receiver: Child,
+    _senders: Vec<Remote>,
+}
+
+impl Flood {
+    /// Starts a connection for every pair. They are bounded: each ends by itself after `limit`.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    pub fn start(
+        cluster: &Cluster,
+        job: Option<&Name>,
+        pairs: &[Pair],
+        limit: Duration,
+    ) -> Result<Self> {
+        let transfers = pairs.iter().map(|pair| {
+            let window = Window { warmup: Duration::ZERO, length: limit };
+            let transfer = Transfer::start(cluster, job, job, *pair, 1, window)?;
+            let mut processes = transfer._senders;
+            processes.push(Remote(transfer.receiver));
+            Ok(processes)
+        });
+        let processes: Vec<_> =
+            transfers.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        Ok(Self { _processes: processes })
+    }
+}
+
+impl Transfer {
+    /// Starts `connections` connections from one node to another: the senders count to job
+    /// `sending`, the receiver to job `receiving`.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    pub fn start(
+        cluster: &Cluster,
+        sending: Option<&Name>,
+        receiving: Option<&Name>,
+        pair: Pair,
+        connections: usize,
+        window: Window,
+    ) -> Result<Self> {
+        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        let own = own_path()?.display().to_string();
+        let nanos = |span: Duration| format!("{} ns", span.as_nanos());
+        let receive = [
+            vec![own.clone(), "traffic".into(), "receive".into()],
+            vec![
+                "--port".into(),
+                port.to_string(),
+                "--connections".into(),
+                connections.to_string(),
+            ],
+            vec!["--warmup".into(), nanos(window.warmup), "--length".into(), nanos(window.length)],
+        ];
+        let receiver = spawn(cluster, pair.to, receiving, &receive.concat(), Stdio::piped())?;
+        let to = format!("{}:{port}", cluster.address(pair.to)?);
+        let limit = nanos(window.warmup + 2 * window.length);
+        let send = [own, "traffic".into(), "send".into(), to, "--limit".into(), limit];
+        let sender = |_| spawn(cluster, pair.from, sending, &send, Stdio::null()).map(Remote);
+        let senders = (0..connections).map(sender).collect::<Result<_>>()?;
+        Ok(Self { receiver, _senders: senders })
+    }
+
+    /// Waits for the window to pass and tells what arrived, one entry a connection.
+    ///
+    /// # Errors
+    /// If the receiver failed.
+    pub fn finish(self) -> Result<Vec<Received>> {
+        let output = self.receiver.wait_with_output().context("while waiting for a receiver")?;
+        ensure!(output.status.success(), "a receiver failed: {}", output.status);
+        serde_json::from_slice(&output.stdout).context("a receiver told something else")
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // Killing the command that entered the node ends what it started there with it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(
+    cluster: &Cluster,
+    node: NodeIndex,
+    job: Option<&Name>,
+    command: &[String],
+    stdout: Stdio,
+) -> Result<Child> {
+    let line = cluster.exec_line(node, job, command)?;
+    Command::new(&line[0])
+        .args(&line[1..])
+        .stdin(Stdio::null())
+        .stdout(stdout)
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.join(" ")))
+}
+
+/// Every node sends to every other.
+pub fn all_pairs(nodes: u32) -> Vec<Pair> {
+    let indices = || (0..nodes).map(NodeIndex);
+    let pairs = indices().flat_map(|from| indices().map(move |to| Pair { from, to }));
+    pairs.filter(|pair| pair.from != pair.to).collect()
+}

@@ -1,0 +1,58 @@
+//! What a measurement was made on, for the record beside it.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// The machine and its load at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Processor model, as the kernel names it.
+    pub processor: String,
+    /// Processors that this process may use.
+    pub processors: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Load average over the last minute when the measurement began.
+    pub load: f64,
+    /// Version of Keeptime.
+    pub keeptime: String,
+}
+
+impl Machine {
+    /// This machine, now. What cannot be read is "unknown".
+    pub fn here() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let load = read("/proc/loadavg").split(' ').next().and_then(|l| l.parse().ok());
+        Self {
+            processor: processor(&read("/proc/cpuinfo")),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
+            load: load.unwrap_or(f64::NAN),
+            keeptime: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { processor, processors, kernel, load, keeptime } = self;
+        write!(f, "{processors} x {processor}, Linux {kernel}, load {load}, Keeptime {keeptime}")
+    }
+}
+
+fn processor(cpuinfo: &str) -> String {
+    let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    model.map_or("unknown".into(), |(_, name)| name.trim().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_is_read_or_unknown() {
+        assert_eq!(processor("processor : 0\nmodel name\t: Some CPU\n"), "Some CPU");
+        assert_eq!(processor("Hardware : board"), "unknown");
+        assert!(Machine::here().processors > 0);
+    }
+}

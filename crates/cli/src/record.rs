@@ -1,0 +1,96 @@
+//! What the demonstration and `keeptime run` leave behind, for the report.
+
+use crate::machine::Machine;
+use crate::profiler::Effort;
+use keeptime_model::application::Parameters;
+use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_planner::translate::Decision;
+use serde::{Deserialize, Serialize};
+
+/// The file of a [`Record`] in its directory.
+pub const RECORD: &str = "demo.json";
+
+/// Everything that a report shows.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Record {
+    /// What it was measured on.
+    pub machine: Machine,
+    /// The cluster, in one line.
+    pub cluster: String,
+    /// The MPI that started the programs.
+    pub mpi: String,
+    /// The command that makes it again.
+    pub command: String,
+    /// The measured application.
+    pub profile: Profile,
+    /// What measuring took.
+    pub effort: Effort,
+    /// One request, and the way that it went.
+    pub request: Request,
+    /// The same and other requests under contention.
+    pub contention: Contention,
+    /// Pictures that the programs made: caption and file name.
+    pub pictures: Vec<(String, String)>,
+}
+
+/// One request from goal to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// What was asked.
+    pub goal: Goal,
+    /// How it was decided, step by step.
+    pub decision: Decision,
+    /// The run that followed.
+    pub actual_nanos: Nanos,
+}
+
+/// Requests that ran while others loaded the same links.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Contention {
+    /// What loaded the links, in one line.
+    pub load: String,
+    /// One entry for each request.
+    pub trials: Vec<Trial>,
+}
+
+/// One planned request, run with its reservation and without.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Trial {
+    /// The application.
+    pub application: Name,
+    /// The goal, as people say it.
+    pub goal: String,
+    /// Chosen parameters.
+    pub parameters: Parameters,
+    /// Chosen number of nodes.
+    pub nodes: u32,
+    /// Reserved for each flow.
+    pub bits_per_second: BitsPerSecond,
+    /// The promised time.
+    pub promised_nanos: Nanos,
+    /// How often it is to be kept.
+    pub quantile_ppm: Share,
+    /// Measured with the reservation.
+    pub with_nanos: Nanos,
+    /// Measured on the same nodes without it; nothing if it did not end in time.
+    pub without_nanos: Option<Nanos>,
+}
+
+impl Trial {
+    /// (actual - promised) / promised with the reservation.
+    pub fn error_with(&self) -> f64 {
+        relative(self.with_nanos, self.promised_nanos)
+    }
+
+    /// The same without it.
+    pub fn error_without(&self) -> Option<f64> {
+        self.without_nanos.map(|time| relative(time, self.promised_nanos))
+    }
+}
+
+fn relative(actual: Nanos, promised: Nanos) -> f64 {
+    actual.as_secs_f64() / promised.as_secs_f64() - 1.0
+}

@@ -1,0 +1,178 @@
+//! Promises under contention: one sentence, bars and a table.
+
+use super::{count, figure, mbit, seconds};
+use crate::chart::{BarChart, Group};
+use crate::record::{Contention, Trial};
+use crate::story;
+use anyhow::Result;
+use maud::{Markup, html};
+
+/// Groups of bars in one chart: with more, they are too thin to compare.
+const GROUPS_MAX: usize = 12;
+
+/// The result in a few words: how far actual times were from promised ones.
+pub(super) fn headline(contention: &Contention) -> Markup {
+    let trials = &contention.trials;
+    let with = Errors::of(trials.iter().map(|t| Some(t.error_with())));
+    let without = Errors::of(trials.iter().map(Trial::error_without));
+    let (Some(with), Some(without)) = (with, without) else {
+        return html! { "No request ran under contention, so there is nothing to compare." };
+    };
+    let kept = trials.iter().filter(|t| t.with_nanos <= t.promised_nanos).count();
+    let unended = trials.iter().filter(|t| t.without_nanos.is_none()).count();
+    html! {
+        "Of " (count(trials.len(), "request")) " under contention, actual times differed from \
+         promised ones by " strong { (with.median_text()) } " at the median and "
+        strong { (with.worst_text()) } " at worst with Keeptime, and by "
+        strong { (without.median_text()) } " and " strong { (without.worst_text()) }
+        " without. With Keeptime, " (kept) " of " (trials.len())
+        " ended by the promised time."
+        @if unended > 0 { " Without, " (unended) " did not end in time." }
+    }
+}
+
+/// The bars and the table.
+pub(super) fn section(contention: &Contention) -> Result<Markup> {
+    let trials = &contention.trials;
+    let charts =
+        trials.chunks(GROUPS_MAX).enumerate().map(|(at, part)| chart(at * GROUPS_MAX, part));
+    let charts = charts.collect::<Result<Vec<_>>>()?;
+    Ok(html! {
+        section {
+            h2 { "Under contention" }
+            p {
+                "While these requests ran, the same links carried: " (contention.load) ". Each ran \
+                 with the resources that were planned for it reserved, and on the same nodes \
+                 without."
+            }
+            @for chart in charts { (chart) }
+            @if !trials.is_empty() { (table(trials)) }
+        }
+    })
+}
+
+fn chart(offset: usize, trials: &[Trial]) -> Result<Markup> {
+    let bars = |trial: &Trial| {
+        let times = [Some(trial.promised_nanos), Some(trial.with_nanos), trial.without_nanos];
+        times.into_iter().flatten().map(|t| t.as_secs_f64()).collect()
+    };
+    let group = |(at, trial): (usize, &Trial)| Group {
+        label: (offset + at + 1).to_string(),
+        bars: bars(trial),
+    };
+    let chart = BarChart {
+        title: "Promised and actual times".into(),
+        y_label: "execution time, s".into(),
+        series: ["promised", "with Keeptime", "without"].map(String::from).into(),
+        groups: trials.iter().enumerate().map(group).collect(),
+    };
+    let last = offset + trials.len();
+    let text = format!(
+        "Promised and actual times of requests {} to {last}, numbered as in the table; a request \
+         whose run without Keeptime did not end in time has no bar for it.",
+        offset + 1
+    );
+    Ok(figure(&chart.to_svg()?, &text, html! { (text) }))
+}
+
+fn table(trials: &[Trial]) -> Markup {
+    html! {
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th.number scope="col" { "no." }
+                        @for title in ["application", "goal", "parameters"] {
+                            th scope="col" { (title) }
+                        }
+                        @for title in ["nodes", "Mbit/s per flow", "promised", "with", "error",
+                            "without", "error"] {
+                            th.number scope="col" { (title) }
+                        }
+                    }
+                }
+                tbody {
+                    @for (at, trial) in trials.iter().enumerate() { (row(at + 1, trial)) }
+                }
+            }
+        }
+        p.note { (quantile_note(trials)) }
+    }
+}
+
+fn row(number: usize, trial: &Trial) -> Markup {
+    html! {
+        tr {
+            td.number { (number) }
+            td { (trial.application) }
+            td { (trial.goal) }
+            td { (story::parameters(&trial.parameters)) }
+            td.number { (trial.nodes) }
+            td.number { (mbit(trial.bits_per_second)) }
+            td.number { (seconds(trial.promised_nanos)) }
+            td.number { (seconds(trial.with_nanos)) }
+            (error_cell(trial.error_with()))
+            @match trial.without_nanos.zip(trial.error_without()) {
+                Some((time, error)) => { td.number { (seconds(time)) } (error_cell(error)) }
+                None => { td.number.late colspan="2" { "did not end" } }
+            }
+        }
+    }
+}
+
+fn error_cell(error: f64) -> Markup {
+    html! { td.number.late[error > 0.0] { (format!("{:+.1} %", 100.0 * error)) } }
+}
+
+/// The quantiles that occur: mostly one for all requests.
+fn quantile_note(trials: &[Trial]) -> String {
+    let mut quantiles: Vec<_> = trials.iter().map(|t| t.quantile_ppm).collect();
+    quantiles.sort_unstable();
+    quantiles.dedup();
+    let texts: Vec<_> = quantiles.iter().map(ToString::to_string).collect();
+    format!(
+        "Promised times hold for {} of runs. Errors are (actual − promised) / promised; those of \
+         runs later than promised are coloured.",
+        texts.join(" or ")
+    )
+}
+
+/// Relative errors without their signs, ascending; those of runs that did not end are infinite.
+struct Errors(Vec<f64>);
+
+impl Errors {
+    fn of(errors: impl Iterator<Item = Option<f64>>) -> Option<Self> {
+        let mut errors: Vec<_> = errors.map(|e| e.map_or(f64::INFINITY, f64::abs)).collect();
+        errors.sort_unstable_by(f64::total_cmp);
+        (!errors.is_empty()).then_some(Self(errors))
+    }
+
+    /// Of an even number the mean of the two middle ones.
+    fn median_text(&self) -> String {
+        let (below, above) = (self.0[(self.0.len() - 1) / 2], self.0[self.0.len() / 2]);
+        text((below + above) / 2.0, "more than can be told (runs did not end)")
+    }
+
+    fn worst_text(&self) -> String {
+        text(self.0[self.0.len() - 1], "more than can be told (a run did not end)")
+    }
+}
+
+fn text(error: f64, endless: &str) -> String {
+    if error.is_finite() { format!("{:.1} %", 100.0 * error) } else { endless.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_did_not_end_is_worse_than_any_other() {
+        let errors = Errors::of([Some(-0.02), None, Some(0.04)].into_iter()).unwrap();
+        assert_eq!(errors.median_text(), "4.0 %");
+        assert!(errors.worst_text().contains("did not end"));
+        let even = Errors::of([Some(0.01), Some(-0.03)].into_iter()).unwrap();
+        assert_eq!((even.median_text().as_str(), even.worst_text().as_str()), ("2.0 %", "3.0 %"));
+        assert!(Errors::of(std::iter::empty()).is_none());
+    }
+}
