@@ -111,6 +111,36 @@ test_pictures() {
     test_that "interleave is seen" differ "$reference/raycast.png" "$reference/raycast-interleave-2.png"
 }
 
+# --- bytes ------------------------------------------------------------------------------------------
+
+# Every message goes along an edge of the hypercube (the numbers of its ends differ in one bit), and in
+# all the ranks send what the README's formula says.
+sends() { # BYTES_OF_ALL_RANKS RANKS PROGRAM ARGUMENTS...
+    local bytes=$1 ranks=$2 program=$3
+    shift 3
+    timeout -k 5 120 "${launch[@]}" -n "$ranks" env LD_PRELOAD="$PWD/$build/witness.so" "$build/$program" \
+        --frames 1 --warmup 1 "$@" 2>&1 | tee "$work/sent"
+    awk -v expected="$bytes" '
+        function power_of_two(n) { while (n > 1 && n % 2 == 0) n /= 2; return n == 1 }
+        $1 == "sent" { far = $2 > $3 ? $2 - $3 : $3 - $2; bytes += $4; edges++ }
+        $1 == "sent" && !(power_of_two(far) && int($2 / far) % 2 != int($3 / far) % 2) {
+            print "not an edge: " $2, $3; stray = 1 }
+        $1 == "witness:" { stray = 1 }
+        END { print bytes + 0 " bytes, expected " expected; exit stray || !edges || bytes != expected }
+    ' "$work/sent"
+}
+
+# Two frames of: swap 8 (P-1) N, gather 2 N log2 P, start P log2 P; N rays or pixels (a multiple
+# of P, else a piece is a pixel more or less), P ranks.
+test_bytes() {
+    test_that "raycast sends what is promised on 2" \
+        sends $((2 * (8 * 1 * 65536 + 2 * 65536 * 1 + 2 * 1))) 2 raycast --volume "$volume" --size 256
+    test_that "raycast sends what is promised on 8" \
+        sends $((2 * (8 * 7 * 7744 + 2 * 7744 * 3 + 8 * 3))) 8 raycast --volume "$volume" --size 264 --interleave 2
+    test_that "render sends what is promised on 4" \
+        sends $((2 * (8 * 3 * 40000 + 2 * 40000 * 2 + 4 * 2))) 4 render --surface "$work/1.ply" --size 200
+}
+
 # --- surfaces ---------------------------------------------------------------------------------------
 
 extract() { # NAME RANKS ARGUMENTS...
@@ -234,6 +264,7 @@ test_faults() {
 choose_launcher
 test_surfaces
 test_pictures
+test_bytes
 test_times
 test_usage
 test_bad_files
