@@ -14,12 +14,17 @@ namespace {
 // As long as every machine that runs this stores numbers little endian, memory is what the file holds.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
 
-#pragma pack(push, 1)
+// A triangle in the file follows a single byte, where no number may lie in memory.
 struct Face {
     std::uint8_t corners = 3;
-    Triangle triangle{};
+    std::array<std::uint8_t, sizeof(Triangle)> bytes{};
+
+    Triangle triangle() const {
+        Triangle triangle;
+        std::memcpy(triangle.data(), bytes.data(), bytes.size());
+        return triangle;
+    }
 };
-#pragma pack(pop)
 static_assert(sizeof(Face) == 13);
 
 // A bound for what a damaged header can make us allocate: 5 GB, a hundred times a brain's surface.
@@ -90,7 +95,7 @@ class Reader {
 
 void check(const Reader& reader, const Surface& surface, const std::vector<Face>& faces) {
     for (const Face& face : faces) {
-        for (const std::uint32_t corner : face.triangle) {
+        for (const std::uint32_t corner : face.triangle()) {
             if (face.corners != 3 || corner >= surface.vertices.size()) {
                 throw reader.failure("damaged: a face is not a triangle of its vertices");
             }
@@ -111,7 +116,8 @@ void write_ply(const std::string& path, const Surface& surface) {
     out.write(reinterpret_cast<const char*>(surface.vertices.data()),
               static_cast<std::streamsize>(surface.vertices.size() * sizeof(Vertex)));
     for (const Triangle& triangle : surface.triangles) {
-        const Face face{3, triangle};
+        Face face;
+        std::memcpy(face.bytes.data(), triangle.data(), face.bytes.size());
         out.write(reinterpret_cast<const char*>(&face), sizeof face);
     }
     out.close();
@@ -131,7 +137,7 @@ Surface read_ply(const std::string& path) {
     check(reader, surface, faces);
     surface.triangles.reserve(triangles);
     for (const Face& face : faces) {
-        surface.triangles.push_back(face.triangle);
+        surface.triangles.push_back(face.triangle());
     }
     return surface;
 }
