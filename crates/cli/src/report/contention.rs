@@ -27,7 +27,7 @@ pub(super) fn headline(contention: &Contention) -> Markup {
         strong { (without.median_text()) } " and " strong { (without.worst_text()) }
         " without. With Keeptime, " (kept) " of " (trials.len())
         " ended by the promised time."
-        @if unended > 0 { " Without, " (unended) " did not end in time." }
+        @if unended > 0 { " Without, " (unended) " did not end in time and counts as ∞." }
     }
 }
 
@@ -147,19 +147,23 @@ impl Errors {
         (!errors.is_empty()).then_some(Self(errors))
     }
 
-    /// Of an even number the mean of the two middle ones.
+    /// Of an even number the mean of the two middle ones; where only the greater of these did not
+    /// end, the lesser is a bound that does not make the case look worse than it was.
     fn median_text(&self) -> String {
         let (below, above) = (self.0[(self.0.len() - 1) / 2], self.0[self.0.len() / 2]);
-        text((below + above) / 2.0, "more than can be told (runs did not end)")
+        if below.is_finite() && above.is_infinite() {
+            return format!("more than {}", text(below));
+        }
+        text((below + above) / 2.0)
     }
 
     fn worst_text(&self) -> String {
-        text(self.0[self.0.len() - 1], "more than can be told (a run did not end)")
+        text(self.0[self.0.len() - 1])
     }
 }
 
-fn text(error: f64, endless: &str) -> String {
-    if error.is_finite() { format!("{:.1} %", 100.0 * error) } else { endless.into() }
+fn text(error: f64) -> String {
+    if error.is_finite() { format!("{:.1} %", 100.0 * error) } else { "∞".into() }
 }
 
 #[cfg(test)]
@@ -170,7 +174,9 @@ mod tests {
     fn a_run_that_did_not_end_is_worse_than_any_other() {
         let errors = Errors::of([Some(-0.02), None, Some(0.04)].into_iter()).unwrap();
         assert_eq!(errors.median_text(), "4.0 %");
-        assert!(errors.worst_text().contains("did not end"));
+        assert_eq!(errors.worst_text(), "∞");
+        let half = Errors::of([Some(0.5), None].into_iter()).unwrap();
+        assert_eq!(half.median_text(), "more than 50.0 %");
         let even = Errors::of([Some(0.01), Some(-0.03)].into_iter()).unwrap();
         assert_eq!((even.median_text().as_str(), even.worst_text().as_str()), ("2.0 %", "3.0 %"));
         assert!(Errors::of(std::iter::empty()).is_none());

@@ -83,7 +83,9 @@ fn trails(explanation: &Explanation, stage: Stage) -> Vec<Trail> {
         let range = curve.range.filter(|_| stage >= Stage::Ranged).map(|range| {
             let ends = [range.least_bits_per_second, range.greatest_bits_per_second];
             let [least, greatest] = ends.map(|b| b.as_mbit_f64());
-            (least, greatest)
+            // From here on what is not free is out of question, too.
+            let held = curve.held_bits_per_second.filter(|_| stage >= Stage::Held);
+            (least, held.map_or(greatest, |held| greatest.min(held.as_mbit_f64())))
         });
         let [ring, dot] = [ring, dot].map(|mark| mark.filter(|_| left));
         Trail { index, left, range, ring, dot }

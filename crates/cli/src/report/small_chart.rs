@@ -10,7 +10,7 @@ const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5a5a"];
 /// Where colours repeat, dashes differ.
 const DASHES: [&str; 3] = ["none", "7 3", "2 3"];
-const FADED: &str = "#dfe3e6";
+const FADED: &str = "#cfd5da";
 
 const SIZE: (f64, f64) = (430.0, 250.0);
 /// Left, top, right, bottom.
@@ -136,7 +136,8 @@ impl<'a> Frame<'a> {
                 @let y = self.place((self.x.0, time.as_secs_f64())).1;
                 line x1=(left) x2=(right) y1=(rounded(y)) y2=(rounded(y)) stroke="#c00"
                     stroke-dasharray="6 4" {}
-                text x=(right - 2.0) y=(rounded(y - 4.0)) text-anchor="end" fill="#c00" {
+                text x=(right - 2.0) y=(rounded(y - 4.0)) text-anchor="end" fill="#c00"
+                    stroke="#fff" stroke-width="3" paint-order="stroke" {
                     (name) " " (time)
                 }
             }
@@ -205,7 +206,7 @@ fn ticks(most: f64) -> Vec<f64> {
     let step = step.unwrap_or(10.0 * magnitude);
     let places = (-step.log10().floor()).max(0.0) as i32;
     let round = |value: f64| (value * 10f64.powi(places)).round() / 10f64.powi(places);
-    (0..=(most / step) as u32).map(|n| round(f64::from(n) * step)).collect()
+    (0..=(most / step + 1e-9) as u32).map(|n| round(f64::from(n) * step)).collect()
 }
 
 /// 1, 2 and 5 of every decade inside `(least, most)`.
