@@ -26,10 +26,12 @@ pub struct Kernel {
     place: Place,
     link: Link,
     group: Group,
+    /// CPU that jobs may have here.
+    cpu: CpuPpm,
     /// The program at the device's egress, once one is there.
     flows: Option<Flows>,
     /// Limits that were set: writing one again would refill the group's share of the period.
-    limits: BTreeMap<Name, CpuPpm>,
+    limits: BTreeMap<String, CpuPpm>,
 }
 
 /// A node on which nothing can be enforced: assignments are kept and told, and no more.
@@ -38,6 +40,11 @@ pub struct Unenforced {
     /// Why.
     pub reason: String,
 }
+
+/// CPU of the processes that belong to no job, however much jobs have.
+const REST_FLOOR: CpuPpm = CpuPpm::from_percent(1);
+/// The agent's own group: no job can have this name, and best-effort processes cannot starve it.
+const AGENT_GROUP: &str = "_agent";
 
 /// What the node that `config` describes can give.
 pub fn capacity(config: &Config) -> Capacity {
@@ -64,6 +71,7 @@ impl Kernel {
         let group = Hierarchies::discover()?.group(group)?;
         // Jobs are told apart by their groups' numbers: without them nothing can be enforced.
         group.id()?;
+        join_own_group(&group)?;
         let place = Place { ifindex, attach, major: TREE_MAJOR };
         let flows = Flows::adopt(&mut socket, ifindex)?;
         let limits = BTreeMap::new();
@@ -72,6 +80,7 @@ impl Kernel {
             place,
             link: Link::new(&config.device, config.rate),
             group,
+            cpu: config.cpu,
             flows,
             limits,
         })
@@ -80,13 +89,14 @@ impl Kernel {
     /// Ends the groups of jobs that are not wanted, with their processes.
     fn end_strays(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
         for name in self.group.children()? {
-            if wanted.keys().any(|job| job.as_str() == name) {
+            let is_wanted = wanted.keys().any(|job| job.as_str() == name);
+            if is_wanted || name.parse::<Name>().is_err() {
                 continue;
             }
             let group = self.group.child(&name)?;
             group.kill_all()?;
             group.remove()?;
-            self.limits.retain(|job, _| job.as_str() != name);
+            self.limits.remove(&name);
         }
         Ok(())
     }
@@ -94,12 +104,24 @@ impl Kernel {
     fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
         for (job, assignment) in wanted {
             let group = self.group.child(job.as_str())?;
-            let fresh = !group.exists();
-            group.create()?;
-            if fresh || self.limits.get(job) != Some(&assignment.cpu_ppm) {
-                group.set_cpu(assignment.cpu_ppm)?;
-                self.limits.insert(job.clone(), assignment.cpu_ppm);
-            }
+            self.limit(job.as_str(), &group, assignment.cpu_ppm)?;
+        }
+        // What belongs to no job shares what jobs leave: a group's share of the period goes to who
+        // comes first, and weights do not help a job that comes later.
+        let taken: u64 = wanted.values().map(|a| u64::from(a.cpu_ppm.get())).sum();
+        let left = u64::from(self.cpu.get()).saturating_sub(taken);
+        let left = CpuPpm::new(left as u32).max(REST_FLOOR);
+        let rest = self.group.rest()?;
+        self.limit("", &rest, left)
+    }
+
+    /// Makes a group with this limit, once.
+    fn limit(&mut self, name: &str, group: &Group, cpu: CpuPpm) -> Result<(), CgroupError> {
+        let fresh = !group.exists();
+        group.create()?;
+        if fresh || self.limits.get(name) != Some(&cpu) {
+            group.set_cpu(cpu)?;
+            self.limits.insert(name.into(), cpu);
         }
         Ok(())
     }
@@ -238,6 +260,13 @@ pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
         Ok(kernel) => Box::new(kernel),
         Err(error) => Box::new(Unenforced { reason: crate::agent::chain(error.as_ref()) }),
     }
+}
+
+/// Moves this process out of the group of best-effort processes.
+fn join_own_group(node: &Group) -> Result<(), CgroupError> {
+    let group = node.child(AGENT_GROUP)?;
+    group.create()?;
+    group.join(0)
 }
 
 fn kernel_flow(cgroup_id: u64, flow: &AssignedFlow) -> Flow {

@@ -107,10 +107,10 @@ pub struct LabUpArguments {
     #[arg(long, default_value_t = 1)]
     pub switches: u32,
     /// Rate of every node's link, per direction
-    #[arg(long, default_value = "200 Mbit/s")]
+    #[arg(long, default_value = "100 Mbit/s")]
     pub rate: BitsPerSecond,
     /// Rate of the links between switches, per direction
-    #[arg(long, default_value = "400 Mbit/s")]
+    #[arg(long, default_value = "200 Mbit/s")]
     pub uplink: BitsPerSecond,
     /// CPU of every node; 100 % is one of this machine's cores
     #[arg(long, default_value = "40 %")]
@@ -193,6 +193,10 @@ pub struct ProfileArguments {
     /// Measure the full grid instead of as few points as the curves need
     #[arg(long)]
     pub full: bool,
+    /// Measure beside greedy best-effort flows on all links, as in a cluster that others use too:
+    /// their packets cost the nodes CPU that no reservation gives back
+    #[arg(long)]
+    pub under_load: bool,
     /// Start anew instead of going on with what the file has
     #[arg(long)]
     pub fresh: bool,

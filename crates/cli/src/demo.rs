@@ -4,7 +4,7 @@ use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
 use crate::cluster::{Cluster, own_path};
 use crate::commands::run::{admit, hold_plan, run_plan};
 use crate::commands::{Ending, Session};
-use crate::execute::{Run, reserve_and_run};
+use crate::execute::{ExecuteError, Run, reserve_and_run};
 use crate::load::{Flood, all_pairs};
 use crate::machine::Machine;
 use crate::profiler::Effort;
@@ -12,6 +12,7 @@ use crate::record::{Contention, RECORD, Record, Request, Trial};
 use crate::{files, interrupt, report, story};
 use anyhow::{Context, Result, ensure};
 use keeptime_launch::mpi::Flavour;
+use keeptime_launch::process::RunError;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
@@ -37,7 +38,7 @@ const GOALS: [(&str, &[&str], &str); 6] = [
 /// Runs all steps. The lab is removed at the end, also after an error, unless it is to be kept.
 pub fn run(arguments: &DemoArguments) -> Result<Ending> {
     std::fs::create_dir_all(&arguments.out)?;
-    step(1, "a lab cluster: 4 nodes, one switch, 200 Mbit/s links, 40 % of a CPU each");
+    step(1, "a lab cluster: 4 nodes, one switch, 100 Mbit/s links, 40 % of a CPU each");
     // A lab that an earlier, killed demonstration left would be in the way.
     let _ = keeptime(&["lab", "down", arguments.lab.as_str()]);
     keeptime(&["lab", "up", arguments.lab.as_str()])?;
@@ -89,7 +90,16 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
     step(2, "profile the volume renderer: image sizes x interleaving x nodes x bandwidth per flow");
     let path = session.profile_path.display().to_string();
     let mut line = vec!["profile", "raycast", "--lab", arguments.lab.as_str(), "--profile", &path];
-    line.extend(["--fresh", "--nodes", "2,4", "--set", "size=512,256", "--set", "interleave=0,2"]);
+    line.extend([
+        "--fresh",
+        "--under-load",
+        "--nodes",
+        "2,4",
+        "--set",
+        "size=512,256",
+        "--set",
+        "interleave=0,2",
+    ]);
     keeptime(&line)?;
     let profile = session.profile()?;
     let points = profile.bandwidth_grid_bits_per_second.len();
@@ -174,19 +184,16 @@ pub fn try_goal(
 /// The same run on the same nodes with the same CPU and no reserved bandwidth; nothing if it does not
 /// end within the application's time limit.
 fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<keeptime_model::units::Nanos>> {
-    use keeptime_launch::process::RunError;
     let hold = hold_plan(session, plan, false)?;
     match run_plan(session, plan, &hold, &mut |_| {}) {
         Ok(ran) => Ok(Some(ran.time)),
-        Err(error)
-            if error
-                .chain()
-                .any(|c| matches!(c.downcast_ref(), Some(RunError::TimedOut { .. }))) =>
-        {
-            Ok(None)
-        }
+        Err(error) if is_timeout(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn is_timeout(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ExecuteError::Run(RunError::TimedOut { .. })))
 }
 
 fn print_trial(trial: &Trial) {

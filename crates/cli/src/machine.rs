@@ -12,7 +12,7 @@ pub struct Machine {
     pub processors: usize,
     /// Kernel release.
     pub kernel: String,
-    /// Load average over the last minute when the measurement began.
+    /// Load average over the last minute when the measurement began; 0 where it cannot be read.
     pub load: f64,
     /// Version of Keeptime.
     pub keeptime: String,
@@ -27,7 +27,7 @@ impl Machine {
             processor: processor(&read("/proc/cpuinfo")),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
-            load: load.unwrap_or(f64::NAN),
+            load: load.unwrap_or(0.0),
             keeptime: env!("CARGO_PKG_VERSION").into(),
         }
     }

@@ -284,11 +284,15 @@ fn make_groups(spec: &Spec, not_enforced: &mut Vec<String>) -> Result<Vec<Group>
     let mut groups = Vec::new();
     for node in spec.topology().nodes() {
         let group = hierarchies.group(group_path(spec.name(), &node.name))?;
-        match group.rest()?.create() {
+        let rest = group.rest()?;
+        match rest.create() {
             Err(error) if error.is_denied() => return missing(LabError::from(error).chain()),
             made => made?,
         }
-        group.set_cpu(node.cpu)?;
+        // On the innermost group, as the agent's limits for jobs are: of two limits one in another
+        // the outer is handed to one CPU for up to 5 ms, and groups on the others stand still.
+        // The agent takes from this one what it gives to jobs.
+        rest.set_cpu(node.cpu)?;
         groups.push(group);
     }
     Ok(groups)

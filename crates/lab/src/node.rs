@@ -102,6 +102,7 @@ fn connect(plan: &NodePlan) -> Result<(), LabError> {
     socket.batch(&[
         link::set_up(LOOPBACK),
         link::add_address(card, plan.address, plan.network.prefix),
+        link::set_segment_max(card, hardware::segment_max(plan.rate)),
         link::set_up(card),
         link::add_route(card, plan.network, plan.address, CONGESTION_CONTROL),
     ])?;

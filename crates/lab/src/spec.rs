@@ -20,9 +20,9 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Four nodes on one switch, 200 Mbit/s in each direction, 40 % of a CPU each.
+    /// Four nodes on one switch, 100 Mbit/s in each direction, 40 % of a CPU each.
     pub fn default_star(name: Name) -> Self {
-        let spec = Self::star(name, 4, BitsPerSecond::from_mbit(200), CpuPpm::from_percent(40));
+        let spec = Self::star(name, 4, BitsPerSecond::from_mbit(100), CpuPpm::from_percent(40));
         // The numbers are right for every name.
         spec.unwrap_or_else(|error| unreachable!("the default star: {error}"))
     }

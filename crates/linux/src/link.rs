@@ -102,6 +102,15 @@ pub fn set_up(ifindex: u32) -> Request {
     (RouteNetlinkMessage::SetLink(link), 0)
 }
 
+/// Limits what is handed to an interface at once: greater pieces are cut before. The kernel refuses
+/// more than 64 KiB on most devices.
+pub fn set_segment_max(ifindex: u32, bytes: u32) -> Request {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    link.attributes.push(LinkAttribute::GsoMaxSize(bytes));
+    (RouteNetlinkMessage::SetLink(link), 0)
+}
+
 /// Gives an interface an address, without the route that the kernel would add by itself.
 pub fn add_address(ifindex: u32, address: Ipv4Addr, prefix: u8) -> Request {
     let mut message = AddressMessage::default();

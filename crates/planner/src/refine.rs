@@ -38,7 +38,7 @@ use keeptime_model::units::{BitsPerSecond, Nanos};
 pub const ERROR_PERCENT: u64 = 5;
 
 /// A gap over which the time falls by more than this, of the faster end's time, is halved.
-pub const GAP_PERCENT: u64 = 40;
+pub const GAP_PERCENT: u64 = 100;
 
 /// The bandwidths at which a curve may be measured: at least one, above zero, ascending.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
 use crate::cluster::Cluster;
+use crate::load::{Flood, all_pairs};
 use crate::profiler::{Order, measure};
 use crate::{files, interrupt, story};
 use anyhow::{Context, Result, ensure};
@@ -16,6 +17,10 @@ use keeptime_model::units::BitsPerSecond;
 use keeptime_planner::curve::{Deviations, FittedCurve};
 use keeptime_planner::refine::Grid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// No profile takes longer under load.
+const LOAD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Steps of the grid that is chosen where none is given.
 const STEPS: u32 = 8;
@@ -27,6 +32,14 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let mut profile = start(&session, arguments, &order)?;
     let (cluster, application) = (&session.cluster, &session.application);
     let path = &session.profile_path;
+    // Dropped, and so ended, with this function.
+    let _load = match arguments.under_load {
+        true => {
+            let pairs = all_pairs(cluster.topology().nodes().len() as u32);
+            Some(Flood::start(cluster, None, &pairs, LOAD_LIMIT)?)
+        }
+        false => None,
+    };
     let effort = measure(
         cluster,
         &session.mpi,
@@ -108,7 +121,7 @@ fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> R
     Ok(if asked.is_empty() { possible } else { asked.to_vec() })
 }
 
-/// Bandwidths from a sixteenth of what the busiest link can give each flow up to all of it, by equal
+/// Bandwidths from an eighth of what the busiest link can give each flow up to all of it, by equal
 /// factors: curves bend where bandwidth is scarce.
 fn default_grid(
     cluster: &Cluster,
@@ -121,7 +134,7 @@ fn default_grid(
     let flows = application.pattern().flows(most_nodes)?;
     let busiest = (0..most_nodes).map(|rank| flows.iter().filter(|f| f.from == rank).count()).max();
     let top = link.divided_floor(busiest.unwrap_or(1) as u64).get() as f64;
-    let step = |i: u32| top / 16f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
+    let step = |i: u32| top / 8f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
     // Whole 100 kbit/s read better, and a rounded-down top still fits.
     Ok((0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect())
 }

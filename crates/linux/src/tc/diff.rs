@@ -4,9 +4,9 @@
 //! before and after, and no class has less than the smaller of its own two; parents come before
 //! children and go after them; filters go before the class that they point to and come after it.
 
-use super::decode::{Observed, ObservedClass, QdiscKind};
+use super::decode::{Observed, ObservedClass, Qdisc, QdiscKind};
 use super::ticks::{burst_ticks, rate_bytes};
-use super::{Class, Handle, Op, Place, Queue, Tree};
+use super::{Attach, Class, Handle, Op, Place, QUEUE_MAJOR, Queue, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -52,12 +52,25 @@ pub fn diff(wanted: &Tree, observed: &Observed) -> Result<Vec<Op>, Foreign> {
 }
 
 /// The steps that remove what stands at `place` if it is ours; none if it is not, or is away.
+/// Inside of another queueing discipline a plain queue takes its place, as long as that of the outer
+/// one where that is a shaper.
 pub fn removal(place: &Place, observed: &Observed) -> Vec<Op> {
-    match standing(place, observed) {
-        Ok(Some(_)) => vec![Op::RemovePlace],
+    match (standing(place, observed), place.attach) {
+        (Ok(Some(_)), Attach::Root) => vec![Op::RemovePlace],
+        (Ok(Some(_)), Attach::Under(outer)) => {
+            let is_outer = |qdisc: &&Qdisc| qdisc.handle.major == outer.major;
+            let limit = observed.qdiscs.iter().find(is_outer).and_then(|qdisc| match qdisc.kind {
+                QdiscKind::Tbf { limit, .. } => Some(limit),
+                _ => None,
+            });
+            vec![Op::ReplaceByQueue(limit.unwrap_or(QUEUE_BYTES))]
+        }
         _ => Vec::new(),
     }
 }
+
+/// Where the outer discipline tells no length: two of the greatest packets.
+const QUEUE_BYTES: u32 = 2 * 65_536;
 
 /// What of ours stands at `place`.
 pub(super) fn standing<'o>(
@@ -68,7 +81,7 @@ pub(super) fn standing<'o>(
     match observed.at(parent) {
         // Major 0: made by the kernel, replaced without a trace.
         None => Ok(None),
-        Some(qdisc) if qdisc.handle.major == 0 => Ok(None),
+        Some(qdisc) if [0, QUEUE_MAJOR].contains(&qdisc.handle.major) => Ok(None),
         Some(qdisc) if qdisc.handle == (Handle { major: place.major, minor: 0 }) => {
             Ok(Some(&qdisc.kind))
         }

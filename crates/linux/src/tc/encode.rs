@@ -3,7 +3,7 @@
 //! pkt_cls.h.
 
 use super::ticks::{burst_ticks, rate_bytes, rate_field};
-use super::{Class, Filter, Handle, Match, Op, Place, Queue, Shaper};
+use super::{Class, Filter, Handle, Match, Op, Place, QUEUE_MAJOR, Queue, Shaper};
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage as M;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
@@ -17,7 +17,9 @@ pub(super) fn encode(place: &Place, op: &Op) -> (M, u16) {
     match *op {
         Op::AddTree { default_minor } => {
             let options = htb_qdisc(default_minor);
-            (M::NewQueueDiscipline(message(place, itself, parent, "htb", options)), add)
+            // In place of the kernel's default or of the queue that we left.
+            let flags = NLM_F_CREATE | NLM_F_REPLACE;
+            (M::NewQueueDiscipline(message(place, itself, parent, "htb", options)), flags)
         }
         Op::AddClass(minor, ref wanted) => {
             let above = class(wanted.parent);
@@ -55,6 +57,12 @@ pub(super) fn encode(place: &Place, op: &Op) -> (M, u16) {
         }
         Op::SetShaper(ref shaper) => {
             let tc = message(place, itself, parent, "tbf", tbf(shaper));
+            (M::NewQueueDiscipline(tc), NLM_F_CREATE | NLM_F_REPLACE)
+        }
+        Op::ReplaceByQueue(limit) => {
+            let mut tc = header(place, Handle { major: QUEUE_MAJOR, minor: 0 }, parent);
+            tc.attributes.push(TcAttribute::Kind("bfifo".into()));
+            tc.attributes.push(TcAttribute::Other(nla(TCA_OPTIONS, limit.to_ne_bytes())));
             (M::NewQueueDiscipline(tc), NLM_F_CREATE | NLM_F_REPLACE)
         }
         Op::RemovePlace => (M::DelQueueDiscipline(header(place, itself, parent)), 0),

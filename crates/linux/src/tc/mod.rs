@@ -161,6 +161,8 @@ pub enum Op {
     SetShaper(Shaper),
     /// Removes what stands at the place, with all that is in it.
     RemovePlace,
+    /// The same at a place inside of another queueing discipline: so many bytes wait there instead.
+    ReplaceByQueue(u32),
 }
 
 impl Tree {
@@ -207,5 +209,8 @@ impl fmt::Display for Handle {
 
 /// Marks a tree as Keeptime's ("KT"). Also the major number of `skb->priority` of reserved flows.
 pub const TREE_MAJOR: u16 = 0x4b54;
+/// Marks the plain queue that stands in for a tree that was removed from inside of another queueing
+/// discipline ("KQ"): the kernel would put one there that drops everything.
+pub const QUEUE_MAJOR: u16 = 0x4b51;
 /// Marks a shaper as Keeptime's ("KS").
 pub const SHAPER_MAJOR: u16 = 0x4b53;

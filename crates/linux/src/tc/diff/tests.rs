@@ -1,6 +1,6 @@
-use super::super::decode::{ObservedFilter, Qdisc};
+use super::super::decode::ObservedFilter;
 use super::super::encode::{ETH_P_ARP, ETH_P_IP};
-use super::super::{Attach, Filter, Leaf, Match, TREE_MAJOR};
+use super::super::{Filter, Leaf, Match, TREE_MAJOR};
 use super::*;
 use keeptime_model::units::{BitsPerSecond, Bytes};
 use proptest::prelude::*;
@@ -15,12 +15,23 @@ fn carry_out(kernel: &mut Observed, place: &Place, op: &Op) {
     match *op {
         Op::AddTree { default_minor } => {
             assert!(
-                kernel.at(parent).is_none_or(|qdisc| qdisc.handle.major == 0),
+                kernel
+                    .at(parent)
+                    .is_none_or(|qdisc| [0, QUEUE_MAJOR].contains(&qdisc.handle.major)),
                 "place is taken"
             );
             kernel.qdiscs.retain(|qdisc| qdisc.parent != parent);
             let kind = QdiscKind::Htb { default_minor };
             kernel.qdiscs.push(Qdisc { handle: class(0), parent, kind });
+        }
+        Op::ReplaceByQueue(limit) => {
+            carry_out(kernel, place, &Op::RemovePlace);
+            let handle = Handle { major: QUEUE_MAJOR, minor: 0 };
+            kernel.qdiscs.push(Qdisc {
+                handle,
+                parent,
+                kind: QdiscKind::Fifo(Queue::Bytes(limit)),
+            });
         }
         Op::RemovePlace => {
             let major = place.major;
@@ -297,4 +308,28 @@ fn what_stands_in_the_way_is_named() {
     assert_eq!(removal(&PLACE, &kernel), Vec::new());
     kernel.qdiscs[0].handle = Handle::default();
     assert_eq!(diff(&tree, &kernel), Ok(vec![Op::AddTree { default_minor: 2 }]));
+}
+
+#[test]
+fn a_tree_inside_of_a_shaper_leaves_a_queue_and_can_come_back() {
+    // Goal: removing our tree from somebody's shaper leaves a link that still carries packets.
+    let outer = Handle { major: 1, minor: 1 };
+    let place = Place { ifindex: IFINDEX, attach: Attach::Under(outer), major: TREE_MAJOR };
+    let mut kernel = Observed::empty(IFINDEX);
+    let rate = BitsPerSecond::from_mbit(200);
+    let kind = QdiscKind::Tbf { rate, burst: Bytes::new(50_000), limit: 250_000 };
+    let root = Attach::Root.parent();
+    kernel.qdiscs.push(Qdisc { handle: Handle { major: 1, minor: 0 }, parent: root, kind });
+    let classes = BTreeMap::new();
+    let tree = Tree { place, default_minor: 3, classes, filters: BTreeMap::new() };
+    for _ in 0..2 {
+        for op in diff(&tree, &kernel).unwrap() {
+            carry_out(&mut kernel, &place, &op);
+        }
+        assert!(diff(&tree, &kernel).unwrap().is_empty());
+        let ops = removal(&place, &kernel);
+        assert_eq!(ops, [Op::ReplaceByQueue(250_000)]);
+        carry_out(&mut kernel, &place, &ops[0]);
+        assert!(removal(&place, &kernel).is_empty());
+    }
 }
