@@ -3,7 +3,7 @@
 
 use crate::figures::{Figures, Target, quantile};
 use crate::lab::BenchLab;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use keeptime::cluster::Cluster;
 use keeptime::execute::job_name;
 use keeptime::hold::{Hold, Need};

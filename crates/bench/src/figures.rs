@@ -47,7 +47,8 @@ pub struct Figures {
 impl Figures {
     /// No figures yet of the benchmark `name`, which `make bench-NAME` repeats.
     pub fn new(name: &'static str) -> Self {
-        Self { name, command: format!("make bench-{name}"), figures: Vec::new() }
+        let quick = if crate::quick() { "KEEPTIME_BENCH_QUICK=1 " } else { "" };
+        Self { name, command: format!("{quick}make bench-{name}"), figures: Vec::new() }
     }
 
     /// The median of `samples`.

@@ -1,6 +1,295 @@
-//! placeholder
-use anyhow::Result;
-use std::path::Path;
-pub fn run(_out: &Path) -> Result<()> {
+//! Promised against actual run times while greedy flows load every link, with and without Keeptime.
+//!
+//! Profiles are measured first, on the idle lab, and kept in OUT/first-light: a repetition goes on
+//! with them unless they are removed. Requests follow, each planned, run with its reservation and,
+//! on the same nodes with the same CPU, without one; which of the two comes first alternates.
+
+use crate::figures::{Figures, Target, quantile};
+use crate::lab::{BenchLab, bandwidth_grid};
+use crate::plan::Random;
+use crate::quick;
+use anyhow::{Context, Result, ensure};
+use keeptime::arguments::GoalArguments;
+use keeptime::commands::Session;
+use keeptime::demo::{First, extract_surface, goal, try_goal};
+use keeptime::load::{Flood, all_pairs};
+use keeptime::machine::Machine;
+use keeptime::profiler::{Order, measure};
+use keeptime::record::Trial;
+use keeptime::{files, interrupt};
+use keeptime_model::application::Parameters;
+use keeptime_model::goal::Goal;
+use keeptime_model::profile::Profile;
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::refine::Grid;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const NODES: u32 = 4;
+const SAMPLES: u32 = 3;
+/// The load goes on for so long at the most: longer than all trials, and it ends with the command.
+const LOAD_LIMIT: Duration = Duration::from_secs(2 * 3600);
+/// Of the order of the requests.
+const SEED: u64 = 20;
+
+/// Settings that are measured, and that requests ask for.
+const RAYCAST: [&[&str]; 4] = [
+    &["size=512", "interleave=0"],
+    &["size=512", "interleave=2"],
+    &["size=256", "interleave=0"],
+    &["size=256", "interleave=2"],
+];
+const RENDER: [&[&str]; 2] = [&["size=512"], &["size=1024"]];
+
+/// Nodes that are insisted on, a bound on the time in percent of the least time that any measured
+/// curve of such runs has (so that requests mean the same on every machine), and a preference.
+type Shape = (Option<u32>, u64, &'static str);
+
+/// Asked for each of [`RAYCAST`].
+const RAYCAST_SHAPES: [Shape; 5] = [
+    (None, 140, "cheapest"),
+    (None, 150, "fastest"),
+    (Some(2), 200, "cheapest"),
+    (Some(4), 160, "best"),
+    (Some(4), 300, "cheapest"),
+];
+/// Asked for each of [`RENDER`].
+const RENDER_SHAPES: [Shape; 11] = [
+    (None, 140, "cheapest"),
+    (None, 150, "fastest"),
+    (None, 250, "cheapest"),
+    (Some(2), 130, "cheapest"),
+    (Some(2), 160, "best"),
+    (Some(2), 200, "cheapest"),
+    (Some(2), 300, "cheapest"),
+    (Some(4), 130, "cheapest"),
+    (Some(4), 160, "cheapest"),
+    (Some(4), 220, "cheapest"),
+    (Some(4), 300, "best"),
+];
+/// Asked without any setting; the last one cannot be kept.
+const OPEN_SHAPES: [Shape; 4] =
+    [(None, 500, "best"), (None, 2_000, "best"), (None, 4_000, "best"), (None, 80, "fastest")];
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+struct Raw {
+    machine: Machine,
+    load: String,
+    seed: u64,
+    profile_runs: Vec<(String, usize)>,
+    refused: Vec<String>,
+    runs: Vec<TrialRun>,
+}
+
+/// One request that was admitted.
+#[derive(Debug, Serialize)]
+struct TrialRun {
+    first: First,
+    machine_load: f64,
+    trial: Trial,
+}
+
+/// An application that is ready to be asked for.
+struct Ready {
+    session: Session,
+    fitted: FittedProfile,
+}
+
+/// Profiles, tries all requests and writes the figures.
+pub fn run(out: &Path) -> Result<()> {
+    let machine = Machine::here();
+    let link = BitsPerSecond::from_mbit(200);
+    let lab = BenchLab::star("bench-first-light", NODES, link, CpuPpm::from_percent(40))?;
+    interrupt::listen()?;
+    let (raycast, render) =
+        if quick() { (&RAYCAST[3..], &RENDER[..1]) } else { (&RAYCAST[..], &RENDER[..]) };
+    let applications = [ready(&lab, "raycast", raycast, out)?, ready(&lab, "render", render, out)?];
+    let mut requests = requests(&applications[0].fitted, 0, raycast, &RAYCAST_SHAPES)?;
+    requests.extend(self::requests(&applications[1].fitted, 1, render, &RENDER_SHAPES)?);
+    shuffle(&mut requests, SEED);
+    requests.truncate(if quick() { 4 } else { usize::MAX });
+
+    let cluster = lab.cluster();
+    let pairs = all_pairs(cluster.topology().nodes().len() as u32);
+    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
+    let runs_of = |ready: &Ready| -> Result<_> {
+        let runs = files::load_profile(&ready.session.profile_path)?.run_count();
+        Ok((ready.session.application.name().to_string(), runs))
+    };
+    let profile_runs = applications.iter().map(runs_of).collect::<Result<_>>()?;
+    let mut raw =
+        Raw { machine, load, seed: SEED, profile_runs, refused: Vec::new(), runs: Vec::new() };
+    let _flood = Flood::start(cluster, None, &pairs, LOAD_LIMIT)?;
+    for (number, (application, goal)) in requests.iter().enumerate() {
+        ensure!(!interrupt::stopped(), "interrupted; trials so far are in first-light/raw.json");
+        let first = if number % 2 == 0 { First::Reserved } else { First::Unreserved };
+        eprint!("request {} of {}: ", number + 1, requests.len());
+        attempt(&applications[*application], goal, first, &mut raw)?;
+        // After every trial, so that an interruption loses nothing.
+        files::save_json(&out.join("first-light/raw.json"), &raw)?;
+    }
+    ensure!(!raw.runs.is_empty(), "every request was refused");
+    figures(&raw).finish(out, &raw)
+}
+
+fn attempt(ready: &Ready, goal: &GoalArguments, first: First, raw: &mut Raw) -> Result<()> {
+    let machine_load = Machine::here().load;
+    let name = ready.session.application.name();
+    match try_goal(&ready.session, &ready.fitted, goal, first)
+        .with_context(|| format!("while trying {name}, {}", goal.within.unwrap_or_default()))?
+    {
+        Some(trial) => {
+            let percent = |error: f64| format!("{:+.1} %", 100.0 * error);
+            let without = trial.error_without().map_or("did not end".into(), percent);
+            eprintln!(
+                "{name} {}, promised {}: {} with, {without} without",
+                trial.goal,
+                trial.promised_nanos,
+                percent(trial.error_with()),
+            );
+            raw.runs.push(TrialRun { first, machine_load, trial });
+        }
+        None => raw.refused.push(format!("{name} {}", goal.goal()?)),
+    }
     Ok(())
+}
+
+/// Measures what is not known yet of `settings` on 2 and 4 nodes.
+fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result<Ready> {
+    let path = out.join("first-light").join(format!("{name}.json"));
+    let mut session = lab.session(name, &path)?;
+    let surface = surface(&session, name, out)?;
+    let directory = surface.parent().context("a surface without a directory")?;
+    let place = directory.display().to_string();
+    session.application = session.application.with_constant("out".parse()?, place);
+    let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
+    let grid = bandwidth_grid(6.0, 96.0, if quick() { 4 } else { 10 })?;
+    let combinations = settings.iter().map(|set| parameters(set));
+    let combinations = combinations.collect::<Result<Vec<_>>>()?;
+    let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
+    let curves = nodes.iter().flat_map(curves).collect();
+    let mut profile = start(&session, &grid)?;
+    let order = Order { curves, grid, samples: SAMPLES, full: false };
+    let (cluster, mpi, application) = (&session.cluster, &session.mpi, &session.application);
+    measure(cluster, mpi, application, &order, &mut profile, &path, &interrupt::stopped)?;
+    let fitted = FittedProfile::new(application.clone(), &profile)?;
+    Ok(Ready { session, fitted })
+}
+
+/// Where the input of `render` is; made if it is needed and not there.
+fn surface(session: &Session, name: &str, out: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(out.join("surface.ply"))?;
+    if name == "render" && !path.exists() {
+        eprintln!("extracting the surface");
+        extract_surface(session, out)?;
+    }
+    Ok(path)
+}
+
+/// The profile to go on with, if there is one that was measured under these conditions.
+fn start(session: &Session, grid: &Grid) -> Result<Profile> {
+    let path = session.profile_path.display();
+    let here = session.cluster.conditions(&session.application, &session.mpi.to_string());
+    if session.profile_path.exists() {
+        let profile = files::load_profile(&session.profile_path)?;
+        let same_grid = profile.bandwidth_grid_bits_per_second == grid.bandwidths();
+        if same_grid && profile.conditions.differences(&here).is_empty() {
+            eprintln!("going on with {path} ({} runs)", profile.run_count());
+            return Ok(profile);
+        }
+        eprintln!("{path} was measured under other conditions: measuring anew");
+    } else {
+        eprintln!("measuring {path}");
+    }
+    let name = session.application.name().clone();
+    Ok(Profile::empty(name, here, grid.bandwidths().to_vec()))
+}
+
+/// All requests to one application, with its number.
+fn requests(
+    fitted: &FittedProfile,
+    number: usize,
+    settings: &[&[&str]],
+    shapes: &[Shape],
+) -> Result<Vec<(usize, GoalArguments)>> {
+    let set = settings.iter().flat_map(|set| shapes.iter().map(move |shape| (*set, shape)));
+    let open = OPEN_SHAPES.iter().map(|shape| (&[][..], shape));
+    // A profile of some nodes only (a quick one) is asked for these only.
+    let known = |shape: &Shape| {
+        shape.0.is_none_or(|nodes| fitted.curves().iter().any(|c| c.nodes() == nodes))
+    };
+    let all = set.chain(open).filter(|(_, shape)| known(shape));
+    all.map(|(set, shape)| Ok((number, request(fitted, set, shape)?))).collect()
+}
+
+fn request(
+    fitted: &FittedProfile,
+    set: &[&str],
+    (nodes, percent, prefer): &Shape,
+) -> Result<GoalArguments> {
+    let asked = Goal { set: parameters(set)?, nodes: *nodes, ..Goal::default() };
+    let curves = fitted.curves().iter();
+    let curves = curves.filter(|c| asked.admits_curve(c.parameters(), c.nodes()));
+    let least = curves.filter_map(|c| c.points().last()).map(|p| p.time_nanos.get()).min();
+    let least = least.with_context(|| format!("no curve of {}", set.join(", ")))?;
+    // As people ask: in whole milliseconds.
+    let millis = (least * percent / 100).div_ceil(1_000_000);
+    let arguments = goal(&format!("{millis}ms"), set, prefer)?;
+    Ok(GoalArguments { nodes: *nodes, ..arguments })
+}
+
+fn parameters(set: &[&str]) -> Result<Parameters> {
+    Ok(set
+        .iter()
+        .map(|text| keeptime_model::goal::parse_setting(text))
+        .collect::<Result<_, _>>()?)
+}
+
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut random = Random(seed);
+    for last in (1..items.len()).rev() {
+        items.swap(last, random.below(last as u64 + 1) as usize);
+    }
+}
+
+fn figures(raw: &Raw) -> Figures {
+    let mut figures = Figures::new("first-light");
+    let trials = || raw.runs.iter().map(|run| &run.trial);
+    let with: Vec<_> = trials().map(|t| 100.0 * t.error_with()).collect();
+    let ended = trials().filter_map(Trial::error_without);
+    let without: Vec<_> = ended.map(|error| 100.0 * error).collect();
+    let median = |errors: &[f64]| quantile(&absolute(errors), 0.5);
+    let worst = |errors: &[f64]| quantile(&absolute(errors), 1.0);
+    let late = |errors: &[f64]| quantile(errors, 1.0).max(0.0);
+    let early = |errors: &[f64]| (-quantile(errors, 0.0)).max(0.0);
+    let both = |value: &dyn Fn(&[f64]) -> f64| (value(&with), Some(value(&without)));
+    let mut add = |name: &str, (value, baseline): (f64, Option<f64>), target: Option<Target>| {
+        figures.value(name, "%", value, &with, baseline, target);
+    };
+    add("|actual - promised| / promised, median", both(&median), Some(Target::AtMost(3.0)));
+    add("|actual - promised| / promised, worst", both(&worst), Some(Target::AtMost(7.0)));
+    add("later than promised, worst", both(&late), None);
+    add("earlier than promised, worst", both(&early), None);
+    let kept = |errors: &[f64]| {
+        // A run that did not end did not keep its promise either.
+        100.0 * errors.iter().filter(|e| **e <= 0.0).count() as f64 / with.len() as f64
+    };
+    let quantile_asked = Some(Target::AtLeast(90.0));
+    let shares: Vec<_> = with.iter().map(|e| if *e <= 0.0 { 100.0 } else { 0.0 }).collect();
+    let name = "promises kept, of 90 % promised";
+    figures.value(name, "%", kept(&with), &shares, Some(kept(&without)), quantile_asked);
+    let admitted = with.len() as f64;
+    let enough = Some(Target::AtLeast(40.0));
+    figures.median("requests admitted", "", &[admitted], None, enough);
+    figures.median("requests refused", "", &[raw.refused.len() as f64], None, None);
+    let not_ended = admitted - without.len() as f64;
+    figures.median("runs without reservation that did not end", "", &[not_ended], None, None);
+    figures
+}
+
+fn absolute(errors: &[f64]) -> Vec<f64> {
+    errors.iter().map(|e| e.abs()).collect()
 }

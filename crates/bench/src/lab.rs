@@ -2,10 +2,15 @@
 
 use anyhow::Result;
 use keeptime::agents;
+use keeptime::arguments::ApplicationArguments;
 use keeptime::cluster::Cluster;
-use keeptime_lab::{Labs, Spec};
+use keeptime::commands::Session;
+use keeptime_lab::{Lab, Labs, Spec};
+use keeptime_launch::mpi::Flavour;
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_planner::refine::Grid;
+use std::path::Path;
 
 /// A lab that is removed when this is dropped.
 pub struct BenchLab {
@@ -35,6 +40,30 @@ impl BenchLab {
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
+
+    /// The lab itself.
+    pub fn lab(&self) -> Result<Lab> {
+        Ok(Labs::of_this_user().open(&self.name)?)
+    }
+
+    /// An application of this checkout on the lab, with its profile in `profile`.
+    pub fn session(&self, application: &str, profile: &Path) -> Result<Session> {
+        Session::open(&ApplicationArguments {
+            application: application.into(),
+            lab: self.name.clone(),
+            mpi: Flavour::OpenMpi,
+            profile: Some(profile.into()),
+        })
+    }
+}
+
+/// `count` bandwidths from `least` to `most` (in Mbit/s) by equal factors: curves bend where bandwidth
+/// is scarce.
+pub fn bandwidth_grid(least: f64, most: f64, count: u32) -> Result<Grid> {
+    let factor = |i: u32| (most / least).powf(f64::from(i) / f64::from(count - 1));
+    // Whole 100 kbit/s read better.
+    let rate = |i| BitsPerSecond::new((least * factor(i) * 10.0).round() as u64 * 100_000);
+    Ok(Grid::new((0..count).map(rate).collect())?)
 }
 
 impl Drop for BenchLab {

@@ -11,11 +11,20 @@ mod profiler;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use figures::Figure;
+use keeptime::cluster::own_path;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
+
+/// Commands of `keeptime` that labs, agents, launchers and flows start "this program" with.
+const OF_KEEPTIME: [&str; 4] = ["lab", "lab-holder", "agent", "traffic"];
 
 /// Measures and prints a table; writes OUT/NAME.json with raw samples beside it.
+///
+/// Run it where apps/, data/ and workloads/ are. With KEEPTIME_BENCH_QUICK=1 in the environment it
+/// does as little as shows that it works; such figures mean nothing.
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -39,9 +48,16 @@ enum Command {
     FirstLight,
     /// All figures that were written, and those that are not met
     Summary,
+    /// A computation of so many steps, for `isolation`
+    #[command(hide = true)]
+    Compute { steps: u64 },
 }
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|w| OF_KEEPTIME.iter().any(|command| w == command)) {
+        return as_keeptime(&words);
+    }
     let arguments = Arguments::parse();
     let out = &arguments.out;
     let result = match arguments.command {
@@ -51,6 +67,10 @@ fn main() -> ExitCode {
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
         Command::Summary => summary(out),
+        Command::Compute { steps } => {
+            keeptime_lab::isolation::compute(steps);
+            Ok(())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,6 +79,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Becomes the `keeptime` beside this program.
+fn as_keeptime(words: &[OsString]) -> ExitCode {
+    let error = match own_path() {
+        Ok(own) => process::Command::new(own.with_file_name("keeptime")).args(words).exec().into(),
+        Err(error) => error,
+    };
+    eprintln!("keeptime-bench: cannot start keeptime: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// Whether to do only as much as shows that a benchmark works.
+fn quick() -> bool {
+    std::env::var_os("KEEPTIME_BENCH_QUICK").is_some_and(|value| value == "1")
 }
 
 fn summary(out: &Path) -> Result<()> {

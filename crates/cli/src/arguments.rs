@@ -184,7 +184,7 @@ pub struct ProfileArguments {
     /// Numbers of nodes to measure [default: all that the application and the lab allow]
     #[arg(long, value_delimiter = ',')]
     pub nodes: Vec<u32>,
-    /// Bandwidths per flow that a point may have [default: 8 steps up to what the links can hold]
+    /// Bandwidths per flow that a point may have [default: 6 steps from a fifth of what the links can hold]
     #[arg(long, value_delimiter = ',')]
     pub bandwidths: Vec<BitsPerSecond>,
     /// Runs at each point

@@ -235,9 +235,11 @@ pub fn socket_in(directory: &Path) -> PathBuf {
     directory.join("agent.sock")
 }
 
-/// This program, to be started again.
+/// This program, to be started again; its successor at the same place if it was replaced meanwhile.
 pub fn own_path() -> Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program's own file")
+    let path = std::env::current_exe().context("cannot find this program's own file")?;
+    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
+    Ok(replaced.map_or(path.clone(), PathBuf::from))
 }
 
 fn write_executable(path: &Path, text: &str) -> std::io::Result<()> {

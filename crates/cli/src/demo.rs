@@ -16,8 +16,10 @@ use keeptime_launch::process::RunError;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::Nanos;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::translate::{Plan, Verdict};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -141,7 +143,7 @@ fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
     for (within, set, prefer) in GOALS {
         ensure!(!interrupt::stopped(), "interrupted");
         let goal = goal(within, set, prefer)?;
-        if let Some(trial) = try_goal(session, fitted, &goal)? {
+        if let Some(trial) = try_goal(session, fitted, &goal, First::Reserved)? {
             print_trial(&trial);
             trials.push(trial);
         }
@@ -150,11 +152,22 @@ fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
     Ok(Contention { load, trials })
 }
 
-/// One goal with its reservation and then without; nothing if it is refused (which is printed).
+/// Which of the two runs of a trial comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum First {
+    /// The one with its reservation.
+    Reserved,
+    /// The one without.
+    Unreserved,
+}
+
+/// One goal with its reservation and without; nothing if it is refused (which is printed).
 pub fn try_goal(
     session: &Session,
     fitted: &FittedProfile,
     goal: &GoalArguments,
+    first: First,
 ) -> Result<Option<Trial>> {
     let (decision, hold) = admit(session, fitted, goal, true)?;
     let (plan, hold) = match (decision.verdict, hold) {
@@ -165,9 +178,19 @@ pub fn try_goal(
         }
         (Verdict::Planned(_), None) => return Ok(None),
     };
-    let with = run_plan(session, &plan, &hold, &mut |_| {})?;
-    drop(hold);
-    let without = run_unprotected(session, &plan)?;
+    let with = |hold| -> Result<Nanos> { Ok(run_plan(session, &plan, hold, &mut |_| {})?.time) };
+    let (with_nanos, without_nanos) = match first {
+        First::Reserved => {
+            let time = with(&hold)?;
+            drop(hold);
+            (time, run_unprotected(session, &plan)?)
+        }
+        First::Unreserved => {
+            drop(hold);
+            let without = run_unprotected(session, &plan)?;
+            (with(&hold_plan(session, &plan, true)?)?, without)
+        }
+    };
     Ok(Some(Trial {
         application: session.application.name().clone(),
         goal: goal.goal()?.to_string(),
@@ -176,14 +199,14 @@ pub fn try_goal(
         bits_per_second: plan.bandwidth_bits_per_second,
         promised_nanos: plan.time_nanos,
         quantile_ppm: plan.quantile,
-        with_nanos: with.time,
-        without_nanos: without,
+        with_nanos,
+        without_nanos,
     }))
 }
 
 /// The same run on the same nodes with the same CPU and no reserved bandwidth; nothing if it does not
 /// end within the application's time limit.
-fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<keeptime_model::units::Nanos>> {
+fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<Nanos>> {
     let hold = hold_plan(session, plan, false)?;
     match run_plan(session, plan, &hold, &mut |_| {}) {
         Ok(ran) => Ok(Some(ran.time)),

@@ -23,7 +23,7 @@ use std::time::Duration;
 const LOAD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Steps of the grid that is chosen where none is given.
-const STEPS: u32 = 8;
+const STEPS: u32 = 6;
 
 /// Measures and tells the knees and the effort.
 pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
@@ -121,7 +121,7 @@ fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> R
     Ok(if asked.is_empty() { possible } else { asked.to_vec() })
 }
 
-/// Bandwidths from an eighth of what the busiest link can give each flow up to all of it, by equal
+/// Bandwidths from a fifth of what the busiest link can give each flow up to all of it, by equal
 /// factors: curves bend where bandwidth is scarce.
 fn default_grid(
     cluster: &Cluster,
@@ -134,7 +134,7 @@ fn default_grid(
     let flows = application.pattern().flows(most_nodes)?;
     let busiest = (0..most_nodes).map(|rank| flows.iter().filter(|f| f.from == rank).count()).max();
     let top = link.divided_floor(busiest.unwrap_or(1) as u64).get() as f64;
-    let step = |i: u32| top / 8f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
+    let step = |i: u32| top / 5f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
     // Whole 100 kbit/s read better, and a rounded-down top still fits.
     Ok((0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect())
 }
