@@ -18,7 +18,7 @@
 //!    what turned out superfluous keeps its one sample. If new medians unsettle the shape, it is
 //!    settled first.
 //!
-//! What holds, on 12 bandwidths x 3 samples (36 runs for the full grid), in the tests below: 17 runs
+//! What holds, on 12 bandwidths x 3 samples (36 runs for the full grid), in the tests below: 16 runs
 //! on average for smooth and saturating curves, 22 at most; 18 and 26 with a step of up to 30 %
 //! somewhere. Interpolation is within 5 % of the truth for curves without steps, with noise of 2 %
 //! too; beside a step it can be off by 12 %, in one curve of a hundred. The knee is that of the
@@ -38,7 +38,7 @@ use keeptime_model::units::{BitsPerSecond, Nanos};
 pub const ERROR_PERCENT: u64 = 5;
 
 /// A gap over which the time falls by more than this, of the faster end's time, is halved.
-pub const GAP_PERCENT: u64 = 100;
+pub const GAP_PERCENT: u64 = 60;
 
 /// The bandwidths at which a curve may be measured: at least one, above zero, ascending.
 #[derive(Debug, Clone, PartialEq, Eq)]
