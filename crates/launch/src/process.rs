@@ -227,10 +227,11 @@ fn wait(child: &mut Child, ending: bool, deadline: Instant) -> std::io::Result<O
     Ok(None)
 }
 
-/// The last lines of standard error as a tail of an error message.
+/// The last lines of standard error as a tail of an error message: enough that a launcher's own dozen
+/// lines about the end do not push out what the program said.
 fn last_words(stderr: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let said: Vec<_> = stderr.iter().filter(|l| !l.trim().is_empty()).collect();
+    const SHOWN: usize = 24;
+    let said: Vec<_> = stderr.iter().filter(|l| !l.trim_matches('-').trim().is_empty()).collect();
     let tail = said.iter().skip(said.len().saturating_sub(SHOWN));
     tail.map(|line| format!("\n    | {line}")).collect()
 }
