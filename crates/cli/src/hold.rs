@@ -10,6 +10,7 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -138,8 +139,14 @@ impl Drop for Hold {
             let _ = thread.join();
         }
         for (_, client) in &mut self.clients {
-            // An agent that cannot be reached lets the lease run out instead.
-            let _ = client.withdraw(&self.job);
+            // An agent that restarted has the job and not this connection. One that cannot be reached
+            // lets the lease run out instead.
+            if let Err(ClientError::Unreachable { socket, source }) = client.withdraw(&self.job)
+                && !matches!(source.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+                && let Ok(mut fresh) = Client::connect(&socket)
+            {
+                let _ = fresh.withdraw(&self.job);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use clap::Parser;
 use keeptime::arguments::{Arguments, Command};
 use keeptime::commands::{self, Ending};
 use keeptime::{demo, interrupt, report};
+use keeptime_lab::LabError;
 use keeptime_model::Invalid;
 use std::process::ExitCode;
 
@@ -32,10 +33,16 @@ fn main() -> ExitCode {
         Ok(Ending::Exit(code)) => ExitCode::from(code),
         Err(error) => {
             eprintln!("keeptime: {error:#}");
-            let usage = error.chain().any(|cause| cause.is::<Invalid>());
+            let usage = error.chain().any(is_bad_input);
             ExitCode::from(if usage { USAGE } else { ERROR })
         }
     }
+}
+
+/// A lab's error shows bad input as its own: the chain goes on behind it.
+fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let in_lab = matches!(cause.downcast_ref(), Some(LabError::Invalid(_)));
+    in_lab || cause.is::<Invalid>()
 }
 
 fn run(command: Command) -> anyhow::Result<Ending> {
