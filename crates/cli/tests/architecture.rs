@@ -1,5 +1,7 @@
 //! Which crate uses which is what ARCHITECTURE.md says, and data flows one way.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,9 @@
 //! The program as people call it: exit codes, and errors that say what would be accepted.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use clap::CommandFactory;
+use keeptime::arguments::Arguments;
 use std::process::{Command, Output};
 
 fn keeptime(arguments: &[&str]) -> Output {
@@ -13,7 +17,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best or cheapest"),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
@@ -23,6 +27,15 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
         (&["lab", "up", "T/bad"], 64, "a lower-case letter"),
         (&["lab", "down", "no-such-lab"], 2, "no-such-lab"),
         (&["agent", "status", "/nowhere/agent.sock"], 2, "does not answer"),
+        (
+            &["agent", "run", "--config", "/nowhere/agent.toml"],
+            2,
+            "cannot read /nowhere/agent.toml",
+        ),
+        (&["lab", "up", "t-bad", "--cpu", "much"], 64, "much"),
+        (&["lab", "up", "t-bad", "--switches", "0"], 64, "at least 1"),
+        (&["report", "/nowhere"], 2, "/nowhere"),
+        (&["no-such-command"], 64, "no-such-command"),
     ];
     for (arguments, code, expected) in cases {
         let output = keeptime(arguments);
@@ -33,21 +46,36 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
 }
 
 #[test]
+fn more_cpu_than_the_machine_has_is_refused_with_what_it_has() {
+    let processors = std::thread::available_parallelism().unwrap();
+    let (name, each) = (format!("t{}-cpu", std::process::id()), format!("{processors}00 %"));
+    let output = keeptime(&["lab", "up", &name, "--nodes", "2", "--cpu", &each]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(64), "{text}");
+    assert!(text.contains(&format!("the machine has {processors} CPUs")), "{text}");
+    assert!(!said(&keeptime(&["lab", "list"])).contains(&name));
+}
+
+#[test]
 fn every_command_has_help_that_says_what_it_does() {
-    let cases: [(&[&str], &str); 7] = [
-        (&["--help"], "Predictable response times"),
-        (&["lab", "--help"], "network namespaces"),
-        (&["lab", "up", "--help"], "--nodes"),
-        (&["profile", "--help"], "--under-load"),
-        (&["plan", "--help"], "without reserving"),
-        (&["run", "--help"], "--unprotected"),
-        (&["agent", "--help"], "enforces"),
-    ];
-    for (arguments, expected) in cases {
-        let output = keeptime(arguments);
-        assert!(output.status.success());
-        assert!(said(&output).contains(expected), "{arguments:?} should contain {expected}");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut waiting = vec![(Vec::new(), Arguments::command())];
+    let mut seen = 0;
+    while let Some((path, command)) = waiting.pop() {
+        let about = command.get_about().map(|about| words(&about.to_string())).unwrap_or_default();
+        assert!(!about.is_empty(), "{path:?} does not say what it does");
+        let arguments: Vec<_> = path.iter().map(String::as_str).chain(["--help"]).collect();
+        let output = keeptime(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        let help = words(&said(&output));
+        assert!(help.contains(&about), "{arguments:?} should contain {about:?}: {help}");
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            let path = path.iter().cloned().chain([inner.get_name().to_string()]).collect();
+            waiting.push((path, inner.clone()));
+        }
+        seen += 1;
     }
+    assert!(seen > 10, "only {seen} commands");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Runs on a real lab: promises are reserved, and whatever breaks in the middle is cleaned up.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use keeptime::cluster::Cluster;
 use keeptime::files;
 use keeptime_launch::mpi::{Flavour, Mpi};

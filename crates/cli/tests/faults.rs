@@ -1,0 +1,466 @@
+//! The whole program on real labs: promises, refusals, and what is left when something is killed.
+//! Programs are shell scripts that tell a time, and profiles are written as if they had been
+//! measured: what is tested is the way from a goal to a run and back, not speed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_agent::client::{Client, ClientError};
+use keeptime_agent::server::now;
+use keeptime_linux::tc::{Attach, Handle, Op, Place, apply};
+use keeptime_linux::testing::skip;
+use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use world::{KEEPTIME, World, assert_code, said, wait};
+
+/// Time = volume / bandwidth: knees at the last point.
+const CURVE: [(u64, f64); 3] = [(10, 2.0), (20, 1.0), (40, 0.5)];
+const NOBODY: u32 = 65_534;
+
+fn signal(process: u32, signal: Signal) {
+    kill(Pid::from_raw(process as i32), signal).unwrap();
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+}
+
+/// Starts a command whose output nobody reads.
+fn start(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// A job on the first node with one flow to the second.
+fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
+    let flow = AssignedFlow {
+        destination: world.address(1),
+        bits_per_second: BitsPerSecond::from_mbit(20),
+        burst_bytes: None,
+        class: TrafficClass::Premium,
+    };
+    Assignment {
+        job: job.parse().unwrap(),
+        cpu_ppm: CpuPpm::from_percent(10),
+        flows: vec![flow],
+        until_unix_nanos: now().saturating_add(Nanos::new(lease.as_nanos() as u64)),
+    }
+}
+
+#[test]
+fn a_goal_is_kept_and_told_or_refused_with_what_would_be_admitted() {
+    let Some(world) = World::new("goal", 15) else { return };
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let run = |words: &[&str]| world.ask("run", &program, words).output().unwrap();
+
+    let kept = run(&["--within", "1s", "--json"]);
+    assert_code(&kept, 0);
+    let told = json(&kept);
+    assert_eq!(told["actual_nanos"], 500_000_000);
+    assert_eq!(told["reserved"], true);
+    let text = run(&["--within", "1s"]);
+    assert_code(&text, 0);
+    assert!(said(&text).contains("promised: ") && said(&text).contains("actual: 0.500 s"));
+
+    let unprotected = run(&["--within", "1s", "--unprotected", "--json"]);
+    assert_code(&unprotected, 0);
+    assert_eq!(json(&unprotected)["reserved"], false);
+
+    let refused = run(&["--within", "100ms", "--json"]);
+    assert_code(&refused, 1);
+    let told = json(&refused);
+    assert_eq!(told["reserved"], false);
+    let refusal = &told["decision"]["verdict"]["refused"];
+    assert_eq!(refusal["reason"]["kind"], "too-fast", "{refusal}");
+    let offers = refusal["counter_offers"].as_array().unwrap();
+    assert!(!offers.is_empty(), "{refusal}");
+    for offer in offers {
+        let within = format!("{} ns", offer["goal"]["within_nanos"]);
+        assert_code(&run(&["--within", &within]), 0);
+    }
+    let text = said(&run(&["--within", "100ms"]));
+    assert!(text.contains("refused: 100 ms cannot be promised"), "{text}");
+    assert!(text.contains("would be admitted now, with a longer time"), "{text}");
+
+    // More for each flow than the links have.
+    program.set_profile(&world.profile(&program, &[(400, 1.0), (800, 0.5)]));
+    let slow = run(&["--within", "1s"]);
+    assert_code(&slow, 1);
+    assert!(said(&slow).contains("the network is too slow"), "{}", said(&slow));
+    assert!(said(&slow).contains("n1 > s1") || said(&slow).contains("n2 > s1"), "{}", said(&slow));
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_named_before_anything_runs() {
+    let Some(world) = World::new("bad", 15) else { return };
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let expect = |words: &[&str], code: i32, expected: &str| {
+        let output = world.ask("plan", &program, words).output().unwrap();
+        assert_code(&output, code);
+        let text = said(&output);
+        assert!(text.contains(expected), "{words:?}: {text} should contain {expected}");
+    };
+    expect(&["--within", "1s"], 0, "plan: size 64 on");
+    expect(&["--set", "colour=red"], 64, "a parameter of say: size");
+    expect(&["--set", "size=65"], 64, "size");
+    expect(&["--set", "size"], 64, "size");
+    expect(&["--set", "size=64", "--set", "size=64"], 64, "each parameter once");
+    expect(&["--nodes", "3"], 64, "nodes");
+    expect(&["--mpi", "no-mpi"], 64, "mpich");
+
+    let mut command = world.ask("plan", &program, &["--within", "1s"]);
+    let without_mpi = command.env("PATH", "/nowhere").output().unwrap();
+    assert_code(&without_mpi, 2);
+    assert!(said(&without_mpi).contains("openmpi-bin"), "{}", said(&without_mpi));
+
+    let mut elsewhere = world.profile(&program, &CURVE);
+    elsewhere.conditions.link_bits_per_second = BitsPerSecond::from_mbit(300);
+    program.set_profile(&elsewhere);
+    expect(&["--within", "1s"], 2, "measured on another cluster");
+    expect(&["--within", "1s"], 2, "measured with 300 Mbit/s, here 100 Mbit/s");
+    program.set_profile_text("{\"version\": 1, \"appl");
+    expect(&["--within", "1s"], 2, "say.json is not a profile");
+    program.remove_profile();
+    expect(&["--within", "1s"], 2, "`keeptime profile` measures one");
+    assert!(world.jobs().is_empty());
+}
+
+#[test]
+fn a_program_that_fails_hangs_or_is_silent_gives_everything_back() {
+    let Some(world) = World::new("ends", 15) else { return };
+    let idle = world.processes();
+    let cases = [
+        ("echo no such volume >&2; exit 7", "no such volume"),
+        ("kill -SEGV $$", "the run failed"),
+        ("sleep 300 & sleep 300; wait", "it took longer than 3 s"),
+        ("echo time; echo done", "without telling its time; expected a line \"time SECONDS\""),
+        ("exec /no/such/program", "/no/such/program"),
+    ];
+    for (script, expected) in cases {
+        let program = world.program(script, "3 s", &CURVE);
+        let output = world.ask("run", &program, &["--within", "2s"]).output().unwrap();
+        assert_code(&output, 2);
+        let text = said(&output);
+        assert!(text.contains(expected), "{script}: {text} should contain {expected}");
+        // Given back before the command ends, not when a lease does.
+        assert!(world.jobs().is_empty(), "{script}");
+        world.wait_until_idle(&idle, Duration::from_secs(1));
+    }
+    let status = json(&world.keeptime(&["lab", "status", "--json"]).output().unwrap());
+    let agents = status["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 2);
+    assert!(agents.iter().all(|a| a["Ok"]["jobs"] == Value::Array(vec![])), "{status}");
+}
+
+#[test]
+fn of_a_killed_run_nothing_is_left_after_its_lease() {
+    let Some(world) = World::new("kill", 15) else { return };
+    let idle = world.processes();
+    let program = world.program("sleep 300", "200 s", &CURVE);
+    let mut run = start(world.ask("run", &program, &["--within", "2s"]));
+    world.wait_until_running();
+    assert!(world.has_tree("n1") && world.has_tree("n2"));
+    signal(run.id(), Signal::SIGKILL);
+    run.wait().unwrap();
+    world.wait_until_idle(&idle, Duration::from_secs(15));
+    // The lab is as good as before.
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    assert_code(&world.ask("run", &program, &["--within", "1s"]).output().unwrap(), 0);
+}
+
+#[test]
+fn an_interrupted_run_gives_back_at_once() {
+    let Some(world) = World::new("stop", 15) else { return };
+    let idle = world.processes();
+    let program = world.program("sleep 300", "200 s", &CURVE);
+    for how in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut command = world.ask("run", &program, &["--within", "2s"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let run = command.spawn().unwrap();
+        world.wait_until_running();
+        signal(run.id(), how);
+        let output = run.wait_with_output().unwrap();
+        assert_code(&output, 2);
+        assert!(said(&output).contains("it was told to stop"), "{}", said(&output));
+        assert!(world.jobs().is_empty(), "{how}");
+        world.wait_until_idle(&idle, Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_run_outlives_an_agent_that_restarts_and_one_that_does_not() {
+    let Some(world) = World::new("outlive", 15) else { return };
+    let program = world.program("sleep 4; echo time 0.5", "20 s", &CURVE);
+    let start = || {
+        let mut command = world.ask("run", &program, &["--within", "2s", "--json"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let run = start();
+    world.wait_until_running();
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    assert_eq!(json(&output)["actual_nanos"], 500_000_000);
+    assert!(world.jobs().is_empty(), "the new agent was told of the end");
+
+    let run = start();
+    world.wait_until_running();
+    world.kill_agent("n2");
+    assert_code(&run.wait_with_output().unwrap(), 0);
+    let blind = world.ask("plan", &program, &["--within", "2s"]).output().unwrap();
+    assert_code(&blind, 2);
+    assert!(said(&blind).contains("while asking the agent of n2"), "{}", said(&blind));
+    assert!(world.has_tree("n2"), "nobody could give it back");
+    world.start_agent("n2");
+    wait("the end of the lease", Duration::from_secs(12), || world.jobs().is_empty());
+    wait("the end of the classes", Duration::from_secs(1), || !world.has_tree("n2"));
+}
+
+#[test]
+fn an_agent_that_hangs_makes_nobody_wait_for_ever() {
+    let Some(world) = World::new("hang", 15) else { return };
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let agent = world.agent("n2");
+    signal(agent, Signal::SIGSTOP);
+    let run = start(world.ask("run", &program, &["--within", "2s"]));
+    let output = world.ask("run", &program, &["--within", "2s"]).output();
+    signal(agent, Signal::SIGCONT);
+    let output = output.unwrap();
+    assert_code(&output, 2);
+    assert!(said(&output).contains("while asking the agent of n2"), "{}", said(&output));
+    drop(run.wait_with_output());
+    wait("an idle lab", Duration::from_secs(12), || world.jobs().is_empty());
+    assert_code(&world.ask("run", &program, &["--within", "2s"]).output().unwrap(), 0);
+}
+
+#[test]
+fn a_run_whose_lab_dies_fails_and_the_lab_can_be_removed() {
+    let Some(world) = World::new("dies", 15) else { return };
+    let program = world.program("sleep 300", "200 s", &CURVE);
+    let mut command = world.ask("run", &program, &["--within", "2s"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = command.spawn().unwrap();
+    world.wait_until_running();
+    let holder = world.lab().status().holder_pid.unwrap();
+    signal(holder as u32, Signal::SIGKILL);
+    assert_code(&run.wait_with_output().unwrap(), 2);
+    let status = world.keeptime(&["lab", "status"]).output().unwrap();
+    assert_code(&status, 0);
+    assert!(said(&status).contains(&format!("lab {}: ended", world.name)), "{}", said(&status));
+    let again = world.ask("run", &program, &["--within", "2s"]).output().unwrap();
+    assert_code(&again, 2);
+    assert_code(&world.keeptime(&["lab", "down"]).output().unwrap(), 0);
+    wait("the end of all processes", Duration::from_secs(5), || world.processes().is_empty());
+}
+
+#[test]
+fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
+    let Some(world) = World::new("agent", 15) else { return };
+    let socket = world.cluster().socket(NodeIndex(0));
+    let wanted = assignment(&world, "adopted", Duration::from_secs(7));
+    Client::connect(&socket).unwrap().enforce(wanted.clone()).unwrap();
+    let name = world.name.as_str();
+    let receive = ["lab", "exec", "--die-with-parent", name, "n2", "--", KEEPTIME, "traffic"];
+    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "20s"]].concat();
+    let mut receiver = start(world.keeptime(&receive));
+    let to = format!("{}:5001", world.address(1));
+    let send = ["lab", "exec", "--job", "adopted", name, "n1", "--", KEEPTIME, "traffic", "send"];
+    let mut sender = start(world.keeptime(&[&send[..], &[&to]].concat()));
+    let job = || Client::connect(&socket).ok()?.status().ok()?.jobs.into_iter().next();
+    let sent = || job().map_or(0, |job| job.flows[0].sent_bytes.get());
+    wait("traffic", Duration::from_secs(4), || sent() > 200_000);
+
+    let before = sent();
+    world.kill_agent("n1");
+    assert!(world.has_tree("n1"), "the kernel keeps the classes");
+    world.start_agent("n1");
+    let adopted = job().expect("the job is adopted");
+    assert_eq!(adopted.assignment, wanted);
+    assert!(!adopted.processes.is_empty(), "the sender goes on");
+    assert!(adopted.flows[0].sent_bytes.get() >= before, "the class was made anew: {adopted:?}");
+    wait("more traffic", Duration::from_secs(2), || sent() > before);
+
+    wait("the end of the lease", Duration::from_secs(10), || job().is_none());
+    wait("the end of the sender", Duration::from_secs(3), || sender.try_wait().unwrap().is_some());
+    receiver.kill().unwrap();
+    receiver.wait().unwrap();
+    assert!(!world.has_tree("n1"));
+}
+
+/// Control groups of nobody known to Keeptime, removed with this.
+struct Groups(Vec<PathBuf>);
+
+impl Groups {
+    fn beside_ours() -> Self {
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/unified"];
+        let roots = roots.iter().filter(|root| Path::new(root).join("cgroup.procs").exists());
+        let name = format!("keeptime-not-ours-{}", std::process::id());
+        let groups: Vec<_> = roots.map(|root| Path::new(root).join(&name)).collect();
+        groups.iter().for_each(|group| std::fs::create_dir(group).unwrap());
+        assert!(!groups.is_empty());
+        Self(groups)
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|group| drop(std::fs::remove_dir(group)));
+    }
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_told_and_left_alone() {
+    let Some(world) = World::new("foreign", 15) else { return };
+    let groups = Groups::beside_ours();
+    // Where Keeptime's classes would go, somebody else's stand.
+    let at = Attach::Under(Handle { major: 1, minor: 1 });
+    let place = |ifindex| Place { ifindex, attach: at, major: 0x77 };
+    world.on_device("n1", |socket, ifindex| {
+        let add = [Op::AddTree { default_minor: 1 }];
+        // The lab's own queue may stand there.
+        let _ = apply(socket, &place(ifindex), &[Op::RemovePlace]);
+        apply(socket, &place(ifindex), &add).unwrap();
+    });
+    let theirs = || world.observed("n1").qdiscs.iter().any(|qdisc| qdisc.handle.major == 0x77);
+    assert!(theirs());
+    let mut client = world.cluster().client(NodeIndex(0)).unwrap();
+    let wanted = assignment(&world, "refused", Duration::from_secs(60));
+    let answer = client.enforce(wanted.clone());
+    let Err(ClientError::Failed { error }) = answer else { panic!("{answer:?}") };
+    assert!(error.contains("77:") && error.contains("is not Keeptime's"), "{error}");
+    assert!(theirs() && !world.has_tree("n1"));
+    assert!(world.jobs().is_empty(), "what failed is not kept");
+    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let run = world.ask("run", &program, &["--within", "1s"]).output().unwrap();
+    assert_code(&run, 2);
+    assert!(
+        said(&run).contains("n1") && said(&run).contains("is not Keeptime's"),
+        "{}",
+        said(&run)
+    );
+    assert!(world.jobs().is_empty(), "the other node gave back what it had");
+
+    // Gone, it is in nobody's way.
+    world.on_device("n1", |socket, ifindex| {
+        apply(socket, &place(ifindex), &[Op::RemovePlace]).unwrap();
+    });
+    client.enforce(wanted).unwrap();
+    assert!(world.has_tree("n1"));
+    assert_code(&world.keeptime(&["lab", "down"]).output().unwrap(), 0);
+    assert!(groups.0.iter().all(|group| group.is_dir()), "groups of others stay");
+}
+
+#[test]
+fn runs_at_once_never_hold_more_than_there_is() {
+    let Some(world) = World::new("race", 30) else { return };
+    // The first gets 60 Mbit/s, the second what is left; nothing is left for the third.
+    let points = [(20, 3.0), (60, 1.0)];
+    let program = world.program_with_cpu("sleep 2; echo time 1", "20 s", &points, 10);
+    let words = ["--within", "3s", "--json"];
+    let start = |_| {
+        let mut command = world.ask("run", &program, &words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut runs: Vec<Child> = (0..3).map(start).collect();
+    let mut most_jobs = 0;
+    while runs.iter_mut().any(|run| run.try_wait().unwrap().is_none()) {
+        for status in world.statuses() {
+            assert!(World::promised(&status) <= World::reservable(), "{status:?}");
+            most_jobs = most_jobs.max(status.jobs.len());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let outputs: Vec<_> = runs.into_iter().map(|run| run.wait_with_output().unwrap()).collect();
+    let mut codes: Vec<_> = outputs.iter().map(|output| output.status.code().unwrap()).collect();
+    codes.sort_unstable();
+    let all: Vec<_> = outputs.iter().map(said).collect();
+    assert_eq!(codes, [0, 0, 1], "{}", all.join("\n"));
+    assert_eq!(most_jobs, 2);
+    let planned = |output: &Output| {
+        json(output)["decision"]["verdict"]["planned"]["bandwidth_bits_per_second"].as_u64()
+    };
+    let rates: Vec<u64> = outputs.iter().filter_map(planned).collect();
+    assert!(rates.len() == 2 && rates.contains(&60_000_000), "{rates:?}");
+    assert!(rates.iter().sum::<u64>() <= World::reservable(), "{rates:?}");
+    let refused = outputs.iter().find(|output| output.status.code() == Some(1)).unwrap();
+    assert_eq!(json(refused)["decision"]["verdict"]["refused"]["reason"]["kind"], "link-busy");
+}
+
+/// Removes an ordinary user's lab, also when the test fails.
+struct OfNobody<'a> {
+    runtime: &'a Path,
+    name: &'a str,
+}
+
+impl OfNobody<'_> {
+    fn keeptime(&self, words: &[&str]) -> std::io::Result<Output> {
+        let mut command = Command::new(KEEPTIME);
+        command.args(words).env("XDG_RUNTIME_DIR", self.runtime).env("KEEPTIME_LAB", self.name);
+        command.current_dir("/");
+        if nix::unistd::geteuid().is_root() {
+            // With the user, the standard library drops root's other groups.
+            command.gid(NOBODY).uid(NOBODY);
+        }
+        command.output()
+    }
+
+    /// Why an ordinary user cannot have a lab here.
+    fn obstacle(&self) -> Option<String> {
+        match self.keeptime(&["--version"]) {
+            Err(error) => return Some(format!("an ordinary user cannot run the program: {error}")),
+            Ok(output) if !output.status.success() => return Some(said(&output)),
+            Ok(_) => {}
+        }
+        let limit = std::fs::read_to_string("/proc/sys/user/max_user_namespaces").ok()?;
+        (limit.trim() == "0").then(|| "user.max_user_namespaces is 0".to_owned())
+    }
+}
+
+impl Drop for OfNobody<'_> {
+    fn drop(&mut self) {
+        let _ = self.keeptime(&["lab", "down"]);
+    }
+}
+
+#[test]
+fn without_root_a_lab_stands_and_tells_what_it_does_not_enforce() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let name = format!("t{}-nobody", std::process::id());
+    let user = OfNobody { runtime: directory.path(), name: &name };
+    if let Some(reason) = user.obstacle() {
+        return skip(&["userns".to_owned()], &reason);
+    }
+    let up = user.keeptime(&["lab", "up", "--nodes", "2", "--cpu", "10 %"]).unwrap();
+    if !up.status.success() && said(&up).contains("user namespace") {
+        return skip(&["userns".to_owned()], &said(&up));
+    }
+    assert_code(&up, 0);
+    assert!(said(&up).contains("not enforced: "), "{}", said(&up));
+    let status = user.keeptime(&["lab", "status"]).unwrap();
+    assert_code(&status, 0);
+    let text = said(&status);
+    assert!(text.contains("up, without root"), "{text}");
+    assert!(text.contains("not enforced: CPU and bandwidth of jobs: "), "{text}");
+    let exec =
+        user.keeptime(&["lab", "exec", &name, "n2", "--", "/bin/sh", "-c", "hostname; exit 3"]);
+    let exec = exec.unwrap();
+    assert_code(&exec, 3);
+    assert_eq!(said(&exec).trim(), "n2");
+    let down = user.keeptime(&["lab", "down"]).unwrap();
+    assert_code(&down, 0);
+    assert_eq!(
+        std::fs::read_dir(directory.path().join("keeptime/labs")).map_or(0, Iterator::count),
+        0
+    );
+}

@@ -1,0 +1,296 @@
+//! A lab of two nodes for one test, programs to run on it, and what they may not leave behind.
+
+use keeptime::cluster::Cluster;
+use keeptime::files::{load_application, save_json};
+use keeptime_agent::client::Client;
+use keeptime_agent::wire::{JobStatus, Status};
+use keeptime_lab::{Exec, Lab, Labs};
+use keeptime_launch::mpi::{Flavour, Mpi};
+use keeptime_linux::egress::{self, Link};
+use keeptime_linux::link::interfaces;
+use keeptime_linux::netlink::Socket;
+use keeptime_linux::tc::{Observed, TREE_MAJOR, observe};
+use keeptime_linux::testing::{can, skip};
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, Nanos};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+pub const KEEPTIME: &str = env!("CARGO_BIN_EXE_keeptime");
+pub const RATE: BitsPerSecond = BitsPerSecond::from_mbit(100);
+
+/// A lab with a name that nobody else uses. It goes with this, also when the test fails.
+pub struct World {
+    pub name: Name,
+    pub directory: tempfile::TempDir,
+}
+
+/// An application file and the profile that goes with it.
+pub struct Program {
+    application: PathBuf,
+    profile: PathBuf,
+}
+
+impl World {
+    /// Two nodes with so much CPU each; nothing where that cannot be, and the reason is printed.
+    pub fn new(tag: &str, percent: u32) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            skip(&["lab".to_owned()], "not root");
+            return None;
+        }
+        if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+            return None;
+        }
+        if let Err(error) = Mpi::find(Flavour::OpenMpi) {
+            skip(&["mpi".to_owned()], &error.to_string());
+            return None;
+        }
+        let name = format!("t{}-{tag}", std::process::id()).parse().unwrap();
+        let world = Self { name, directory: tempfile::tempdir().unwrap() };
+        let cpu = format!("{percent} %");
+        // Labs of others may have the CPU for a while: the tests of this machine run side by side.
+        let mut up = None;
+        wait("the CPU for a lab", Duration::from_secs(30), || {
+            let words = ["lab", "up", world.name.as_str(), "--nodes", "2", "--cpu", &cpu];
+            let output = world.keeptime(&words).output().unwrap();
+            let short_of_cpu = output.status.code() == Some(64) && said(&output).contains("cpu");
+            up = Some(output);
+            !short_of_cpu
+        });
+        assert_code(&up.unwrap(), 0);
+        Some(world)
+    }
+
+    /// The program with these arguments, on this lab.
+    pub fn keeptime(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(KEEPTIME);
+        command.args(arguments).env("KEEPTIME_LAB", self.name.as_str());
+        command.current_dir(self.directory.path());
+        command
+    }
+
+    pub fn cluster(&self) -> Cluster {
+        Cluster::open(&self.name).unwrap()
+    }
+
+    pub fn lab(&self) -> Lab {
+        Labs::of_this_user().open(&self.name).unwrap()
+    }
+
+    /// Writes an application whose two ranks run `script`, and a profile of it measured here:
+    /// Mbit/s for each flow, and seconds.
+    pub fn program(&self, script: &str, limit: &str, points: &[(u64, f64)]) -> Program {
+        self.program_with_cpu(script, limit, points, 15)
+    }
+
+    pub fn program_with_cpu(
+        &self,
+        script: &str,
+        limit: &str,
+        points: &[(u64, f64)],
+        percent: u32,
+    ) -> Program {
+        let application = self.directory.path().join("say.toml");
+        let text = format!(
+            "name = \"say\"\ncommand = [\"/bin/sh\", \"-c\", {script:?}, \"size-{{size}}\"]\n\
+             pattern = \"pairs\"\nnodes = [2]\ncpu = \"{percent} %\"\ntimeout = \"{limit}\"\n\
+             time = {{ stdout = \"time\" }}\n[[parameters]]\nname = \"size\"\nvalues = [\"64\"]\n"
+        );
+        fs::write(&application, text).unwrap();
+        let program = Program { application, profile: self.directory.path().join("say.json") };
+        save_json(&program.profile, &self.profile(&program, points)).unwrap();
+        program
+    }
+
+    /// As if `program` had been measured here.
+    pub fn profile(&self, program: &Program, points: &[(u64, f64)]) -> Profile {
+        let path = program.application.to_str().unwrap();
+        let application = load_application(path, Flavour::OpenMpi).unwrap();
+        let mpi = Mpi::find(Flavour::OpenMpi).unwrap().to_string();
+        let conditions = self.cluster().conditions(&application, &mpi);
+        let rates = points.iter().map(|(mbit, _)| BitsPerSecond::from_mbit(*mbit));
+        let mut profile = Profile::empty(application.name().clone(), conditions, rates.collect());
+        let parameters = &application.grid()[0];
+        for (mbit, seconds) in points {
+            let time = Nanos::new((seconds * 1e9) as u64);
+            for _ in 0..3 {
+                profile.record(parameters, 2, BitsPerSecond::from_mbit(*mbit), time);
+            }
+        }
+        profile
+    }
+
+    /// `keeptime VERB` on the program, not started yet.
+    pub fn ask(&self, verb: &str, program: &Program, arguments: &[&str]) -> Command {
+        let mut command = self.keeptime(&[verb]);
+        command.arg(&program.application).arg("--profile").arg(&program.profile).args(arguments);
+        command
+    }
+
+    pub fn statuses(&self) -> Vec<Status> {
+        self.cluster().statuses().unwrap()
+    }
+
+    /// The jobs of all nodes.
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.statuses().into_iter().flat_map(|status| status.jobs).collect()
+    }
+
+    /// What is promised to flows that leave a node.
+    pub fn promised(status: &Status) -> u64 {
+        let flows = status.jobs.iter().flat_map(|job| &job.assignment.flows);
+        let premium = flows.filter(|flow| flow.class == TrafficClass::Premium);
+        premium.map(|flow| flow.bits_per_second.get()).sum()
+    }
+
+    pub fn reservable() -> u64 {
+        egress::reservable(&Link::new("", RATE)).get()
+    }
+
+    /// What the kernel of a node does, looked at from inside.
+    pub fn on_device<T: Send>(
+        &self,
+        node: &str,
+        look: impl FnOnce(&mut Socket, u32) -> T + Send,
+    ) -> T {
+        let lab = self.lab();
+        let device = lab.device();
+        let look = || {
+            let mut socket = Socket::open().unwrap();
+            let all = interfaces(&mut socket).unwrap();
+            let (_, index) = all.into_iter().find(|(name, _)| name == device).unwrap();
+            look(&mut socket, index)
+        };
+        lab.network(node).unwrap().run(look).unwrap()
+    }
+
+    pub fn observed(&self, node: &str) -> Observed {
+        self.on_device(node, |socket, index| observe(socket, index).unwrap())
+    }
+
+    /// Whether Keeptime's classes stand on a node's device.
+    pub fn has_tree(&self, node: &str) -> bool {
+        self.observed(node).qdiscs.iter().any(|qdisc| qdisc.handle.major == TREE_MAJOR)
+    }
+
+    /// Processes that name the lab: its holder, nodes and agents, and whatever runs there.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        processes_with(self.name.as_str())
+    }
+
+    /// The agent of a node, as this process sees it.
+    pub fn agent(&self, node: &str) -> u32 {
+        let config = self.lab().node_directory(&node.parse().unwrap()).join("agent.toml");
+        let found = processes_with(config.to_str().unwrap());
+        assert_eq!(found.len(), 1, "one agent of {node}");
+        found.into_iter().next().unwrap()
+    }
+
+    /// Ends the agent of a node as nothing in it can prevent.
+    pub fn kill_agent(&self, node: &str) {
+        let socket = self.socket(node);
+        kill(Pid::from_raw(self.agent(node) as i32), Signal::SIGKILL).unwrap();
+        let away = || Client::connect(&socket).is_err();
+        wait("the end of the agent", Duration::from_secs(2), away);
+    }
+
+    /// Starts a new agent of a node, as an init system would.
+    pub fn start_agent(&self, node: &str) {
+        let config = self.lab().node_directory(&node.parse().unwrap()).join("agent.toml");
+        let words = [KEEPTIME, "agent", "run", "--config", config.to_str().unwrap()];
+        let null = || Some(fs::File::options().write(true).open("/dev/null").unwrap().into());
+        let exec = Exec::new(node, words).with_stdio([None, null(), null()]);
+        self.lab().spawn_daemon(exec).unwrap();
+        let socket = self.socket(node);
+        wait("the new agent", Duration::from_secs(5), || Client::connect(&socket).is_ok());
+    }
+
+    fn socket(&self, node: &str) -> PathBuf {
+        let cluster = self.cluster();
+        cluster.socket(cluster.topology().find_node(&node.parse().unwrap()).unwrap())
+    }
+
+    /// Waits until a job has processes on both nodes.
+    pub fn wait_until_running(&self) {
+        wait("both ranks", Duration::from_secs(10), || {
+            let jobs = self.jobs();
+            jobs.len() == 2 && jobs.iter().all(|job| !job.processes.is_empty())
+        });
+    }
+
+    /// Waits until nothing is left of any job; `before` are the processes of the idle lab.
+    pub fn wait_until_idle(&self, before: &BTreeSet<u32>, limit: Duration) {
+        wait("the end of all jobs", limit, || self.jobs().is_empty());
+        wait("the end of all processes", Duration::from_secs(3), || self.processes() == *before);
+        for node in ["n1", "n2"] {
+            assert!(!self.has_tree(node), "classes are left on {node}");
+        }
+    }
+
+    pub fn address(&self, node: u32) -> std::net::Ipv4Addr {
+        self.cluster().address(NodeIndex(node)).unwrap()
+    }
+}
+
+impl Program {
+    /// Puts another profile in the place of the one that was measured.
+    pub fn set_profile(&self, profile: &Profile) {
+        save_json(&self.profile, profile).unwrap();
+    }
+
+    pub fn set_profile_text(&self, text: &str) {
+        fs::write(&self.profile, text).unwrap();
+    }
+
+    pub fn remove_profile(&self) {
+        fs::remove_file(&self.profile).unwrap();
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.keeptime(&["lab", "down"]).output();
+    }
+}
+
+/// Waits for a condition.
+pub fn wait(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Both outputs of a program.
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+pub fn assert_code(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", said(output));
+}
+
+fn processes_with(text: &str) -> BTreeSet<u32> {
+    let has = |path: PathBuf| {
+        let content = fs::read(path).unwrap_or_default();
+        content.windows(text.len()).any(|window| window == text.as_bytes())
+    };
+    let numbers = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|pid| *pid != std::process::id())
+        .filter(|pid| {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            has(process.join("cmdline")) || has(process.join("environ"))
+        })
+        .collect()
+}
