@@ -1,6 +1,7 @@
 //! Promised against actual run times while greedy flows load every link, with and without Keeptime.
 //!
-//! Profiles are measured first, on the idle lab, and kept in OUT/first-light: a repetition goes on
+//! Profiles are measured first, beside the same flows (as by `keeptime profile --under-load`, since
+//! network work of others slows computations too), and kept in OUT/first-light: a repetition goes on
 //! with them unless they are removed. Requests follow, each planned, run with its reservation and,
 //! on the same nodes with the same CPU, without one; which of the two comes first alternates.
 
@@ -29,8 +30,8 @@ use std::time::Duration;
 
 const NODES: u32 = 4;
 const SAMPLES: u32 = 3;
-/// The load goes on for so long at the most: longer than all trials, and it ends with the command.
-const LOAD_LIMIT: Duration = Duration::from_secs(2 * 3600);
+/// The load goes on for so long at the most: longer than all runs, and it ends with the command.
+const LOAD_LIMIT: Duration = Duration::from_secs(4 * 3600);
 /// Of the order of the requests.
 const SEED: u64 = 20;
 
@@ -104,6 +105,11 @@ pub fn run(out: &Path) -> Result<()> {
     let link = BitsPerSecond::from_mbit(200);
     let lab = BenchLab::star("bench-first-light", NODES, link, CpuPpm::from_percent(40))?;
     interrupt::listen()?;
+    make_surface(&lab, out)?;
+    let cluster = lab.cluster();
+    let pairs = all_pairs(cluster.topology().nodes().len() as u32);
+    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
+    let _flood = Flood::start(cluster, None, &pairs, LOAD_LIMIT)?;
     let (raycast, render) =
         if quick() { (&RAYCAST[3..], &RENDER[..1]) } else { (&RAYCAST[..], &RENDER[..]) };
     let applications = [ready(&lab, "raycast", raycast, out)?, ready(&lab, "render", render, out)?];
@@ -112,9 +118,6 @@ pub fn run(out: &Path) -> Result<()> {
     shuffle(&mut requests, SEED);
     requests.truncate(if quick() { 4 } else { usize::MAX });
 
-    let cluster = lab.cluster();
-    let pairs = all_pairs(cluster.topology().nodes().len() as u32);
-    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
     let runs_of = |ready: &Ready| -> Result<_> {
         let runs = files::load_profile(&ready.session.profile_path)?.run_count();
         Ok((ready.session.application.name().to_string(), runs))
@@ -122,7 +125,6 @@ pub fn run(out: &Path) -> Result<()> {
     let profile_runs = applications.iter().map(runs_of).collect::<Result<_>>()?;
     let mut raw =
         Raw { machine, load, seed: SEED, profile_runs, refused: Vec::new(), runs: Vec::new() };
-    let _flood = Flood::start(cluster, None, &pairs, LOAD_LIMIT)?;
     for (number, (application, goal)) in requests.iter().enumerate() {
         ensure!(!interrupt::stopped(), "interrupted; trials so far are in first-light/raw.json");
         let first = if number % 2 == 0 { First::Reserved } else { First::Unreserved };
@@ -159,11 +161,9 @@ fn attempt(ready: &Ready, goal: &GoalArguments, first: First, raw: &mut Raw) -> 
 
 /// Measures what is not known yet of `settings` on 2 and 4 nodes.
 fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result<Ready> {
-    let path = out.join("first-light").join(format!("{name}.json"));
+    let path = profile_path(out, name);
     let mut session = lab.session(name, &path)?;
-    let surface = surface(&session, name, out)?;
-    let directory = surface.parent().context("a surface without a directory")?;
-    let place = directory.display().to_string();
+    let place = std::path::absolute(out)?.display().to_string();
     session.application = session.application.with_constant("out".parse()?, place);
     let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
     let grid = bandwidth_grid(6.0, 96.0, if quick() { 4 } else { 10 })?;
@@ -179,14 +179,17 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     Ok(Ready { session, fitted })
 }
 
-/// Where the input of `render` is; made if it is needed and not there.
-fn surface(session: &Session, name: &str, out: &Path) -> Result<PathBuf> {
-    let path = std::path::absolute(out.join("surface.ply"))?;
-    if name == "render" && !path.exists() {
+/// Makes the input of `render` if it is not there.
+fn make_surface(lab: &BenchLab, out: &Path) -> Result<()> {
+    if !out.join("surface.ply").exists() {
         eprintln!("extracting the surface");
-        extract_surface(session, out)?;
+        extract_surface(&lab.session("render", &profile_path(out, "render"))?, out)?;
     }
-    Ok(path)
+    Ok(())
+}
+
+fn profile_path(out: &Path, application: &str) -> PathBuf {
+    out.join("first-light").join(format!("{application}.json"))
 }
 
 /// The profile to go on with, if there is one that was measured under these conditions.
