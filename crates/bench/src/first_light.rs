@@ -179,10 +179,12 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     Ok(Ready { session, fitted })
 }
 
-/// Makes the input of `render` if it is not there.
+/// Makes the input of `render` if it is not there. Nodes see no directory but this checkout, so OUT
+/// must be inside of it.
 fn make_surface(lab: &BenchLab, out: &Path) -> Result<()> {
     if !out.join("surface.ply").exists() {
         eprintln!("extracting the surface");
+        std::fs::create_dir_all(out)?;
         extract_surface(&lab.session("render", &profile_path(out, "render"))?, out)?;
     }
     Ok(())
