@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/array.hpp"
 #include "common/hypercube.hpp"
 #include "common/picture.hpp"
 
@@ -24,9 +25,9 @@ struct Piece {
 /// At dimension b every rank sends half of its piece to rank^(1<<b) and merges the half it gets into the
 /// half it keeps: `merge(dimension, own pixel, other's pixel)` gives the pixel of both.
 template <class Pixel, class Merge>
-Piece binary_swap(Hypercube& cube, std::vector<Pixel>& picture, Merge merge) {
+Piece binary_swap(Hypercube& cube, Array<Pixel>& picture, Merge merge) {
     Piece mine{0, picture.size()};
-    std::vector<Pixel> received(picture.size() - picture.size() / 2);
+    Array<Pixel> received(picture.size() - picture.size() / 2);
     for (int dimension = 0; dimension < cube.dimensions(); ++dimension) {
         const bool upper = cube.upper(dimension);
         const Piece given = mine.half(!upper);
@@ -42,7 +43,7 @@ Piece binary_swap(Hypercube& cube, std::vector<Pixel>& picture, Merge merge) {
 }
 
 /// Completes rank 0's picture from the pieces that a binary swap left on the ranks.
-inline void gather_pieces(Hypercube& cube, std::vector<Rgba8>& picture) {
+inline void gather_pieces(Hypercube& cube, Array<Rgba8>& picture) {
     std::vector<Piece> pieces = {{0, picture.size()}};  // this rank's piece before each dimension's swap
     for (int dimension = 0; dimension < cube.dimensions(); ++dimension) {
         pieces.push_back(pieces.back().half(cube.upper(dimension)));

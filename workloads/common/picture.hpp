@@ -3,7 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+
+#include "common/array.hpp"
 
 namespace workload {
 
@@ -15,7 +16,7 @@ static_assert(sizeof(Rgba8) == 4);
 
 struct Picture {
     int size = 0;  ///< pixels along each side
-    std::vector<Rgba8> pixels;
+    Array<Rgba8> pixels;
 };
 
 /// Writes `picture` over a dark background. Throws Failure when the file cannot be written.

@@ -72,17 +72,18 @@ class Reader {
         }
     }
 
-    template <class T>
-    void read(std::vector<T>& to, std::size_t count) {
-        if (left_ < count * sizeof(T)) {
-            throw failure("cut off: " + std::to_string(count * sizeof(T) - left_) + " bytes are missing");
+    template <class Elements>
+    void read(Elements& to, std::size_t count) {
+        const std::size_t bytes = count * sizeof(to[0]);
+        if (left_ < bytes) {
+            throw failure("cut off: " + std::to_string(bytes - left_) + " bytes are missing");
         }
         to.resize(count);
-        in_.read(reinterpret_cast<char*>(to.data()), static_cast<std::streamsize>(count * sizeof(T)));
+        in_.read(reinterpret_cast<char*>(to.data()), static_cast<std::streamsize>(bytes));
         if (!in_) {
             throw failure("cannot be read");
         }
-        left_ -= count * sizeof(T);
+        left_ -= bytes;
     }
 
     Failure failure(const std::string& what) const { return error("--surface " + path_ + ": " + what); }

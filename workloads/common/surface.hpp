@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "common/array.hpp"
 #include "common/vector.hpp"
 
 namespace workload {
@@ -20,8 +20,8 @@ static_assert(sizeof(Vertex) == 24);
 using Triangle = std::array<std::uint32_t, 3>;
 
 struct Surface {
-    std::vector<Vertex> vertices;
-    std::vector<Triangle> triangles;
+    Array<Vertex> vertices;
+    Array<Triangle> triangles;
 };
 
 /// Binary little-endian PLY: x y z nx ny nz as floats, triangles as lists of ints. Throws Failure.

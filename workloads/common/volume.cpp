@@ -99,7 +99,7 @@ std::size_t read_header(File& file, Volume& volume, int* datatype) {
 }
 
 template <class T>
-std::vector<std::uint8_t> read_scaled(File& file, std::size_t count) {
+Array<std::uint8_t> read_scaled(File& file, std::size_t count) {
     std::vector<T> raw(count);
     file.read(raw.data(), count * sizeof(T));
     double least = std::numeric_limits<double>::infinity();
@@ -111,7 +111,7 @@ std::vector<std::uint8_t> read_scaled(File& file, std::size_t count) {
         }
     }
     const double scale = most > least ? 255 / (most - least) : 0;
-    std::vector<std::uint8_t> bytes(count, 0);
+    Array<std::uint8_t> bytes(count, 0);
     for (std::size_t i = 0; i < count; ++i) {
         const double value = static_cast<double>(raw[i]);
         bytes[i] = std::isfinite(value) ? static_cast<std::uint8_t>((value - least) * scale + 0.5) : 0;
@@ -119,8 +119,8 @@ std::vector<std::uint8_t> read_scaled(File& file, std::size_t count) {
     return bytes;
 }
 
-std::vector<std::uint8_t> read_voxels(File& file, int datatype, std::size_t count) {
-    std::vector<std::uint8_t> bytes;
+Array<std::uint8_t> read_voxels(File& file, int datatype, std::size_t count) {
+    Array<std::uint8_t> bytes;
     switch (datatype) {
         case 2:
             bytes.resize(count);

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "common/array.hpp"
 #include "common/vector.hpp"
 
 namespace workload {
@@ -13,7 +13,7 @@ namespace workload {
 struct Volume {
     std::array<int, 3> size{};  ///< voxels along x (to the right), y (to the front), z (to the top)
     Vec3 spacing{1, 1, 1};      ///< of the voxels, in mm
-    std::vector<std::uint8_t> voxels;  ///< x runs fastest
+    Array<std::uint8_t> voxels;  ///< x runs fastest
 
     std::size_t index(int x, int y, int z) const {
         return (static_cast<std::size_t>(z) * size[1] + y) * size[0] + x;

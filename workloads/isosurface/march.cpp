@@ -17,7 +17,7 @@ struct Voxel {
 /// begin at each voxel, and two layers of voxels are in use at a time.
 class Vertices {
   public:
-    Vertices(const Slab& slab, const Volume& volume, float level, std::vector<Vertex>& vertices)
+    Vertices(const Slab& slab, const Volume& volume, float level, Array<Vertex>& vertices)
         : slab_(slab), spacing_(volume.spacing), level_(level), vertices_(vertices),
           row_(volume.size[0] + 2), layer_(static_cast<std::size_t>(row_) * (volume.size[1] + 2)) {
         centre_ = Vec3{volume.size[0] - 1.0f, volume.size[1] - 1.0f, volume.size[2] - 1.0f} * 0.5f;
@@ -53,9 +53,9 @@ class Vertices {
     const Slab& slab_;
     Vec3 spacing_, centre_;
     float level_;
-    std::vector<Vertex>& vertices_;
+    Array<Vertex>& vertices_;
     std::size_t row_, layer_;
-    std::vector<std::uint32_t> known_[2];  // in the lower and the upper layer of voxels
+    Array<std::uint32_t> known_[2];  // in the lower and the upper layer of voxels
 };
 
 int pattern_of(const Slab& slab, Voxel cell, float level) {

@@ -31,7 +31,7 @@ Slab::Slab(const Volume& volume, Layers layers, int smoothings)
 
 void Slab::smooth(int axis) {
     const std::size_t step = axis == 0 ? 1 : index(0, axis == 1, axis == 2);
-    std::vector<float> smoothed(values_);
+    Array<float> smoothed(values_);
     for (std::size_t i = step; i + step < values_.size(); ++i) {
         smoothed[i] = 0.25f * values_[i - step] + 0.5f * values_[i] + 0.25f * values_[i + step];
     }

@@ -1,6 +1,7 @@
 // A rank's layers of the volume as smoothed numbers.
 #pragma once
 
+#include "common/array.hpp"
 #include "common/volume.hpp"
 
 namespace workload {
@@ -41,7 +42,7 @@ class Slab {
     int first_;                       // z of the first layer that is kept
     std::array<int, 3> size_;
     Vec3 spacing_;
-    std::vector<float> values_;
+    Array<float> values_;
 };
 
 }  // namespace workload

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/array.hpp"
 #include "common/hypercube.hpp"
 #include "common/volume.hpp"
 
@@ -71,8 +72,8 @@ class Brick {
     Box box_;
     std::array<int, 3> origin_{};  // of the ghost layer, plus bias
     std::array<int, 3> size_{};
-    std::vector<std::uint8_t> voxels_;
-    std::vector<std::uint8_t> visible_;
+    Array<std::uint8_t> voxels_;
+    Array<std::uint8_t> visible_;
 };
 
 inline float Brick::sample(Vec3 p) const {

@@ -1,6 +1,7 @@
 // Casts rays through a brick.
 #pragma once
 
+#include "common/array.hpp"
 #include "common/lighting.hpp"
 #include "raycast/brick.hpp"
 #include "raycast/cutaway.hpp"
@@ -24,7 +25,7 @@ class Caster {
           spacing_(volume.spacing) {}
 
     /// The part of the picture that this brick makes, row by row. `camera` is in mm.
-    void cast(const Camera& camera, const SampleGrid& grid, std::vector<Rgba16>& picture) const;
+    void cast(const Camera& camera, const SampleGrid& grid, Array<Rgba16>& picture) const;
 
     /// Between samples along a ray.
     static constexpr float step_mm = 0.35f;

@@ -1,12 +1,13 @@
 // Makes a full picture of a picture of every (interleave + 1)-th pixel.
 #pragma once
 
+#include "common/array.hpp"
 #include "raycast/caster.hpp"
 
 namespace workload {
 
 /// Bilinear between the pixels that were cast; beyond the last ones, their colour goes on.
-inline void enlarge(const SampleGrid& grid, const std::vector<Rgba8>& cast, std::vector<Rgba8>& full) {
+inline void enlarge(const SampleGrid& grid, const Array<Rgba8>& cast, Array<Rgba8>& full) {
     const int stride = grid.stride(), side = grid.side(), area = stride * stride;
     const auto next = [&](int i) { return std::min(i + 1, side - 1); };
     std::size_t i = 0;

@@ -63,9 +63,9 @@ void render(const Settings& settings) {
     const Extent extent = extent_of_content(volume);
     const SampleGrid grid = settings.grid;
     const std::size_t rays = static_cast<std::size_t>(grid.side()) * grid.side();
-    std::vector<Rgba16> part(rays);
-    std::vector<Rgba8> cast(rays);
-    Picture picture{grid.size, std::vector<Rgba8>(static_cast<std::size_t>(grid.size) * grid.size)};
+    Array<Rgba16> part(rays);
+    Array<Rgba8> cast(rays);
+    Picture picture{grid.size, Array<Rgba8>(static_cast<std::size_t>(grid.size) * grid.size)};
 
     run_frames(settings.frames, cube, [&](int frame) {
         const Camera camera = Camera::around_box(extent.low, extent.high, frame);

@@ -63,7 +63,7 @@ Surface share_of(const Surface& whole, int rank, int ranks) {
     const std::size_t begin = whole.triangles.size() * rank / ranks;
     const std::size_t end = whole.triangles.size() * (rank + 1) / ranks;
     constexpr std::uint32_t unused = 0xffffffff;
-    std::vector<std::uint32_t> place(whole.vertices.size(), unused);
+    Array<std::uint32_t> place(whole.vertices.size(), unused);
     Surface share;
     for (std::size_t i = begin; i < end; ++i) {
         Triangle triangle = whole.triangles[i];
@@ -88,8 +88,8 @@ void render(const Settings& settings) {
     const Extent extent = extent_of(whole);
     const Surface share = share_of(whole, cube.rank(), cube.ranks());
     const std::size_t pixels = static_cast<std::size_t>(settings.size) * settings.size;
-    std::vector<DepthPixel> part(pixels);
-    Picture picture{settings.size, std::vector<Rgba8>(pixels)};
+    Array<DepthPixel> part(pixels);
+    Picture picture{settings.size, Array<Rgba8>(pixels)};
 
     run_frames(settings.frames, cube, [&](int frame) {
         const Camera camera = Camera::around_box(extent.low, extent.high, frame);

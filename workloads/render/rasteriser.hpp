@@ -1,6 +1,7 @@
 // Draws triangles into a picture with depth.
 #pragma once
 
+#include "common/array.hpp"
 #include "common/lighting.hpp"
 #include "common/surface.hpp"
 #include "render/pixel.hpp"
@@ -9,7 +10,7 @@ namespace workload {
 
 class Rasteriser {
   public:
-    Rasteriser(const Camera& camera, int size, std::vector<DepthPixel>& picture)
+    Rasteriser(const Camera& camera, int size, Array<DepthPixel>& picture)
         : camera_(camera), lighting_(camera), size_(size), picture_(picture) {}
 
     /// Clears the picture and draws `surface` into it.
@@ -31,8 +32,8 @@ class Rasteriser {
     Camera camera_;
     Lighting lighting_;
     int size_;
-    std::vector<DepthPixel>& picture_;
-    std::vector<Corner> corners_;
+    Array<DepthPixel>& picture_;
+    Array<Corner> corners_;
 };
 
 }  // namespace workload
