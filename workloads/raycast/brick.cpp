@@ -55,29 +55,54 @@ Partition split(const Volume& volume, const Hypercube& cube) {
     return partition;
 }
 
-Brick::Brick(const Volume& volume, const Box& box, float visible_above) : box_(box) {
-    std::array<int, 3> low{};
+Brick::Brick(const Volume& volume, const Box& box) : box_(box) {
     for (int axis = 0; axis < 3; ++axis) {
-        low[axis] = box.low[axis] - 1;
-        size_[axis] = box.high[axis] + 3 - low[axis];
-        origin_[axis] = low[axis] + static_cast<int>(bias);
+        const int low = box.low[axis] - 1;
+        size_[axis] = box.high[axis] + 3 - low;
+        origin_[axis] = low + static_cast<int>(bias);
     }
     voxels_.resize(index(0, 0, size_[2]));
-    visible_.resize(voxels_.size());
+    emptiness_.resize(voxels_.size(), far_away);
     std::size_t i = 0;
     for (int z = 0; z < size_[2]; ++z) {
         for (int y = 0; y < size_[1]; ++y) {
             for (int x = 0; x < size_[0]; ++x) {
-                voxels_[i++] = volume.at(low[0] + x, low[1] + y, low[2] + z);
+                voxels_[i++] = volume.at(low(0) + x, low(1) + y, low(2) + z);
             }
         }
     }
+}
+
+int Brick::greatest_of_cell(std::size_t at) const {
     const std::size_t row = size_[0], layer = row * size_[1];
-    for (std::size_t at = 0; at + layer + row + 1 < voxels_.size(); ++at) {
-        for (const std::size_t corner : {std::size_t{0}, row, layer, layer + row}) {
-            const int most = std::max(voxels_[at + corner], voxels_[at + corner + 1]);
-            visible_[at] = visible_[at] || static_cast<float>(most) > visible_above;
+    int greatest = 0;
+    for (const std::size_t corner : {at, at + row, at + layer, at + layer + row}) {
+        greatest = std::max<int>(greatest, std::max(voxels_[corner], voxels_[corner + 1]));
+    }
+    return greatest;
+}
+
+// A distance transform: neighbours in all 26 directions are one apart. Half of them are known on the
+// way forth, the others on the way back (Rosenfeld and Pfaltz, 1968).
+void Brick::spread_emptiness() {
+    const int row = size_[0], layer = row * size_[1];
+    const std::array<int, 13> earlier = {
+        -layer - row - 1, -layer - row, -layer - row + 1, -layer - 1, -layer,   -layer + 1, -layer + row - 1,
+        -layer + row,     -layer + row + 1, -row - 1,     -row,       -row + 1, -1};
+    const auto relax = [&](std::size_t at, int direction) {
+        for (const int offset : earlier) {
+            const int next = emptiness_[at + direction * offset] + 1;
+            emptiness_[at] = static_cast<std::uint8_t>(std::min<int>(emptiness_[at], next));
         }
+    };
+    // Cells of the outermost layers keep what they are: no sample of this brick is in them. That the
+    // end of a row is taken for a neighbour of the next row's beginning can only shorten a distance.
+    const std::size_t border = layer + row + 1;
+    for (std::size_t at = border; at + border < emptiness_.size(); ++at) {
+        relax(at, 1);
+    }
+    for (std::size_t at = emptiness_.size() - border; at-- > border;) {
+        relax(at, -1);
     }
 }
 

@@ -60,11 +60,21 @@ void Caster::cast(const Camera& camera, const SampleGrid& grid, Array<Rgba16>& p
 
 Rgba16 Caster::cast_ray(Vec3 eye, Vec3 direction, const Lighting& lighting) const {
     const Steps steps = steps_through(brick_.box(), eye, direction, step_mm);
+    const Vec3 stride = direction * step_mm;
+    const float steps_per_voxel = 0.999f / std::max({std::abs(stride.x), std::abs(stride.y), std::abs(stride.z)});
     Vec3 colour;
     float alpha = 0;
     for (int k = steps.first; k <= steps.last && alpha < opaque_enough; ++k) {
         const Vec3 p = eye + direction * (static_cast<float>(k) * step_mm);
-        if (!brick_.box().holds(p) || cutaway_.removes(p) || !brick_.maybe_visible(p)) {
+        if (!brick_.box().holds(p)) {
+            continue;
+        }
+        if (const int emptiness = brick_.emptiness(p)) {
+            // To the first sample that is not within the empty cells around this one.
+            k += static_cast<int>(static_cast<float>(emptiness - 1) * steps_per_voxel);
+            continue;
+        }
+        if (cutaway_.removes(p)) {
             continue;
         }
         const Tissue& tissue = transfer_(brick_.sample(p));

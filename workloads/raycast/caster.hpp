@@ -21,8 +21,7 @@ struct SampleGrid {
 class Caster {
   public:
     Caster(const Volume& volume, const Box& box)
-        : brick_(volume, box, TransferFunction::visible_above), cutaway_(volume), transfer_(step_mm),
-          spacing_(volume.spacing) {}
+        : cutaway_(volume), brick_(volume, box, Seen{cutaway_}), transfer_(step_mm), spacing_(volume.spacing) {}
 
     /// The part of the picture that this brick makes, row by row. `camera` is in mm.
     void cast(const Camera& camera, const SampleGrid& grid, Array<Rgba16>& picture) const;
@@ -31,10 +30,19 @@ class Caster {
     static constexpr float step_mm = 0.35f;
 
   private:
+    struct Seen {
+        const Cutaway& cutaway;
+        // What is removed is all that is beyond a corner: a cell is removed whole if its low corner is.
+        bool operator()(int x, int y, int z, int greatest) const {
+            const Vec3 low{static_cast<float>(x), static_cast<float>(y), static_cast<float>(z)};
+            return static_cast<float>(greatest) > TransferFunction::visible_above && !cutaway.removes(low);
+        }
+    };
+
     Rgba16 cast_ray(Vec3 eye, Vec3 direction, const Lighting& lighting) const;
 
-    Brick brick_;
     Cutaway cutaway_;
+    Brick brick_;
     TransferFunction transfer_;
     Vec3 spacing_;
 };
