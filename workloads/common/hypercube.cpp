@@ -71,12 +71,14 @@ int Hypercube::gather_place() const {
     return place;
 }
 
-void Hypercube::synchronise() {
+bool Hypercube::any(bool mine) {
     for (int dimension = 0; dimension < dimensions_; ++dimension) {
-        const char token = 0;
-        char answer = 0;
-        exchange(dimension, &token, 1, &answer, 1);
+        const char known = mine;
+        char told = 0;
+        exchange(dimension, &known, 1, &told, 1);
+        mine = mine || told;
     }
+    return mine;
 }
 
 }  // namespace workload

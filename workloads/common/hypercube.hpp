@@ -25,9 +25,10 @@ class Hypercube {
     void send(int dimension, const void* out, std::size_t bytes) { exchange(dimension, out, bytes, nullptr, 0); }
     void receive(int dimension, void* in, std::size_t bytes) { exchange(dimension, nullptr, 0, in, bytes); }
 
-    /// Returns when all ranks have called it (an exchange of one byte along each dimension;
-    /// MPI_Barrier would use other pairs).
-    void synchronise();
+    /// Is it true on any rank? Returns when all ranks have called it (an exchange of one byte along
+    /// each dimension; MPI_Allreduce would use other pairs).
+    bool any(bool mine);
+    void synchronise() { any(false); }
 
     /// Brings what every rank has to rank 0 along a binomial tree, reverse to the order of a binary
     /// swap: at each dimension the upper end calls `give(dimension)` and is done, the lower `take`.

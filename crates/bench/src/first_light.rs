@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use keeptime::arguments::GoalArguments;
 use keeptime::commands::Session;
 use keeptime::demo::{First, extract_surface, goal, try_goal};
-use keeptime::load::{Flood, all_pairs};
+use keeptime::load::Flood;
 use keeptime::machine::Machine;
 use keeptime::profiler::{Order, measure};
 use keeptime::record::Trial;
@@ -40,7 +40,7 @@ const RAYCAST: [&[&str]; 4] = [
     &["size=512", "interleave=0"],
     &["size=512", "interleave=2"],
     &["size=256", "interleave=0"],
-    &["size=256", "interleave=2"],
+    &["size=512", "interleave=1"],
 ];
 const RENDER: [&[&str]; 2] = [&["size=512"], &["size=1024"]];
 
@@ -102,14 +102,13 @@ struct Ready {
 /// Profiles, tries all requests and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let machine = Machine::here();
-    let link = BitsPerSecond::from_mbit(200);
+    let link = BitsPerSecond::from_mbit(100);
     let lab = BenchLab::star("bench-first-light", NODES, link, CpuPpm::from_percent(40))?;
     interrupt::listen()?;
     make_surface(&lab, out)?;
     let cluster = lab.cluster();
-    let pairs = all_pairs(cluster.topology().nodes().len() as u32);
-    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
-    let _flood = Flood::start(cluster, None, &pairs, LOAD_LIMIT)?;
+    let load = Flood::description(cluster.topology().nodes().len());
+    let _flood = Flood::on_all_links(cluster, LOAD_LIMIT)?;
     let (raycast, render) =
         if quick() { (&RAYCAST[3..], &RENDER[..1]) } else { (&RAYCAST[..], &RENDER[..]) };
     let applications = [ready(&lab, "raycast", raycast, out)?, ready(&lab, "render", render, out)?];
@@ -166,7 +165,7 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     let place = std::path::absolute(out)?.display().to_string();
     session.application = session.application.with_constant("out".parse()?, place);
     let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
-    let grid = bandwidth_grid(6.0, 96.0, if quick() { 4 } else { 10 })?;
+    let grid = bandwidth_grid(6.0, 45.0, if quick() { 4 } else { 8 })?;
     let combinations = settings.iter().map(|set| parameters(set));
     let combinations = combinations.collect::<Result<Vec<_>>>()?;
     let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
@@ -201,7 +200,7 @@ fn start(session: &Session, grid: &Grid) -> Result<Profile> {
     if session.profile_path.exists() {
         let profile = files::load_profile(&session.profile_path)?;
         let same_grid = profile.bandwidth_grid_bits_per_second == grid.bandwidths();
-        if same_grid && profile.conditions.differences(&here).is_empty() {
+        if same_grid && profile.under_load && profile.conditions.differences(&here).is_empty() {
             eprintln!("going on with {path} ({} runs)", profile.run_count());
             return Ok(profile);
         }
@@ -210,7 +209,8 @@ fn start(session: &Session, grid: &Grid) -> Result<Profile> {
         eprintln!("measuring {path}");
     }
     let name = session.application.name().clone();
-    Ok(Profile::empty(name, here, grid.bandwidths().to_vec()))
+    let empty = Profile::empty(name, here, grid.bandwidths().to_vec());
+    Ok(Profile { under_load: true, ..empty })
 }
 
 /// All requests to one application, with its number.

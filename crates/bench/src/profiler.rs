@@ -25,13 +25,12 @@ use std::path::Path;
 const SAMPLES: u32 = 3;
 const BANDWIDTHS: u32 = 12;
 
-/// Settings, nodes, and as many frames a run as keep it at about a second: all of it takes about six
-/// minutes.
-const CURVES: [(&str, &str, u32, &str); 4] = [
-    ("size=512", "interleave=0", 4, "1"),
-    ("size=256", "interleave=0", 4, "2"),
-    ("size=512", "interleave=2", 4, "6"),
-    ("size=512", "interleave=2", 2, "6"),
+/// Settings and nodes.
+const CURVES: [(&str, &str, u32); 4] = [
+    ("size=512", "interleave=0", 4),
+    ("size=256", "interleave=0", 4),
+    ("size=512", "interleave=2", 4),
+    ("size=512", "interleave=2", 2),
 ];
 
 /// What one curve came to.
@@ -60,22 +59,22 @@ struct Raw {
 /// Measures the full grids, replays the profiler and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let machine = Machine::here();
-    let link = BitsPerSecond::from_mbit(200);
+    let link = BitsPerSecond::from_mbit(100);
     let lab = BenchLab::star("bench-profiler", 4, link, CpuPpm::from_percent(40))?;
     interrupt::listen()?;
     let session = lab.session("raycast", &out.join("profiler/full-grid.json"))?;
     let (curves, bandwidths) = if quick() { (&CURVES[2..3], 4) } else { (&CURVES[..], BANDWIDTHS) };
-    let grid = bandwidth_grid(8.0, 96.0, bandwidths)?;
+    let grid = bandwidth_grid(4.0, 45.0, bandwidths)?;
     let conditions = session.cluster.conditions(&session.application, &session.mpi.to_string());
     let name = session.application.name().clone();
     let mut profile = Profile::empty(name, conditions, grid.bandwidths().to_vec());
     let mut outcomes = Vec::new();
-    for (number, (size, interleave, nodes, frames)) in curves.iter().enumerate() {
+    for (number, (size, interleave, nodes)) in curves.iter().enumerate() {
         let title = format!("{size}, {interleave}, {nodes} nodes");
         eprintln!("curve {} of {}: {title}", number + 1, curves.len());
         let parameters = [*size, *interleave].into_iter().map(parse_setting);
         let parameters: Parameters = parameters.collect::<Result<_, _>>()?;
-        measure_all(&session, frames, &grid, (&parameters, *nodes), &mut profile)?;
+        measure_all(&session, &grid, (&parameters, *nodes), &mut profile)?;
         let full = profile.curve(&parameters, *nodes).context("nothing was measured")?;
         let outcome = compare(title, &grid, full)?;
         eprintln!("  {} of {} runs would do", outcome.runs, outcome.full_grid);
@@ -86,12 +85,11 @@ pub fn run(out: &Path) -> Result<()> {
 
 fn measure_all(
     session: &Session,
-    frames: &str,
     grid: &Grid,
     (parameters, nodes): (&Parameters, u32),
     profile: &mut Profile,
 ) -> Result<()> {
-    let application = session.application.clone().with_constant("frames".parse()?, frames);
+    let application = session.application.clone().with_constant("seconds".parse()?, "1");
     let curves = vec![(parameters.clone(), nodes)];
     let order = Order { curves, grid: grid.clone(), samples: SAMPLES, full: true };
     let (path, stopped) = (&session.profile_path, &interrupt::stopped);

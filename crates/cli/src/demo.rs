@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, own_path};
 use crate::commands::run::{admit, hold_plan, run_plan};
 use crate::commands::{Ending, Session};
 use crate::execute::{ExecuteError, Run, reserve_and_run};
-use crate::load::{Flood, all_pairs};
+use crate::load::Flood;
 use crate::machine::Machine;
 use crate::profiler::Effort;
 use crate::record::{Contention, RECORD, Record, Request, Trial};
@@ -131,14 +131,13 @@ fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
 
 /// Step 4.
 fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
-    let pairs = all_pairs(session.cluster.topology().nodes().len() as u32);
-    let load = format!("{} greedy TCP flows, one from every node to every other", pairs.len());
+    let load = Flood::description(session.cluster.topology().nodes().len());
     step(4, &format!("the same under contention: {load}"));
     println!(
         "{:<44} {:>9} {:>9} {:>8} {:>9} {:>8}",
         "request", "promised", "with", "", "without", ""
     );
-    let flood = Flood::start(&session.cluster, None, &pairs, LOAD_LIMIT)?;
+    let flood = Flood::on_all_links(&session.cluster, LOAD_LIMIT)?;
     let mut trials = Vec::new();
     for (within, set, prefer) in GOALS {
         ensure!(!interrupt::stopped(), "interrupted");

@@ -12,6 +12,10 @@ use std::time::Duration;
 /// Ports are used in turn, so that a connection that lingers does not meet the next receiver.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
 
+/// Greedy connections from one node to another: among four nodes, 12 out of each. With one alone, a
+/// job of two flows would have nearly half of a link without any reservation.
+const FLOWS_A_PAIR: usize = 4;
+
 /// One sender and one receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pair {
@@ -39,26 +43,26 @@ pub struct Transfer {
 }
 
 impl Flood {
-    /// Starts a connection for every pair. They are bounded: each ends by itself after `limit`.
+    /// Starts [`FLOWS_A_PAIR`] best-effort connections from every node to every other. They are
+    /// bounded: each ends by itself after `limit`.
     ///
     /// # Errors
     /// If a process cannot be started.
-    pub fn start(
-        cluster: &Cluster,
-        job: Option<&Name>,
-        pairs: &[Pair],
-        limit: Duration,
-    ) -> Result<Self> {
-        let transfers = pairs.iter().map(|pair| {
+    pub fn on_all_links(cluster: &Cluster, limit: Duration) -> Result<Self> {
+        let mut processes = Vec::new();
+        for pair in all_pairs(cluster.topology().nodes().len() as u32) {
             let window = Window { warmup: Duration::ZERO, length: limit };
-            let transfer = Transfer::start(cluster, job, job, *pair, 1, window)?;
-            let mut processes = transfer._senders;
+            let transfer = Transfer::start(cluster, None, None, pair, FLOWS_A_PAIR, window)?;
+            processes.extend(transfer._senders);
             processes.push(Remote(transfer.receiver));
-            Ok(processes)
-        });
-        let processes: Vec<_> =
-            transfers.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        }
         Ok(Self { _processes: processes })
+    }
+
+    /// What is started on a cluster of `nodes` nodes, in words.
+    pub fn description(nodes: usize) -> String {
+        let each = FLOWS_A_PAIR * nodes.saturating_sub(1);
+        format!("{} greedy TCP flows, {each} out of every node, to all others", each * nodes)
     }
 }
 
@@ -134,7 +138,7 @@ fn spawn(
 }
 
 /// Every node sends to every other.
-pub fn all_pairs(nodes: u32) -> Vec<Pair> {
+fn all_pairs(nodes: u32) -> Vec<Pair> {
     let indices = || (0..nodes).map(NodeIndex);
     let pairs = indices().flat_map(|from| indices().map(move |to| Pair { from, to }));
     pairs.filter(|pair| pair.from != pair.to).collect()

@@ -158,8 +158,9 @@ pub fn network_card(rate: BitsPerSecond) -> Shaper {
 /// The most that a card of this rate takes at once. A real wire carries one frame after the other,
 /// of any sender; here a packet of up to 64 KB would hold a port of 100 Mbit/s for 5.2 ms, and
 /// whatever is urgent behind it. Smaller pieces cost CPU, and the kernel charges that to whoever
-/// computes on the same processor: at a quarter of a millisecond, greedy flows on all links slowed a
-/// computation by 30 %. A millisecond is between the two.
+/// computes on the same processor. Four nodes, 48 greedy connections, a volume renderer with its
+/// reservation beside them: at 1 ms, packets took 12 % of the machine and 8 % more time than on an
+/// idle cluster; at 2 ms 9 % and nothing that can be measured.
 pub fn segment_max(rate: BitsPerSecond) -> u32 {
     let most = rate.bytes_in_floor(SEGMENT_SPAN).get();
     most.clamp(2 * u64::from(MTU), SEGMENT_MAX) as u32
@@ -192,12 +193,12 @@ fn node_end(process: i32) -> End<'static> {
 const BRIDGE_FIRST: u32 = 10;
 /// Behind all bridges: a lab has no more switches than links and no more than 1,000 of them.
 const PORT_FIRST: u32 = 10_000;
-const MTU: u32 = 1_500;
+pub const MTU: u32 = 1_500;
 const CONTROL_SHARE: Share = match Share::from_percent(2) {
     Some(share) => share,
     None => Share::ONE,
 };
-const SEGMENT_SPAN: Nanos = Nanos::from_millis(1);
+const SEGMENT_SPAN: Nanos = Nanos::from_millis(2);
 const SEGMENT_MAX: u64 = 65_536;
 /// As much as switch ports keep; two of the greatest packets that TCP hands down at once fit.
 const CARD_QUEUE_SPAN: Nanos = Nanos::from_millis(10);

@@ -22,6 +22,9 @@ pub struct Profile {
     pub application: Name,
     /// What it was measured on.
     pub conditions: Conditions,
+    /// Measured beside greedy best-effort flows on all links rather than on an idle cluster: packets of
+    /// others cost the nodes CPU that no reservation gives back.
+    pub under_load: bool,
     /// The bandwidths that a point may have, ascending: the full grid of each curve.
     pub bandwidth_grid_bits_per_second: Vec<BitsPerSecond>,
     /// One curve for each combination of parameters and number of nodes.
@@ -68,7 +71,7 @@ pub struct Point {
 }
 
 impl Profile {
-    /// A profile without any measurement.
+    /// A profile without any measurement, to be made on an idle cluster.
     pub fn empty(application: Name, conditions: Conditions, grid: Vec<BitsPerSecond>) -> Self {
         let curves = Vec::new();
         let bandwidth_grid_bits_per_second = grid;
@@ -76,6 +79,7 @@ impl Profile {
             version: PROFILE_VERSION,
             application,
             conditions,
+            under_load: false,
             bandwidth_grid_bits_per_second,
             curves,
         }

@@ -3,7 +3,7 @@
 use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
 use crate::cluster::Cluster;
-use crate::load::{Flood, all_pairs};
+use crate::load::Flood;
 use crate::profiler::{Order, measure};
 use crate::{files, interrupt, story};
 use anyhow::{Context, Result, ensure};
@@ -34,10 +34,7 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let path = &session.profile_path;
     // Dropped, and so ended, with this function.
     let _load = match arguments.under_load {
-        true => {
-            let pairs = all_pairs(cluster.topology().nodes().len() as u32);
-            Some(Flood::start(cluster, None, &pairs, LOAD_LIMIT)?)
-        }
+        true => Some(Flood::on_all_links(cluster, LOAD_LIMIT)?),
         false => None,
     };
     let effort = measure(
@@ -143,13 +140,21 @@ fn default_grid(
 fn start(session: &Session, arguments: &ProfileArguments, order: &Order) -> Result<Profile> {
     let conditions = session.cluster.conditions(&session.application, &session.mpi.to_string());
     let name = session.application.name().clone();
+    let under_load = arguments.under_load;
     if arguments.fresh || !session.profile_path.exists() {
-        return Ok(Profile::empty(name, conditions, order.grid.bandwidths().to_vec()));
+        let empty = Profile::empty(name, conditions, order.grid.bandwidths().to_vec());
+        return Ok(Profile { under_load, ..empty });
     }
     let profile = files::load_profile(&session.profile_path)?;
     let hint = || format!("going on with {} (--fresh starts anew)", session.profile_path.display());
     files::check_conditions(&profile, &conditions).with_context(hint)?;
     ensure!(profile.application == name, "{} is a profile of {}", hint(), profile.application);
+    ensure!(
+        profile.under_load == under_load,
+        "{}: it was measured {} --under-load",
+        hint(),
+        if profile.under_load { "with" } else { "without" }
+    );
     ensure!(
         profile.bandwidth_grid_bits_per_second == order.grid.bandwidths(),
         "{}: it has another grid of bandwidths",
