@@ -42,7 +42,7 @@ const RAYCAST: [&[&str]; 4] = [
     &["size=256", "interleave=0"],
     &["size=512", "interleave=1"],
 ];
-const RENDER: [&[&str]; 2] = [&["size=512"], &["size=1024"]];
+const RENDER: [&[&str]; 2] = [&["size=512"], &["size=256"]];
 
 /// Nodes that are insisted on, a bound on the time in percent of the least time that any measured
 /// curve of such runs has (so that requests mean the same on every machine), and a preference.
@@ -165,7 +165,7 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     let place = std::path::absolute(out)?.display().to_string();
     session.application = session.application.with_constant("out".parse()?, place);
     let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
-    let grid = bandwidth_grid(6.0, 45.0, if quick() { 4 } else { 8 })?;
+    let grid = bandwidth_grid(10.0, 45.0, if quick() { 4 } else { 7 })?;
     let combinations = settings.iter().map(|set| parameters(set));
     let combinations = combinations.collect::<Result<Vec<_>>>()?;
     let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();

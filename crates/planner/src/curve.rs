@@ -101,11 +101,25 @@ pub enum Between {
 }
 
 impl FittedCurve {
-    /// Fits `curve`. `spare` are the deviations of the whole profile, for a curve that has fewer
-    /// than [`DEVIATIONS_MIN`] of its own. `None` for a curve without points.
-    /// O(samples log samples).
+    /// Fits `curve` through the points that were measured often: those with at least half as many
+    /// runs as the one with most. What has fewer is where the profiler looked once whether
+    /// interpolation holds; a curve through it would take one run's chance for a median. `spare`
+    /// are the deviations of the whole profile, for a curve that has fewer than [`DEVIATIONS_MIN`]
+    /// of its own. `None` for a curve without points. O(samples log samples).
     pub fn new(curve: &Curve, spare: &Deviations) -> Option<Self> {
-        let points = fit(&curve.points);
+        let most = curve.points.iter().map(|p| p.samples_nanos.len()).max()?;
+        let often: Vec<_> =
+            curve.points.iter().filter(|p| 2 * p.samples_nanos.len() >= most).cloned().collect();
+        Self::through(&often, curve, spare)
+    }
+
+    /// As [`Self::new`], through every point, however often it was measured.
+    pub(crate) fn through_all(curve: &Curve) -> Option<Self> {
+        Self::through(&curve.points, curve, &Deviations::default())
+    }
+
+    fn through(points: &[Point], curve: &Curve, spare: &Deviations) -> Option<Self> {
+        let points = fit(points);
         let knee = knee_index(&points)?;
         let own = Deviations::of(&curve.points);
         let deviations = if own.count() < DEVIATIONS_MIN { spare.clone() } else { own };

@@ -29,7 +29,7 @@
 //! more; where it is closer than the noise, the knee can be off by a grid step, or by several where
 //! the curve runs along the line. Its true time is never above the line by more than the noise.
 
-use crate::curve::{Deviations, FittedCurve, FittedPoint, KNEE_PERCENT, within_knee};
+use crate::curve::{FittedCurve, FittedPoint, KNEE_PERCENT, within_knee};
 use keeptime_model::Invalid;
 use keeptime_model::profile::{Curve, Point};
 use keeptime_model::units::{BitsPerSecond, Nanos};
@@ -86,7 +86,7 @@ impl<'g> Shape<'g> {
         let on_grid = |p: &&Point| grid.0.binary_search(&p.bandwidth_bits_per_second).is_ok();
         let points = so_far.points.iter().filter(on_grid).cloned().collect();
         let curve = Curve { points, ..so_far.clone() };
-        let fitted = FittedCurve::new(&curve, &Deviations::default());
+        let fitted = FittedCurve::through_all(&curve);
         let place = |p: &FittedPoint| {
             grid.0.binary_search(&p.bandwidth_bits_per_second).ok().map(|at| (at, *p))
         };
