@@ -126,7 +126,9 @@ fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
-    Ok(Request { goal: goal.goal()?, decision, actual_nanos: ran.time })
+    let topology = session.cluster.topology();
+    let nodes = plan.placement.nodes.iter().map(|n| topology.node(*n).name.clone()).collect();
+    Ok(Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time })
 }
 
 /// Step 4.
@@ -197,6 +199,7 @@ pub fn try_goal(
         nodes: plan.placement.nodes.len() as u32,
         bits_per_second: plan.bandwidth_bits_per_second,
         promised_nanos: plan.time_nanos,
+        median_nanos: plan.median_nanos,
         quantile_ppm: plan.quantile,
         with_nanos,
         without_nanos,
