@@ -27,6 +27,9 @@ use std::time::Duration;
 /// The load goes on for so long at the most: longer than all trials, and it ends with the command.
 const LOAD_LIMIT: Duration = Duration::from_secs(900);
 
+/// Per flow; of 45 Mbit/s, a node's link holds the two that a hypercube of four has.
+const BANDWIDTHS: &str = "10 Mbit/s,15 Mbit/s,21 Mbit/s,31 Mbit/s,45 Mbit/s";
+
 /// Goals that are tried under contention: bound, settings, preference.
 const GOALS: [(&str, &[&str], &str); 6] = [
     ("1s", &["interleave=0"], "fastest"),
@@ -101,6 +104,8 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
         "size=512,256",
         "--set",
         "interleave=0,2",
+        "--bandwidths",
+        BANDWIDTHS,
     ]);
     keeptime(&line)?;
     let profile = session.profile()?;
