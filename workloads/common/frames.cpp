@@ -73,7 +73,8 @@ void run_frames(const FrameOptions& options, Hypercube& cube, const std::functio
             }
         }
         ++rounds;
-    } while (cube.any(tells && sum < options.at_least));
+        // Without a time to reach nothing is asked, so that nothing but pictures is sent.
+    } while (options.at_least > 0 && cube.any(tells && sum < options.at_least));
     if (tells) {
         std::printf("seconds_per_frame %.6f\n", sum / options.frames / rounds);
         std::fflush(stdout);

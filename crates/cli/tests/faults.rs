@@ -158,7 +158,7 @@ fn a_program_that_fails_hangs_or_is_silent_gives_everything_back() {
     let status = json(&world.keeptime(&["lab", "status", "--json"]).output().unwrap());
     let agents = status["agents"].as_array().unwrap();
     assert_eq!(agents.len(), 2);
-    assert!(agents.iter().all(|a| a["Ok"]["jobs"] == Value::Array(vec![])), "{status}");
+    assert!(agents.iter().all(|a| a["status"]["jobs"] == Value::Array(vec![])), "{status}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn programs_of_either_mpi_are_measured_and_run_unchanged() {
             skip(&[name.to_owned()], &error.to_string());
             continue;
         }
-        let Some(world) = World::new(name, 30) else { return };
+        let Some(world) = World::of(name, &["--nodes", "2"], 30, Some(CHECKOUT)) else { return };
         assert_code(&profile(&world, name, "2", "20 Mbit/s,40 Mbit/s"), 0);
         assert!(reserved(&run(&world, name)) <= 40_000_000);
     }
@@ -59,7 +59,7 @@ fn programs_of_either_mpi_are_measured_and_run_unchanged() {
 #[test]
 fn uplinks_bound_what_is_reserved() {
     let shape = ["--nodes", "4", "--switches", "2", "--uplink", "50 Mbit/s"];
-    let Some(world) = World::of("tiers", &shape, 30) else { return };
+    let Some(world) = World::of("tiers", &shape, 30, Some(CHECKOUT)) else { return };
     assert_code(&profile(&world, "open-mpi", "4", "6 Mbit/s,12 Mbit/s,24 Mbit/s"), 0);
     let rate = reserved(&run(&world, "open-mpi"));
     assert!((6_000_000..=24_000_000).contains(&rate), "{rate}");

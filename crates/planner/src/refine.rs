@@ -367,11 +367,12 @@ mod tests {
 
     #[test]
     fn steps_are_found_or_cost_little() {
+        // A check that agrees well enough is not a point of the curve: beside a step that costs a little.
         let exact = outcome(0.3, 0.0);
-        assert!(exact.runs_most <= 26 && exact.error_most <= 0.12 && exact.errors < 0.02);
+        assert!(exact.runs_most <= 26 && exact.error_most <= 0.13 && exact.errors < 0.03);
         assert!(exact.knees_off == 0.0);
         let noisy = outcome(0.3, 0.02);
-        assert!(noisy.runs_most <= 30 && noisy.error_most <= 0.14 && noisy.errors < 0.02);
+        assert!(noisy.runs_most <= 30 && noisy.error_most <= 0.14 && noisy.errors < 0.03);
         assert!(noisy.knees_off < 0.02);
         assert!(noisy.knee_time_most <= 1.05 * 1.02 / 0.98 + 1e-6);
         let mixed = [outcome(0.0, 0.0), outcome(0.0, 0.02), exact, noisy];

@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -44,11 +44,12 @@ pub struct Program {
 impl World {
     /// Two nodes with so much CPU each; nothing where that cannot be, and the reason is printed.
     pub fn new(tag: &str, percent: u32) -> Option<Self> {
-        Self::of(tag, &["--nodes", "2"], percent)
+        Self::of(tag, &["--nodes", "2"], percent, None)
     }
 
-    /// As `keeptime lab up` is told by `shape`.
-    pub fn of(tag: &str, shape: &[&str], percent: u32) -> Option<Self> {
+    /// As `keeptime lab up` is told by `shape`. The nodes see `place`, wherever it is; the world's
+    /// own directory if none is given.
+    pub fn of(tag: &str, shape: &[&str], percent: u32, place: Option<&str>) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skip(&["lab".to_owned()], "not root");
             return None;
@@ -67,7 +68,11 @@ impl World {
         let mut up = None;
         wait("the CPU for a lab", Duration::from_secs(30), || {
             let words = [&["lab", "up", world.name.as_str(), "--cpu", &cpu], shape].concat();
-            let output = world.keeptime(&words).output().unwrap();
+            let mut command = world.keeptime(&words);
+            // Nodes have a /tmp of their own, in which they see where the lab was made.
+            let output =
+                command.current_dir(place.map_or(world.directory.path(), Path::new)).output();
+            let output = output.unwrap();
             let short_of_cpu = output.status.code() == Some(64) && said(&output).contains("cpu");
             up = Some(output);
             !short_of_cpu
