@@ -183,9 +183,9 @@ impl Agents {
         self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
     }
 
-    /// Whether the agent was told of the reservation.
-    pub fn is_told(&self, node: NodeIndex, handle: Handle) -> bool {
-        self.agent(node).told.contains_key(&handle)
+    /// Whether this is what the agent was told last of the reservation.
+    pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
+        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
     }
 
     /// What the agent shall enforce of the reservation.

@@ -699,22 +699,10 @@ impl Engine {
                 let modified = Modified { by, request, from_unix_nanos, until_unix_nanos, grant };
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
-                self.tell_less(handle, former);
+                self.align(handle, former);
             }
         }
         self.schedule(handle);
-    }
-
-    /// Agents of `former` that the reservation does not use any more, or not soon, give it back.
-    fn tell_less(&mut self, handle: Handle, former: Vec<NodeIndex>) {
-        let soon = self.book.reservations().get(&handle);
-        let soon = soon.is_some_and(|now| now.from_unix_nanos <= self.told_until());
-        let kept: BTreeSet<_> =
-            if soon { self.nodes_of(handle).into_iter().collect() } else { BTreeSet::new() };
-        for node in former.into_iter().filter(|node| !kept.contains(node)) {
-            let sent = self.agents.withdraw(node, handle);
-            self.send(sent);
-        }
     }
 
     /// Gives back an offer. A new one is remembered as refused, and its callers are told why; that
@@ -734,7 +722,7 @@ impl Engine {
             }
             Kind::Change { .. } => {
                 self.hold_exactly(handle);
-                self.tell_again(handle, told);
+                self.align(handle, told);
                 for ticket in tickets {
                     let refusal = Box::new(Refusal::from(reason.clone()));
                     self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
@@ -744,15 +732,20 @@ impl Engine {
         self.current(handle)
     }
 
-    /// Agents go back to what is recorded of the reservation; those of `told` that have no part in
-    /// it give it back.
-    fn tell_again(&mut self, handle: Handle, told: Vec<NodeIndex>) {
-        let assignments = self.assignments(handle);
-        let strangers = told.into_iter().filter(|node| !assignments.contains_key(node)).collect();
-        self.withdraw_from(handle, strangers);
-        for (node, assignment) in assignments {
-            let sent = self.agents.tell(node, handle, assignment);
-            self.send(sent);
+    /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,
+    /// give it back.
+    fn align(&mut self, handle: Handle, nodes: Vec<NodeIndex>) {
+        let soon = self.told_until();
+        let found = self.book.reservations().get(&handle);
+        let near = found.is_some_and(|r| r.state.is_live() && r.from_unix_nanos <= soon);
+        let wanted = if near { self.assignments(handle) } else { BTreeMap::new() };
+        let others = nodes.into_iter().filter(|node| !wanted.contains_key(node)).collect();
+        self.withdraw_from(handle, others);
+        for (node, assignment) in wanted {
+            if !self.agents.is_told(node, handle, &assignment) {
+                let sent = self.agents.tell(node, handle, assignment);
+                self.send(sent);
+            }
         }
     }
 
@@ -838,7 +831,7 @@ impl Engine {
         {
             self.deadlines.pop_first();
             match deadline {
-                Deadline::Tell(handle) => self.tell(handle),
+                Deadline::Tell(handle) => self.align(handle, Vec::new()),
                 Deadline::Start(handle) => self.start_soon(handle),
                 Deadline::End(handle) => self.end_now(handle),
                 Deadline::Forget(handle) => self.forget(handle),
@@ -871,22 +864,6 @@ impl Engine {
         let silent = offer.waiting.iter().map(|node| self.cluster.name(*node).clone());
         let silent = silent.collect();
         self.give_up(handle, Reason::AgentsSilent(silent));
-    }
-
-    fn tell(&mut self, handle: Handle) {
-        let granted = self.book.reservations().get(&handle);
-        let due = granted.is_some_and(|granted| {
-            granted.state == State::Granted && granted.from_unix_nanos <= self.told_until()
-        });
-        if !due {
-            return;
-        }
-        for (node, assignment) in self.assignments(handle) {
-            if !self.agents.is_told(node, handle) {
-                let sent = self.agents.tell(node, handle, assignment);
-                self.send(sent);
-            }
-        }
     }
 
     /// Its time has come: agents have a lease's time to enforce it.
