@@ -12,7 +12,7 @@ use crate::book::{Book, Reservation};
 use crate::call::{Answer, Call, CallError, Caller};
 use crate::cluster::Cluster;
 use crate::event::Event;
-use crate::offers::{Offer, Offers, span};
+use crate::offers::{Offers, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId};
 use keeptime_model::assignment::Assignment;
