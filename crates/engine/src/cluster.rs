@@ -30,6 +30,8 @@ pub struct Cluster {
     addresses: Vec<Ipv4Addr>,
     /// By node: out of it and into it, where it has one link only.
     access: Vec<Option<[LinkDirection; 2]>>,
+    /// By link direction: the node whose only link it is.
+    owners: Vec<Option<NodeIndex>>,
     /// Every link direction out of a node.
     ways_out: Vec<LinkDirection>,
     /// By link direction.
@@ -69,11 +71,16 @@ impl Cluster {
         let links = links_of_nodes(&topology, &names);
         let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
         let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
-        let access = links.iter().map(only).collect();
+        let access: Vec<_> = links.iter().map(only).collect();
+        let mut owners = vec![None; topology.direction_count()];
+        for (node, [out, back]) in topology.node_indices().zip(&access).filter_map(has_one_link) {
+            owners[out.0 as usize] = Some(node);
+            owners[back.0 as usize] = Some(node);
+        }
         let directions = (0..topology.direction_count() as u32).map(LinkDirection);
         let reservable = directions.map(|d| reservable(topology.rate(d))).collect();
         let index = PlacementIndex::new(topology);
-        Ok(Self { index, names, addresses, access, ways_out, reservable })
+        Ok(Self { index, names, addresses, access, owners, ways_out, reservable })
     }
 
     /// Nodes, switches and links.
@@ -197,24 +204,28 @@ impl Cluster {
         Ok((demands, sent.unwrap_or(BitsPerSecond::new(u64::MAX))))
     }
 
-    /// What is free during all of `span`, on the nodes that `usable` accepts.
+    /// What is free during all of `span`: on the nodes that `usable` accepts, their links, and all
+    /// links between switches. Nothing is free of the other nodes. Looks at no more slot tables than
+    /// that.
     pub(crate) fn free(
         &self,
         calendar: &Calendar,
         span: Span,
         usable: impl Fn(NodeIndex) -> bool,
     ) -> Availability {
+        let usable: Vec<_> = self.topology().node_indices().map(usable).collect();
+        let is_usable = |node: NodeIndex| usable[node.0 as usize];
         let free = |resource| self.least_free(calendar, span, resource);
+        let link = |direction: LinkDirection| {
+            let counts = self.owners[direction.0 as usize].is_none_or(is_usable);
+            BitsPerSecond::new(if counts { free(Resource::Link(direction)) } else { 0 })
+        };
         let cpu = |node| {
-            let ppm = if usable(node) { free(Resource::Cpu(node)) } else { 0 };
+            let ppm = if is_usable(node) { free(Resource::Cpu(node)) } else { 0 };
             CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
         };
-        Availability::with_free(
-            self.topology(),
-            |direction| self.reservable[direction.0 as usize],
-            |direction| BitsPerSecond::new(free(Resource::Link(direction))),
-            cpu,
-        )
+        let reservable = |direction: LinkDirection| self.reservable[direction.0 as usize];
+        Availability::with_free(self.topology(), reservable, link, cpu)
     }
 
     /// The least amount of `resource` that is free during all of `span`.
@@ -270,6 +281,12 @@ impl Cluster {
         }
         Ok(all)
     }
+}
+
+fn has_one_link(
+    (node, access): (NodeIndex, &Option<[LinkDirection; 2]>),
+) -> Option<(NodeIndex, [LinkDirection; 2])> {
+    access.map(|access| (node, access))
 }
 
 /// By node: its links, out of it and into it.

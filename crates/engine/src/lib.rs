@@ -62,6 +62,7 @@ pub mod event;
 pub mod policy;
 
 mod earliest;
+mod loads;
 mod offers;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};

@@ -12,6 +12,7 @@ use crate::book::{Book, Reservation};
 use crate::call::{Answer, Call, CallError, Caller};
 use crate::cluster::Cluster;
 use crate::event::Event;
+use crate::loads::Loads;
 use crate::offers::{Offers, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId};
@@ -127,6 +128,7 @@ pub struct Engine {
     users: BTreeMap<UserName, [ResourceId; 2]>,
     offers: Offers,
     agents: Agents,
+    loads: Loads,
     deadlines: BTreeSet<(WallTime, Deadline)>,
     timeouts: BTreeSet<(Nanos, Timeout)>,
     now: WallTime,
@@ -173,6 +175,7 @@ impl Engine {
         Self {
             calendar,
             agents,
+            loads: Loads::new(count as u32),
             deadlines: BTreeSet::new(),
             timeouts,
             steady,
@@ -276,9 +279,19 @@ impl Engine {
     }
 
     fn record(&mut self, event: Event) {
+        let about = event.handle();
+        about.into_iter().for_each(|handle| self.count(handle, Loads::remove));
         let applied = self.book.apply(&event, self.now);
         debug_assert!(applied.is_ok(), "only profiles can be refused: {applied:?}");
+        about.into_iter().for_each(|handle| self.count(handle, Loads::add));
         self.step.events.push(event);
+    }
+
+    /// Counts the nodes of a reservation, if it is live.
+    fn count(&mut self, handle: Handle, how: fn(&mut Loads, NodeIndex)) {
+        if self.is_live(handle) {
+            self.nodes_of(handle).into_iter().for_each(|node| how(&mut self.loads, node));
+        }
     }
 
     /// A reservation is over: `event` says how. All of it is given back.

@@ -109,6 +109,7 @@ impl Engine {
             cluster: &self.cluster,
             calendar: &self.calendar,
             book: &self.book,
+            loads: &self.loads,
             usable: move |node| !soon || agents.is_connected(node),
             user,
         }

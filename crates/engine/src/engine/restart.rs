@@ -4,6 +4,7 @@ use super::{Deadline, Engine, Moment, Step};
 use crate::book::{Book, Reservation, Snapshot};
 use crate::cluster::Cluster;
 use crate::event::Event;
+use crate::loads::Loads;
 use crate::offers::span;
 use crate::policy::Policy;
 use keeptime_calendar::ReservationId;
@@ -43,6 +44,7 @@ impl Engine {
     pub(super) fn take_up(&mut self) {
         let all: Vec<_> = self.book.reservations().keys().copied().collect();
         for handle in all {
+            self.count(handle, Loads::add);
             let found = self.book.reservations()[&handle].clone();
             if !found.state.is_live() {
                 let then = found.since_unix_nanos.saturating_add(self.policy.remember_nanos);
