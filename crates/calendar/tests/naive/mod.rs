@@ -206,7 +206,9 @@ pub struct CalendarPair {
 impl CalendarPair {
     pub fn new(capacities: &[u64], instants: usize, numbers: u64) -> Self {
         let mut calendar = Calendar::new();
-        capacities.iter().for_each(|capacity| drop(calendar.add_resource(*capacity)));
+        for capacity in capacities {
+            calendar.add_resource(*capacity);
+        }
         let naive = capacities.iter().map(|capacity| Naive::new(*capacity, instants)).collect();
         Self { calendar, naive, held: BTreeMap::new(), numbers, now: 0 }
     }
