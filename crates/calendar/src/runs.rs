@@ -8,6 +8,43 @@
 use crate::span::NEVER;
 use crate::tree::Child;
 use std::cmp::Reverse;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// So many searches walk through a block before it is summed up. That takes about four times as long
+/// as to walk, and is in vain when the block changes soon. Tests are not patient, so that they see it.
+const PATIENCE: u8 = if cfg!(test) { 0 } else { 3 };
+
+/// What searches found out about a block since it was changed. It is in no answer, only in the time
+/// that it takes; so it may be noted while others search.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// How many searches walked through it; [`PATIENCE`] stands for more.
+    walked: AtomicU8,
+    /// Its staircase, once it was asked for.
+    pub runs: OnceLock<Runs>,
+}
+
+impl Known {
+    /// Counts a search that finds no staircase, and says whether it is time to make one.
+    pub fn walk(&self) -> bool {
+        let walked = self.walked.load(Relaxed);
+        self.walked.store(PATIENCE.min(walked + 1), Relaxed);
+        walked == PATIENCE
+    }
+
+    /// The block was changed.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Clone for Known {
+    /// A copy has to find out for itself.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
 
 /// The staircase of a block, exact: at most as many stairs as the block has steps, mostly far fewer.
 #[derive(Debug, Clone)]

@@ -1,19 +1,18 @@
 //! The search for the earliest start: one pass over the tree from left to right.
 //!
-//! Subtrees that fit or block as a whole cost one look. In mixed ones a naive search hops from gap to
-//! gap, which is slow where there are many, each too short; here a search that has walked through
-//! some blocks in vain asks the next ones how long their runs are at all ([`Runs`]).
+//! Subtrees that fit or block as a whole cost one look, and so do those that end too early for what
+//! begins in them: then only their last place that blocks matters. What is left are gaps that are
+//! about as long as what is sought. A naive search hops from gap to gap, which is slow where there
+//! are many, each too short; here a block through which several searches walked in vain is summed up
+//! for the next ones ([`Runs`]).
 
 use crate::runs::Runs;
 use crate::span::NEVER;
 use crate::tree::{Child, Inner, Node, child_at, step_at};
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// So many blocks are walked through before the first is summed up. That takes about as long as
-/// walking through a few, so short searches are better off without.
-const PATIENCE: u32 = if cfg!(test) { 1 } else { 2 };
-/// So many blocks are summed up by one search: bounds its time after a change of the whole table.
-const SUMMED_UP_AT_MOST: u32 = 64;
+/// So many blocks are summed up by one search at most: it takes four times as long as to walk.
+const SUMMED_UP_AT_MOST: u32 = 8;
 
 /// The state of one search.
 #[derive(Debug)]
@@ -26,8 +25,6 @@ pub struct Search {
     latest: u64,
     /// Where the run began that is being looked at: nothing before fits.
     start: u64,
-    /// Blocks that were entered.
-    walked: u32,
     /// Blocks that were summed up.
     summed_up: u32,
 }
@@ -39,7 +36,7 @@ impl Search {
     /// A search for `duration` (not 0) with at most `most` reserved, starting between `start` and
     /// `latest`.
     pub fn new(most: u64, duration: u64, start: u64, latest: u64) -> Self {
-        Self { most, duration, latest, start, walked: 0, summed_up: 0 }
+        Self { most, duration, latest, start, summed_up: 0 }
     }
 
     /// The first start in all of a tree.
@@ -75,13 +72,16 @@ impl Search {
         for i in child_at(children, self.start)..children.len() {
             let child = &children[i];
             let extent = child.extent().raised(raised);
+            let raised = raised.wrapping_add(child.raised);
             let end = children.get(i + 1).map_or(end, |next| next.from);
             if extent.lowest > self.most {
                 self.blocked(child.from, end)?;
-            } else if extent.highest > self.most {
-                self.visit(&child.node, raised.wrapping_add(child.raised), end)?;
-            } else {
+            } else if extent.highest <= self.most {
                 self.free(end)?;
+            } else if end.saturating_sub(self.start) < self.duration {
+                self.skip(&child.node, raised, end)?;
+            } else {
+                self.visit(&child.node, raised, end)?;
             }
         }
         Continue(())
@@ -89,35 +89,43 @@ impl Search {
 
     /// Whether a run within a block may be long enough, as far as is known.
     fn may_fit_in(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
-        self.walked += 1;
-        let in_vain = self.walked > PATIENCE && self.summed_up < SUMMED_UP_AT_MOST;
-        let runs = match block.runs.get() {
-            None if in_vain => {
-                self.summed_up += 1;
-                block.runs.get_or_init(|| Runs::of(&block.children, end))
+        let runs = block.known.runs.get().or_else(|| {
+            if !block.known.walk() || self.summed_up == SUMMED_UP_AT_MOST {
+                return None;
             }
-            None => return true,
-            Some(runs) => runs,
-        };
-        runs.longest(self.most, raised) >= self.duration
+            self.summed_up += 1;
+            Some(block.known.runs.get_or_init(|| Runs::of(&block.children, end)))
+        });
+        runs.is_none_or(|runs| runs.longest(self.most, raised) >= self.duration)
     }
 
     /// Goes past a block of which no run is long enough by itself: the one that enters it may be,
     /// and the one that leaves it may become so.
     fn pass(&mut self, block: &Node, raised: u64, end: u64) -> Progress {
         let most = self.most;
-        let first = block.first(self.start, raised, &|extent| extent.highest > most);
-        let last = block.end_of_last_above(most, raised, end);
-        match (first, last) {
-            (Some(from), Some(to)) => self.blocked(from, to),
-            _ => Continue(()),
+        if let Some(from) = block.first(self.start, raised, &|extent| extent.highest > most) {
+            self.free(from)?;
+        }
+        self.skip(block, raised, end)
+    }
+
+    /// Goes past a node within which nothing that is long enough can end.
+    fn skip(&mut self, node: &Node, raised: u64, end: u64) -> Progress {
+        match node.end_of_last_above(self.most, raised, end) {
+            Some(to) => self.start_from(to),
+            None => Continue(()),
         }
     }
 
     /// From `from` to `to` it does not fit.
     fn blocked(&mut self, from: u64, to: u64) -> Progress {
         self.free(from)?;
-        self.start = to;
+        self.start_from(to)
+    }
+
+    /// Nothing that starts before `to` fits.
+    fn start_from(&mut self, to: u64) -> Progress {
+        self.start = self.start.max(to);
         if self.start > self.latest { Break(None) } else { Continue(()) }
     }
 

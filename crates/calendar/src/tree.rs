@@ -6,9 +6,8 @@
 //! it was when the node was last touched, which is a true amount and never negative; what it is
 //! now is that plus what all ancestors note, modulo 2^64, which is exact.
 
-use crate::runs::Runs;
+use crate::runs::Known;
 use crate::span::Stretch;
-use std::sync::OnceLock;
 
 /// How many steps or children a node has at most. 64 steps are 1 KiB: moving half of them to make
 /// room costs less than one more level. Tests use small nodes, so that their trees are deep.
@@ -40,9 +39,8 @@ pub enum Node {
 #[derive(Debug, Clone)]
 pub struct Inner {
     pub children: Vec<Child>,
-    /// What searches know of the free runs of this block (a node whose children are leaves): noted
-    /// by the first long one, dropped by every change.
-    pub runs: OnceLock<Runs>,
+    /// Of its free runs, if it is a block: a node whose children are leaves.
+    pub known: Known,
 }
 
 #[derive(Debug, Clone)]
@@ -164,7 +162,7 @@ impl Node {
     }
 
     fn inner(children: Vec<Child>) -> Self {
-        Self::Inner(Box::new(Inner { children, runs: OnceLock::new() }))
+        Self::Inner(Box::new(Inner { children, known: Known::default() }))
     }
 
     /// Adds `by` where `stretch` overlaps this node, and gives the right half if it became too long.
@@ -234,7 +232,7 @@ impl Node {
                 heal(steps, seam);
             }
             (Self::Inner(inner), Self::Inner(more)) => {
-                inner.runs.take();
+                inner.known.forget();
                 inner.children.extend(more.children);
             }
             _ => unreachable!("all leaves are on one level"),
@@ -249,7 +247,7 @@ impl Inner {
     }
 
     fn raise(&mut self, stretch: Stretch, by: u64, end: u64) {
-        self.runs.take();
+        self.known.forget();
         let children = &mut self.children;
         let past = children.partition_point(|c| c.from < stretch.to);
         // Backwards, so that a child that splits does not move those that are still to be raised.
@@ -323,7 +321,7 @@ impl Child {
         match &mut self.node {
             Node::Leaf(steps) => add(steps, by),
             Node::Inner(inner) => {
-                inner.runs.take();
+                inner.known.forget();
                 inner.children.iter_mut().for_each(|child| child.shift(by));
             }
         }
