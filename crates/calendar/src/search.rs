@@ -1,18 +1,19 @@
 //! The search for the earliest start: one pass over the tree from left to right.
 //!
-//! Subtrees that fit or block as a whole cost one look, and so do those that end too early for what
-//! begins in them: then only their last place that blocks matters. What is left are gaps that are
-//! about as long as what is sought. A naive search hops from gap to gap, which is slow where there
-//! are many, each too short; here a block through which several searches walked in vain is summed up
-//! for the next ones ([`Runs`]).
+//! Subtrees that fit or block as a whole cost one look. Of those that end before what starts now
+//! would, only the last place that blocks matters. What is left are gaps that are about as long as
+//! what is sought. A naive search hops from gap to gap, which is slow where there
+//! are many, each too short; here a block that was walked through in vain is summed up for the next
+//! ones, when that is worth the work ([`Runs`]).
 
 use crate::runs::Runs;
 use crate::span::NEVER;
 use crate::tree::{Child, Inner, Node, child_at, step_at};
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// So many blocks are summed up by one search at most: it takes four times as long as to walk.
-const SUMMED_UP_AT_MOST: u32 = 8;
+/// So many blocks are summed up by one search at most, which bounds what it does for later ones to
+/// about a tenth of a millisecond.
+const SUMMED_UP_AT_MOST: u32 = 4;
 
 /// The state of one search.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Search {
     latest: u64,
     /// Where the run began that is being looked at: nothing before fits.
     start: u64,
+    /// Leaves that were walked through.
+    walked: u32,
     /// Blocks that were summed up.
     summed_up: u32,
 }
@@ -36,7 +39,7 @@ impl Search {
     /// A search for `duration` (not 0) with at most `most` reserved, starting between `start` and
     /// `latest`.
     pub fn new(most: u64, duration: u64, start: u64, latest: u64) -> Self {
-        Self { most, duration, latest, start, summed_up: 0 }
+        Self { most, duration, latest, start, walked: 0, summed_up: 0 }
     }
 
     /// The first start in all of a tree.
@@ -51,14 +54,23 @@ impl Search {
     fn visit(&mut self, node: &Node, raised: u64, end: u64) -> Progress {
         match node {
             Node::Leaf(_) => self.visit_leaf(node, raised, end),
-            Node::Inner(inner) if inner.is_block() && !self.may_fit_in(inner, raised, end) => {
-                self.pass(node, raised, end)
-            }
+            Node::Inner(block) if block.is_block() => self.visit_block(node, block, raised, end),
             Node::Inner(inner) => self.visit_children(&inner.children, raised, end),
         }
     }
 
+    fn visit_block(&mut self, node: &Node, block: &Inner, raised: u64, end: u64) -> Progress {
+        if self.is_too_short(block, raised, end) {
+            return self.pass(node, raised, end);
+        }
+        let before = self.walked;
+        self.visit_children(&block.children, raised, end)?;
+        block.known.walked_in_vain(self.walked - before);
+        Continue(())
+    }
+
     fn visit_leaf(&mut self, leaf: &Node, raised: u64, end: u64) -> Progress {
+        self.walked += 1;
         let steps = leaf.steps();
         for i in step_at(steps, self.start)..steps.len() {
             if steps[i].used.wrapping_add(raised) > self.most {
@@ -69,34 +81,46 @@ impl Search {
     }
 
     fn visit_children(&mut self, children: &[Child], raised: u64, end: u64) -> Progress {
+        // The last one that blocks somewhere, of those that end too early for what starts now.
+        let mut early = None;
         for i in child_at(children, self.start)..children.len() {
             let child = &children[i];
             let extent = child.extent().raised(raised);
             let raised = raised.wrapping_add(child.raised);
             let end = children.get(i + 1).map_or(end, |next| next.from);
-            if extent.lowest > self.most {
-                self.blocked(child.from, end)?;
-            } else if extent.highest <= self.most {
+            if !self.is_too_early(end)
+                && let Some((node, raised, end)) = early.take()
+            {
+                self.skip(node, raised, end)?;
+            }
+            if extent.highest <= self.most {
                 self.free(end)?;
-            } else if end.saturating_sub(self.start) < self.duration {
-                self.skip(&child.node, raised, end)?;
+            } else if extent.lowest > self.most {
+                self.blocked(child.from, end)?;
+            } else if self.is_too_early(end) {
+                early = Some((&child.node, raised, end));
             } else {
                 self.visit(&child.node, raised, end)?;
             }
         }
-        Continue(())
+        early.map_or(Continue(()), |(node, raised, end)| self.skip(node, raised, end))
     }
 
-    /// Whether a run within a block may be long enough, as far as is known.
-    fn may_fit_in(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
+    /// Whether what starts now would still go on at `end`.
+    fn is_too_early(&self, end: u64) -> bool {
+        end.saturating_sub(self.start) < self.duration
+    }
+
+    /// Whether it is known that no run of a block is long enough.
+    fn is_too_short(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
         let runs = block.known.runs.get().or_else(|| {
-            if !block.known.walk() || self.summed_up == SUMMED_UP_AT_MOST {
+            if !block.known.is_worth_summing_up() || self.summed_up == SUMMED_UP_AT_MOST {
                 return None;
             }
             self.summed_up += 1;
             Some(block.known.runs.get_or_init(|| Runs::of(&block.children, end)))
         });
-        runs.is_none_or(|runs| runs.longest(self.most, raised) >= self.duration)
+        runs.is_some_and(|runs| runs.longest(self.most, raised) < self.duration)
     }
 
     /// Goes past a block of which no run is long enough by itself: the one that enters it may be,
@@ -131,9 +155,6 @@ impl Search {
 
     /// From the start of the run until `to` it fits.
     fn free(&mut self, to: u64) -> Progress {
-        if to.saturating_sub(self.start) >= self.duration {
-            return Break(Some(self.start));
-        }
-        Continue(())
+        if self.is_too_early(to) { Continue(()) } else { Break(Some(self.start)) }
     }
 }
