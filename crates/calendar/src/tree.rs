@@ -6,9 +6,8 @@
 //! it was when the node was last touched, which is a true amount and never negative; what it is
 //! now is that plus what all ancestors note, modulo 2^64, which is exact.
 
-use crate::runs::Runs;
+use crate::runs::Known;
 use crate::span::Stretch;
-use std::sync::OnceLock;
 
 /// How many steps or children a node has at most. 64 steps are 1 KiB: moving half of them to make
 /// room costs less than one more level. Tests use small nodes, so that their trees are deep.
@@ -40,9 +39,8 @@ pub enum Node {
 #[derive(Debug, Clone)]
 pub struct Inner {
     pub children: Vec<Child>,
-    /// What a search knows of the free runs of this block (a node whose children are leaves);
-    /// made by the first long search, dropped by every change.
-    pub runs: OnceLock<Runs>,
+    /// Of its free runs, if it is a block: a node whose children are leaves.
+    pub known: Known,
 }
 
 #[derive(Debug, Clone)]
@@ -65,7 +63,7 @@ pub struct Extent {
     pub highest: u64,
 }
 
-/// What an empty leaf says.
+/// What an empty leaf says: nothing is reserved, from the first instant on.
 static IDLE: [Step; 1] = [Step { at: 0, used: 0 }];
 
 impl Node {
@@ -74,28 +72,17 @@ impl Node {
         Self::Leaf(Vec::new())
     }
 
-    /// Adds `by` (modulo 2^64) to every amount in `stretch`, which begins at `origin`, the first
-    /// instant of the tree, or later. `self` is a root. O(log n).
-    pub fn raise_root(&mut self, stretch: Stretch, by: u64, origin: u64) {
+    /// Adds `by` (modulo 2^64) to every amount in `stretch`. `self` is a root. O(log n).
+    pub fn raise_root(&mut self, stretch: Stretch, by: u64) {
         if let Self::Leaf(steps) = self
             && steps.is_empty()
         {
-            steps.push(Step { at: origin, used: 0 });
+            steps.extend(IDLE);
         }
         if let Some(right) = self.raise(stretch, by, u64::MAX) {
             let left = std::mem::replace(self, Self::idle());
             *self = Self::inner(vec![Child::new(left), Child::new(right)]);
         }
-        self.tidy_root();
-    }
-
-    /// Forgets all before `horizon`, which becomes the first instant of the tree. `self` is a root.
-    /// O(log n + what is dropped).
-    pub fn forget_root(&mut self, horizon: u64) {
-        if matches!(self, Self::Leaf(steps) if steps.is_empty()) {
-            return;
-        }
-        self.forget(horizon);
         self.tidy_root();
     }
 
@@ -113,8 +100,8 @@ impl Node {
                 let touched = child_at(children, stretch.from)..last;
                 let extents = touched.map(|i| {
                     let child = &children[i];
-                    // Where the last child ends does not matter: nothing is beyond.
-                    let end = children.get(i + 1).map_or(stretch.to, |next| next.from);
+                    // Where the last one ends is not known here, so it is always entered.
+                    let end = children.get(i + 1).map_or(u64::MAX, |next| next.from);
                     if stretch.from <= child.from && end <= stretch.to {
                         child.extent()
                     } else {
@@ -175,7 +162,7 @@ impl Node {
     }
 
     fn inner(children: Vec<Child>) -> Self {
-        Self::Inner(Box::new(Inner { children, runs: OnceLock::new() }))
+        Self::Inner(Box::new(Inner { children, known: Known::default() }))
     }
 
     /// Adds `by` where `stretch` overlaps this node, and gives the right half if it became too long.
@@ -188,24 +175,6 @@ impl Node {
             Self::Inner(inner) => {
                 inner.raise(stretch, by, end);
                 split(&mut inner.children).map(Self::inner)
-            }
-        }
-    }
-
-    fn forget(&mut self, horizon: u64) {
-        match self {
-            Self::Leaf(steps) => {
-                steps.drain(..step_at(steps, horizon));
-                steps[0].at = horizon;
-            }
-            Self::Inner(inner) => {
-                inner.runs.take();
-                let children = &mut inner.children;
-                children.drain(..child_at(children, horizon));
-                children[0].from = horizon;
-                children[0].node.forget(horizon);
-                children[0].measure();
-                inner.mend(horizon);
             }
         }
     }
@@ -263,7 +232,7 @@ impl Node {
                 heal(steps, seam);
             }
             (Self::Inner(inner), Self::Inner(more)) => {
-                inner.runs.take();
+                inner.known.forget();
                 inner.children.extend(more.children);
             }
             _ => unreachable!("all leaves are on one level"),
@@ -278,7 +247,7 @@ impl Inner {
     }
 
     fn raise(&mut self, stretch: Stretch, by: u64, end: u64) {
-        self.runs.take();
+        self.known.forget();
         let children = &mut self.children;
         let past = children.partition_point(|c| c.from < stretch.to);
         // Backwards, so that a child that splits does not move those that are still to be raised.
@@ -352,7 +321,7 @@ impl Child {
         match &mut self.node {
             Node::Leaf(steps) => add(steps, by),
             Node::Inner(inner) => {
-                inner.runs.take();
+                inner.known.forget();
                 inner.children.iter_mut().for_each(|child| child.shift(by));
             }
         }
