@@ -8,46 +8,6 @@
 use crate::span::NEVER;
 use crate::tree::Child;
 use std::cmp::Reverse;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-/// So many leaves of a block are walked through, by one search or several, before it is summed up.
-/// That takes about as long, and is in vain when the block changes soon. Tests are not so patient.
-const PATIENCE: u32 = if cfg!(test) { 1 } else { 128 };
-
-/// What searches found out about a block since it was changed. It is in no answer, only in the time
-/// that it takes; so it may be noted while others search.
-#[derive(Debug, Default)]
-pub struct Known {
-    /// How many of its leaves were walked through in vain, each time counted.
-    walked: AtomicU32,
-    /// Its staircase, once it was worth the work.
-    pub runs: OnceLock<Runs>,
-}
-
-impl Known {
-    /// So many leaves were walked through in vain.
-    pub fn walked_in_vain(&self, leaves: u32) {
-        self.walked.fetch_add(leaves, Relaxed);
-    }
-
-    /// Whether it is time to make a staircase.
-    pub fn is_worth_summing_up(&self) -> bool {
-        self.walked.load(Relaxed) >= PATIENCE
-    }
-
-    /// The block was changed.
-    pub fn forget(&mut self) {
-        *self = Self::default();
-    }
-}
-
-impl Clone for Known {
-    /// A copy has to find out for itself.
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
 
 /// The staircase of a block, exact: at most as many stairs as the block has steps, mostly far fewer.
 #[derive(Debug, Clone)]

@@ -171,9 +171,9 @@ impl SlotTable {
 
     /// The earliest start at which `amount` fits for the whole duration.
     ///
-    /// O(log n) where a gap is found soon. Otherwise it takes about a nanosecond an instant in blocks
-    /// of some 2,000 instants that were changed lately, and next to nothing in others: their longest
-    /// gaps are known. What lasts long passes many instants with one look.
+    /// O(log n) where a gap is found soon. Where very many gaps are too short, O(n / 2,000): blocks are
+    /// passed by what is known of their longest gaps. A block that was changed since the last search
+    /// is looked at again, step by step, which comes to O(2,000) for each change.
     pub fn earliest_fit(&self, when: When, amount: u64) -> Option<WallTime> {
         let start = when.after.unix_nanos();
         let latest = when.latest.unix_nanos();

@@ -6,8 +6,9 @@
 //! it was when the node was last touched, which is a true amount and never negative; what it is
 //! now is that plus what all ancestors note, modulo 2^64, which is exact.
 
-use crate::runs::Known;
+use crate::runs::Runs;
 use crate::span::Stretch;
+use std::sync::OnceLock;
 
 /// How many steps or children a node has at most. 64 steps are 1 KiB: moving half of them to make
 /// room costs less than one more level. Tests use small nodes, so that their trees are deep.
@@ -39,8 +40,9 @@ pub enum Node {
 #[derive(Debug, Clone)]
 pub struct Inner {
     pub children: Vec<Child>,
-    /// Of its free runs, if it is a block: a node whose children are leaves.
-    pub known: Known,
+    /// What searches know of the free runs of this block (a node whose children are leaves): noted
+    /// by the first long one, dropped by every change.
+    pub runs: OnceLock<Runs>,
 }
 
 #[derive(Debug, Clone)]
@@ -162,7 +164,7 @@ impl Node {
     }
 
     fn inner(children: Vec<Child>) -> Self {
-        Self::Inner(Box::new(Inner { children, known: Known::default() }))
+        Self::Inner(Box::new(Inner { children, runs: OnceLock::new() }))
     }
 
     /// Adds `by` where `stretch` overlaps this node, and gives the right half if it became too long.
@@ -232,7 +234,7 @@ impl Node {
                 heal(steps, seam);
             }
             (Self::Inner(inner), Self::Inner(more)) => {
-                inner.known.forget();
+                inner.runs.take();
                 inner.children.extend(more.children);
             }
             _ => unreachable!("all leaves are on one level"),
@@ -247,7 +249,7 @@ impl Inner {
     }
 
     fn raise(&mut self, stretch: Stretch, by: u64, end: u64) {
-        self.known.forget();
+        self.runs.take();
         let children = &mut self.children;
         let past = children.partition_point(|c| c.from < stretch.to);
         // Backwards, so that a child that splits does not move those that are still to be raised.
@@ -321,7 +323,7 @@ impl Child {
         match &mut self.node {
             Node::Leaf(steps) => add(steps, by),
             Node::Inner(inner) => {
-                inner.known.forget();
+                inner.runs.take();
                 inner.children.iter_mut().for_each(|child| child.shift(by));
             }
         }
