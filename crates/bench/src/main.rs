@@ -1,5 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod calendar;
 mod enforce;
 mod figures;
 mod first_light;
@@ -38,6 +39,8 @@ struct Arguments {
 enum Command {
     /// Planning one request over 10,000 curve points and 1,000 nodes
     Plan,
+    /// Earliest fit, admission and memory of the calendar, from 1,000 to 1,000,000 reservations
+    Calendar,
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
     let out = &arguments.out;
     let result = match arguments.command {
         Command::Plan => plan::run(out),
+        Command::Calendar => calendar::run(out),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
@@ -98,7 +102,7 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "profiler", "enforce", "isolation", "first-light"] {
+    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

@@ -159,7 +159,7 @@ fn topology() -> Result<Topology> {
         Ok(Link { between: [name(a)?, name(b)?], rate, rate_back: None })
     };
     let cpu = CpuPpm::from_percent(800);
-    let node = |n| Ok(Node { name: name(format!("n{n}"))?, cpu, address: None });
+    let node = |n| Ok(Node { name: name(format!("n{n}"))?, cpu, address: None, disk: None });
     let racks = NODES / RACK;
     let down = (0..NODES).map(|n| link(format!("n{n}"), format!("s{}", n / RACK), 10_000));
     let up = (0..racks).map(|r| link(format!("s{r}"), "core".into(), 100_000));

@@ -156,7 +156,7 @@ impl Spec {
         links: Vec<Link>,
         cpu: CpuPpm,
     ) -> Result<Self, Invalid> {
-        let node = |number| Node { name: numbered('n', number), cpu, address: None };
+        let node = |number| Node { name: numbered('n', number), cpu, address: None, disk: None };
         let file = TopologyFile {
             name: name.clone(),
             nodes: (1..=nodes).map(node).collect(),

@@ -5,6 +5,7 @@
 //! * [`application`]: what a program is, its parameters and its communication pattern;
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
+//! * [`reservation`]: what the broker is asked for and grants;
 //! * [`assignment`]: what one node is told to enforce for one job.
 //!
 //! ```
@@ -21,6 +22,7 @@ pub mod invalid;
 pub mod name;
 pub mod pattern;
 pub mod profile;
+pub mod reservation;
 pub mod topology;
 pub mod units;
 

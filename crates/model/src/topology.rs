@@ -5,7 +5,7 @@
 
 use crate::Invalid;
 use crate::name::Name;
-use crate::units::{self, BitsPerSecond, CpuPpm};
+use crate::units::{self, BitsPerSecond, BytesPerSecond, CpuPpm};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -25,6 +25,21 @@ pub struct Node {
     /// Its address on the cluster's network, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
+    /// How much of its disk jobs may have; nothing of it can be reserved where this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
+}
+
+/// What a disk can give to all jobs together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Bytes a second.
+    #[serde(with = "units::text")]
+    pub read: BytesPerSecond,
+    /// Bytes a second.
+    #[serde(with = "units::text")]
+    pub write: BytesPerSecond,
 }
 
 /// A switch that forwards between its links.
@@ -382,7 +397,12 @@ mod tests {
                 name: name(0),
                 switches: (0..half).map(|v| Switch { name: name(v) }).collect(),
                 nodes: (half..=parents.len())
-                    .map(|v| Node { name: name(v), cpu: CpuPpm::from_percent(40), address: None })
+                    .map(|v| Node {
+                        name: name(v),
+                        cpu: CpuPpm::from_percent(40),
+                        address: None,
+                        disk: None,
+                    })
                     .collect(),
                 links: parents.iter().enumerate().map(link).collect(),
             }

@@ -18,6 +18,13 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 #[serde(transparent)]
 pub struct BitsPerSecond(u64);
 
+/// A disk's or file's rate in bytes per second.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct BytesPerSecond(u64);
+
 /// An amount of data in bytes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -119,6 +126,18 @@ impl BitsPerSecond {
     }
 }
 
+impl BytesPerSecond {
+    /// A rate of `bytes` per second.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// Bytes per second.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 impl Bytes {
     /// `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
@@ -152,6 +171,18 @@ impl Nanos {
     /// `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs * 1_000_000_000)
+    }
+
+    /// `self + other`, or the longest span there is.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `self - other`, or nothing of it if `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
     }
 
     /// From seconds as measured; `None` if negative, not a number or beyond 584 years.
@@ -286,6 +317,15 @@ const BYTE_UNITS: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
 ];
+const BYTE_RATE_UNITS: &[(&str, u64)] = &[
+    ("B/s", 1),
+    ("kB/s", 1_000),
+    ("MB/s", 1_000_000),
+    ("GB/s", 1_000_000_000),
+    ("KiB/s", 1 << 10),
+    ("MiB/s", 1 << 20),
+    ("GiB/s", 1 << 30),
+];
 const TIME_UNITS: &[(&str, u64)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -374,6 +414,7 @@ macro_rules! text_form {
 }
 
 text_form!(BitsPerSecond, u64, "rate", RATE_UNITS, &RATE_UNITS[..4], "200 Mbit/s");
+text_form!(BytesPerSecond, u64, "rate", BYTE_RATE_UNITS, &BYTE_RATE_UNITS[..4], "50 MB/s");
 text_form!(Bytes, u64, "size", BYTE_UNITS, &BYTE_UNITS[..4], "64 KiB");
 text_form!(Nanos, u64, "time", TIME_UNITS, &TIME_UNITS[..4], "1.5 s");
 text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, &[("ppm", 1), ("%", 10_000)], "40 %");

@@ -61,6 +61,22 @@ impl Availability {
         }
     }
 
+    /// A cluster of which so much is free: asked for each link direction and node once. What is
+    /// more than reservable counts as reservable.
+    pub fn with_free(
+        topology: &Topology,
+        reservable: impl Fn(LinkDirection) -> BitsPerSecond,
+        link_free: impl Fn(LinkDirection) -> BitsPerSecond,
+        cpu_free: impl Fn(NodeIndex) -> CpuPpm,
+    ) -> Self {
+        let directions = (0..topology.direction_count() as u32).map(LinkDirection);
+        let links = directions.map(|d| (reservable(d), link_free(d).min(reservable(d))));
+        let nodes = topology.node_indices().map(|n| (topology.node(n).cpu, cpu_free(n)));
+        let (link_reservable, link_free) = links.unzip();
+        let (cpu_reservable, cpu_free) = nodes.map(|(all, free)| (all, free.min(all))).unzip();
+        Self { link_free, link_reservable, cpu_free, cpu_reservable }
+    }
+
     /// The same cluster with nothing taken.
     #[must_use]
     pub fn emptied(&self) -> Self {

@@ -761,7 +761,7 @@ mod tests {
     }
 
     fn node(text: &str) -> Node {
-        Node { name: name(text), cpu: CpuPpm::from_percent(40), address: None }
+        Node { name: name(text), cpu: CpuPpm::from_percent(40), address: None, disk: None }
     }
 
     fn link(a: &str, b: &str, mbit: u64) -> Link {

@@ -1,0 +1,538 @@
+//! Many resources: every demand of a reservation is held over the same span, or none is.
+
+use crate::span::{Span, When};
+use crate::table::{Excess, Lack, Slot, SlotTable};
+use keeptime_model::units::WallTime;
+use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
+
+/// Which resource: calendars number them from 0 in the order in which they are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(pub u32);
+
+/// Which reservation: a number that the caller gives, and gives again when all is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReservationId(pub u64);
+
+/// So much of a resource. Several of one resource in a list are meant together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Demand {
+    /// Of what.
+    pub resource: ResourceId,
+    /// How much, in the resource's unit.
+    pub amount: u64,
+}
+
+/// What a reservation holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// When.
+    pub span: Span,
+    /// What: each resource once, in ascending order.
+    pub demands: Box<[Demand]>,
+}
+
+/// The slot tables of all resources, and what every reservation holds in them.
+///
+/// The only state is what was reserved: the same calls in the same order give the same answers.
+/// In what follows k is the number of demands and n the greatest number of instants at which one
+/// of their tables changes.
+#[derive(Debug, Clone, Default)]
+pub struct Calendar {
+    tables: Vec<SlotTable>,
+    held: BTreeMap<ReservationId, Held>,
+}
+
+/// A resource that does not have what was asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lacking {
+    /// Which.
+    pub resource: ResourceId,
+    /// How much, and when first.
+    pub lack: Lack,
+}
+
+/// Why something was not done. Nothing was changed then.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// What was asked does not fit: every resource that lacks something, in ascending order.
+    #[error("{}", list(.0))]
+    Lacks(Vec<Lacking>),
+    /// There are no such resources.
+    #[error("there is no resource {}", list(.0))]
+    UnknownResources(Vec<ResourceId>),
+    /// The demands of one resource add up to more than a number can say.
+    #[error("the demands of resource {0} are more than {max} together", max = u64::MAX)]
+    TooMuch(ResourceId),
+    /// Another reservation has this number.
+    #[error("reservation {0} is held already")]
+    HeldAlready(ReservationId),
+    /// There is no such reservation.
+    #[error("there is no reservation {0}")]
+    NotHeld(ReservationId),
+}
+
+impl Calendar {
+    /// A calendar without resources.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a resource of which there is `capacity`. O(1).
+    pub fn add_resource(&mut self, capacity: u64) -> ResourceId {
+        let id = u32::try_from(self.tables.len()).expect("fewer than 2^32 resources fit in memory");
+        self.tables.push(SlotTable::new(capacity));
+        ResourceId(id)
+    }
+
+    /// The table of a resource, for questions about it alone. O(1).
+    pub fn table(&self, resource: ResourceId) -> Option<&SlotTable> {
+        self.tables.get(resource.0 as usize)
+    }
+
+    /// What a reservation holds. O(log reservations).
+    pub fn held(&self, id: ReservationId) -> Option<&Held> {
+        self.held.get(&id)
+    }
+
+    /// All reservations, in the order of their numbers.
+    pub fn reservations(&self) -> impl Iterator<Item = (ReservationId, &Held)> {
+        self.held.iter().map(|(id, held)| (*id, held))
+    }
+
+    /// Who holds some of `resource` at some instant of `span`: whom it concerns when there is less
+    /// of it. O(reservations).
+    pub fn holders(
+        &self,
+        resource: ResourceId,
+        span: Span,
+    ) -> impl Iterator<Item = (ReservationId, &Held)> {
+        self.reservations()
+            .filter(move |(_, held)| held.span.overlaps(span) && held.amount_of(resource) > 0)
+    }
+
+    /// Whether all `demands` fit over `span`. O(k log n).
+    ///
+    /// # Errors
+    /// What [`Calendar::reserve`] would refuse.
+    pub fn fits(&self, span: Span, demands: &[Demand]) -> Result<(), Refusal> {
+        self.admit(None, &self.asked(span, demands)?)
+    }
+
+    /// Reserves all `demands` over `span`. O(k log n).
+    ///
+    /// # Errors
+    /// If any of them does not fit, or the number is taken.
+    pub fn reserve(
+        &mut self,
+        id: ReservationId,
+        span: Span,
+        demands: &[Demand],
+    ) -> Result<(), Refusal> {
+        if self.held.contains_key(&id) {
+            return Err(Refusal::HeldAlready(id));
+        }
+        let new = self.asked(span, demands)?;
+        self.admit(None, &new)?;
+        self.replace(None, Some(&new));
+        self.held.insert(id, new);
+        Ok(())
+    }
+
+    /// Holds `demands` over `span` instead of what the reservation holds. Only where that takes more
+    /// than before is it asked whether it fits. O(k log n).
+    ///
+    /// # Errors
+    /// If any of them does not fit; what is held is untouched then.
+    pub fn modify(
+        &mut self,
+        id: ReservationId,
+        span: Span,
+        demands: &[Demand],
+    ) -> Result<(), Refusal> {
+        let old = self.held.get(&id).ok_or(Refusal::NotHeld(id))?;
+        let new = self.asked(span, demands)?;
+        self.admit(Some(old), &new)?;
+        if let Some(old) = self.held.insert(id, new.clone()) {
+            self.replace(Some(&old), Some(&new));
+        }
+        Ok(())
+    }
+
+    /// Gives back all that a reservation holds. O(k log n).
+    ///
+    /// # Errors
+    /// If there is no such reservation.
+    pub fn release(&mut self, id: ReservationId) -> Result<(), Refusal> {
+        let old = self.held.remove(&id).ok_or(Refusal::NotHeld(id))?;
+        self.replace(Some(&old), None);
+        Ok(())
+    }
+
+    /// The earliest start at which all `demands` fit for the whole duration.
+    ///
+    /// Every table is asked in turn for its earliest start at or after the latest answer so far, until
+    /// all agree. Each question but the last k moves the start past a span that one of the tables
+    /// blocks; so there are at most k more questions than such spans between `when.after` and the
+    /// answer, and all questions together walk each table once.
+    ///
+    /// # Errors
+    /// If a resource does not exist, or its demands add up to too much.
+    pub fn earliest_fit(
+        &self,
+        when: When,
+        demands: &[Demand],
+    ) -> Result<Option<WallTime>, Refusal> {
+        let demands = self.merged(demands)?;
+        let mut when = When { after: when.after, ..when };
+        let mut agreed = 0;
+        for demand in demands.iter().cycle() {
+            if agreed == demands.len() {
+                break;
+            }
+            let table = &self.tables[demand.resource.0 as usize];
+            let Some(start) = table.earliest_fit(when, demand.amount) else { return Ok(None) };
+            agreed = if start == when.after { agreed + 1 } else { 1 };
+            when.after = start;
+        }
+        Ok((when.after <= when.latest).then_some(when.after))
+    }
+
+    /// Sets how much there is of a resource from now on, and tells when more than that is reserved;
+    /// [`Calendar::holders`] tells by whom. O(log n) for each span that is told.
+    ///
+    /// # Errors
+    /// If there is no such resource.
+    pub fn set_capacity(
+        &mut self,
+        resource: ResourceId,
+        capacity: u64,
+    ) -> Result<Vec<Excess>, Refusal> {
+        match self.tables.get_mut(resource.0 as usize) {
+            Some(table) => Ok(table.set_capacity(capacity)),
+            None => Err(Refusal::UnknownResources(vec![resource])),
+        }
+    }
+
+    /// Forgets all before `horizon` in every table, and the reservations that had ended by then.
+    /// O(resources + reservations).
+    pub fn forget_before(&mut self, horizon: WallTime) {
+        self.tables.iter_mut().for_each(|table| table.forget_before(horizon));
+        self.held.retain(|_, held| held.span.to().is_none_or(|to| to > horizon));
+    }
+
+    fn asked(&self, span: Span, demands: &[Demand]) -> Result<Held, Refusal> {
+        Ok(Held { span, demands: self.merged(demands)?.into() })
+    }
+
+    /// Each resource once, in ascending order; all of them exist.
+    fn merged(&self, demands: &[Demand]) -> Result<Vec<Demand>, Refusal> {
+        let mut sorted = demands.to_vec();
+        sorted.sort_by_key(|demand| demand.resource);
+        let mut merged: Vec<Demand> = Vec::with_capacity(sorted.len());
+        for demand in sorted {
+            match merged.last_mut().filter(|last| last.resource == demand.resource) {
+                None => merged.push(demand),
+                Some(last) => {
+                    let sum = last.amount.checked_add(demand.amount);
+                    last.amount = sum.ok_or(Refusal::TooMuch(demand.resource))?;
+                }
+            }
+        }
+        let resources = merged.iter().map(|demand| demand.resource);
+        let unknown: Vec<_> = resources.filter(|id| self.table(*id).is_none()).collect();
+        if unknown.is_empty() { Ok(merged) } else { Err(Refusal::UnknownResources(unknown)) }
+    }
+
+    /// Whether `new` fits in the place of `old`.
+    fn admit(&self, old: Option<&Held>, new: &Held) -> Result<(), Refusal> {
+        let lacking = |demand: &Demand| {
+            let resource = demand.resource;
+            let table = &self.tables[resource.0 as usize];
+            let (old, new) = (slot(old, resource), slot(Some(new), resource));
+            Some(Lacking { resource, lack: table.lack_in_place_of(old, new)? })
+        };
+        let lacks: Vec<_> = new.demands.iter().filter_map(lacking).collect();
+        if lacks.is_empty() { Ok(()) } else { Err(Refusal::Lacks(lacks)) }
+    }
+
+    /// The one place where tables change. What is put in has been admitted.
+    fn replace(&mut self, old: Option<&Held>, new: Option<&Held>) {
+        let demands = |held: Option<&Held>| held.map_or(&[][..], |held| &held.demands).to_vec();
+        let mut touched = demands(old);
+        touched.extend(demands(new));
+        touched.sort_by_key(|demand| demand.resource);
+        touched.dedup_by_key(|demand| demand.resource);
+        for Demand { resource, .. } in touched {
+            let table = &mut self.tables[resource.0 as usize];
+            table.replace(slot(old, resource), slot(new, resource));
+        }
+    }
+}
+
+impl Held {
+    fn amount_of(&self, resource: ResourceId) -> u64 {
+        let found = self.demands.binary_search_by_key(&resource, |demand| demand.resource);
+        found.map_or(0, |index| self.demands[index].amount)
+    }
+}
+
+impl Demand {
+    /// `amount` of `resource`.
+    pub const fn new(resource: ResourceId, amount: u64) -> Self {
+        Self { resource, amount }
+    }
+}
+
+/// What is held of one resource.
+fn slot(held: Option<&Held>, resource: ResourceId) -> Slot {
+    held.map_or(Slot::NOTHING, |held| Slot { span: held.span, amount: held.amount_of(resource) })
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "resource {} {}", self.resource, self.lack)
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ReservationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::Nanos;
+    use proptest::prelude::*;
+
+    const fn at(nanos: u64) -> WallTime {
+        WallTime::from_unix_nanos(nanos)
+    }
+
+    fn span(from: u64, to: u64) -> Span {
+        Span::new(at(from), at(to)).unwrap()
+    }
+
+    fn with(capacities: &[u64]) -> Calendar {
+        let mut calendar = Calendar::new();
+        capacities.iter().for_each(|capacity| {
+            calendar.add_resource(*capacity);
+        });
+        calendar
+    }
+
+    fn demands(amounts: &[(u32, u64)]) -> Vec<Demand> {
+        amounts.iter().map(|(id, amount)| Demand::new(ResourceId(*id), *amount)).collect()
+    }
+
+    /// Every table as text.
+    fn shown(calendar: &Calendar) -> Vec<String> {
+        let table = |table: &SlotTable| {
+            let levels = table.profile(Span::since(at(0))).map(|level| level.to_string());
+            levels.collect::<Vec<_>>().join(" ")
+        };
+        calendar.tables.iter().map(table).collect()
+    }
+
+    #[test]
+    fn a_refusal_names_every_resource_that_lacks() {
+        let mut calendar = with(&[100, 4, 1_000]);
+        calendar.reserve(ReservationId(1), span(10, 20), &demands(&[(0, 80), (1, 3)])).unwrap();
+        let before = shown(&calendar);
+        let asked = demands(&[(2, 500), (1, 2), (0, 30)]);
+        let refusal = calendar.reserve(ReservationId(2), span(5, 15), &asked).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "resource 0 lacks 10 from 10 ns on, resource 1 lacks 1 from 10 ns on"
+        );
+        assert_eq!(shown(&calendar), before);
+        assert_eq!(calendar.held(ReservationId(2)), None);
+        assert_eq!(calendar.fits(span(20, 30), &asked), Ok(()));
+    }
+
+    #[test]
+    fn several_demands_of_one_resource_are_meant_together() {
+        let mut calendar = with(&[100]);
+        let twice = demands(&[(0, 60), (0, 60)]);
+        let refusal = calendar.reserve(ReservationId(1), span(0, 9), &twice).unwrap_err();
+        assert_eq!(refusal.to_string(), "resource 0 lacks 20 from 0 ns on");
+        let endless = demands(&[(0, u64::MAX), (0, 1)]);
+        let refusal = calendar.fits(span(0, 9), &endless).unwrap_err();
+        assert_eq!(refusal, Refusal::TooMuch(ResourceId(0)));
+        assert_eq!(calendar.earliest_fit(When::after(at(0), Nanos::new(1)), &twice), Ok(None));
+    }
+
+    #[test]
+    fn a_number_is_held_once() {
+        let mut calendar = with(&[100]);
+        let some = demands(&[(0, 10)]);
+        calendar.reserve(ReservationId(7), span(0, 9), &some).unwrap();
+        let again = calendar.reserve(ReservationId(7), span(20, 30), &some);
+        assert_eq!(again, Err(Refusal::HeldAlready(ReservationId(7))));
+        assert_eq!(calendar.release(ReservationId(7)), Ok(()));
+        assert_eq!(calendar.release(ReservationId(7)), Err(Refusal::NotHeld(ReservationId(7))));
+        let modified = calendar.modify(ReservationId(7), span(0, 9), &some);
+        assert_eq!(modified, Err(Refusal::NotHeld(ReservationId(7))));
+        assert_eq!(shown(&calendar), ["[0, ..): 0"]);
+    }
+
+    #[test]
+    fn a_modification_moves_everything_or_nothing() {
+        let mut calendar = with(&[100, 100, 100]);
+        calendar.reserve(ReservationId(1), span(0, 10), &demands(&[(0, 60), (1, 60)])).unwrap();
+        calendar.reserve(ReservationId(2), span(10, 20), &demands(&[(2, 50)])).unwrap();
+        let before = shown(&calendar);
+        let more = demands(&[(0, 70), (2, 60)]);
+        let refusal = calendar.modify(ReservationId(1), span(5, 15), &more).unwrap_err();
+        assert_eq!(refusal.to_string(), "resource 2 lacks 10 from 10 ns on");
+        assert_eq!(shown(&calendar), before);
+        calendar.modify(ReservationId(1), span(2, 10), &more).unwrap();
+        assert_eq!(
+            shown(&calendar),
+            [
+                "[0, 2): 0 [2, 10): 70 [10, ..): 0",
+                "[0, ..): 0",
+                "[0, 2): 0 [2, 10): 60 [10, 20): 50 [20, ..): 0"
+            ]
+        );
+        calendar.release(ReservationId(1)).unwrap();
+        assert_eq!(shown(&calendar)[2], "[0, 10): 0 [10, 20): 50 [20, ..): 0");
+    }
+
+    #[test]
+    fn the_earliest_start_is_where_all_resources_agree() {
+        let mut calendar = with(&[10, 10]);
+        // Each is free where the other is not, until 100.
+        for i in 0..10 {
+            let id = ReservationId(i);
+            let resource = (i % 2) as u32;
+            calendar.reserve(id, span(i * 10, i * 10 + 10), &demands(&[(resource, 10)])).unwrap();
+        }
+        let both = demands(&[(0, 1), (1, 1)]);
+        let when = When::after(at(3), Nanos::new(5));
+        assert_eq!(calendar.earliest_fit(when, &both), Ok(Some(at(100))));
+        assert_eq!(calendar.earliest_fit(when.until(at(99)), &both), Ok(None));
+        assert_eq!(calendar.earliest_fit(when, &both[..1]), Ok(Some(at(10))));
+        assert_eq!(calendar.earliest_fit(when, &[]), Ok(Some(at(3))));
+    }
+
+    #[test]
+    fn who_is_concerned_by_a_smaller_capacity_can_be_told() {
+        let mut calendar = with(&[100, 100]);
+        calendar.reserve(ReservationId(1), span(0, 10), &demands(&[(0, 40)])).unwrap();
+        calendar.reserve(ReservationId(2), span(5, 15), &demands(&[(0, 40)])).unwrap();
+        calendar.reserve(ReservationId(3), span(5, 15), &demands(&[(1, 40), (0, 0)])).unwrap();
+        let excesses = calendar.set_capacity(ResourceId(0), 50).unwrap();
+        assert_eq!(excesses.len(), 1);
+        assert_eq!((excesses[0].span, excesses[0].most), (span(5, 10), 30));
+        let concerned = calendar.holders(ResourceId(0), excesses[0].span).map(|(id, _)| id.0);
+        assert_eq!(concerned.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten() {
+        let mut calendar = with(&[100]);
+        calendar.reserve(ReservationId(1), span(0, 10), &demands(&[(0, 40)])).unwrap();
+        calendar.reserve(ReservationId(2), span(5, 15), &demands(&[(0, 40)])).unwrap();
+        calendar.forget_before(at(10));
+        assert_eq!(calendar.reservations().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
+        assert_eq!(calendar.release(ReservationId(2)), Ok(()));
+        assert_eq!(shown(&calendar), ["[0, ..): 0"]);
+    }
+
+    const INSTANTS: u64 = 40;
+    const CAPACITIES: [u64; 3] = [10, 20, 5];
+
+    /// Reservations as a plain list, asked instant by instant.
+    #[derive(Default)]
+    struct Naive(BTreeMap<u64, (u64, u64, Vec<(u32, u64)>)>);
+
+    impl Naive {
+        fn fits(&self, from: u64, to: u64, asked: &[(u32, u64)], but: Option<u64>) -> bool {
+            (from..to.min(INSTANTS * 2)).all(|instant| {
+                (0..CAPACITIES.len() as u32).all(|resource| {
+                    let others = self.0.iter().filter(|(id, _)| Some(**id) != but);
+                    let there = others.filter(|(_, (from, to, _))| (*from..*to).contains(&instant));
+                    let amount = |list: &[(u32, u64)]| -> u64 {
+                        list.iter().filter(|d| d.0 == resource).map(|d| d.1).sum()
+                    };
+                    let used: u64 = there.map(|(_, (.., list))| amount(list)).sum();
+                    used + amount(asked) <= CAPACITIES[resource as usize]
+                })
+            })
+        }
+    }
+
+    fn some_demands() -> impl Strategy<Value = Vec<(u32, u64)>> {
+        proptest::collection::vec((0..CAPACITIES.len() as u32, 0u64..8), 0..4)
+    }
+
+    proptest! {
+        /// Reserve, modify, release and search, as a list of reservations says; and doing the same
+        /// again gives the same.
+        #[test]
+        fn it_says_what_a_list_of_reservations_says(
+            operations in proptest::collection::vec(
+                (0u8..5, 0u64..12, 0..INSTANTS, 0u64..12, some_demands()),
+                1..120,
+            )
+        ) {
+            let mut calendar = with(&CAPACITIES);
+            let mut again = with(&CAPACITIES);
+            let mut naive = Naive::default();
+            for (kind, id, from, length, asked) in operations {
+                let (when, list, key) = (span(from, from + length), demands(&asked), ReservationId(id));
+                let known = naive.0.contains_key(&id);
+                match kind {
+                    0 | 1 => {
+                        let fits = !known && naive.fits(from, from + length, &asked, None);
+                        prop_assert_eq!(calendar.reserve(key, when, &list).is_ok(), fits);
+                        let _ = again.reserve(key, when, &list);
+                        if fits {
+                            naive.0.insert(id, (from, from + length, asked));
+                        }
+                    }
+                    2 => {
+                        let fits = known && naive.fits(from, from + length, &asked, Some(id));
+                        prop_assert_eq!(calendar.modify(key, when, &list).is_ok(), fits);
+                        let _ = again.modify(key, when, &list);
+                        if fits {
+                            naive.0.insert(id, (from, from + length, asked));
+                        }
+                    }
+                    3 => {
+                        prop_assert_eq!(calendar.release(key).is_ok(), known);
+                        let _ = again.release(key);
+                        naive.0.remove(&id);
+                    }
+                    _ => {
+                        let starts = from..INSTANTS * 2;
+                        let fits = |start: &u64| naive.fits(*start, start + length, &asked, None);
+                        let expected = starts.clone().find(fits).map(at);
+                        let when = When::after(at(from), Nanos::new(length)).until(at(starts.end - 1));
+                        prop_assert_eq!(calendar.earliest_fit(when, &list), Ok(expected));
+                    }
+                }
+            }
+            prop_assert_eq!(shown(&calendar), shown(&again));
+            for id in 0..12 {
+                let _ = calendar.release(ReservationId(id));
+            }
+            prop_assert!(shown(&calendar).iter().all(|table| table == "[0, ..): 0"));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Owns how much of every resource is reserved when; never decides who should have it.
+//!
+//! * [`span`]: when something is reserved, and when something may start;
+//! * [`table`]: one resource: a link direction, a node's CPU, a disk's read or write rate;
+//! * [`calendar`]: many resources: all demands of a reservation are held, or none.
+//!
+//! The slot table is that of GARA, the resource manager of MPICH-GQ (section 4.2): entries are
+//! added, changed and deleted, and admission asks whether an amount is free over a span. GARA says
+//! nothing of how a table is kept. Here it is a B-tree over the instants at which the reserved
+//! amount changes, so that no question scans the reservations.
+//!
+//! Amounts are plain integers in the unit of their resource (bit/s, millionths of a CPU, byte/s);
+//! times are [`WallTime`](keeptime_model::units::WallTime) in nanoseconds. Nothing is rounded, and
+//! the same calls in the same order give the same answers.
+//!
+//! ```
+//! use keeptime_calendar::{Calendar, Demand, ReservationId, Span, When};
+//! use keeptime_model::units::{Nanos, WallTime};
+//!
+//! let mut calendar = Calendar::new();
+//! let link = calendar.add_resource(1_000);
+//! let cpu = calendar.add_resource(4);
+//! let nine = WallTime::from_unix_nanos(9_000);
+//! let hour = Nanos::new(1_000);
+//!
+//! let both = [Demand::new(link, 700), Demand::new(cpu, 1)];
+//! calendar.reserve(ReservationId(1), Span::lasting(nine, hour), &both)?;
+//! let refusal = calendar.reserve(ReservationId(2), Span::lasting(nine, hour), &both).unwrap_err();
+//! assert_eq!(refusal.to_string(), "resource 0 lacks 400 from 9000 ns on");
+//!
+//! let start = calendar.earliest_fit(When::after(nine, hour), &both)?;
+//! assert_eq!(start, Some(WallTime::from_unix_nanos(10_000)));
+//! # Ok::<(), keeptime_calendar::Refusal>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod calendar;
+pub mod span;
+pub mod table;
+
+mod runs;
+mod search;
+mod tree;
+
+pub use calendar::{Calendar, Demand, Refusal, ReservationId, ResourceId};
+pub use span::{Span, When};
+pub use table::{Lack, SlotTable};
+
+// The model that tests compare with serves unit and integration tests alike.
+#[cfg(test)]
+extern crate self as keeptime_calendar;
+#[cfg(test)]
+#[path = "../tests/naive/mod.rs"]
+mod naive;

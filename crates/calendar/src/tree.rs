@@ -1,0 +1,460 @@
+//! The reserved amount over time as a B-tree of steps, with the least and greatest of each subtree.
+//!
+//! A leaf is a sorted list of steps; each holds from its instant to the next one. An amount that
+//! is added over many subtrees is noted once at the root of each ([`Child::raised`]) and passed on
+//! when something below is touched ([`Child::settle`]). Therefore an amount stored in a node is what
+//! it was when the node was last touched, which is a true amount and never negative; what it is
+//! now is that plus what all ancestors note, modulo 2^64, which is exact.
+
+use crate::runs::Runs;
+use crate::span::Stretch;
+use std::sync::OnceLock;
+
+/// How many steps or children a node has at most. 64 steps are 1 KiB: moving half of them to make
+/// room costs less than one more level. Tests use small nodes, so that their trees are deep.
+const MOST: usize = if cfg!(test) { 6 } else { 64 };
+/// One operation puts at most two more in, so a list never outgrows its allocation of [`MOST`].
+const SPLIT_ABOVE: usize = MOST - 2;
+/// A node with fewer is joined with a neighbour...
+const JOIN_BELOW: usize = MOST / 3;
+/// ...if both together leave room to grow. Two neighbours of which one is small hold more than this,
+/// which keeps the depth logarithmic.
+const JOINED_AT_MOST: usize = MOST * 3 / 4;
+
+/// From `at` to the next step, `used` is reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    pub at: u64,
+    pub used: u64,
+}
+
+/// A part of the time. Where it ends is known by its parent and passed along as `end`.
+#[derive(Debug, Clone)]
+pub enum Node {
+    /// Two neighbours are never equal: the step that would say nothing is removed. An empty list
+    /// is a table without reservations, at the root only.
+    Leaf(Vec<Step>),
+    Inner(Box<Inner>),
+}
+
+#[derive(Debug, Clone)]
+pub struct Inner {
+    pub children: Vec<Child>,
+    /// What a search knows of the free runs of this block (a node whose children are leaves);
+    /// made by the first long search, dropped by every change.
+    pub runs: OnceLock<Runs>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Child {
+    /// Its first instant.
+    pub from: u64,
+    /// To be added (modulo 2^64) to every amount in `node`.
+    pub raised: u64,
+    /// The least amount in `node`, `raised` included.
+    pub lowest: u64,
+    /// The greatest amount in `node`, `raised` included.
+    pub highest: u64,
+    pub node: Node,
+}
+
+/// The least and greatest amounts of a stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub lowest: u64,
+    pub highest: u64,
+}
+
+/// What an empty leaf says.
+static IDLE: [Step; 1] = [Step { at: 0, used: 0 }];
+
+impl Node {
+    /// The tree of a table without reservations; takes no memory of its own.
+    pub const fn idle() -> Self {
+        Self::Leaf(Vec::new())
+    }
+
+    /// Adds `by` (modulo 2^64) to every amount in `stretch`, which begins at `origin`, the first
+    /// instant of the tree, or later. `self` is a root. O(log n).
+    pub fn raise_root(&mut self, stretch: Stretch, by: u64, origin: u64) {
+        if let Self::Leaf(steps) = self
+            && steps.is_empty()
+        {
+            steps.push(Step { at: origin, used: 0 });
+        }
+        if let Some(right) = self.raise(stretch, by, u64::MAX) {
+            let left = std::mem::replace(self, Self::idle());
+            *self = Self::inner(vec![Child::new(left), Child::new(right)]);
+        }
+        self.tidy_root();
+    }
+
+    /// Forgets all before `horizon`, which becomes the first instant of the tree. `self` is a root.
+    /// O(log n + what is dropped).
+    pub fn forget_root(&mut self, horizon: u64) {
+        if matches!(self, Self::Leaf(steps) if steps.is_empty()) {
+            return;
+        }
+        self.forget(horizon);
+        self.tidy_root();
+    }
+
+    /// The least and greatest amounts in `stretch`. O(log n).
+    pub fn extent(&self, stretch: Stretch) -> Extent {
+        match self {
+            Self::Leaf(_) => {
+                let steps = self.steps();
+                let last = steps.partition_point(|s| s.at < stretch.to);
+                Extent::of_steps(&steps[step_at(steps, stretch.from)..last])
+            }
+            Self::Inner(inner) => {
+                let children = &inner.children;
+                let last = children.partition_point(|c| c.from < stretch.to);
+                let touched = child_at(children, stretch.from)..last;
+                let extents = touched.map(|i| {
+                    let child = &children[i];
+                    // Where the last child ends does not matter: nothing is beyond.
+                    let end = children.get(i + 1).map_or(stretch.to, |next| next.from);
+                    if stretch.from <= child.from && end <= stretch.to {
+                        child.extent()
+                    } else {
+                        child.node.extent(stretch).raised(child.raised)
+                    }
+                });
+                extents.reduce(Extent::and).unwrap_or(Extent::NONE)
+            }
+        }
+    }
+
+    /// The first instant at or after `from` at which `holds` for the amount. `raised` is what the
+    /// ancestors note. `holds` is asked for whole subtrees too, and must then say whether it holds
+    /// somewhere in them. O(log n).
+    pub fn first(&self, from: u64, raised: u64, holds: &impl Fn(Extent) -> bool) -> Option<u64> {
+        match self {
+            Self::Leaf(_) => {
+                let steps = self.steps();
+                let later = &steps[step_at(steps, from)..];
+                let found = later.iter().find(|step| holds(Extent::one(step.used).raised(raised)));
+                found.map(|step| step.at.max(from))
+            }
+            Self::Inner(inner) => {
+                let later = &inner.children[child_at(&inner.children, from)..];
+                let mut there = later.iter().filter(|c| holds(c.extent().raised(raised)));
+                // Only the first one can disappoint, when it holds before `from`.
+                there.find_map(|c| c.node.first(from, raised.wrapping_add(c.raised), holds))
+            }
+        }
+    }
+
+    /// Where the last stretch with more than `most` ends. O(log n).
+    pub fn end_of_last_above(&self, most: u64, raised: u64, end: u64) -> Option<u64> {
+        match self {
+            Self::Leaf(_) => {
+                let steps = self.steps();
+                let last = steps.iter().rposition(|s| s.used.wrapping_add(raised) > most)?;
+                Some(steps.get(last + 1).map_or(end, |next| next.at))
+            }
+            Self::Inner(inner) => {
+                let children = &inner.children;
+                let above = |c: &Child| c.highest.wrapping_add(raised) > most;
+                let last = children.iter().rposition(above)?;
+                let end = children.get(last + 1).map_or(end, |next| next.from);
+                let child = &children[last];
+                child.node.end_of_last_above(most, raised.wrapping_add(child.raised), end)
+            }
+        }
+    }
+
+    /// A leaf's steps; none for an inner node.
+    pub fn steps(&self) -> &[Step] {
+        match self {
+            Self::Leaf(steps) if steps.is_empty() => &IDLE,
+            Self::Leaf(steps) => steps,
+            Self::Inner(_) => &[],
+        }
+    }
+
+    fn inner(children: Vec<Child>) -> Self {
+        Self::Inner(Box::new(Inner { children, runs: OnceLock::new() }))
+    }
+
+    /// Adds `by` where `stretch` overlaps this node, and gives the right half if it became too long.
+    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) -> Option<Self> {
+        match self {
+            Self::Leaf(steps) => {
+                raise_steps(steps, stretch, by, end);
+                split(steps).map(Self::Leaf)
+            }
+            Self::Inner(inner) => {
+                inner.raise(stretch, by, end);
+                split(&mut inner.children).map(Self::inner)
+            }
+        }
+    }
+
+    fn forget(&mut self, horizon: u64) {
+        match self {
+            Self::Leaf(steps) => {
+                steps.drain(..step_at(steps, horizon));
+                steps[0].at = horizon;
+            }
+            Self::Inner(inner) => {
+                inner.runs.take();
+                let children = &mut inner.children;
+                children.drain(..child_at(children, horizon));
+                children[0].from = horizon;
+                children[0].node.forget(horizon);
+                children[0].measure();
+                inner.mend(horizon);
+            }
+        }
+    }
+
+    /// Drops levels and memory that are not needed any more.
+    fn tidy_root(&mut self) {
+        while let Self::Inner(inner) = self
+            && inner.children.len() == 1
+        {
+            let Some(mut only) = inner.children.pop() else { break };
+            only.settle();
+            *self = only.node;
+        }
+        if self.reserves_nothing() {
+            *self = Self::idle();
+        }
+    }
+
+    fn reserves_nothing(&self) -> bool {
+        match self {
+            Self::Leaf(steps) => steps.iter().all(|step| step.used == 0),
+            Self::Inner(inner) => inner.children.iter().all(|child| child.highest == 0),
+        }
+    }
+
+    fn own_extent(&self) -> Extent {
+        match self {
+            Self::Leaf(_) => Extent::of_steps(self.steps()),
+            Self::Inner(inner) => {
+                inner.children.iter().map(Child::extent).reduce(Extent::and).unwrap_or(Extent::NONE)
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(steps) => steps.len(),
+            Self::Inner(inner) => inner.children.len(),
+        }
+    }
+
+    fn begin(&self) -> u64 {
+        match self {
+            Self::Leaf(_) => self.steps()[0].at,
+            Self::Inner(inner) => inner.children[0].from,
+        }
+    }
+
+    /// Takes the contents of the next node of the same level.
+    fn absorb(&mut self, next: Self) {
+        match (self, next) {
+            (Self::Leaf(steps), Self::Leaf(more)) => {
+                let seam = steps.len();
+                steps.extend(more);
+                heal(steps, seam);
+            }
+            (Self::Inner(inner), Self::Inner(more)) => {
+                inner.runs.take();
+                inner.children.extend(more.children);
+            }
+            _ => unreachable!("all leaves are on one level"),
+        }
+    }
+}
+
+impl Inner {
+    /// Whether the children are leaves.
+    pub fn is_block(&self) -> bool {
+        matches!(self.children[0].node, Node::Leaf(_))
+    }
+
+    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) {
+        self.runs.take();
+        let children = &mut self.children;
+        let past = children.partition_point(|c| c.from < stretch.to);
+        // Backwards, so that a child that splits does not move those that are still to be raised.
+        for i in (child_at(children, stretch.from)..past).rev() {
+            let end = children.get(i + 1).map_or(end, |next| next.from);
+            if stretch.from <= children[i].from && end <= stretch.to {
+                children[i].shift(by);
+            } else if let Some(right) = children[i].raise(stretch, by, end) {
+                children.insert(i + 1, right);
+            }
+        }
+        // Only the two children at the ends of the stretch can have lost something.
+        self.mend(stretch.to - 1);
+        self.mend(stretch.from);
+    }
+
+    /// Joins the child that holds at `instant` with a neighbour if it has become small.
+    fn mend(&mut self, instant: u64) {
+        let children = &mut self.children;
+        let middle = child_at(children, instant);
+        if children[middle].node.len() >= JOIN_BELOW {
+            return;
+        }
+        let pairs = [middle.checked_sub(1), Some(middle)];
+        let joinable = pairs.into_iter().flatten().find(|&left| {
+            let right = children.get(left + 1);
+            right.is_some_and(|r| children[left].node.len() + r.node.len() <= JOINED_AT_MOST)
+        });
+        if let Some(left) = joinable {
+            let mut right = children.remove(left + 1);
+            right.settle();
+            let left = &mut children[left];
+            left.settle();
+            left.node.absorb(right.node);
+            left.measure();
+        }
+    }
+}
+
+impl Child {
+    fn new(node: Node) -> Self {
+        let Extent { lowest, highest } = node.own_extent();
+        Self { from: node.begin(), raised: 0, lowest, highest, node }
+    }
+
+    /// The least and greatest amount, as the parent stores them.
+    pub fn extent(&self) -> Extent {
+        Extent { lowest: self.lowest, highest: self.highest }
+    }
+
+    /// Adds `by` to all of it. O(1).
+    fn shift(&mut self, by: u64) {
+        self.raised = self.raised.wrapping_add(by);
+        let Extent { lowest, highest } = self.extent().raised(by);
+        (self.lowest, self.highest) = (lowest, highest);
+    }
+
+    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) -> Option<Self> {
+        self.settle();
+        let right = self.node.raise(stretch, by, end).map(Self::new);
+        self.measure();
+        right
+    }
+
+    /// Passes on what was noted, so that what `node` stores is what the parent means.
+    fn settle(&mut self) {
+        let by = std::mem::take(&mut self.raised);
+        if by == 0 {
+            return;
+        }
+        match &mut self.node {
+            Node::Leaf(steps) => add(steps, by),
+            Node::Inner(inner) => {
+                inner.runs.take();
+                inner.children.iter_mut().for_each(|child| child.shift(by));
+            }
+        }
+    }
+
+    fn measure(&mut self) {
+        let Extent { lowest, highest } = self.node.own_extent().raised(self.raised);
+        (self.lowest, self.highest) = (lowest, highest);
+    }
+}
+
+impl Extent {
+    /// Of no amounts at all.
+    const NONE: Self = Self { lowest: u64::MAX, highest: 0 };
+
+    fn one(amount: u64) -> Self {
+        Self { lowest: amount, highest: amount }
+    }
+
+    fn of_steps(steps: &[Step]) -> Self {
+        steps.iter().fold(Self::NONE, |extent, step| extent.and(Self::one(step.used)))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { lowest: self.lowest.min(other.lowest), highest: self.highest.max(other.highest) }
+    }
+
+    /// The same with `by` added (modulo 2^64).
+    pub fn raised(self, by: u64) -> Self {
+        Self { lowest: self.lowest.wrapping_add(by), highest: self.highest.wrapping_add(by) }
+    }
+}
+
+/// The step that holds at `instant`, the first one if `instant` is before all.
+pub fn step_at(steps: &[Step], instant: u64) -> usize {
+    steps.partition_point(|step| step.at <= instant).saturating_sub(1)
+}
+
+/// The child that holds at `instant`, the first one if `instant` is before all.
+pub fn child_at(children: &[Child], instant: u64) -> usize {
+    children.partition_point(|child| child.from <= instant).saturating_sub(1)
+}
+
+fn raise_steps(steps: &mut Vec<Step>, stretch: Stretch, by: u64, end: u64) {
+    let first = if stretch.from <= steps[0].at { 0 } else { cut(steps, stretch.from) };
+    let past = if stretch.to < end { cut(steps, stretch.to) } else { steps.len() };
+    add(&mut steps[first..past], by);
+    heal(steps, past);
+    heal(steps, first);
+}
+
+fn add(steps: &mut [Step], by: u64) {
+    steps.iter_mut().for_each(|step| step.used = step.used.wrapping_add(by));
+}
+
+/// The step that begins at `at`, made if there is none.
+fn cut(steps: &mut Vec<Step>, at: u64) -> usize {
+    let holds = step_at(steps, at);
+    if steps[holds].at == at {
+        return holds;
+    }
+    steps.insert(holds + 1, Step { at, used: steps[holds].used });
+    holds + 1
+}
+
+/// Removes a step that says nothing new. The first one of a leaf stays: it marks where it begins.
+fn heal(steps: &mut Vec<Step>, index: usize) {
+    if index > 0 && index < steps.len() && steps[index].used == steps[index - 1].used {
+        steps.remove(index);
+    }
+}
+
+/// The right half, if the list is too long.
+fn split<T>(list: &mut Vec<T>) -> Option<Vec<T>> {
+    (list.len() > SPLIT_ABOVE).then(|| list.split_off(list.len() / 2))
+}
+
+#[cfg(test)]
+impl Node {
+    /// Panics if anything that the tree promises about itself is not so. Returns the depth.
+    pub fn check(&self) -> usize {
+        match self {
+            Self::Leaf(_) => {
+                let steps = self.steps();
+                assert!(steps.len() <= SPLIT_ABOVE.max(1));
+                for pair in steps.windows(2) {
+                    assert!(pair[0].at < pair[1].at && pair[0].used != pair[1].used, "{steps:?}");
+                }
+                1
+            }
+            Self::Inner(inner) => {
+                let children = &inner.children;
+                assert!((1..=SPLIT_ABOVE).contains(&children.len()));
+                let depths: Vec<_> = children.iter().map(|c| c.node.check()).collect();
+                assert!(depths.iter().all(|depth| *depth == depths[0]), "{depths:?}");
+                for (i, child) in children.iter().enumerate() {
+                    assert_eq!(child.from, child.node.begin());
+                    assert!(i == 0 || children[i - 1].from < child.from);
+                    assert_eq!(child.extent(), child.node.own_extent().raised(child.raised));
+                }
+                depths[0] + 1
+            }
+        }
+    }
+}

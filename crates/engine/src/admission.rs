@@ -1,0 +1,277 @@
+//! Whether a request fits at a time, and where; otherwise why not. Nothing is taken.
+
+use crate::book::Book;
+use crate::call::{Lacking, Reason, Refusal};
+use crate::cluster::{Cluster, Resource};
+use crate::loads::Loads;
+use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_planner::availability::Availability;
+use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
+use keeptime_planner::translate::{Options, Plan, Verdict, schedule};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So many times as many nodes as are needed are looked at first.
+const LIGHT_NODES_FOR_EACH: usize = 4;
+
+/// All that an admission depends on.
+pub(crate) struct Admission<'a, U> {
+    pub cluster: &'a Cluster,
+    pub calendar: &'a Calendar,
+    pub book: &'a Book,
+    /// Where to look first.
+    pub loads: &'a Loads,
+    /// Whether the agent of a node is there to enforce it.
+    pub usable: U,
+    /// The user's own tables: CPU and sent rate.
+    pub user: [ResourceId; 2],
+}
+
+/// Resources that a goal comes to, or that were asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Need {
+    pub resources: Resources,
+    pub promise: Option<Promise>,
+}
+
+/// Why a request cannot be granted.
+pub(crate) enum Denied {
+    Invalid(Invalid),
+    Refused(Box<Refusal>),
+}
+
+impl From<Invalid> for Denied {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+impl From<Reason> for Denied {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(Box::new(reason.into()))
+    }
+}
+
+impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
+    /// What would be granted over `span`. For a goal, what the planner finds on what is free during
+    /// all of it.
+    pub fn grant(&self, ask: &Ask, span: Span) -> Result<Grant, Denied> {
+        let grant = match ask {
+            Ask::Goal { application, goal } => {
+                let profile = self.profile(application)?;
+                goal.check(profile.application())?;
+                let free = self.free(span, &Resources::nothing());
+                let decision =
+                    schedule(goal, profile, self.cluster.index(), &free, &Options::default());
+                match decision.verdict {
+                    Verdict::Planned(plan) => self.planned(profile, &plan),
+                    Verdict::Refused(refusal) => {
+                        let counter_offers = refusal.counter_offers;
+                        let reason = Reason::Goal(refusal.reason);
+                        let refusal = Refusal { counter_offers, ..reason.into() };
+                        return Err(Denied::Refused(Box::new(refusal)));
+                    }
+                }
+            }
+            Ask::Resources(resources) => {
+                self.place(&Need { resources: resources.clone(), promise: None }, span)?
+            }
+        };
+        self.fits(&grant, span)?;
+        Ok(grant)
+    }
+
+    /// Nodes for `need` during `span`.
+    pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
+        let nodes = match &need.resources.nodes {
+            NodeChoice::Named(names) => {
+                self.check_usable(names)?;
+                names.clone()
+            }
+            NodeChoice::Any(count) => {
+                let placed = match self.place_lightly(need, *count, span) {
+                    Some(placed) => placed,
+                    None => self.choose(need, *count, &self.free(span, &need.resources))?,
+                };
+                placed.nodes.iter().map(|node| self.cluster.name(*node).clone()).collect()
+            }
+        };
+        Ok(need.on(nodes))
+    }
+
+    /// Nodes among those with the fewest reservations: found without a look at all the others,
+    /// which is what takes the time in a large cluster.
+    fn place_lightly(&self, need: &Need, count: u32, span: Span) -> Option<Placed> {
+        let enough = (count as usize).saturating_mul(LIGHT_NODES_FOR_EACH);
+        let light = self.loads.lightest().filter(|node| (self.usable)(*node)).take(enough);
+        let light: BTreeSet<_> = light.collect();
+        let free = self.free_on(span, &need.resources, |node| light.contains(&node));
+        self.choose(need, count, &free).ok()
+    }
+
+    /// The profile of an application.
+    pub fn profile(&self, application: &Name) -> Result<&FittedProfile, Invalid> {
+        let known = self.book.applications();
+        let found = known.get(application).map(|known| known.fitted.as_ref());
+        found.ok_or_else(|| {
+            let names: Vec<_> = known.keys().map(Name::as_str).collect();
+            let expected = match names.as_slice() {
+                [] => "an application that was registered; none is".into(),
+                names => format!("one of {}", names.join(", ")),
+            };
+            Invalid::new("application", application, expected)
+        })
+    }
+
+    /// What `grant` takes, of the user's own tables too.
+    pub fn demands(&self, grant: &Grant) -> Result<Vec<Demand>, Invalid> {
+        let (mut demands, sent) = self.cluster.demands(grant)?;
+        let cpu = u64::from(grant.cpu_ppm.get()) * grant.nodes.len() as u64;
+        demands.extend([Demand::new(self.user[0], cpu), Demand::new(self.user[1], sent.get())]);
+        Ok(demands)
+    }
+
+    /// Whether every slot table has room for `grant`.
+    pub fn fits(&self, grant: &Grant, span: Span) -> Result<(), Denied> {
+        match self.calendar.fits(span, &self.demands(grant)?) {
+            Ok(()) => Ok(()),
+            Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
+                let lacks = lacks.iter().map(|lack| self.lacking(lack)).collect();
+                Err(Reason::Lacking(lacks).into())
+            }
+            Err(other) => Err(Invalid::new("resources", other, "less than that").into()),
+        }
+    }
+
+    /// What is free during all of `span` on the nodes that are usable and whose disks can give what
+    /// `resources` says.
+    pub fn free(&self, span: Span, resources: &Resources) -> Availability {
+        self.free_on(span, resources, &self.usable)
+    }
+
+    fn free_on(
+        &self,
+        span: Span,
+        resources: &Resources,
+        usable: impl Fn(NodeIndex) -> bool,
+    ) -> Availability {
+        let read = resources.disk_read_bytes_per_second.get();
+        let write = resources.disk_write_bytes_per_second.get();
+        let least = |resource| self.cluster.least_free(self.calendar, span, resource);
+        self.cluster.free(self.calendar, span, |node| {
+            usable(node)
+                && (read == 0 || least(Resource::DiskRead(node)) >= read)
+                && (write == 0 || least(Resource::DiskWrite(node)) >= write)
+        })
+    }
+
+    /// The nodes that can hold the greatest rate, if that is enough.
+    fn choose(&self, need: &Need, count: u32, free: &Availability) -> Result<Placed, Denied> {
+        let rate = need.resources.bits_per_second;
+        match self.best(need, count, free)? {
+            Ok(placed) if placed.rate >= rate => Ok(placed),
+            Ok(placed) => Err(self.links_busy(rate, &placed).into()),
+            Err(few) => Err(Reason::TooFewNodes { needs: count, has: few.free }.into()),
+        }
+    }
+
+    /// The nodes that can hold the greatest rate.
+    pub fn best(
+        &self,
+        need: &Need,
+        count: u32,
+        free: &Availability,
+    ) -> Result<Result<Placed, TooFewNodes>, Invalid> {
+        let none = Pattern::Matrix(BTreeSet::new());
+        let pattern = need.resources.pattern.as_ref().unwrap_or(&none);
+        let flows = BTreeMap::from([(count, RankFlows::new(pattern, count)?)]);
+        // Nodes that are not usable have no CPU free, so that at least a little must be needed.
+        let cpu = need.resources.cpu_ppm.max(CpuPpm::new(1));
+        let mut allocator = Allocator::new(self.cluster.index(), free, &flows, cpu);
+        let found = allocator.max_rate(count).cloned();
+        found.ok_or_else(|| Invalid::new("nodes", count, "a number that the pattern has"))
+    }
+
+    fn links_busy(&self, rate: BitsPerSecond, placed: &Placed) -> Reason {
+        let topology = self.cluster.topology();
+        let link =
+            placed.bottleneck.map(|bottleneck| topology.direction_name(bottleneck.direction));
+        Reason::LinksBusy {
+            flow_needs_bits_per_second: rate,
+            flow_has_bits_per_second: placed.rate,
+            link: link.unwrap_or_default(),
+        }
+    }
+
+    fn check_usable(&self, names: &[Name]) -> Result<(), Denied> {
+        let mut away = Vec::new();
+        for name in names {
+            if !(self.usable)(self.cluster.node(name)?) {
+                away.push(name.clone());
+            }
+        }
+        if away.is_empty() { Ok(()) } else { Err(Reason::NodesAway(away).into()) }
+    }
+
+    fn planned(&self, profile: &FittedProfile, plan: &Plan) -> Grant {
+        let nodes = plan.placement.nodes.iter().map(|node| self.cluster.name(*node).clone());
+        Need::of_plan(profile, plan).on(nodes.collect())
+    }
+
+    /// What a slot table lacks, in the user's words.
+    pub fn lacking(&self, lacking: &keeptime_calendar::calendar::Lacking) -> Lacking {
+        let amount = lacking.lack.lacking;
+        let (resource, lack) = match self.cluster.resource(lacking.resource) {
+            Some(resource) => self.cluster.words(resource, amount),
+            None if lacking.resource == self.user[0] => {
+                let cpu = CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX));
+                ("your share of CPU".into(), cpu.to_string())
+            }
+            None => ("your share of bandwidth".into(), BitsPerSecond::new(amount).to_string()),
+        };
+        Lacking { resource, lacking: lack, first_unix_nanos: lacking.lack.first }
+    }
+}
+
+impl Need {
+    /// What a plan needs, on any nodes.
+    pub fn of_plan(profile: &FittedProfile, plan: &Plan) -> Self {
+        let application = profile.application();
+        let count = plan.placement.nodes.len() as u32;
+        let resources = Resources {
+            nodes: NodeChoice::Any(count),
+            cpu_ppm: plan.placement.cpu,
+            pattern: Some(application.pattern().clone()),
+            bits_per_second: plan.bandwidth_bits_per_second,
+            ..Resources::nothing()
+        };
+        let promise = Promise {
+            application: application.name().clone(),
+            parameters: plan.parameters.clone(),
+            time_nanos: plan.time_nanos,
+            quantile: plan.quantile,
+            median_nanos: plan.median_nanos,
+        };
+        Self { resources, promise: Some(promise) }
+    }
+
+    /// The grant of this on `nodes`.
+    pub fn on(&self, nodes: Vec<Name>) -> Grant {
+        let resources = &self.resources;
+        Grant {
+            nodes,
+            cpu_ppm: resources.cpu_ppm,
+            pattern: resources.pattern.clone(),
+            bits_per_second: resources.bits_per_second,
+            disk_read_bytes_per_second: resources.disk_read_bytes_per_second,
+            disk_write_bytes_per_second: resources.disk_write_bytes_per_second,
+            promise: self.promise.clone(),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What every agent was told, what it has accepted, and whether it is there. Orders say how things
+//! shall be, not what to change: any of them can be lost or repeated, and a new connection begins
+//! with a comparison.
+
+use crate::engine::Moment;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::Handle;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::BTreeMap;
+
+/// Which connection of an agent: every new one has another number, greater than 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session(pub u64);
+
+/// Something that an agent is told, in the order of the numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The agent answers with the same number.
+    pub number: u64,
+    /// What.
+    pub act: Act,
+}
+
+/// What an agent is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Enforce this, in the place of what there is of the job.
+    Enforce(Assignment),
+    /// Give back all of the job.
+    Withdraw(Name),
+}
+
+/// All agents, by node.
+#[derive(Debug, Clone)]
+pub(crate) struct Agents {
+    lease: Nanos,
+    agents: Vec<Agent>,
+    next_order: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Agent {
+    session: Option<Session>,
+    heard: Moment,
+    told: BTreeMap<Handle, Told>,
+    /// Orders without an answer yet, of this session.
+    pending: BTreeMap<u64, Handle>,
+}
+
+#[derive(Debug, Clone)]
+struct Told {
+    assignment: Assignment,
+    accepted: bool,
+}
+
+/// An order on its way: the shell sends it if the agent still has this session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub node: NodeIndex,
+    pub session: Session,
+    pub order: Order,
+}
+
+impl Agents {
+    /// `count` agents that are not connected; their leases begin at `now`.
+    pub fn new(count: usize, lease: Nanos, now: Moment) -> Self {
+        let (told, pending) = (BTreeMap::new(), BTreeMap::new());
+        let agent = Agent { session: None, heard: now, told, pending };
+        Self { lease, agents: vec![agent; count], next_order: 1 }
+    }
+
+    /// Whether the agent is connected.
+    pub fn is_connected(&self, node: NodeIndex) -> bool {
+        self.agent(node).session.is_some()
+    }
+
+    /// When it is away unless something is heard of it before, by the steady clock.
+    pub fn lease_ends(&self, node: NodeIndex) -> Nanos {
+        self.agent(node).heard.steady.saturating_add(self.lease)
+    }
+
+    /// When it was heard of last.
+    pub fn heard_at(&self, node: NodeIndex) -> WallTime {
+        self.agent(node).heard.wall
+    }
+
+    /// The agent spoke at `now`, on its present connection. Whether it has this session.
+    pub fn heard(&mut self, node: NodeIndex, session: Session, now: Moment) -> bool {
+        let agent = self.agent_mut(node);
+        let is_present = agent.session == Some(session);
+        if is_present {
+            agent.heard = now;
+        }
+        is_present
+    }
+
+    /// A new connection of an agent that enforces `holding`. What differs is told. Returns the
+    /// orders, and the reservations that it holds as they shall be.
+    pub fn connected(
+        &mut self,
+        node: NodeIndex,
+        session: Session,
+        holding: Vec<Assignment>,
+        now: Moment,
+    ) -> (Vec<Sent>, Vec<Handle>) {
+        let agent = self.agent_mut(node);
+        (agent.session, agent.heard) = (Some(session), now);
+        agent.pending.clear();
+        let holding: BTreeMap<_, _> = holding.into_iter().map(|a| (a.job.clone(), a)).collect();
+        let (mut wanted, mut agreed) = (Vec::new(), Vec::new());
+        for (handle, told) in &mut agent.told {
+            told.accepted = holding.get(&told.assignment.job) == Some(&told.assignment);
+            if told.accepted {
+                agreed.push(*handle);
+            } else {
+                wanted.push(*handle);
+            }
+        }
+        let stray = |job: &Name| {
+            job.as_str().parse::<Handle>().is_ok_and(|handle| !agent.told.contains_key(&handle))
+        };
+        let strays: Vec<_> = holding.into_keys().filter(stray).collect();
+        let mut sent: Vec<_> =
+            strays.into_iter().filter_map(|job| self.send(node, Act::Withdraw(job))).collect();
+        sent.extend(wanted.into_iter().filter_map(|handle| self.repeat(node, handle)));
+        (sent, agreed)
+    }
+
+    /// The connection ended. Whether it was the present one.
+    pub fn disconnected(&mut self, node: NodeIndex, session: Session) -> bool {
+        let agent = self.agent_mut(node);
+        let is_present = agent.session == Some(session);
+        if is_present {
+            agent.session = None;
+        }
+        is_present
+    }
+
+    /// The lease is over: whatever connection there is does not count any more.
+    pub fn away(&mut self, node: NodeIndex) {
+        self.agent_mut(node).session = None;
+    }
+
+    /// The agent shall enforce `assignment`; told at once if it is connected.
+    pub fn tell(
+        &mut self,
+        node: NodeIndex,
+        handle: Handle,
+        assignment: Assignment,
+    ) -> Option<Sent> {
+        self.agent_mut(node).told.insert(handle, Told { assignment, accepted: false });
+        self.repeat(node, handle)
+    }
+
+    /// The agent shall enforce nothing for the reservation.
+    pub fn withdraw(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
+        let told = self.agent_mut(node).told.remove(&handle)?;
+        self.send(node, Act::Withdraw(told.assignment.job))
+    }
+
+    /// The reservation's time is over: the agent knows that by itself.
+    pub fn expire(&mut self, node: NodeIndex, handle: Handle) {
+        self.agent_mut(node).told.remove(&handle);
+    }
+
+    /// The agent answered order `number`: accepted or refused. The reservation, if that is what it
+    /// was told last.
+    pub fn answered(&mut self, node: NodeIndex, number: u64, accepted: bool) -> Option<Handle> {
+        let agent = self.agent_mut(node);
+        let handle = agent.pending.remove(&number)?;
+        // A later order is about the same: its answer counts.
+        if agent.pending.values().any(|pending| *pending == handle) {
+            return None;
+        }
+        agent.told.get_mut(&handle)?.accepted = accepted;
+        Some(handle)
+    }
+
+    /// Whether the agent has accepted what it was told last of the reservation.
+    pub fn has_accepted(&self, node: NodeIndex, handle: Handle) -> bool {
+        self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
+    }
+
+    /// Whether this is what the agent was told last of the reservation.
+    pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
+        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
+    }
+
+    /// What the agent shall enforce of the reservation.
+    pub fn told(&self, node: NodeIndex) -> impl Iterator<Item = (Handle, &Assignment, bool)> {
+        let told = self.agent(node).told.iter();
+        told.map(|(handle, told)| (*handle, &told.assignment, told.accepted))
+    }
+
+    fn repeat(&mut self, node: NodeIndex, handle: Handle) -> Option<Sent> {
+        let assignment = self.agent(node).told.get(&handle)?.assignment.clone();
+        let sent = self.send(node, Act::Enforce(assignment))?;
+        self.agent_mut(node).pending.insert(sent.order.number, handle);
+        Some(sent)
+    }
+
+    fn send(&mut self, node: NodeIndex, act: Act) -> Option<Sent> {
+        let session = self.agent(node).session?;
+        let number = self.next_order;
+        self.next_order += 1;
+        Some(Sent { node, session, order: Order { number, act } })
+    }
+
+    fn agent(&self, node: NodeIndex) -> &Agent {
+        &self.agents[node.0 as usize]
+    }
+
+    fn agent_mut(&mut self, node: NodeIndex) -> &mut Agent {
+        &mut self.agents[node.0 as usize]
+    }
+}

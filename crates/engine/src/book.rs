@@ -1,0 +1,226 @@
+//! What the events add up to: every application and reservation. The same events in the same order
+//! give the same book.
+
+use crate::call::Refusal;
+use crate::event::Event;
+use keeptime_model::Invalid;
+use keeptime_model::application::Application;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::units::WallTime;
+use keeptime_planner::fitted::FittedProfile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All that is known of a reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reservation {
+    /// Its handle.
+    pub handle: Handle,
+    /// Whose it is.
+    pub owner: UserName,
+    /// The key of its request.
+    pub key: RequestKey,
+    /// What was asked.
+    pub request: Request,
+    /// Where it stands.
+    pub state: State,
+    /// From when on.
+    pub from_unix_nanos: WallTime,
+    /// Until when; nothing = without an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_unix_nanos: Option<WallTime>,
+    /// What it holds, or held; nothing if it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+    /// Why it was refused, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
+    /// The lost reservation whose place it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Handle>,
+    /// When its state was last changed.
+    pub since_unix_nanos: WallTime,
+}
+
+/// An application that requests can be about.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// The application.
+    pub application: Application,
+    /// What was measured.
+    pub profile: Profile,
+    /// The same, ready to be planned with.
+    pub fitted: Arc<FittedProfile>,
+}
+
+/// Every application and reservation.
+#[derive(Debug, Clone, Default)]
+pub struct Book {
+    applications: BTreeMap<Name, Known>,
+    reservations: BTreeMap<Handle, Reservation>,
+    keys: BTreeMap<(UserName, RequestKey), Handle>,
+    /// Live reservations of each user.
+    live: BTreeMap<UserName, u32>,
+    /// Greater than any handle that was given.
+    next: u64,
+}
+
+/// A book as it is written down: what replaces all events before it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    applications: Vec<(Application, Profile)>,
+    reservations: Vec<Reservation>,
+    next: u64,
+}
+
+impl Book {
+    /// All applications, by name.
+    pub fn applications(&self) -> &BTreeMap<Name, Known> {
+        &self.applications
+    }
+
+    /// All reservations that are not forgotten.
+    pub fn reservations(&self) -> &BTreeMap<Handle, Reservation> {
+        &self.reservations
+    }
+
+    /// Under which handle a user's key was used.
+    pub fn find(&self, owner: &UserName, key: &RequestKey) -> Option<Handle> {
+        self.keys.get(&(owner.clone(), key.clone())).copied()
+    }
+
+    /// How many live reservations a user has.
+    pub fn live(&self, owner: &UserName) -> u32 {
+        self.live.get(owner).copied().unwrap_or(0)
+    }
+
+    /// Greater than any handle that was given.
+    pub(crate) fn next(&self) -> Handle {
+        Handle::new(self.next.max(1))
+    }
+
+    /// Writes the book down. O(its size).
+    pub fn snapshot(&self) -> Snapshot {
+        let known = |known: &Known| (known.application.clone(), known.profile.clone());
+        Snapshot {
+            applications: self.applications.values().map(known).collect(),
+            reservations: self.reservations.values().cloned().collect(),
+            next: self.next,
+        }
+    }
+
+    /// Reads a book.
+    ///
+    /// # Errors
+    /// If a profile cannot be planned with.
+    pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
+        let mut book = Self { next: snapshot.next, ..Self::default() };
+        for (application, profile) in snapshot.applications {
+            book.register(application, profile)?;
+        }
+        for reservation in snapshot.reservations {
+            book.insert(reservation);
+        }
+        Ok(book)
+    }
+
+    /// Writes down `event`, which happened at `time`.
+    ///
+    /// # Errors
+    /// If a profile cannot be planned with. Nothing is changed then.
+    pub(crate) fn apply(&mut self, event: &Event, time: WallTime) -> Result<(), Invalid> {
+        match event {
+            Event::Registered { application, profile } => {
+                self.register((**application).clone(), (**profile).clone())?;
+            }
+            Event::Granted { handle, granted } => self.insert(Reservation {
+                handle: *handle,
+                owner: granted.owner.clone(),
+                key: granted.key.clone(),
+                request: granted.request.clone(),
+                state: State::Granted,
+                from_unix_nanos: granted.from_unix_nanos,
+                until_unix_nanos: granted.until_unix_nanos,
+                grant: Some(granted.grant.clone()),
+                refusal: None,
+                replaces: granted.replaces,
+                since_unix_nanos: time,
+            }),
+            Event::Refused { handle, refused } => self.insert(Reservation {
+                handle: *handle,
+                owner: refused.owner.clone(),
+                key: refused.key.clone(),
+                request: refused.request.clone(),
+                state: State::Refused,
+                from_unix_nanos: refused.request.from_unix_nanos.unwrap_or(time),
+                until_unix_nanos: None,
+                grant: None,
+                refusal: Some(refused.refusal.clone()),
+                replaces: None,
+                since_unix_nanos: time,
+            }),
+            Event::Modified { handle, modified } => {
+                if let Some(reservation) = self.reservations.get_mut(handle) {
+                    reservation.request = modified.request.clone();
+                    reservation.from_unix_nanos = modified.from_unix_nanos;
+                    reservation.until_unix_nanos = modified.until_unix_nanos;
+                    reservation.grant = Some(modified.grant.clone());
+                }
+            }
+            Event::Started { handle } => self.turn(*handle, State::Active, time),
+            Event::Ended { handle } => self.turn(*handle, State::Ended, time),
+            Event::Cancelled { handle, .. } => self.turn(*handle, State::Cancelled, time),
+            Event::Failed { handle, .. } => self.turn(*handle, State::Failed, time),
+            Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
+            Event::Forgotten { handle } => {
+                if let Some(old) = self.reservations.remove(handle) {
+                    self.keys.remove(&(old.owner, old.key));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, application: Application, profile: Profile) -> Result<(), Invalid> {
+        let fitted = Arc::new(FittedProfile::new(application.clone(), &profile)?);
+        let name = application.name().clone();
+        self.applications.insert(name, Known { application, profile, fitted });
+        Ok(())
+    }
+
+    fn insert(&mut self, reservation: Reservation) {
+        let handle = reservation.handle;
+        self.next = self.next.max(handle.number() + 1);
+        self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
+        if reservation.state.is_live() {
+            *self.live.entry(reservation.owner.clone()).or_default() += 1;
+        }
+        self.reservations.insert(handle, reservation);
+    }
+
+    fn turn(&mut self, handle: Handle, state: State, time: WallTime) {
+        let Some(reservation) = self.reservations.get_mut(&handle) else { return };
+        let was_live = std::mem::replace(&mut reservation.state, state).is_live();
+        reservation.since_unix_nanos = time;
+        if was_live
+            && !state.is_live()
+            && let Some(live) = self.live.get_mut(&reservation.owner)
+        {
+            *live -= 1;
+            if *live == 0 {
+                self.live.remove(&reservation.owner);
+            }
+        }
+    }
+}
+
+impl PartialEq for Book {
+    fn eq(&self, other: &Self) -> bool {
+        self.snapshot() == other.snapshot()
+    }
+}

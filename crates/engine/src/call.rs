@@ -1,0 +1,266 @@
+//! What users ask of the broker, and what they are answered.
+
+use crate::book::Reservation;
+use keeptime_model::Invalid;
+use keeptime_model::application::Application;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
+use keeptime_planner::refusal::{self, CounterOffer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use thiserror::Error;
+
+/// Who asks, as the door found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Who.
+    pub user: UserName,
+    /// Whether the reservations of others are theirs to change.
+    pub operator: bool,
+}
+
+/// What changes the state. Everything else is read from the engine.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Call {
+    /// Makes an application and its profile known, or replaces them. Operators only.
+    Register {
+        /// The application.
+        application: Box<Application>,
+        /// What was measured of it.
+        profile: Box<Profile>,
+    },
+    /// Reserves now or in advance. Sent again with the same key, it gives the same reservation.
+    Reserve {
+        /// Chosen by the client.
+        key: RequestKey,
+        /// What.
+        request: Request,
+    },
+    /// As [`Call::Reserve`], but only answers whether and when.
+    Consider {
+        /// What.
+        request: Request,
+    },
+    /// Puts another request in the place of a reservation's. All of it is changed, or nothing.
+    Modify {
+        /// Which.
+        handle: Handle,
+        /// What is wanted instead. Without a start, that of the reservation stays.
+        request: Request,
+    },
+    /// Gives everything back.
+    Cancel {
+        /// Which.
+        handle: Handle,
+    },
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// It is known now.
+    Registered,
+    /// The reservation as it is now.
+    Reservation(Box<Reservation>),
+    /// It would be granted.
+    Possible {
+        /// From when on.
+        from: WallTime,
+        /// Until when; nothing = without an end.
+        until: Option<WallTime>,
+        /// What.
+        grant: Box<Grant>,
+    },
+}
+
+/// Why a call was not carried out. Nothing has changed then, but that refusals are remembered.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// It makes no sense.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// It makes sense and does not fit.
+    #[error("{refusal}")]
+    Refused {
+        /// Under which the refusal is remembered, where it is.
+        handle: Option<Handle>,
+        /// Why, and what would be admitted.
+        refusal: Box<Refusal>,
+    },
+    /// There is no such reservation.
+    #[error("there is no reservation {handle}")]
+    NotFound {
+        /// As it was given.
+        handle: Handle,
+    },
+    /// It belongs to somebody else.
+    #[error("{handle} belongs to {owner}")]
+    NotYours {
+        /// Which.
+        handle: Handle,
+        /// To whom.
+        owner: UserName,
+    },
+    /// Only operators may do this.
+    #[error("only operators may {what}")]
+    OperatorsOnly {
+        /// What.
+        what: &'static str,
+    },
+    /// It is over.
+    #[error("{handle} is {state}")]
+    Over {
+        /// Which.
+        handle: Handle,
+        /// Since then.
+        state: State,
+    },
+    /// It is being granted or changed; to be tried again.
+    #[error("{handle} is being changed; try again")]
+    Busy {
+        /// Which.
+        handle: Handle,
+    },
+    /// The key was used for another request.
+    #[error("the key {key} was used for another request, {handle}")]
+    KeyReused {
+        /// The key.
+        key: RequestKey,
+        /// What it was used for.
+        handle: Handle,
+    },
+}
+
+/// A request that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refusal {
+    /// Why.
+    pub reason: Reason,
+    /// The same, so much later, would be admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earliest_start_unix_nanos: Option<WallTime>,
+    /// Other goals that would be admitted at the time that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counter_offers: Vec<CounterOffer>,
+}
+
+/// Why a request does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The goal cannot be kept.
+    Goal(refusal::Reason),
+    /// Some resources have too little free.
+    Lacking(Vec<Lacking>),
+    /// Too few nodes have the CPU and disk rates.
+    TooFewNodes {
+        /// So many are asked for.
+        needs: u32,
+        /// So many have them.
+        has: u32,
+    },
+    /// No set of nodes was found whose links hold every flow.
+    LinksBusy {
+        /// What every flow needs.
+        flow_needs_bits_per_second: BitsPerSecond,
+        /// What it could have.
+        flow_has_bits_per_second: BitsPerSecond,
+        /// The link that allows no more.
+        link: String,
+    },
+    /// The agents of these nodes are not connected.
+    NodesAway(Vec<Name>),
+    /// It starts too far ahead.
+    TooFarAhead {
+        /// At most so far.
+        ahead_max_nanos: Nanos,
+    },
+    /// The user has so many reservations already.
+    TooMany {
+        /// At most.
+        user_reservations: u32,
+    },
+    /// The agent of a node cannot enforce it.
+    AgentRefused {
+        /// Which.
+        node: Name,
+        /// In its own words.
+        why: String,
+    },
+    /// Agents did not answer in time.
+    AgentsSilent(Vec<Name>),
+    /// It was given back before it was granted.
+    Cancelled,
+}
+
+/// A resource with too little free.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lacking {
+    /// In the user's words: `"link n1 > s1"`, `"CPU of n3"`.
+    pub resource: String,
+    /// How much less would fit.
+    pub lacking: String,
+    /// The first instant at which it does not fit.
+    pub first_unix_nanos: WallTime,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |names: &[Name]| names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Goal(reason) => write!(f, "{reason}"),
+            Self::Lacking(all) => {
+                let all: Vec<_> = all.iter().map(Lacking::to_string).collect();
+                f.write_str(&all.join("; "))
+            }
+            Self::TooFewNodes { needs, has } => {
+                write!(f, "{needs} nodes are needed, and {has} have the CPU and disk rates free")
+            }
+            Self::LinksBusy { flow_needs_bits_per_second, flow_has_bits_per_second, link } => {
+                write!(
+                    f,
+                    "each flow needs {flow_needs_bits_per_second}, and link {link} has \
+                 {flow_has_bits_per_second} for it"
+                )
+            }
+            Self::NodesAway(names) => {
+                write!(f, "the agents of these nodes are not connected: {}", list(names))
+            }
+            Self::TooFarAhead { ahead_max_nanos } => {
+                write!(f, "reservations start at most {ahead_max_nanos} ahead")
+            }
+            Self::TooMany { user_reservations } => {
+                write!(f, "a user may have {user_reservations} reservations at a time")
+            }
+            Self::AgentRefused { node, why } => write!(f, "{node} cannot enforce it: {why}"),
+            Self::AgentsSilent(names) => {
+                write!(f, "the agents of these nodes did not answer: {}", list(names))
+            }
+            Self::Cancelled => f.write_str("it was cancelled"),
+        }
+    }
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} lacks {}", self.resource, self.lacking)
+    }
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self { reason, earliest_start_unix_nanos: None, counter_offers: Vec::new() }
+    }
+}

@@ -1,0 +1,324 @@
+//! The cluster as the engine reserves it: one slot table for each link direction, and for the CPU
+//! and the disk of each node.
+
+use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
+use keeptime_model::Invalid;
+use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::name::Name;
+use keeptime_model::pattern::{Pattern, RankFlow};
+use keeptime_model::reservation::{Grant, Handle};
+use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
+use keeptime_planner::availability::Availability;
+use keeptime_planner::tree::PlacementIndex;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// Most flows of one reservation: all-to-all on 256 nodes. Each is walked over its path.
+pub const FLOWS_MAX: usize = 65_536;
+/// Named for what a job says beside its pattern (start-up, barriers): it shares the node's control
+/// class, so the number only has to be positive.
+const CONTROL_RATE: BitsPerSecond = BitsPerSecond::from_mbit(1);
+/// CPU, read rate and write rate.
+const TABLES_OF_A_NODE: u32 = 3;
+
+/// A topology, and how much of its links may be reserved.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    index: PlacementIndex,
+    names: BTreeMap<Name, NodeIndex>,
+    addresses: Vec<Ipv4Addr>,
+    /// By node: out of it and into it, where it has one link only.
+    access: Vec<Option<[LinkDirection; 2]>>,
+    /// By link direction: the node whose only link it is.
+    owners: Vec<Option<NodeIndex>>,
+    /// Every link direction out of a node.
+    ways_out: Vec<LinkDirection>,
+    /// By link direction.
+    reservable: Vec<BitsPerSecond>,
+}
+
+/// What a slot table is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// A link direction, in bit/s.
+    Link(LinkDirection),
+    /// A node's CPU, in parts per million of one.
+    Cpu(NodeIndex),
+    /// What is read from a node's disk, in bytes per second.
+    DiskRead(NodeIndex),
+    /// What is written to a node's disk, in bytes per second.
+    DiskWrite(NodeIndex),
+}
+
+impl Cluster {
+    /// `reservable` tells how much of a link's rate may be reserved: all but what the agents keep for
+    /// control and best-effort.
+    ///
+    /// # Errors
+    /// If a node has no address: agents could not tell flows apart.
+    pub fn new(
+        topology: Topology,
+        reservable: impl Fn(BitsPerSecond) -> BitsPerSecond,
+    ) -> Result<Self, Invalid> {
+        let nodes = || topology.node_indices().map(|at| (at, topology.node(at)));
+        let address = |(at, node): (NodeIndex, &keeptime_model::topology::Node)| {
+            let field = format!("nodes[{}].address", at.0);
+            node.address.ok_or_else(|| Invalid::new(field, "nothing", "an IPv4 address"))
+        };
+        let addresses = nodes().map(address).collect::<Result<_, _>>()?;
+        let names: BTreeMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
+        let links = links_of_nodes(&topology, &names);
+        let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
+        let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
+        let access: Vec<_> = links.iter().map(only).collect();
+        let mut owners = vec![None; topology.direction_count()];
+        for (node, [out, back]) in topology.node_indices().zip(&access).filter_map(has_one_link) {
+            owners[out.0 as usize] = Some(node);
+            owners[back.0 as usize] = Some(node);
+        }
+        let directions = (0..topology.direction_count() as u32).map(LinkDirection);
+        let reservable = directions.map(|d| reservable(topology.rate(d))).collect();
+        let index = PlacementIndex::new(topology);
+        Ok(Self { index, names, addresses, access, owners, ways_out, reservable })
+    }
+
+    /// Nodes, switches and links.
+    pub fn topology(&self) -> &Topology {
+        self.index.topology()
+    }
+
+    /// The topology prepared for placement.
+    pub fn index(&self) -> &PlacementIndex {
+        &self.index
+    }
+
+    /// The node called `name`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn node(&self, name: &Name) -> Result<NodeIndex, Invalid> {
+        let found = self.names.get(name).copied();
+        found.ok_or_else(|| Invalid::new("nodes", name, "a node of the cluster"))
+    }
+
+    /// The name of a node.
+    pub fn name(&self, node: NodeIndex) -> &Name {
+        &self.topology().node(node).name
+    }
+
+    /// The directions out of a node and into it; nothing if it has several links, or none.
+    pub(crate) fn access(&self, node: NodeIndex) -> Option<[LinkDirection; 2]> {
+        self.access[node.0 as usize]
+    }
+
+    /// All CPU, and all that the nodes can send together.
+    pub(crate) fn totals(&self) -> [u64; 2] {
+        let cpu = self.topology().nodes().iter().map(|node| u64::from(node.cpu.get())).sum();
+        let reservable = |out: &LinkDirection| self.reservable[out.0 as usize].get();
+        let sent = self.ways_out.iter().map(reservable).sum();
+        [cpu, sent]
+    }
+
+    /// All slot tables, empty, in the order of their numbers.
+    pub(crate) fn empty_calendar(&self) -> Calendar {
+        let mut calendar = Calendar::new();
+        for rate in &self.reservable {
+            calendar.add_resource(rate.get());
+        }
+        for node in self.topology().nodes() {
+            calendar.add_resource(u64::from(node.cpu.get()));
+            calendar.add_resource(node.disk.map_or(0, |disk| disk.read.get()));
+            calendar.add_resource(node.disk.map_or(0, |disk| disk.write.get()));
+        }
+        calendar
+    }
+
+    /// The number of a resource's slot table.
+    pub fn table(&self, resource: Resource) -> ResourceId {
+        let of = |node: NodeIndex, which: u32| {
+            self.reservable.len() as u32 + TABLES_OF_A_NODE * node.0 + which
+        };
+        ResourceId(match resource {
+            Resource::Link(direction) => direction.0,
+            Resource::Cpu(node) => of(node, 0),
+            Resource::DiskRead(node) => of(node, 1),
+            Resource::DiskWrite(node) => of(node, 2),
+        })
+    }
+
+    /// What a slot table is about; nothing if it is not one of the cluster's.
+    pub fn resource(&self, table: ResourceId) -> Option<Resource> {
+        let Some(rest) = table.0.checked_sub(self.reservable.len() as u32) else {
+            return Some(Resource::Link(LinkDirection(table.0)));
+        };
+        let node = NodeIndex(rest / TABLES_OF_A_NODE);
+        let of = match rest % TABLES_OF_A_NODE {
+            0 => Resource::Cpu(node),
+            1 => Resource::DiskRead(node),
+            _ => Resource::DiskWrite(node),
+        };
+        ((node.0 as usize) < self.addresses.len()).then_some(of)
+    }
+
+    /// A resource in people's words, and an amount of it.
+    pub(crate) fn words(&self, resource: Resource, amount: u64) -> (String, String) {
+        let cpu = || CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX)).to_string();
+        let rate = || BytesPerSecond::new(amount).to_string();
+        match resource {
+            Resource::Link(direction) => (
+                format!("link {}", self.topology().direction_name(direction)),
+                BitsPerSecond::new(amount).to_string(),
+            ),
+            Resource::Cpu(node) => (format!("CPU of {}", self.name(node)), cpu()),
+            Resource::DiskRead(node) => (format!("reading at {}", self.name(node)), rate()),
+            Resource::DiskWrite(node) => (format!("writing at {}", self.name(node)), rate()),
+        }
+    }
+
+    /// What `grant` takes of every slot table, and how much its flows send together.
+    ///
+    /// # Errors
+    /// If a node does not exist, or there are too many flows.
+    pub(crate) fn demands(&self, grant: &Grant) -> Result<(Vec<Demand>, BitsPerSecond), Invalid> {
+        let nodes = self.nodes(grant)?;
+        let flows = flows(grant)?;
+        let mut demands = Vec::with_capacity(nodes.len() * 3 + flows.len() * 2);
+        let rate = grant.bits_per_second.get();
+        for flow in &flows {
+            let (from, to) = (nodes[flow.from as usize], nodes[flow.to as usize]);
+            self.index.for_each_direction(from, to, |direction| {
+                demands.push(Demand::new(self.table(Resource::Link(direction)), rate));
+            });
+        }
+        for node in nodes {
+            let of_node = [
+                (Resource::Cpu(node), u64::from(grant.cpu_ppm.get())),
+                (Resource::DiskRead(node), grant.disk_read_bytes_per_second.get()),
+                (Resource::DiskWrite(node), grant.disk_write_bytes_per_second.get()),
+            ];
+            let taken = of_node.into_iter().filter(|(_, amount)| *amount > 0);
+            demands.extend(taken.map(|(of, amount)| Demand::new(self.table(of), amount)));
+        }
+        let sent = grant.bits_per_second.checked_mul(flows.len() as u64);
+        Ok((demands, sent.unwrap_or(BitsPerSecond::new(u64::MAX))))
+    }
+
+    /// What is free during all of `span`: on the nodes that `usable` accepts, their links, and all
+    /// links between switches. Nothing is free of the other nodes. Looks at no more slot tables than
+    /// that.
+    pub(crate) fn free(
+        &self,
+        calendar: &Calendar,
+        span: Span,
+        usable: impl Fn(NodeIndex) -> bool,
+    ) -> Availability {
+        let usable: Vec<_> = self.topology().node_indices().map(usable).collect();
+        let is_usable = |node: NodeIndex| usable[node.0 as usize];
+        let free = |resource| self.least_free(calendar, span, resource);
+        let link = |direction: LinkDirection| {
+            let counts = self.owners[direction.0 as usize].is_none_or(is_usable);
+            BitsPerSecond::new(if counts { free(Resource::Link(direction)) } else { 0 })
+        };
+        let cpu = |node| {
+            let ppm = if is_usable(node) { free(Resource::Cpu(node)) } else { 0 };
+            CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
+        };
+        let reservable = |direction: LinkDirection| self.reservable[direction.0 as usize];
+        Availability::with_free(self.topology(), reservable, link, cpu)
+    }
+
+    /// The least amount of `resource` that is free during all of `span`.
+    pub(crate) fn least_free(&self, calendar: &Calendar, span: Span, resource: Resource) -> u64 {
+        calendar.table(self.table(resource)).map_or(0, |table| table.least_free(span))
+    }
+
+    /// The positions of a grant's nodes.
+    ///
+    /// # Errors
+    /// If one does not exist.
+    pub(crate) fn nodes(&self, grant: &Grant) -> Result<Vec<NodeIndex>, Invalid> {
+        grant.nodes.iter().map(|name| self.node(name)).collect()
+    }
+
+    /// What every node of `grant` is told to enforce.
+    ///
+    /// # Errors
+    /// As [`Self::demands`].
+    pub(crate) fn assignments(
+        &self,
+        handle: Handle,
+        grant: &Grant,
+        from: WallTime,
+        until: Option<WallTime>,
+    ) -> Result<BTreeMap<NodeIndex, Assignment>, Invalid> {
+        let nodes = self.nodes(grant)?;
+        let flow = |destination, bits_per_second, class| AssignedFlow {
+            destination,
+            bits_per_second,
+            burst_bytes: None,
+            class,
+        };
+        let assignment = |_| Assignment {
+            job: handle.job(),
+            cpu_ppm: grant.cpu_ppm,
+            flows: Vec::new(),
+            until_unix_nanos: until.unwrap_or(WallTime::from_unix_nanos(u64::MAX)),
+        };
+        let _ = from;
+        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(node))).collect();
+        for rank_flow in flows(grant)? {
+            let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
+            if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {
+                assignment.flows.push(flow(to, grant.bits_per_second, TrafficClass::Premium));
+            }
+        }
+        if grant.pattern.is_some() {
+            for assignment in all.values_mut() {
+                let any = Ipv4Addr::UNSPECIFIED;
+                assignment.flows.push(flow(any, CONTROL_RATE, TrafficClass::LowLatency));
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn has_one_link(
+    (node, access): (NodeIndex, &Option<[LinkDirection; 2]>),
+) -> Option<(NodeIndex, [LinkDirection; 2])> {
+    access.map(|access| (node, access))
+}
+
+/// By node: its links, out of it and into it.
+fn links_of_nodes(
+    topology: &Topology,
+    names: &BTreeMap<Name, NodeIndex>,
+) -> Vec<Vec<[LinkDirection; 2]>> {
+    let mut links = vec![Vec::new(); names.len()];
+    for (number, link) in topology.links().iter().enumerate() {
+        let there = LinkDirection(2 * number as u32);
+        for (end, out) in link.between.iter().zip([there, there.reversed()]) {
+            if let Some(node) = names.get(end) {
+                links[node.0 as usize].push([out, out.reversed()]);
+            }
+        }
+    }
+    links
+}
+
+/// The flows of a grant, within [`FLOWS_MAX`].
+fn flows(grant: &Grant) -> Result<Vec<RankFlow>, Invalid> {
+    let Some(pattern) = &grant.pattern else { return Ok(Vec::new()) };
+    let ranks = grant.nodes.len();
+    let too_many = |flows: usize| {
+        let expected = format!("a pattern with at most {FLOWS_MAX} flows");
+        Invalid::new("pattern", format!("{pattern} with {flows} flows"), expected)
+    };
+    // Only this one grows so fast that it should not be listed to be counted.
+    let all = ranks * ranks.saturating_sub(1);
+    if *pattern == Pattern::AllToAll && all > FLOWS_MAX {
+        return Err(too_many(all));
+    }
+    let flows = pattern.flows(u32::try_from(ranks).unwrap_or(u32::MAX))?;
+    if flows.len() > FLOWS_MAX { Err(too_many(flows.len())) } else { Ok(flows) }
+}

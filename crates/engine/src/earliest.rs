@@ -1,0 +1,137 @@
+//! When a request that does not fit now would be admitted first.
+//!
+//! For named nodes the slot tables answer exactly. For any nodes, the search goes from one instant to
+//! the next at which something can have changed for the better: it asks every node when it has
+//! the CPU, the disk rates and the rates of its own link next, goes to the time at which enough
+//! nodes have them, and lets the allocator judge. Where links between switches are in the way, it goes
+//! on to the time at which the one that limits has room. What it finds is always admitted then; it
+//! may miss an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
+
+use crate::admission::{Admission, Need};
+use crate::cluster::Resource;
+use keeptime_calendar::{Demand, Span, When};
+use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::{Ask, Grant, NodeChoice};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::WallTime;
+use keeptime_planner::placement::Placed;
+use keeptime_planner::translate::{Options, Verdict, schedule};
+
+/// Instants that are looked at: each costs a look at every node (a fifth of a millisecond for a
+/// thousand), so the answer comes within milliseconds.
+const ROUNDS_MAX: usize = 64;
+
+impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
+    /// The earliest start in `when` at which `ask` would be granted, and what.
+    pub fn earliest(&self, ask: &Ask, when: When) -> Option<(WallTime, Grant)> {
+        let need = self.least_need(ask)?;
+        match &need.resources.nodes {
+            NodeChoice::Named(nodes) => self.earliest_on(need.on(nodes.clone()), when),
+            NodeChoice::Any(count) => self.earliest_anywhere(&need, *count, when),
+        }
+    }
+
+    /// The fewest resources that satisfy `ask`, were the cluster idle.
+    fn least_need(&self, ask: &Ask) -> Option<Need> {
+        let (application, goal) = match ask {
+            Ask::Resources(resources) => {
+                return Some(Need { resources: resources.clone(), promise: None });
+            }
+            Ask::Goal { application, goal } => (application, goal),
+        };
+        let profile = self.profile(application).ok()?;
+        let goal = Goal { prefer: Preference::Cheapest, ..goal.clone() };
+        let now = Span::since(WallTime::default());
+        let idle = self.cluster.free(self.calendar, now, &self.usable).emptied();
+        let decision = schedule(&goal, profile, self.cluster.index(), &idle, &Options::default());
+        match decision.verdict {
+            Verdict::Planned(plan) => Some(Need::of_plan(profile, &plan)),
+            Verdict::Refused(_) => None,
+        }
+    }
+
+    fn earliest_on(&self, grant: Grant, when: When) -> Option<(WallTime, Grant)> {
+        let demands = self.demands(&grant).ok()?;
+        let start = self.calendar.earliest_fit(when, &demands).ok().flatten()?;
+        Some((start, grant))
+    }
+
+    fn earliest_anywhere(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Grant)> {
+        let all = self.cluster.topology().node_indices();
+        let own: Vec<_> = all.filter(|node| (self.usable)(*node)).collect();
+        let own: Vec<_> = own.into_iter().map(|node| self.of_node(need, count, node)).collect();
+        let mut when = when;
+        for _ in 0..ROUNDS_MAX {
+            let start = self.enough_nodes(&own, count, when)?;
+            let next = if start > when.after {
+                start
+            } else {
+                match self.placed_at(need, count, when)? {
+                    (next, Some(grant)) if next == when.after => return Some((next, grant)),
+                    (next, _) => next,
+                }
+            };
+            when.after = next;
+        }
+        None
+    }
+
+    /// A placement at `when.after`, and when it fits with all else; or when the link that is in the
+    /// way has room.
+    fn placed_at(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Option<Grant>)> {
+        let free = self.free(Span::lasting(when.after, when.duration), &need.resources);
+        let placed = self.best(need, count, &free).ok()?.ok()?;
+        if placed.rate >= need.resources.bits_per_second {
+            let (start, grant) = self.later(need, &placed, when)?;
+            return Some((start, Some(grant)));
+        }
+        let narrow = placed.bottleneck?;
+        let amount = need.resources.bits_per_second.checked_mul(narrow.flows)?.get();
+        let table = self.calendar.table(self.cluster.table(Resource::Link(narrow.direction)))?;
+        Some((table.earliest_fit(when, amount)?, None))
+    }
+
+    /// When the user's own tables have room for `placed` too.
+    fn later(&self, need: &Need, placed: &Placed, when: When) -> Option<(WallTime, Grant)> {
+        let names = placed.nodes.iter().map(|node| self.cluster.name(*node).clone());
+        self.earliest_on(need.on(names.collect()), when)
+    }
+
+    /// The earliest time at which `count` nodes have what each needs of its own.
+    fn enough_nodes(&self, own: &[Vec<Demand>], count: u32, when: When) -> Option<WallTime> {
+        let start = |demands: &Vec<Demand>| self.calendar.earliest_fit(when, demands).ok()?;
+        let mut starts: Vec<_> = own.iter().filter_map(start).collect();
+        let nth = (count as usize).checked_sub(1).filter(|nth| *nth < starts.len())?;
+        Some(*starts.select_nth_unstable(nth).1)
+    }
+
+    /// What a node needs of its own CPU, disk and link, whichever rank it gets.
+    fn of_node(&self, need: &Need, count: u32, node: NodeIndex) -> Vec<Demand> {
+        let resources = &need.resources;
+        let rate = resources.bits_per_second.get();
+        let [sent, received] = least_degrees(resources.pattern.as_ref(), count);
+        let mut amounts = vec![
+            (Resource::Cpu(node), u64::from(resources.cpu_ppm.get())),
+            (Resource::DiskRead(node), resources.disk_read_bytes_per_second.get()),
+            (Resource::DiskWrite(node), resources.disk_write_bytes_per_second.get()),
+        ];
+        if let Some([out, back]) = self.cluster.access(node) {
+            amounts.push((Resource::Link(out), rate.saturating_mul(sent)));
+            amounts.push((Resource::Link(back), rate.saturating_mul(received)));
+        }
+        let taken = amounts.into_iter().filter(|(_, amount)| *amount > 0);
+        taken.map(|(of, amount)| Demand::new(self.cluster.table(of), amount)).collect()
+    }
+}
+
+/// The least number of flows out of any rank, and into any.
+fn least_degrees(pattern: Option<&Pattern>, ranks: u32) -> [u64; 2] {
+    let flows = pattern.and_then(|pattern| pattern.flows(ranks).ok()).unwrap_or_default();
+    let mut degrees = vec![[0u64; 2]; ranks as usize];
+    for flow in flows {
+        degrees[flow.from as usize][0] += 1;
+        degrees[flow.to as usize][1] += 1;
+    }
+    [0, 1].map(|way| degrees.iter().map(|degree| degree[way]).min().unwrap_or(0))
+}

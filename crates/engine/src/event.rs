@@ -1,0 +1,172 @@
+//! What is recorded: everything that happens to applications and reservations. The state is what
+//! the events add up to ([`crate::book`]).
+
+use crate::call::Refusal;
+use keeptime_model::application::Application;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
+use keeptime_model::units::WallTime;
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Event {
+    /// An application and its profile became known, or were replaced.
+    Registered {
+        /// The application.
+        application: Box<Application>,
+        /// What was measured of it.
+        profile: Box<Profile>,
+    },
+    /// A reservation was granted.
+    Granted {
+        /// Its handle.
+        handle: Handle,
+        /// Who asked, what, and what was given.
+        granted: Box<Granted>,
+    },
+    /// A request did not fit.
+    Refused {
+        /// Its handle.
+        handle: Handle,
+        /// Who asked, what, and why it was refused.
+        refused: Box<Refused>,
+    },
+    /// A reservation was changed.
+    Modified {
+        /// Which.
+        handle: Handle,
+        /// By whom, and what it is now.
+        modified: Box<Modified>,
+    },
+    /// The time of a reservation came, and all agents enforce it.
+    Started {
+        /// Which.
+        handle: Handle,
+    },
+    /// Its time was over.
+    Ended {
+        /// Which.
+        handle: Handle,
+    },
+    /// Somebody gave it back.
+    Cancelled {
+        /// Which.
+        handle: Handle,
+        /// Who.
+        by: UserName,
+    },
+    /// An agent could not enforce it.
+    Failed {
+        /// Which.
+        handle: Handle,
+        /// Where.
+        node: Name,
+        /// Why, in the agent's words.
+        why: String,
+    },
+    /// A node of it went away.
+    Lost {
+        /// Which.
+        handle: Handle,
+        /// The node.
+        node: Name,
+        /// What could be had instead, for the time that is left.
+        instead: Option<Box<Grant>>,
+    },
+    /// It was over long ago, and its key can be used again.
+    Forgotten {
+        /// Which.
+        handle: Handle,
+    },
+}
+
+/// A reservation as it was granted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Granted {
+    /// Whose it is.
+    pub owner: UserName,
+    /// The key of the request.
+    pub key: RequestKey,
+    /// What was asked.
+    pub request: Request,
+    /// From when on.
+    pub from_unix_nanos: WallTime,
+    /// Until when; nothing = without an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_unix_nanos: Option<WallTime>,
+    /// What was given.
+    pub grant: Grant,
+    /// The lost reservation whose place it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Handle>,
+}
+
+/// A request that was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// Who asked.
+    pub owner: UserName,
+    /// The key of the request.
+    pub key: RequestKey,
+    /// What was asked.
+    pub request: Request,
+    /// Why not, and what else.
+    pub refusal: Refusal,
+}
+
+/// What a reservation was changed to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Modified {
+    /// By whom.
+    pub by: UserName,
+    /// What is asked now.
+    pub request: Request,
+    /// From when on.
+    pub from_unix_nanos: WallTime,
+    /// Until when; nothing = without an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_unix_nanos: Option<WallTime>,
+    /// What is given now.
+    pub grant: Grant,
+}
+
+impl Event {
+    /// What kind of event it is.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Registered { .. } => "registered",
+            Self::Granted { .. } => "granted",
+            Self::Refused { .. } => "refused",
+            Self::Modified { .. } => "modified",
+            Self::Started { .. } => "started",
+            Self::Ended { .. } => "ended",
+            Self::Cancelled { .. } => "cancelled",
+            Self::Failed { .. } => "failed",
+            Self::Lost { .. } => "lost",
+            Self::Forgotten { .. } => "forgotten",
+        }
+    }
+
+    /// The reservation that it is about; none if it is about an application.
+    pub fn handle(&self) -> Option<Handle> {
+        match self {
+            Self::Registered { .. } => None,
+            Self::Granted { handle, .. }
+            | Self::Refused { handle, .. }
+            | Self::Modified { handle, .. }
+            | Self::Started { handle }
+            | Self::Ended { handle }
+            | Self::Cancelled { handle, .. }
+            | Self::Failed { handle, .. }
+            | Self::Lost { handle, .. }
+            | Self::Forgotten { handle } => Some(*handle),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What is held and not granted yet: new reservations and changes that wait for their agents.
+
+use crate::engine::Ticket;
+use keeptime_calendar::Span;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All offers, by handle: a reservation has one at a time.
+pub(crate) type Offers = BTreeMap<Handle, Offer>;
+
+/// Resources that are held while agents are asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    pub kind: Kind,
+    pub proposal: Proposal,
+    /// Agents that have not accepted yet.
+    pub waiting: BTreeSet<NodeIndex>,
+    /// Who is to be answered: several if the request was repeated.
+    pub tickets: Vec<Ticket>,
+    /// Until then, by the steady clock.
+    pub deadline: Nanos,
+}
+
+/// What is offered.
+#[derive(Debug, Clone)]
+pub(crate) struct Proposal {
+    pub owner: UserName,
+    pub key: RequestKey,
+    pub request: Request,
+    pub from: WallTime,
+    pub until: Option<WallTime>,
+    pub grant: Grant,
+}
+
+/// What becomes of it.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    /// A new reservation.
+    New {
+        /// The lost one whose place it takes.
+        replaces: Option<Handle>,
+    },
+    /// A change of a reservation that is there.
+    Change {
+        /// By whom.
+        by: UserName,
+    },
+}
+
+impl Proposal {
+    /// When.
+    pub fn span(&self) -> Span {
+        span(self.from, self.until)
+    }
+}
+
+/// From `from` until `until`, or without an end; empty if it ends before it starts.
+pub(crate) fn span(from: WallTime, until: Option<WallTime>) -> Span {
+    match until {
+        None => Span::since(from),
+        Some(until) => Span::lasting(from, until.saturating_since(from)),
+    }
+}

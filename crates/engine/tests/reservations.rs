@@ -1,0 +1,379 @@
+//! What users see: granting now and in advance, refusals and what they offer, changes, owners.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_engine::call::Reason;
+use keeptime_engine::{Answer, Call, CallError, Event, Policy};
+use keeptime_model::goal::Goal;
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+use world::{Manner, World, application, at, named, policy, request, star};
+
+fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
+    match outcome.unwrap_err() {
+        CallError::Refused { refusal, .. } => *refusal,
+        other => panic!("{other}"),
+    }
+}
+
+fn goal(millis: u64, from: u64, seconds: u64) -> Request {
+    let goal = Goal { within: Some(Nanos::from_millis(millis)), ..Goal::default() };
+    let ask = Ask::Goal { application: "ray".parse().unwrap(), goal };
+    Request { ask, ..request(NodeChoice::Any(1), 1, 0, from, seconds) }
+}
+
+fn with_application(count: u32) -> World {
+    let mut world = World::star(count);
+    let (application, profile) = application();
+    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
+    assert_eq!(world.call("root", call), Some(Ok(Answer::Registered)));
+    world
+}
+
+#[test]
+fn what_starts_now_is_granted_when_every_agent_has_accepted() {
+    let mut world = World::star(4);
+    let call = Call::Reserve {
+        key: "k".parse().unwrap(),
+        request: request(named(&["n1", "n2"]), 50, 10, 0, 60),
+    };
+    let ticket = world.begin("ada", call);
+    assert!(world.obey(0));
+    assert!(world.record.is_empty() && world.answers.is_empty(), "n2 has not accepted yet");
+    world.pump();
+    assert_eq!(world.kinds(), ["granted", "started"]);
+    let Some(Ok(Answer::Reservation(reservation))) = world.answers.get(&ticket) else { panic!() };
+    assert_eq!(reservation.state, State::Active);
+    assert_eq!(world.jobs_of(0), ["r1"]);
+    let flow = world.agents[0].holding[&"r1".parse().unwrap()].flows[0];
+    assert_eq!(flow.bits_per_second, BitsPerSecond::from_mbit(10));
+    assert_eq!(Some(flow.destination), world.topology.nodes()[1].address);
+    world.pass(61);
+    assert_eq!(world.kinds(), ["granted", "started", "ended"]);
+    assert_eq!(world.reserve("all", request(NodeChoice::Any(4), 100, 0, 0, 1)), Ok(Handle::new(2)));
+}
+
+#[test]
+fn an_agent_that_refuses_or_stays_silent_gives_everything_back() {
+    for (manner, word) in [(Manner::Refuses, "it will not"), (Manner::Silent, "did not answer: n2")]
+    {
+        let mut world = World::star(4);
+        world.agents[1].manner = manner;
+        let asked = request(named(&["n1", "n2"]), 100, 10, 0, 60);
+        let ticket =
+            world.begin("ada", Call::Reserve { key: "k".parse().unwrap(), request: asked });
+        world.pump();
+        world.pass(3);
+        let error = world.answers[&ticket].clone().unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(world.kinds(), ["refused"]);
+        assert!(world.jobs_of(0).is_empty(), "n1 gave it back");
+        world.agents[1].manner = Manner::Obeys;
+        assert!(world.reserve("again", request(named(&["n1"]), 100, 0, 0, 60)).is_ok());
+    }
+}
+
+#[test]
+fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1", "n2"]), 60, 0, 3_600, 60)).unwrap();
+    assert_eq!(world.kinds(), ["granted"]);
+    assert!(world.jobs_of(0).is_empty());
+    let second = refused(world.reserve("l", request(named(&["n2"]), 60, 0, 3_650, 60)));
+    assert!(second.to_string().contains("CPU of n2 lacks 20 %"), "{second}");
+    assert_eq!(second.earliest_start_unix_nanos, Some(at(3_660)));
+    world.pass(3_005);
+    assert_eq!(world.jobs_of(1), ["r1"], "told ten minutes ahead");
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Granted);
+    world.pass(600);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+}
+
+#[test]
+fn the_end_of_one_is_the_start_of_the_next() {
+    let mut world = World::star(1);
+    let full = |from, seconds| request(named(&["n1"]), 100, 0, from, seconds);
+    assert!(world.reserve("a", full(1_000, 100)).is_ok());
+    assert!(world.reserve("b", full(1_100, 100)).is_ok());
+    assert!(world.reserve("c", full(900, 100)).is_ok());
+    let between = refused(world.reserve("d", full(1_050, 100)));
+    assert_eq!(between.earliest_start_unix_nanos, Some(at(1_200)));
+    let more = refused(world.reserve("e", request(named(&["n1"]), 101, 0, 5_000, 1)));
+    assert_eq!(more.earliest_start_unix_nanos, None, "never");
+    let open = refused(world.reserve("f", request(named(&["n1"]), 1, 0, 1_000, 0)));
+    assert_eq!(open.earliest_start_unix_nanos, Some(at(1_200)));
+    assert!(matches!(open.reason, Reason::Lacking(_)));
+}
+
+#[test]
+fn a_goal_is_translated_on_what_is_free_then() {
+    let mut world = with_application(2);
+    let first = world.reserve("a", goal(1_100, 5_000, 100)).unwrap();
+    let promise = world.engine.book().reservations()[&first].grant.clone().unwrap();
+    assert_eq!(promise.bits_per_second, BitsPerSecond::from_mbit(80));
+    let busy = refused(world.reserve("b", goal(1_100, 5_000, 100)));
+    assert!(matches!(&busy.reason, Reason::Goal(_)), "{busy}");
+    assert_eq!(busy.earliest_start_unix_nanos, Some(at(5_100)));
+    let longer = busy.counter_offers[0].time_nanos;
+    assert!(longer > Nanos::from_millis(1_100), "a longer time would be admitted: {longer}");
+    let millis = longer.get().div_ceil(1_000_000);
+    assert!(world.reserve("c", goal(millis, 5_000, 100)).is_ok(), "as was offered");
+    let never = refused(world.reserve("d", goal(10, 5_000, 100)));
+    assert_eq!(never.earliest_start_unix_nanos, None, "{never}");
+    let unknown = goal(10, 0, 1);
+    let Ask::Goal { goal, .. } = unknown.ask.clone() else { panic!() };
+    let ask = Ask::Goal { application: "sun".parse().unwrap(), goal };
+    let error = world.reserve("e", Request { ask, ..unknown }).unwrap_err();
+    assert_eq!(error.to_string(), "application: \"sun\" is not accepted; expected one of ray");
+}
+
+#[test]
+fn any_nodes_are_found_when_enough_are_free() {
+    let mut world = World::star(4);
+    for (key, node, until) in [("a", "n1", 300), ("b", "n2", 200), ("c", "n3", 100)] {
+        world.reserve(key, request(named(&[node]), 80, 0, 1_000, until)).unwrap();
+    }
+    let three = request(NodeChoice::Any(3), 50, 20, 1_000, 50);
+    let refusal = refused(world.reserve("d", three.clone()));
+    assert_eq!(refusal.reason, Reason::TooFewNodes { needs: 3, has: 1 });
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_200)));
+    let then = Request { from_unix_nanos: Some(at(1_200)), ..three };
+    assert!(world.reserve("e", then).is_ok());
+    let flows = request(NodeChoice::Any(2), 10, 60, 1_200, 50);
+    assert!(world.reserve("f", flows.clone()).is_ok_and(|handle| handle == Handle::new(6)));
+    let refusal = refused(world.reserve("g", request(NodeChoice::Any(4), 10, 40, 1_200, 50)));
+    assert!(matches!(refusal.reason, Reason::LinksBusy { .. }), "{refusal}");
+    assert_eq!(refusal.earliest_start_unix_nanos, None, "3 flows of 40 Mbit/s on 100 never fit");
+    let refusal = refused(world.reserve("h", request(NodeChoice::Any(4), 10, 30, 1_200, 50)));
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_250)));
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_carried_out_once() {
+    let mut world = World::star(2);
+    let asked = request(named(&["n1"]), 30, 0, 0, 60);
+    let call = || Call::Reserve { key: "k".parse().unwrap(), request: asked.clone() };
+    let tickets = [world.begin("ada", call()), world.begin("ada", call())];
+    world.pump();
+    let handles = tickets.map(|ticket| match &world.answers[&ticket] {
+        Ok(Answer::Reservation(reservation)) => reservation.handle,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(handles, [Handle::new(1); 2]);
+    assert_eq!(world.reserve("k", asked.clone()), Ok(Handle::new(1)));
+    let error = world.reserve("k", request(named(&["n2"]), 30, 0, 0, 60)).unwrap_err();
+    assert_eq!(error.to_string(), "the key k was used for another request, r1");
+    assert_eq!(world.kinds(), ["granted", "started"]);
+    let refusal = request(named(&["n1"]), 90, 0, 0, 60);
+    let first = world.reserve("l", refusal.clone()).unwrap_err();
+    assert_eq!(world.reserve("l", refusal).unwrap_err(), first);
+}
+
+#[test]
+fn a_change_is_whole_or_not_at_all() {
+    let mut world = World::star(3);
+    let handle = world.reserve("k", request(named(&["n1", "n2"]), 50, 10, 0, 600)).unwrap();
+    world.reserve("other", request(named(&["n1"]), 40, 0, 0, 600)).unwrap();
+    let modify = |request| Call::Modify { handle, request };
+    let too_much = modify(request(named(&["n1", "n2"]), 61, 10, 0, 600));
+    let Some(Err(CallError::Refused { refusal, .. })) = world.call("ada", too_much) else {
+        panic!()
+    };
+    assert!(refusal.to_string().contains("CPU of n1 lacks 1 %"), "{refusal}");
+    let fits = modify(request(named(&["n1", "n2"]), 60, 20, 0, 900));
+    let Some(Ok(Answer::Reservation(changed))) = world.call("ada", fits) else { panic!() };
+    assert_eq!(changed.until_unix_nanos, Some(at(900)));
+    let held = world.agents[0].holding[&"r1".parse().unwrap()].clone();
+    assert_eq!((held.cpu_ppm, held.until_unix_nanos), (CpuPpm::from_percent(60), at(900)));
+    // To other nodes: those that have no part any more give it back.
+    let moved = modify(request(named(&["n2", "n3"]), 60, 20, 0, 900));
+    assert!(matches!(world.call("ada", moved), Some(Ok(_))));
+    assert_eq!([world.jobs_of(0), world.jobs_of(2)], [vec!["r2".to_string()], vec!["r1".into()]]);
+    // An agent that cannot: everything is as before.
+    world.agents[2].manner = Manner::Small;
+    let refused = modify(request(named(&["n2", "n3"]), 90, 20, 0, 900));
+    let Some(Err(error)) = world.call("ada", refused) else { panic!() };
+    assert!(error.to_string().contains("n3 cannot enforce it"), "{error}");
+    world.pump();
+    let held = world.agents[1].holding[&"r1".parse().unwrap()].clone();
+    assert_eq!(held.cpu_ppm, CpuPpm::from_percent(60));
+    assert!(world.reserve("rest", request(named(&["n2"]), 40, 0, 0, 600)).is_ok());
+}
+
+#[test]
+fn owners_change_only_their_own_and_operators_all() {
+    let mut world = World::star(1);
+    let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 600)).unwrap();
+    let error = world.call("bob", Call::Cancel { handle }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 belongs to ada");
+    assert!(matches!(world.call("root", Call::Cancel { handle }), Some(Ok(_))));
+    let error = world.call("ada", Call::Cancel { handle }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 is cancelled");
+    let handle = Handle::new(99);
+    let error = world.call("ada", Call::Cancel { handle }).unwrap().unwrap_err();
+    assert_eq!(error, CallError::NotFound { handle });
+    let (application, profile) = application();
+    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
+    let error = world.call("ada", call).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "only operators may register applications");
+    assert!(world.jobs_of(0).is_empty());
+}
+
+#[test]
+fn a_user_has_no_more_than_their_share() {
+    let half = Share::from_percent(50).unwrap();
+    let limited = Policy { user_cpu: half, user_bandwidth: half, user_reservations: 3, ..policy() };
+    let mut world = World::with(star(2), limited);
+    assert!(world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 100)).is_ok());
+    let refusal = refused(world.reserve("b", request(named(&["n2"]), 30, 0, 1_000, 100)));
+    assert_eq!(refusal.to_string(), "your share of CPU lacks 10 %");
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
+    let refusal = refused(world.reserve("c", request(named(&["n1", "n2"]), 1, 60, 2_000, 100)));
+    assert_eq!(refusal.to_string(), "your share of bandwidth lacks 20 Mbit/s");
+    for key in ["d", "e"] {
+        assert!(world.reserve(key, request(named(&["n2"]), 10, 0, 3_000, 100)).is_ok());
+    }
+    let refusal = refused(world.reserve("f", request(named(&["n2"]), 10, 0, 9_000, 100)));
+    assert_eq!(refusal.reason, Reason::TooMany { user_reservations: 3 });
+    let far = refused(world.reserve("g", request(named(&["n2"]), 10, 0, 400 * 86_400, 100)));
+    assert!(far.to_string().contains("at most"), "{far}");
+}
+
+#[test]
+fn nonsense_is_told_by_field_and_value() {
+    let mut world = World::star(2);
+    let cases = [
+        (request(named(&["n9"]), 10, 0, 0, 60), "nodes: \"n9\""),
+        (request(named(&[]), 10, 0, 0, 60), "nodes: \"0\""),
+        (request(named(&["n1", "n1"]), 10, 0, 0, 60), "every node once"),
+        (request(NodeChoice::Any(5_000), 10, 0, 0, 60), "1 to 4096"),
+    ];
+    for (asked, words) in cases {
+        let error = world.reserve("k", asked).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    world.pass(1_000);
+    let past = world.reserve("k", request(named(&["n1"]), 10, 0, 5, 60)).unwrap_err().to_string();
+    assert!(past.contains("from_unix_nanos") && past.contains("or later"), "{past}");
+    let recent = world.reserve("k", request(named(&["n1"]), 10, 0, 990, 60)).unwrap();
+    let reservation = &world.engine.book().reservations()[&recent];
+    assert_eq!(reservation.from_unix_nanos, world.now);
+    assert_eq!(world.record.len(), 2, "nonsense is not recorded");
+}
+
+#[test]
+fn a_lost_node_ends_what_needs_it_and_the_rest_is_offered_elsewhere() {
+    let mut world = World::star(4);
+    let moving = Request {
+        on_loss: keeptime_model::reservation::OnLoss::Move,
+        ..request(NodeChoice::Any(2), 90, 10, 0, 3_600)
+    };
+    let first = world.reserve("k", moving).unwrap();
+    let told = world.reserve("l", request(NodeChoice::Any(2), 90, 10, 0, 3_600)).unwrap();
+    let node_of = |world: &World, handle| {
+        let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+        world.topology.find_node(&grant.nodes[0]).unwrap().0
+    };
+    // Everything is taken: nothing can be offered.
+    let gone = node_of(&world, told);
+    world.disconnect(gone);
+    world.pass(30);
+    let lost = world.record.iter().find_map(|(_, event)| match event {
+        Event::Lost { handle, instead, .. } => Some((*handle, instead.clone())),
+        _ => None,
+    });
+    assert_eq!(lost, Some((told, None)));
+    // Now one node of the other pair goes: the two that are left take its place.
+    world.connect(gone);
+    world.pump();
+    world.disconnect(node_of(&world, first));
+    world.pass(30);
+    let states = |handle| world.engine.book().reservations()[&handle].state;
+    assert_eq!([states(first), states(Handle::new(3))], [State::Lost, State::Active]);
+    let moved = &world.engine.book().reservations()[&Handle::new(3)];
+    assert_eq!(moved.replaces, Some(first));
+    assert_eq!(moved.until_unix_nanos, Some(at(3_600)));
+}
+
+#[test]
+fn a_restarted_broker_knows_everything_and_running_jobs_do_not_notice() {
+    let mut world = with_application(4);
+    let now = world.reserve("now", request(named(&["n1", "n2"]), 50, 10, 0, 600)).unwrap();
+    let ahead = world.reserve("ahead", goal(1_100, 5_000, 60)).unwrap();
+    let before = world.engine.book().clone();
+    let held = world.agents.clone();
+    world.restart();
+    assert!(*world.engine.book() == before);
+    world.connect_all();
+    world.pump();
+    for (agent, held) in world.agents.iter().zip(held) {
+        assert_eq!(agent.holding, held.holding);
+    }
+    assert_eq!(world.reserve("now", request(named(&["n1", "n2"]), 50, 10, 0, 600)), Ok(now));
+    let busy = refused(world.reserve("x", request(named(&["n1"]), 51, 0, 0, 60)));
+    assert_eq!(busy.earliest_start_unix_nanos, Some(at(600)));
+    world.pass(5_010);
+    assert_eq!(world.engine.book().reservations()[&ahead].state, State::Active);
+    assert!(world.engine.book().reservations()[&now].state == State::Ended);
+}
+
+#[test]
+fn agents_that_do_not_come_back_after_a_restart_are_lost_after_their_lease() {
+    let mut world = World::star(2);
+    let handle = world.reserve("now", request(named(&["n1", "n2"]), 50, 10, 0, 600)).unwrap();
+    world.restart();
+    world.connect(0);
+    world.pass(5);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+    world.pass(10);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Lost);
+    assert!(world.jobs_of(0).is_empty());
+    // When it comes back at last, it gives back what is over.
+    world.connect(1);
+    world.pump();
+    assert!(world.jobs_of(1).is_empty());
+}
+
+#[test]
+fn a_clock_that_is_set_back_stands_still() {
+    let mut world = World::star(1);
+    let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60)).unwrap();
+    world.pass(30);
+    world.now = at(0);
+    world.input(keeptime_engine::Input::Passed);
+    assert_eq!(world.engine.now(), at(30));
+    assert_eq!(world.engine.clock_steps_back(), 1);
+    world.now = at(59);
+    world.input(keeptime_engine::Input::Passed);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Active, "no lease ended");
+    world.now = at(60);
+    world.input(keeptime_engine::Input::Passed);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Ended);
+}
+
+#[test]
+fn a_cluster_that_shrank_fails_what_it_cannot_hold() {
+    let mut world = World::star(3);
+    let gone = world.reserve("a", request(named(&["n3"]), 50, 0, 5_000, 60)).unwrap();
+    let kept = world.reserve("b", request(named(&["n1"]), 50, 0, 5_000, 60)).unwrap();
+    world.topology = star(2);
+    world.agents.pop();
+    world.restart();
+    let states = [gone, kept].map(|handle| world.engine.book().reservations()[&handle].state);
+    assert_eq!(states, [State::Failed, State::Granted]);
+    assert_eq!(world.kinds().last(), Some(&"failed"));
+}
+
+#[test]
+fn what_is_over_is_forgotten_in_time_and_its_key_is_free() {
+    let mut world = World::star(1);
+    world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60)).unwrap();
+    world.pass(61);
+    world.pass(86_400);
+    assert_eq!(world.kinds().last(), Some(&"forgotten"));
+    assert!(world.engine.book().reservations().is_empty());
+    assert_eq!(world.reserve("k", request(named(&["n1"]), 40, 0, 0, 60)), Ok(Handle::new(2)));
+    assert!(world.replayed().book() == world.engine.book());
+}

@@ -1,0 +1,418 @@
+//! What a user asks the broker to reserve, and what was granted: the nouns of reservations.
+
+use crate::Invalid;
+use crate::application::Parameters;
+use crate::goal::Goal;
+use crate::name::Name;
+use crate::pattern::{Pattern, RANKS_MAX};
+use crate::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest [`UserName`] and [`RequestKey`].
+pub const TEXT_LENGTH_MAX: usize = 64;
+
+/// The handle of a reservation, in text `r1`, `r2` and so on; it is the name of the job on every
+/// node too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Handle(u64);
+
+/// Who asks: a local user's name, or the name in a certificate or token.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UserName(String);
+
+/// Chosen by the client, anew for every request: one that is sent twice is carried out once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RequestKey(String);
+
+/// What a user asks the broker to reserve. Now and in advance are the same request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// What.
+    pub ask: Ask,
+    /// From when on; nothing = now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_unix_nanos: Option<WallTime>,
+    /// For how long; nothing = until it is cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_nanos: Option<Nanos>,
+    /// What to do when a node fails meanwhile.
+    #[serde(default)]
+    pub on_loss: OnLoss,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Ask {
+    /// A result: translated by the application's profile.
+    Goal {
+        /// An application that the broker knows.
+        application: Name,
+        /// What is wanted of it.
+        goal: Goal,
+    },
+    /// Resources as they are.
+    Resources(Resources),
+}
+
+/// Resources without a goal: the same on each of some nodes, and the same rate for each flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Which nodes, in order of rank.
+    pub nodes: NodeChoice,
+    /// CPU on each.
+    #[serde(default)]
+    pub cpu_ppm: CpuPpm,
+    /// Who sends to whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<Pattern>,
+    /// For each flow of the pattern.
+    #[serde(default)]
+    pub bits_per_second: BitsPerSecond,
+    /// Read from the disk of each node.
+    #[serde(default)]
+    pub disk_read_bytes_per_second: BytesPerSecond,
+    /// Written to the disk of each node.
+    #[serde(default)]
+    pub disk_write_bytes_per_second: BytesPerSecond,
+}
+
+/// Which nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum NodeChoice {
+    /// So many, whichever suit best.
+    Any(u32),
+    /// These.
+    Named(Vec<Name>),
+}
+
+/// What happens to a reservation whose node is lost. In either case the rest of it is given back,
+/// and watchers are told what could be had instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnLoss {
+    /// Nothing more.
+    #[default]
+    Tell,
+    /// The same is asked for again, on other nodes, for the time that is left.
+    Move,
+}
+
+/// What is reserved: one handle for the CPU, links and disks of all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// The node of each rank, in order of rank.
+    pub nodes: Vec<Name>,
+    /// CPU on each.
+    pub cpu_ppm: CpuPpm,
+    /// Who sends to whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<Pattern>,
+    /// For each flow of the pattern, on every link of its path.
+    pub bits_per_second: BitsPerSecond,
+    /// On the disk of each node.
+    #[serde(default)]
+    pub disk_read_bytes_per_second: BytesPerSecond,
+    /// On the disk of each node.
+    #[serde(default)]
+    pub disk_write_bytes_per_second: BytesPerSecond,
+    /// What it was translated from, if a goal was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<Promise>,
+}
+
+/// What a goal was translated to, and what is promised for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// What.
+    pub application: Name,
+    /// With these parameters.
+    pub parameters: Parameters,
+    /// It takes at most so long,
+    pub time_nanos: Nanos,
+    /// in this share of the runs.
+    #[serde(rename = "quantile_ppm")]
+    pub quantile: Share,
+    /// Half of the runs take less.
+    pub median_nanos: Nanos,
+}
+
+/// Where a reservation stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Held, until every agent of it has accepted.
+    Offered,
+    /// It will be there when its time comes.
+    Granted,
+    /// Its time has come; every agent enforces it.
+    Active,
+    /// Its time is over.
+    Ended,
+    /// Given back before its time was over.
+    Cancelled,
+    /// It did not fit.
+    Refused,
+    /// It fitted, and an agent could not enforce it.
+    Failed,
+    /// A node of it went away.
+    Lost,
+}
+
+impl Handle {
+    /// Number `number`.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The name of its job on the nodes.
+    pub fn job(self) -> Name {
+        // A lower-case letter and at most 20 digits.
+        #[expect(clippy::unwrap_used, reason = "every handle is a name")]
+        self.to_string().parse().unwrap()
+    }
+}
+
+impl State {
+    /// Whether it holds resources, now or when its time comes.
+    pub fn is_live(self) -> bool {
+        matches!(self, Self::Offered | Self::Granted | Self::Active)
+    }
+}
+
+impl Request {
+    /// Checks what does not depend on a cluster.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.duration_nanos == Some(Nanos::new(0)) {
+            return Err(Invalid::new("duration_nanos", 0, "more than 0"));
+        }
+        match &self.ask {
+            Ask::Goal { .. } => Ok(()),
+            Ask::Resources(resources) => resources.check(),
+        }
+    }
+}
+
+impl Resources {
+    /// Of no node, nothing: what to start from.
+    pub fn nothing() -> Self {
+        Self {
+            nodes: NodeChoice::Any(0),
+            cpu_ppm: CpuPpm::default(),
+            pattern: None,
+            bits_per_second: BitsPerSecond::ZERO,
+            disk_read_bytes_per_second: BytesPerSecond::default(),
+            disk_write_bytes_per_second: BytesPerSecond::default(),
+        }
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        let count = self.nodes.count();
+        if !(1..=RANKS_MAX).contains(&count) {
+            return Err(Invalid::new("nodes", count, format!("1 to {RANKS_MAX} nodes")));
+        }
+        if let NodeChoice::Named(names) = &self.nodes {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+                return Err(Invalid::new("nodes", twice, "every node once"));
+            }
+        }
+        match (&self.pattern, self.bits_per_second) {
+            (Some(pattern), rate) => {
+                if rate == BitsPerSecond::ZERO {
+                    let expected = "more than 0 bit/s for the flows of a pattern";
+                    return Err(Invalid::new("bits_per_second", rate, expected));
+                }
+                pattern.flows(count).map(drop)
+            }
+            (None, BitsPerSecond::ZERO) => Ok(()),
+            (None, rate) => {
+                let expected =
+                    format!("who sends {rate} to whom: hypercube, all-to-all, ring, pairs");
+                Err(Invalid::new("pattern", "nothing", expected))
+            }
+        }
+    }
+}
+
+impl NodeChoice {
+    /// How many.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::Any(count) => *count,
+            Self::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
+
+impl FromStr for Handle {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let digits = text.strip_prefix('r').filter(|d| d.starts_with(|c: char| c.is_ascii_digit()));
+        let number = digits.and_then(|digits| digits.parse().ok()).map(Self);
+        number.ok_or_else(|| Invalid::new("reservation", text, "a handle, as in r17"))
+    }
+}
+
+macro_rules! text {
+    ($name:ident, $field:literal, $extra:literal) => {
+        impl $name {
+            /// As text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let legal = |c: char| c.is_ascii_alphanumeric() || $extra.contains(c);
+                let length = 1..=TEXT_LENGTH_MAX;
+                if length.contains(&text.len()) && text.chars().all(legal) {
+                    return Ok(Self(text.into()));
+                }
+                let expected = format!("1 to {TEXT_LENGTH_MAX} letters, digits and {}", $extra);
+                Err(Invalid::new($field, text, expected))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        as_text!($name);
+    };
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = Invalid;
+            fn try_from(text: String) -> Result<Self, Invalid> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
+text!(UserName, "user", "._@-");
+text!(RequestKey, "key", "._:-");
+as_text!(Handle);
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Offered => "offered",
+            Self::Granted => "granted",
+            Self::Active => "active",
+            Self::Ended => "ended",
+            Self::Cancelled => "cancelled",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn resources(nodes: NodeChoice) -> Resources {
+        Resources {
+            nodes,
+            cpu_ppm: CpuPpm::from_percent(10),
+            pattern: Some(Pattern::Pairs),
+            bits_per_second: BitsPerSecond::from_mbit(5),
+            disk_read_bytes_per_second: BytesPerSecond::default(),
+            disk_write_bytes_per_second: BytesPerSecond::default(),
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut Resources)) -> String {
+        let mut asked = resources(NodeChoice::Any(2));
+        change(&mut asked);
+        asked.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn bad_requests_name_the_field() {
+        assert_eq!(resources(NodeChoice::Any(2)).check(), Ok(()));
+        let none = refused(|r| r.nodes = NodeChoice::Any(0));
+        assert!(none.contains("nodes: \"0\""), "{none}");
+        let twice = refused(|r| r.nodes = NodeChoice::Named(vec!["a".parse().unwrap(); 2]));
+        assert!(twice.contains("every node once"), "{twice}");
+        let odd = refused(|r| r.nodes = NodeChoice::Any(3));
+        assert!(odd.contains("even"), "{odd}");
+        let still = refused(|r| r.bits_per_second = BitsPerSecond::ZERO);
+        assert!(still.contains("more than 0 bit/s"), "{still}");
+        let nobody = refused(|r| r.pattern = None);
+        assert!(nobody.contains("pattern") && nobody.contains("5 Mbit/s"), "{nobody}");
+    }
+
+    #[test]
+    fn a_request_reads_as_people_write_it() {
+        let text = r#"{"ask": {"resources": {"nodes": {"any": 2}, "cpu_ppm": 100000}},
+                       "duration_nanos": 60000000000}"#;
+        let request: Request = serde_json::from_str(text).unwrap();
+        assert_eq!(request.check(), Ok(()));
+        assert_eq!(request.on_loss, OnLoss::Tell);
+        assert!(serde_json::from_str::<Request>(r#"{"ask": {"resources": {}}, "x": 1}"#).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn handles_read_back(number in any::<u64>()) {
+            let handle = Handle::new(number);
+            prop_assert_eq!(handle.to_string().parse::<Handle>(), Ok(handle));
+            prop_assert_eq!(handle.job().as_str(), handle.to_string());
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,70}") {
+            if let Ok(handle) = text.parse::<Handle>() {
+                prop_assert!(text.trim_start_matches('r').parse() == Ok(handle.number()));
+            }
+            if let Ok(user) = text.parse::<UserName>() {
+                prop_assert_eq!(user.as_str(), &text);
+            }
+            if let Ok(key) = text.parse::<RequestKey>() {
+                prop_assert_eq!(key.to_string(), text);
+            }
+        }
+    }
+}
