@@ -5,25 +5,28 @@
 //! compared. All loads are timed in turns, so that each finds caches that others have used. A look
 //! at the clock is part of each sample.
 
+mod adding;
 mod baseline;
 mod load;
-mod reserve;
+mod many;
+mod memory;
 mod search;
 
 use crate::figures::Figures;
 use crate::quick;
+use adding::Adding;
 use anyhow::Result;
 use keeptime::machine::Machine;
 use load::Load;
-use reserve::{Adding, Together};
+use many::Many;
 use search::Case;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-const LIVE: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// Above this, rounds are shorter: the tail is asked about at 100,000.
-const WHOLE_ROUNDS_UP_TO: usize = 100_000;
+const LIVE: [usize; 3] = [1_000, 100_000, 1_000_000];
+/// The one that most targets are about. Above it, rounds are shorter.
+const ASKED: usize = 100_000;
 
 /// Everything that was measured.
 #[derive(Serialize)]
@@ -31,44 +34,41 @@ struct Raw {
     machine: Machine,
     searches: Vec<search::Raw>,
     adding: Vec<Adding>,
-    together: Together,
+    many: Many,
 }
 
 /// Times everything in turns and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let (rounds, questions) = if quick() { (2, 200) } else { (50, 1_000) };
-    let sizes = if quick() { &LIVE[..2] } else { &LIVE[..] };
-    let live =
-        *sizes.iter().min_by_key(|live| live.abs_diff(WHOLE_ROUNDS_UP_TO)).unwrap_or(&LIVE[0]);
+    let (sizes, asked) = if quick() { (&LIVE[..1], LIVE[0]) } else { (&LIVE[..], ASKED) };
     let machine = Machine::here();
     let mut figures = Figures::new("calendar");
     // First, while the process has not freed anything that would be used again.
-    let mut together = Together::new(live as u64)?;
-    reserve::memory_of_a_table(live, &mut figures)?;
+    many::memory(asked as u64, &mut figures)?;
+    adding::memory(asked, &mut figures)?;
     let mut searches = Vec::new();
     for load in Load::ALL {
         for live in sizes {
-            for changing in [false, true] {
-                searches.push(Case::new(load, *live, changing)?);
-            }
+            searches.push(Case::new(load, *live)?);
         }
     }
     let mut adding = sizes.iter().map(|live| Adding::new(*live)).collect::<Result<Vec<_>>>()?;
+    let mut many = Many::new(asked as u64);
     for _ in 0..rounds {
         for case in &mut searches {
-            case.round(if case.live() > WHOLE_ROUNDS_UP_TO { questions / 10 } else { questions })?;
+            case.round(if case.live() > ASKED { questions / 10 } else { questions })?;
         }
         for case in &mut adding {
             case.round(questions)?;
         }
-        together.round(questions / 10)?;
+        many.round(questions / 5)?;
     }
     searches.iter().for_each(|case| case.figures(&mut figures));
     search::growth(&searches, &mut figures);
     adding.iter().for_each(|case| case.figures(&mut figures));
-    together.figures(&mut figures);
+    many.figures(&mut figures);
     let searches = searches.iter().map(Case::raw).collect();
-    figures.finish(out, &Raw { machine, searches, adding, together })
+    figures.finish(out, &Raw { machine, searches, adding, many })
 }
 
 /// Microseconds.

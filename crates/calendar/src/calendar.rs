@@ -3,7 +3,7 @@
 use crate::span::{Span, When};
 use crate::table::{Excess, Lack, Slot, SlotTable};
 use keeptime_model::units::WallTime;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ pub struct Demand {
 pub struct Held {
     /// When.
     pub span: Span,
-    /// What: each resource once, in ascending order.
+    /// What: each resource once, in ascending order, and none of which nothing was asked.
     pub demands: Box<[Demand]>,
 }
 
@@ -42,6 +42,8 @@ pub struct Held {
 pub struct Calendar {
     tables: Vec<SlotTable>,
     held: BTreeMap<ReservationId, Held>,
+    /// All that end, in the order in which they do.
+    ends: BTreeSet<(WallTime, ReservationId)>,
 }
 
 /// A resource that does not have what was asked of it.
@@ -136,8 +138,7 @@ impl Calendar {
         }
         let new = self.asked(span, demands)?;
         self.admit(None, &new)?;
-        self.replace(None, Some(&new));
-        self.held.insert(id, new);
+        self.replace(id, Some(new));
         Ok(())
     }
 
@@ -155,28 +156,32 @@ impl Calendar {
         let old = self.held.get(&id).ok_or(Refusal::NotHeld(id))?;
         let new = self.asked(span, demands)?;
         self.admit(Some(old), &new)?;
-        if let Some(old) = self.held.insert(id, new.clone()) {
-            self.replace(Some(&old), Some(&new));
-        }
+        self.replace(id, Some(new));
         Ok(())
     }
 
-    /// Gives back all that a reservation holds. O(k log n).
+    /// Gives back all that a reservation holds, and tells what that was. O(k log n).
     ///
     /// # Errors
     /// If there is no such reservation.
-    pub fn release(&mut self, id: ReservationId) -> Result<(), Refusal> {
-        let old = self.held.remove(&id).ok_or(Refusal::NotHeld(id))?;
-        self.replace(Some(&old), None);
-        Ok(())
+    pub fn release(&mut self, id: ReservationId) -> Result<Held, Refusal> {
+        self.replace(id, None).ok_or(Refusal::NotHeld(id))
+    }
+
+    /// Releases every reservation that has ended at `now`, and tells them in the order of their
+    /// ends. What is past takes no memory then. O(k log n) for each of them.
+    pub fn expire(&mut self, now: WallTime) -> Vec<(ReservationId, Held)> {
+        let mut expired = Vec::new();
+        while let Some((_, id)) = self.ends.first().copied().filter(|(end, _)| *end <= now) {
+            expired.extend(self.replace(id, None).map(|held| (id, held)));
+        }
+        expired
     }
 
     /// The earliest start at which all `demands` fit for the whole duration.
     ///
     /// Every table is asked in turn for its earliest start at or after the latest answer so far, until
-    /// all agree. Each question but the last k moves the start past a span that one of the tables
-    /// blocks; so there are at most k more questions than such spans between `when.after` and the
-    /// answer, and all questions together walk each table once.
+    /// all agree: [`SlotTable::earliest_fit`] as often as one of them moves the start, and k times more.
     ///
     /// # Errors
     /// If a resource does not exist, or its demands add up to too much.
@@ -186,7 +191,7 @@ impl Calendar {
         demands: &[Demand],
     ) -> Result<Option<WallTime>, Refusal> {
         let demands = self.merged(demands)?;
-        let mut when = When { after: when.after, ..when };
+        let mut when = when;
         let mut agreed = 0;
         for demand in demands.iter().cycle() {
             if agreed == demands.len() {
@@ -216,13 +221,6 @@ impl Calendar {
         }
     }
 
-    /// Forgets all before `horizon` in every table, and the reservations that had ended by then.
-    /// O(resources + reservations).
-    pub fn forget_before(&mut self, horizon: WallTime) {
-        self.tables.iter_mut().for_each(|table| table.forget_before(horizon));
-        self.held.retain(|_, held| held.span.to().is_none_or(|to| to > horizon));
-    }
-
     fn asked(&self, span: Span, demands: &[Demand]) -> Result<Held, Refusal> {
         Ok(Held { span, demands: self.merged(demands)?.into() })
     }
@@ -230,7 +228,7 @@ impl Calendar {
     /// Each resource once, in ascending order; all of them exist.
     fn merged(&self, demands: &[Demand]) -> Result<Vec<Demand>, Refusal> {
         let mut sorted = demands.to_vec();
-        sorted.sort_by_key(|demand| demand.resource);
+        sorted.sort_unstable_by_key(|demand| demand.resource);
         let mut merged: Vec<Demand> = Vec::with_capacity(sorted.len());
         for demand in sorted {
             match merged.last_mut().filter(|last| last.resource == demand.resource) {
@@ -243,7 +241,11 @@ impl Calendar {
         }
         let resources = merged.iter().map(|demand| demand.resource);
         let unknown: Vec<_> = resources.filter(|id| self.table(*id).is_none()).collect();
-        if unknown.is_empty() { Ok(merged) } else { Err(Refusal::UnknownResources(unknown)) }
+        if !unknown.is_empty() {
+            return Err(Refusal::UnknownResources(unknown));
+        }
+        merged.retain(|demand| demand.amount > 0);
+        Ok(merged)
     }
 
     /// Whether `new` fits in the place of `old`.
@@ -258,17 +260,26 @@ impl Calendar {
         if lacks.is_empty() { Ok(()) } else { Err(Refusal::Lacks(lacks)) }
     }
 
-    /// The one place where tables change. What is put in has been admitted.
-    fn replace(&mut self, old: Option<&Held>, new: Option<&Held>) {
-        let demands = |held: Option<&Held>| held.map_or(&[][..], |held| &held.demands).to_vec();
-        let mut touched = demands(old);
-        touched.extend(demands(new));
-        touched.sort_by_key(|demand| demand.resource);
-        touched.dedup_by_key(|demand| demand.resource);
-        for Demand { resource, .. } in touched {
+    /// The one place where anything changes: what `id` holds is taken off and given back, and `new`,
+    /// which has been admitted, is put in its place.
+    fn replace(&mut self, id: ReservationId, new: Option<Held>) -> Option<Held> {
+        let held = self.held.remove(&id);
+        let old = held.as_ref();
+        let taken = old.iter().flat_map(|old| &old.demands);
+        let added = new.iter().flat_map(|new| &new.demands);
+        let added = added.filter(|demand| slot(old, demand.resource).amount == 0);
+        for Demand { resource, .. } in taken.chain(added) {
             let table = &mut self.tables[resource.0 as usize];
-            table.replace(slot(old, resource), slot(new, resource));
+            table.replace(slot(old, *resource), slot(new.as_ref(), *resource));
         }
+        if let Some(end) = old.and_then(|old| old.span.to()) {
+            self.ends.remove(&(end, id));
+        }
+        if let Some(end) = new.as_ref().and_then(|new| new.span.to()) {
+            self.ends.insert((end, id));
+        }
+        self.held.extend(new.map(|new| (id, new)));
+        held
     }
 }
 
@@ -316,6 +327,7 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::naive::{self, CalendarPair};
     use keeptime_model::units::Nanos;
     use proptest::prelude::*;
 
@@ -341,11 +353,7 @@ mod tests {
 
     /// Every table as text.
     fn shown(calendar: &Calendar) -> Vec<String> {
-        let table = |table: &SlotTable| {
-            let levels = table.profile(Span::since(at(0))).map(|level| level.to_string());
-            levels.collect::<Vec<_>>().join(" ")
-        };
-        calendar.tables.iter().map(table).collect()
+        calendar.tables.iter().map(naive::shown).collect()
     }
 
     #[test]
@@ -383,7 +391,7 @@ mod tests {
         calendar.reserve(ReservationId(7), span(0, 9), &some).unwrap();
         let again = calendar.reserve(ReservationId(7), span(20, 30), &some);
         assert_eq!(again, Err(Refusal::HeldAlready(ReservationId(7))));
-        assert_eq!(calendar.release(ReservationId(7)), Ok(()));
+        assert_eq!(calendar.release(ReservationId(7)).unwrap().span, span(0, 9));
         assert_eq!(calendar.release(ReservationId(7)), Err(Refusal::NotHeld(ReservationId(7))));
         let modified = calendar.modify(ReservationId(7), span(0, 9), &some);
         assert_eq!(modified, Err(Refusal::NotHeld(ReservationId(7))));
@@ -444,95 +452,49 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_forgotten() {
+    fn what_has_ended_expires_and_leaves_nothing() {
         let mut calendar = with(&[100]);
-        calendar.reserve(ReservationId(1), span(0, 10), &demands(&[(0, 40)])).unwrap();
-        calendar.reserve(ReservationId(2), span(5, 15), &demands(&[(0, 40)])).unwrap();
-        calendar.forget_before(at(10));
-        assert_eq!(calendar.reservations().map(|(id, _)| id.0).collect::<Vec<_>>(), [2]);
-        assert_eq!(calendar.release(ReservationId(2)), Ok(()));
+        let some = demands(&[(0, 40)]);
+        calendar.reserve(ReservationId(1), span(5, 15), &some).unwrap();
+        calendar.reserve(ReservationId(2), span(0, 10), &some).unwrap();
+        calendar.reserve(ReservationId(3), Span::since(at(10)), &some).unwrap();
+        let expired = |calendar: &mut Calendar, now| {
+            calendar.expire(at(now)).into_iter().map(|(id, _)| id.0).collect::<Vec<_>>()
+        };
+        assert!(expired(&mut calendar, 9).is_empty());
+        assert_eq!(expired(&mut calendar, 10), [2]);
+        assert_eq!(shown(&calendar), ["[0, 5): 0 [5, 10): 40 [10, 15): 80 [15, ..): 40"]);
+        // An end that was moved is the one that counts.
+        calendar.modify(ReservationId(1), span(5, 12), &some).unwrap();
+        assert_eq!(expired(&mut calendar, u64::MAX), [1]);
+        calendar.release(ReservationId(3)).unwrap();
         assert_eq!(shown(&calendar), ["[0, ..): 0"]);
     }
 
-    const INSTANTS: u64 = 40;
-    const CAPACITIES: [u64; 3] = [10, 20, 5];
-
-    /// Reservations as a plain list, asked instant by instant.
-    #[derive(Default)]
-    struct Naive(BTreeMap<u64, (u64, u64, Vec<(u32, u64)>)>);
-
-    impl Naive {
-        fn fits(&self, from: u64, to: u64, asked: &[(u32, u64)], but: Option<u64>) -> bool {
-            (from..to.min(INSTANTS * 2)).all(|instant| {
-                (0..CAPACITIES.len() as u32).all(|resource| {
-                    let others = self.0.iter().filter(|(id, _)| Some(**id) != but);
-                    let there = others.filter(|(_, (from, to, _))| (*from..*to).contains(&instant));
-                    let amount = |list: &[(u32, u64)]| -> u64 {
-                        list.iter().filter(|d| d.0 == resource).map(|d| d.1).sum()
-                    };
-                    let used: u64 = there.map(|(_, (.., list))| amount(list)).sum();
-                    used + amount(asked) <= CAPACITIES[resource as usize]
-                })
-            })
-        }
-    }
-
-    fn some_demands() -> impl Strategy<Value = Vec<(u32, u64)>> {
-        proptest::collection::vec((0..CAPACITIES.len() as u32, 0u64..8), 0..4)
+    #[test]
+    fn of_what_nothing_is_asked_nothing_is_held() {
+        let mut calendar = with(&[100, 100]);
+        calendar.reserve(ReservationId(1), span(0, 9), &demands(&[(1, 0), (0, 5)])).unwrap();
+        assert_eq!(*calendar.held(ReservationId(1)).unwrap().demands, *demands(&[(0, 5)]));
+        calendar.modify(ReservationId(1), span(0, 9), &demands(&[(1, 5), (0, 0)])).unwrap();
+        assert_eq!(shown(&calendar), ["[0, ..): 0", "[0, 9): 5 [9, ..): 0"]);
     }
 
     proptest! {
-        /// Reserve, modify, release and search, as a list of reservations says; and doing the same
-        /// again gives the same.
         #[test]
-        fn it_says_what_a_list_of_reservations_says(
-            operations in proptest::collection::vec(
-                (0u8..5, 0u64..12, 0..INSTANTS, 0u64..12, some_demands()),
-                1..120,
-            )
+        fn it_says_what_arrays_of_slots_and_a_list_say(
+            operations in proptest::collection::vec(any::<[u32; 8]>(), 1..200),
+            instants in 2usize..60,
         ) {
-            let mut calendar = with(&CAPACITIES);
-            let mut again = with(&CAPACITIES);
-            let mut naive = Naive::default();
-            for (kind, id, from, length, asked) in operations {
-                let (when, list, key) = (span(from, from + length), demands(&asked), ReservationId(id));
-                let known = naive.0.contains_key(&id);
-                match kind {
-                    0 | 1 => {
-                        let fits = !known && naive.fits(from, from + length, &asked, None);
-                        prop_assert_eq!(calendar.reserve(key, when, &list).is_ok(), fits);
-                        let _ = again.reserve(key, when, &list);
-                        if fits {
-                            naive.0.insert(id, (from, from + length, asked));
-                        }
-                    }
-                    2 => {
-                        let fits = known && naive.fits(from, from + length, &asked, Some(id));
-                        prop_assert_eq!(calendar.modify(key, when, &list).is_ok(), fits);
-                        let _ = again.modify(key, when, &list);
-                        if fits {
-                            naive.0.insert(id, (from, from + length, asked));
-                        }
-                    }
-                    3 => {
-                        prop_assert_eq!(calendar.release(key).is_ok(), known);
-                        let _ = again.release(key);
-                        naive.0.remove(&id);
-                    }
-                    _ => {
-                        let starts = from..INSTANTS * 2;
-                        let fits = |start: &u64| naive.fits(*start, start + length, &asked, None);
-                        let expected = starts.clone().find(fits).map(at);
-                        let when = When::after(at(from), Nanos::new(length)).until(at(starts.end - 1));
-                        prop_assert_eq!(calendar.earliest_fit(when, &list), Ok(expected));
-                    }
-                }
+            let mut pair = CalendarPair::new(&[10, 20, 5, 40], instants, 12);
+            for words in operations {
+                pair.operate(words);
+                pair.compare();
             }
-            prop_assert_eq!(shown(&calendar), shown(&again));
-            for id in 0..12 {
-                let _ = calendar.release(ReservationId(id));
+            for id in (0..12).map(ReservationId) {
+                let _ = pair.calendar.release(id);
             }
-            prop_assert!(shown(&calendar).iter().all(|table| table == "[0, ..): 0"));
+            prop_assert!(shown(&pair.calendar).iter().all(|table| table == "[0, ..): 0"));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The search for the earliest start: one pass over the tree from left to right.
 //!
 //! Subtrees that fit or block as a whole cost one look. In mixed ones a naive search hops from gap to
-//! gap, which is slow where there are many, each too short; here a block that was walked through in
-//! vain is the reason to make the next ones tell how long their runs can be at all ([`Runs`]).
+//! gap, which is slow where there are many, each too short; here a search that has walked through
+//! some blocks in vain asks the next ones how long their runs are at all ([`Runs`]).
 
 use crate::runs::Runs;
 use crate::span::NEVER;
@@ -54,7 +54,7 @@ impl Search {
     fn visit(&mut self, node: &Node, raised: u64, end: u64) -> Progress {
         match node {
             Node::Leaf(_) => self.visit_leaf(node, raised, end),
-            Node::Inner(inner) if inner.is_block() && !self.may_hold(inner, raised, end) => {
+            Node::Inner(inner) if inner.is_block() && !self.may_fit_in(inner, raised, end) => {
                 self.pass(node, raised, end)
             }
             Node::Inner(inner) => self.visit_children(&inner.children, raised, end),
@@ -87,8 +87,8 @@ impl Search {
         Continue(())
     }
 
-    /// Whether a run of a block may be long enough, as far as is known.
-    fn may_hold(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
+    /// Whether a run within a block may be long enough, as far as is known.
+    fn may_fit_in(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
         self.walked += 1;
         let in_vain = self.walked > PATIENCE && self.summed_up < SUMMED_UP_AT_MOST;
         let runs = match block.runs.get() {

@@ -54,15 +54,14 @@ impl Span {
         self.from == self.to
     }
 
-    /// Whether an instant is part of both.
+    /// Whether some instant is part of both.
     pub fn overlaps(self, other: Self) -> bool {
         self.from.max(other.from) < self.to.min(other.to)
     }
 
-    /// The part at and after `horizon` as plain numbers; nothing if that is empty.
-    pub(crate) fn since_horizon(self, horizon: u64) -> Option<Stretch> {
-        let stretch =
-            Stretch { from: self.from.unix_nanos().max(horizon), to: self.to.unix_nanos() };
+    /// The same as plain numbers; nothing if it is empty.
+    pub(crate) fn stretch(self) -> Option<Stretch> {
+        let stretch = Stretch { from: self.from.unix_nanos(), to: self.to.unix_nanos() };
         (stretch.from < stretch.to).then_some(stretch)
     }
 }

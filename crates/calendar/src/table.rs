@@ -1,26 +1,22 @@
 //! One resource: how much of it is reserved when.
 
 use crate::search::Search;
-use crate::span::{Span, Stretch, When};
+use crate::span::{NEVER, Span, Stretch, When};
 use crate::tree::{Extent, Node};
 use keeptime_model::units::WallTime;
-use std::fmt;
 use thiserror::Error;
 
 /// The amounts of one resource that are reserved over time, and its capacity.
 ///
-/// The table keeps sums, not entries: who holds what is known by the caller ([`crate::Calendar`]).
+/// It keeps sums, not entries: who holds what is known by the caller ([`crate::Calendar`]).
 /// In what follows n is the number of instants at which the sum changes: at most two for each entry.
-/// A table without entries takes no memory but its own 40 bytes, one with many about 45 bytes an
-/// entry.
+/// A table without entries takes no memory but its own 32 bytes.
 ///
 /// An amount of 0 and an empty span fit always, even on a table that is over-committed, and reserve
 /// nothing. What `used` and `capacity` count is the caller's matter; both may be all of a `u64`.
 #[derive(Debug, Clone)]
 pub struct SlotTable {
     capacity: u64,
-    /// Before this instant nothing is known and nothing is counted.
-    horizon: u64,
     root: Node,
 }
 
@@ -85,7 +81,7 @@ pub struct Excess {
 impl SlotTable {
     /// A table of a resource of which there is `capacity`, nothing reserved.
     pub const fn new(capacity: u64) -> Self {
-        Self { capacity, horizon: 0, root: Node::idle() }
+        Self { capacity, root: Node::idle() }
     }
 
     /// How much there is.
@@ -107,7 +103,7 @@ impl SlotTable {
 
     /// How much is reserved at the worst instant of `span`; 0 if it is empty. O(log n).
     pub fn most_used(&self, span: Span) -> u64 {
-        span.since_horizon(self.horizon).map_or(0, |stretch| self.root.extent(stretch).highest)
+        span.stretch().map_or(0, |stretch| self.root.extent(stretch).highest)
     }
 
     /// Why `amount` does not fit over `span`; nothing if it does. O(log n).
@@ -121,7 +117,7 @@ impl SlotTable {
     /// on an over-committed table neither. O(log n).
     pub fn lack_in_place_of(&self, old: Slot, new: Slot) -> Option<Lack> {
         let mut worst: Option<Lack> = None;
-        for piece in pieces(old, new, self.horizon) {
+        for piece in pieces(old, new) {
             let Some(more) = piece.new.checked_sub(piece.old) else { continue };
             let free = self.capacity.saturating_sub(self.root.extent(piece.stretch).highest);
             if let Some(lacking) = more.checked_sub(free).filter(|lacking| *lacking > 0) {
@@ -175,11 +171,11 @@ impl SlotTable {
 
     /// The earliest start at which `amount` fits for the whole duration.
     ///
-    /// O(log n) where gaps are found soon. Where very many gaps are too short, O(n / 2000) blocks
-    /// are passed by what is known of their longest runs; O(n) in the worst case, at about a
-    /// nanosecond a step: gaps of very similar lengths whose depths differ, all just too short.
+    /// O(log n) where a gap is found soon. Where very many gaps are too short, O(n / 2,000): blocks are
+    /// passed by what is known of their longest gaps. A block that was changed since the last search
+    /// is looked at again, step by step, which comes to O(2,000) for each change.
     pub fn earliest_fit(&self, when: When, amount: u64) -> Option<WallTime> {
-        let start = when.after.unix_nanos().max(self.horizon);
+        let start = when.after.unix_nanos();
         let latest = when.latest.unix_nanos();
         if start > latest {
             return None;
@@ -203,7 +199,7 @@ impl SlotTable {
     /// What is reserved over `span`, in the order of time: spans that touch, cut off at its ends,
     /// each with another amount than its neighbours. O(log n) for each.
     pub fn profile(&self, span: Span) -> impl Iterator<Item = Level> {
-        let mut rest = span.since_horizon(0);
+        let mut rest = span.stretch();
         std::iter::from_fn(move || {
             let Stretch { from, to } = rest?;
             let start = WallTime::from_unix_nanos(from);
@@ -224,43 +220,33 @@ impl SlotTable {
 
     /// When more is reserved than there is, in the order of time. O(log n) for each.
     pub fn over_committed(&self) -> impl Iterator<Item = Excess> {
-        let capacity = self.capacity;
-        let mut after = 0;
+        let most = self.capacity;
+        let mut rest = Span::since(WallTime::from_unix_nanos(0)).stretch();
         std::iter::from_fn(move || {
-            let from = self.root.first(after, 0, &|extent| extent.highest > capacity)?;
-            let to = self.root.first(from, 0, &|extent| extent.lowest <= capacity);
-            after = to.unwrap_or(u64::MAX);
-            let stretch = Stretch { from, to: after };
-            let most = self.root.extent(stretch).highest - capacity;
-            Some(Excess { span: stretch.into(), most })
+            let from = self.root.first(rest?.from, 0, &|extent| extent.highest > most)?;
+            let to = self.root.first(from, 0, &|extent| extent.lowest <= most).unwrap_or(NEVER);
+            rest = Span::since(WallTime::from_unix_nanos(to)).stretch();
+            let stretch = Stretch { from, to };
+            Some(Excess { span: stretch.into(), most: self.root.extent(stretch).highest - most })
         })
-    }
-
-    /// Forgets what was reserved before `horizon`, to save memory. From then on time before it is not
-    /// counted: of a span that is added, removed or asked about, only the part from `horizon` on
-    /// counts, and nothing is found to start earlier. An earlier `horizon` than the last changes
-    /// nothing. O(log n + what is forgotten).
-    pub fn forget_before(&mut self, horizon: WallTime) {
-        // Time has to go on somewhere.
-        let horizon = horizon.unix_nanos().min(u64::MAX - 1);
-        if horizon > self.horizon {
-            self.horizon = horizon;
-            self.root.forget_root(horizon);
-        }
     }
 
     /// Puts `new` in the place of `old`, which is there, without asking whether it fits.
     pub(crate) fn replace(&mut self, old: Slot, new: Slot) {
-        for piece in pieces(old, new, self.horizon) {
+        for piece in pieces(old, new) {
             let by = piece.new.wrapping_sub(piece.old);
-            self.root.raise_root(piece.stretch, by, self.horizon);
+            debug_assert!(
+                self.root.extent(piece.stretch).lowest >= piece.old,
+                "{old:?} is not there"
+            );
+            self.root.raise_root(piece.stretch, by);
         }
     }
 
     /// Says whether `slot` can be taken off.
     fn expect(&self, slot: Slot) -> Result<(), NotReserved> {
         let Slot { span, amount } = slot;
-        let Some(stretch) = span.since_horizon(self.horizon) else { return Ok(()) };
+        let Some(stretch) = span.stretch() else { return Ok(()) };
         if self.root.extent(stretch).lowest >= amount {
             return Ok(());
         }
@@ -276,16 +262,6 @@ impl Slot {
         Self { span: Span::since(WallTime::from_unix_nanos(u64::MAX)), amount: 0 };
 }
 
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let from = self.span.from().unix_nanos();
-        match self.span.to() {
-            Some(to) => write!(f, "[{from}, {}): {}", to.unix_nanos(), self.used),
-            None => write!(f, "[{from}, ..): {}", self.used),
-        }
-    }
-}
-
 /// A stretch on which one entry takes the place of another.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -295,17 +271,16 @@ struct Piece {
 }
 
 /// Where an entry differs from the one whose place it takes, in the order of time.
-fn pieces(old: Slot, new: Slot, horizon: u64) -> impl Iterator<Item = Piece> {
-    let bounds = move |slot: Slot| slot.span.since_horizon(horizon);
-    let ends = |slot: Slot| bounds(slot).map_or([0; 2], |s| [s.from, s.to]);
+fn pieces(old: Slot, new: Slot) -> impl Iterator<Item = Piece> {
+    let ends = |slot: Slot| slot.span.stretch().map_or([0; 2], |s| [s.from, s.to]);
     let [[a, b], [c, d]] = [ends(old), ends(new)];
     let mut cuts = [a, b, c, d];
     cuts.sort_unstable();
     (0..3).filter_map(move |i| {
         let stretch = Stretch { from: cuts[i], to: cuts[i + 1] };
         let amount = |slot: Slot| {
-            let holds = bounds(slot).is_some_and(|s| s.from <= stretch.from && stretch.to <= s.to);
-            if holds { slot.amount } else { 0 }
+            let [from, to] = ends(slot);
+            if from <= stretch.from && stretch.to <= to { slot.amount } else { 0 }
         };
         let piece = Piece { stretch, old: amount(old), new: amount(new) };
         (stretch.from < stretch.to && piece.old != piece.new).then_some(piece)
@@ -315,7 +290,7 @@ fn pieces(old: Slot, new: Slot, horizon: u64) -> impl Iterator<Item = Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::naive::{Pair, Random};
+    use crate::naive::{Random, TablePair, shown};
     use keeptime_model::units::Nanos;
     use proptest::prelude::*;
 
@@ -327,11 +302,6 @@ mod tests {
 
     fn span(from: u64, to: u64) -> Span {
         Span::new(at(from), at(to)).unwrap()
-    }
-
-    fn shown(table: &SlotTable) -> String {
-        let levels: Vec<_> = table.profile(Span::since(FIRST)).map(|l| l.to_string()).collect();
-        levels.join(" ")
     }
 
     #[test]
@@ -464,27 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_does_not_count_any_more() {
-        let mut table = SlotTable::new(10);
-        table.add(span(0, 100), 6).unwrap();
-        table.add(span(10, 20), 4).unwrap();
-        table.forget_before(at(50));
-        assert_eq!(shown(&table), "[0, 50): 0 [50, 100): 6 [100, ..): 0");
-        assert_eq!(table.add(span(40, 60), 5), Err(Lack { lacking: 1, first: at(50) }));
-        let when = When::after(at(10), Nanos::new(5));
-        assert_eq!(table.earliest_fit(when, 4), Some(at(50)));
-        assert_eq!(table.earliest_fit(when.until(at(49)), 4), None);
-        table.forget_before(at(30));
-        assert_eq!(table.remove(span(0, 100), 6), Ok(()));
-        assert_eq!(table.remove(span(10, 20), 4), Ok(()));
-        assert_eq!(shown(&table), "[0, ..): 0");
-        table.forget_before(at(u64::MAX));
-        assert_eq!(table.add(Span::since(FIRST), 10), Ok(()));
-    }
-
-    #[test]
     fn an_empty_table_is_small_and_becomes_so_again() {
-        assert!(size_of::<SlotTable>() <= 40);
+        assert!(size_of::<SlotTable>() <= 32);
         let mut table = SlotTable::new(1_000);
         let slots: Vec<_> = (0..300).map(|i| span(i * 7 % 300, 300 + i)).collect();
         slots.iter().for_each(|slot| table.add(*slot, 1).unwrap());
@@ -515,7 +466,7 @@ mod tests {
             operations in proptest::collection::vec(any::<[u32; 4]>(), 1..400),
             instants in 2usize..300,
         ) {
-            let mut pair = Pair::new(100, instants);
+            let mut pair = TablePair::new(100, instants);
             for words in operations {
                 pair.operate(words);
                 pair.table.root.check();
@@ -529,7 +480,7 @@ mod tests {
     fn it_still_does_after_many_operations() {
         let mut random = Random(1);
         for instants in [50, 3_000] {
-            let mut pair = Pair::new(100, instants);
+            let mut pair = TablePair::new(100, instants);
             for i in 0..20_000 {
                 pair.operate(random.words());
                 if i % 500 == 0 {

@@ -65,7 +65,7 @@ pub struct Extent {
     pub highest: u64,
 }
 
-/// What an empty leaf says.
+/// What an empty leaf says: nothing is reserved, from the first instant on.
 static IDLE: [Step; 1] = [Step { at: 0, used: 0 }];
 
 impl Node {
@@ -74,28 +74,17 @@ impl Node {
         Self::Leaf(Vec::new())
     }
 
-    /// Adds `by` (modulo 2^64) to every amount in `stretch`, which begins at `origin`, the first
-    /// instant of the tree, or later. `self` is a root. O(log n).
-    pub fn raise_root(&mut self, stretch: Stretch, by: u64, origin: u64) {
+    /// Adds `by` (modulo 2^64) to every amount in `stretch`. `self` is a root. O(log n).
+    pub fn raise_root(&mut self, stretch: Stretch, by: u64) {
         if let Self::Leaf(steps) = self
             && steps.is_empty()
         {
-            steps.push(Step { at: origin, used: 0 });
+            steps.extend(IDLE);
         }
         if let Some(right) = self.raise(stretch, by, u64::MAX) {
             let left = std::mem::replace(self, Self::idle());
             *self = Self::inner(vec![Child::new(left), Child::new(right)]);
         }
-        self.tidy_root();
-    }
-
-    /// Forgets all before `horizon`, which becomes the first instant of the tree. `self` is a root.
-    /// O(log n + what is dropped).
-    pub fn forget_root(&mut self, horizon: u64) {
-        if matches!(self, Self::Leaf(steps) if steps.is_empty()) {
-            return;
-        }
-        self.forget(horizon);
         self.tidy_root();
     }
 
@@ -113,8 +102,8 @@ impl Node {
                 let touched = child_at(children, stretch.from)..last;
                 let extents = touched.map(|i| {
                     let child = &children[i];
-                    // Where the last child ends does not matter: nothing is beyond.
-                    let end = children.get(i + 1).map_or(stretch.to, |next| next.from);
+                    // Where the last one ends is not known here, so it is always entered.
+                    let end = children.get(i + 1).map_or(u64::MAX, |next| next.from);
                     if stretch.from <= child.from && end <= stretch.to {
                         child.extent()
                     } else {
@@ -188,24 +177,6 @@ impl Node {
             Self::Inner(inner) => {
                 inner.raise(stretch, by, end);
                 split(&mut inner.children).map(Self::inner)
-            }
-        }
-    }
-
-    fn forget(&mut self, horizon: u64) {
-        match self {
-            Self::Leaf(steps) => {
-                steps.drain(..step_at(steps, horizon));
-                steps[0].at = horizon;
-            }
-            Self::Inner(inner) => {
-                inner.runs.take();
-                let children = &mut inner.children;
-                children.drain(..child_at(children, horizon));
-                children[0].from = horizon;
-                children[0].node.forget(horizon);
-                children[0].measure();
-                inner.mend(horizon);
             }
         }
     }

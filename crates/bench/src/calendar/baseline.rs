@@ -68,6 +68,19 @@ impl SortedList {
     }
 }
 
+/// The earliest start at which all amounts fit, each list asked in turn until all agree.
+pub fn earliest_fit(asked: &[(&SortedList, u64)], mut when: When, capacity: u64) -> Option<u64> {
+    loop {
+        let before = when.after;
+        for (list, amount) in asked {
+            when.after = WallTime::from_unix_nanos(list.earliest_fit(when, *amount, capacity)?);
+        }
+        if when.after == before {
+            return Some(before.unix_nanos());
+        }
+    }
+}
+
 fn ends(slot: &Slot) -> (u64, u64) {
     let to = slot.span.to().map_or(u64::MAX, WallTime::unix_nanos);
     (slot.span.from().unix_nanos(), to)

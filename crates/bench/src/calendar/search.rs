@@ -1,4 +1,4 @@
-//! The earliest fit on one resource: one load of one size, as it is or while it changes.
+//! The earliest fit on one resource, while reservations come and go: one load of one size.
 
 use super::baseline::SortedList;
 use super::load::{CAPACITY, Load};
@@ -21,9 +21,6 @@ const BASELINE_EVERY: usize = 100;
 /// One load of one size.
 pub struct Case {
     load: Load,
-    /// One reservation is taken off and put back before each question, so that nothing lasts that
-    /// a search remembers of the reservations around it.
-    changing: bool,
     slots: Vec<Slot>,
     table: SlotTable,
     list: SortedList,
@@ -43,7 +40,7 @@ pub struct Raw {
 
 impl Case {
     /// Reserves the load.
-    pub fn new(load: Load, live: usize, changing: bool) -> Result<Self> {
+    pub fn new(load: Load, live: usize) -> Result<Self> {
         let mut random = Random(live as u64);
         let slots = load.slots(live, &mut random);
         let mut table = SlotTable::new(CAPACITY);
@@ -52,18 +49,17 @@ impl Case {
         }
         let list = SortedList::new(&slots);
         let (samples, baseline) = Default::default();
-        Ok(Self { load, changing, slots, table, list, random, samples, baseline })
+        Ok(Self { load, slots, table, list, random, samples, baseline })
     }
 
-    /// Asks so many questions.
+    /// Asks so many questions. One reservation is taken off and put back before each, so that nothing
+    /// lasts that a search remembers of the reservations around it.
     pub fn round(&mut self, questions: usize) -> Result<()> {
         for number in 0..questions {
-            if self.changing {
-                let index = self.random.below(self.slots.len() as u64) as usize;
-                let Slot { span, amount } = self.slots[index];
-                self.table.remove(span, amount)?;
-                self.table.add(span, amount)?;
-            }
+            let index = self.random.below(self.slots.len() as u64) as usize;
+            let Slot { span, amount } = self.slots[index];
+            self.table.remove(span, amount)?;
+            self.table.add(span, amount)?;
             let (when, amount) = self.load.question(self.slots.len(), &mut self.random);
             let mut start = None;
             let time = timed(|| start = black_box(self.table.earliest_fit(when, amount)));
@@ -81,19 +77,21 @@ impl Case {
         Ok(())
     }
 
-    /// Median, p99 and p99.99, the last two with targets at the size that they are about.
+    /// Median and p99, and where the targets are about, p99.99.
     pub fn figures(&self, figures: &mut Figures) {
-        let limits =
-            if self.slots.len() == ASKED { [None, Some(20.0), Some(1_000.0)] } else { [None; 3] };
-        for ((name, q), limit) in
-            [("p50", 0.5), ("p99", 0.99), ("p99.99", 0.9999)].into_iter().zip(limits)
-        {
+        let limits = match self.slots.len() {
+            ASKED => {
+                &[("p50", 0.5, None), ("p99", 0.99, Some(20.0)), ("p99.99", 0.9999, Some(1e3))][..]
+            }
+            _ => &[("p50", 0.5, None), ("p99", 0.99, None)],
+        };
+        for (name, q, limit) in limits {
             figures.value(
                 format!("{}, {name}", self.name()),
                 "us",
-                quantile(&self.samples, q),
+                quantile(&self.samples, *q),
                 &self.samples,
-                Some(quantile(&self.baseline, q)),
+                Some(quantile(&self.baseline, *q)),
                 limit.map(Target::AtMost),
             );
         }
@@ -118,21 +116,15 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        let live = self.slots.len();
-        format!(
-            "fit, {}{}, {live}",
-            self.load.name(),
-            if self.changing { ", changing" } else { "" }
-        )
+        format!("fit, {}, {}", self.load.name(), self.slots.len())
     }
 }
 
 /// How much slower it becomes from 1,000 to 100,000 reservations.
 pub fn growth(cases: &[Case], figures: &mut Figures) {
     for big in cases.iter().filter(|case| case.slots.len() == ASKED) {
-        let alike = |c: &&Case| c.load == big.load && c.changing == big.changing;
-        let small = cases.iter().filter(alike).find(|case| case.slots.len() == COMPARED);
-        let Some(small) = small else { continue };
+        let compared = |case: &&Case| case.load == big.load && case.slots.len() == COMPARED;
+        let Some(small) = cases.iter().find(compared) else { continue };
         for (name, q) in [("p50", 0.5), ("p99", 0.99)] {
             let ratio = |big, small| quantile(big, q) / quantile(small, q);
             figures.value(
