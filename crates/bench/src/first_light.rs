@@ -15,7 +15,7 @@ use keeptime::commands::Session;
 use keeptime::demo::{First, extract_surface, goal, try_goal};
 use keeptime::load::Flood;
 use keeptime::machine::Machine;
-use keeptime::profiler::{Order, measure};
+use keeptime::profiler::{Order, measure, places};
 use keeptime::record::Trial;
 use keeptime::{files, interrupt};
 use keeptime_model::application::Parameters;
@@ -32,16 +32,15 @@ const NODES: u32 = 4;
 const SAMPLES: u32 = 3;
 /// The load goes on for so long at the most: longer than all runs, and it ends with the command.
 const LOAD_LIMIT: Duration = Duration::from_secs(4 * 3600);
+/// Frames are drawn for so long in a run. What neighbours on a physical core take comes and goes
+/// within seconds; the mean of a session of frames is what an application can promise.
+const SECONDS: &str = "10";
 /// Of the order of the requests.
 const SEED: u64 = 20;
 
 /// Settings that are measured, and that requests ask for.
-const RAYCAST: [&[&str]; 4] = [
-    &["size=512", "interleave=0"],
-    &["size=512", "interleave=2"],
-    &["size=256", "interleave=0"],
-    &["size=512", "interleave=1"],
-];
+const RAYCAST: [&[&str]; 3] =
+    [&["size=512", "interleave=0"], &["size=512", "interleave=1"], &["size=256", "interleave=0"]];
 const RENDER: [&[&str]; 2] = [&["size=512"], &["size=256"]];
 
 /// Nodes that are insisted on, a bound on the time in percent of the least time that any measured
@@ -49,8 +48,9 @@ const RENDER: [&[&str]; 2] = [&["size=512"], &["size=256"]];
 type Shape = (Option<u32>, u64, &'static str);
 
 /// Asked for each of [`RAYCAST`].
-const RAYCAST_SHAPES: [Shape; 5] = [
+const RAYCAST_SHAPES: [Shape; 6] = [
     (None, 140, "cheapest"),
+    (None, 200, "cheapest"),
     (None, 150, "fastest"),
     (Some(2), 200, "cheapest"),
     (Some(4), 160, "best"),
@@ -102,7 +102,7 @@ struct Ready {
 /// Profiles, tries all requests and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let machine = Machine::here();
-    let link = BitsPerSecond::from_mbit(100);
+    let link = BitsPerSecond::from_mbit(60);
     let lab = BenchLab::star("bench-first-light", NODES, link, CpuPpm::from_percent(40))?;
     interrupt::listen()?;
     make_surface(&lab, out)?;
@@ -110,7 +110,7 @@ pub fn run(out: &Path) -> Result<()> {
     let load = Flood::description(cluster.topology().nodes().len());
     let _flood = Flood::on_all_links(cluster, LOAD_LIMIT)?;
     let (raycast, render) =
-        if quick() { (&RAYCAST[3..], &RENDER[..1]) } else { (&RAYCAST[..], &RENDER[..]) };
+        if quick() { (&RAYCAST[2..], &RENDER[..1]) } else { (&RAYCAST[..], &RENDER[..]) };
     let applications = [ready(&lab, "raycast", raycast, out)?, ready(&lab, "render", render, out)?];
     let mut requests = requests(&applications[0].fitted, 0, raycast, &RAYCAST_SHAPES)?;
     requests.extend(self::requests(&applications[1].fitted, 1, render, &RENDER_SHAPES)?);
@@ -163,15 +163,17 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     let path = profile_path(out, name);
     let mut session = lab.session(name, &path)?;
     let place = std::path::absolute(out)?.display().to_string();
-    session.application = session.application.with_constant("out".parse()?, place);
+    let application = session.application.with_constant("out".parse()?, place);
+    session.application = application.with_constant("seconds".parse()?, SECONDS.to_owned());
     let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
-    let grid = bandwidth_grid(10.0, 45.0, if quick() { 4 } else { 7 })?;
+    let grid = bandwidth_grid(7.0, 27.0, if quick() { 4 } else { 6 })?;
     let combinations = settings.iter().map(|set| parameters(set));
     let combinations = combinations.collect::<Result<Vec<_>>>()?;
     let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = nodes.iter().flat_map(curves).collect();
     let mut profile = start(&session, &grid)?;
-    let order = Order { curves, grid, samples: SAMPLES, full: false };
+    let places = places(&session.cluster, &session.application, nodes.iter().copied())?;
+    let order = Order { curves, places, grid, samples: SAMPLES, full: false };
     let (cluster, mpi, application) = (&session.cluster, &session.mpi, &session.application);
     measure(cluster, mpi, application, &order, &mut profile, &path, &interrupt::stopped)?;
     let fitted = FittedProfile::new(application.clone(), &profile)?;
@@ -274,10 +276,21 @@ fn figures(raw: &Raw) -> Figures {
     let mut add = |name: &str, (value, baseline): (f64, Option<f64>), target: Option<Target>| {
         figures.value(name, "%", value, &with, baseline, target);
     };
-    add("|actual - promised| / promised, median", both(&median), Some(Target::AtMost(3.0)));
-    add("|actual - promised| / promised, worst", both(&worst), Some(Target::AtMost(7.0)));
+    add(
+        "|actual - promised for 90 %| / promised, median",
+        both(&median),
+        Some(Target::AtMost(3.0)),
+    );
+    add("|actual - promised for 90 %| / promised, worst", both(&worst), Some(Target::AtMost(7.0)));
     add("later than promised, worst", both(&late), None);
     add("earlier than promised, worst", both(&early), None);
+    let medians: Vec<_> = trials().map(|t| 100.0 * t.error_of_median()).collect();
+    let mut of_median = |name: &str, value: f64, target: Target| {
+        figures.value(name, "%", value, &medians, None, Some(target));
+    };
+    let name = |which: &str| format!("|actual - median promised| / median, {which}");
+    of_median(&name("median"), median(&medians), Target::AtMost(3.0));
+    of_median(&name("worst"), worst(&medians), Target::AtMost(7.0));
     let kept = |errors: &[f64]| {
         // A run that did not end did not keep its promise either.
         100.0 * errors.iter().filter(|e| **e <= 0.0).count() as f64 / with.len() as f64

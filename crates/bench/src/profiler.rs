@@ -11,7 +11,7 @@ use crate::quick;
 use anyhow::{Context, Result, ensure};
 use keeptime::commands::Session;
 use keeptime::machine::Machine;
-use keeptime::profiler::{Order, measure};
+use keeptime::profiler::{Order, measure, places};
 use keeptime::{files, interrupt};
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::parse_setting;
@@ -91,7 +91,8 @@ fn measure_all(
 ) -> Result<()> {
     let application = session.application.clone().with_constant("seconds".parse()?, "1");
     let curves = vec![(parameters.clone(), nodes)];
-    let order = Order { curves, grid: grid.clone(), samples: SAMPLES, full: true };
+    let places = places(&session.cluster, &application, [nodes])?;
+    let order = Order { curves, places, grid: grid.clone(), samples: SAMPLES, full: true };
     let (path, stopped) = (&session.profile_path, &interrupt::stopped);
     measure(&session.cluster, &session.mpi, &application, &order, profile, path, stopped)?;
     files::save_json(path, profile)

@@ -2,7 +2,7 @@
 //! measured; nothing is smoothed.
 
 use anyhow::Result;
-use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 /// One line of a chart.
@@ -85,7 +85,12 @@ impl LineChart {
                 .margin(10)
                 .x_label_area_size(42)
                 .y_label_area_size(58)
-                .build_cartesian_2d((x_least / 1.1..x_most * 1.1).log_scale(), 0.0..y_most)?;
+                .build_cartesian_2d(
+                    (x_least / 1.1..x_most * 1.1)
+                        .log_scale()
+                        .with_key_points(ticks(x_least / 1.1, x_most * 1.1)),
+                    0.0..y_most,
+                )?;
             axes(&mut chart, &self.x_label, &self.y_label)?;
             if let Some(bound) = self.bound {
                 let line = [(x_least / 1.1, bound), (x_most * 1.1, bound)];
@@ -175,11 +180,13 @@ fn draw(body: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
 
 fn axes<'b, X, Y>(chart: &mut Chart<'_, 'b, X, Y>, x_label: &str, y_label: &str) -> Result<()>
 where
-    X: AsRangedCoord<Value = f64> + Ranged<ValueType = f64> + ValueFormatter<f64>,
-    Y: AsRangedCoord<Value = f64> + Ranged<ValueType = f64> + ValueFormatter<f64>,
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     chart
         .configure_mesh()
+        .max_light_lines(1)
+        .x_label_formatter(&|x| format!("{x}"))
         .light_line_style(RGBColor(240, 240, 240))
         .x_desc(x_label)
         .y_desc(y_label)
@@ -203,6 +210,13 @@ where
         .label_font(("sans-serif", 12))
         .draw()?;
     Ok(())
+}
+
+/// 1, 2 and 5 times powers of ten, from `least` to `most`: for a logarithmic axis.
+fn ticks(least: f64, most: f64) -> Vec<f64> {
+    let powers = least.log10().floor() as i32..=most.log10().ceil() as i32;
+    let all = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
+    all.filter(|tick| (least..=most).contains(tick)).collect()
 }
 
 /// Least and greatest, or `(otherwise, 2 * otherwise)` where there is nothing.
@@ -235,6 +249,12 @@ mod tests {
         let svg = chart.to_svg().unwrap();
         assert_eq!(svg.matches("<circle").count(), 2 + 2 + 1);
         assert!(svg.contains("size 512, 4 nodes"));
+    }
+
+    #[test]
+    fn ticks_are_round_and_within_the_axis() {
+        assert_eq!(ticks(8.0, 60.0), [10.0, 20.0, 50.0]);
+        assert_eq!(ticks(0.09, 0.3), [0.1, 0.2]);
     }
 
     #[test]

@@ -27,6 +27,9 @@ use std::time::Duration;
 /// The load goes on for so long at the most: longer than all trials, and it ends with the command.
 const LOAD_LIMIT: Duration = Duration::from_secs(900);
 
+/// Per flow; of 45 Mbit/s, a node's link holds the two that a hypercube of four has.
+const BANDWIDTHS: &str = "10 Mbit/s,15 Mbit/s,21 Mbit/s,31 Mbit/s,45 Mbit/s";
+
 /// Goals that are tried under contention: bound, settings, preference.
 const GOALS: [(&str, &[&str], &str); 6] = [
     ("1s", &["interleave=0"], "fastest"),
@@ -101,6 +104,8 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
         "size=512,256",
         "--set",
         "interleave=0,2",
+        "--bandwidths",
+        BANDWIDTHS,
     ]);
     keeptime(&line)?;
     let profile = session.profile()?;
@@ -126,7 +131,9 @@ fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
-    Ok(Request { goal: goal.goal()?, decision, actual_nanos: ran.time })
+    let topology = session.cluster.topology();
+    let nodes = plan.placement.nodes.iter().map(|n| topology.node(*n).name.clone()).collect();
+    Ok(Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time })
 }
 
 /// Step 4.
@@ -197,6 +204,7 @@ pub fn try_goal(
         nodes: plan.placement.nodes.len() as u32,
         bits_per_second: plan.bandwidth_bits_per_second,
         promised_nanos: plan.time_nanos,
+        median_nanos: plan.median_nanos,
         quantile_ppm: plan.quantile,
         with_nanos,
         without_nanos,

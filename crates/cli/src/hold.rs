@@ -76,24 +76,6 @@ impl Hold {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what is held on every node while the job runs.
-    ///
-    /// # Errors
-    /// What the first node that refused said; nodes asked before it have changed already, and the
-    /// caller changes them back by another call.
-    pub fn change(&mut self, needs: &BTreeMap<NodeIndex, Need>) -> Result<()> {
-        for (node, client) in &mut self.clients {
-            let Some(need) = needs.get(node) else { continue };
-            client.enforce(Assignment {
-                job: self.job.clone(),
-                cpu_ppm: need.cpu,
-                flows: need.flows.clone(),
-                until_unix_nanos: now().saturating_add(LEASE),
-            })?;
-        }
-        Ok(())
-    }
-
     fn start_renewals(&self, cluster: &Cluster) -> Result<(Sender<()>, JoinHandle<()>)> {
         let nodes: Vec<_> = self.clients.iter().map(|(node, _)| *node).collect();
         let mut links: Vec<_> = nodes

@@ -9,12 +9,15 @@ use crate::files;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_launch::mpi::Mpi;
+use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::{Curve, Profile};
-use keeptime_model::topology::NodeIndex;
+use keeptime_model::topology::Topology;
 use keeptime_model::units::BitsPerSecond;
+use keeptime_planner::placement::{Placed, max_rate};
 use keeptime_planner::refine::{self, Grid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What is to be measured.
@@ -22,12 +25,57 @@ use std::path::Path;
 pub struct Order {
     /// Combinations of parameters and numbers of nodes: one curve each.
     pub curves: Vec<(Parameters, u32)>,
+    /// Where to measure, for each of those numbers: see [`places`].
+    pub places: BTreeMap<u32, Placed>,
     /// Bandwidths that a point may have.
     pub grid: Grid,
     /// How often each point that a curve needs is measured.
     pub samples: u32,
     /// Measure every point of the grid instead of as few as the curves need.
     pub full: bool,
+}
+
+/// The nodes that hold the most for each flow of `application` now, for each number of nodes.
+///
+/// # Errors
+/// If an agent does not answer, or too few nodes have the CPU.
+pub fn places(
+    cluster: &Cluster,
+    application: &Application,
+    numbers: impl IntoIterator<Item = u32>,
+) -> Result<BTreeMap<u32, Placed>> {
+    let free = cluster.availability()?;
+    let (pattern, cpu) = (application.pattern(), application.cpu());
+    let place = |nodes| {
+        let placed = max_rate(cluster.topology(), &free, pattern, nodes, cpu);
+        placed.map(|placed| (nodes, placed)).with_context(|| {
+            format!("{nodes} nodes with {cpu} of a CPU free are needed, and there are fewer")
+        })
+    };
+    numbers.into_iter().map(place).collect()
+}
+
+impl Order {
+    /// Checks that every bandwidth can be held where it is to be measured.
+    ///
+    /// # Errors
+    /// The first bandwidth that is too much, and what would be accepted.
+    pub fn check(&self, topology: &Topology) -> Result<(), Invalid> {
+        for placed in self.places.values() {
+            let too_much = self.grid.bandwidths().iter().find(|b| **b > placed.rate);
+            if let (Some(bandwidth), Some(bottleneck)) = (too_much, &placed.bottleneck) {
+                let expected = format!(
+                    "at most {} for each flow: {} ranks send {} flows over {}",
+                    placed.rate,
+                    placed.nodes.len(),
+                    bottleneck.flows,
+                    topology.direction_name(bottleneck.direction),
+                );
+                return Err(Invalid::new("bandwidths", bandwidth, expected));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How many runs it took.
@@ -56,8 +104,8 @@ pub fn measure(
         while let Some(bandwidth) = next_run(order, profile, parameters, *nodes) {
             anyhow::ensure!(!stopped(), "interrupted; the same command goes on from here");
             bar.set_message(describe(parameters, *nodes, bandwidth));
-            let indices: Vec<_> = (0..*nodes).map(NodeIndex).collect();
-            let run = Run { application, parameters, nodes: &indices, rate: Some(bandwidth) };
+            let place = order.places.get(nodes).context("an order without a place")?;
+            let run = Run { application, parameters, nodes: &place.nodes, rate: Some(bandwidth) };
             let ran =
                 reserve_and_run(cluster, mpi, &run, "profile", stopped).with_context(|| {
                     format!("while measuring {}", describe(parameters, *nodes, bandwidth))

@@ -43,6 +43,8 @@ pub struct Request {
     pub goal: Goal,
     /// How it was decided, step by step.
     pub decision: Decision,
+    /// The nodes that were chosen, in rank order.
+    pub nodes: Vec<Name>,
     /// The run that followed.
     pub actual_nanos: Nanos,
 }
@@ -71,7 +73,9 @@ pub struct Trial {
     pub bits_per_second: BitsPerSecond,
     /// The promised time.
     pub promised_nanos: Nanos,
-    /// How often it is to be kept.
+    /// The time that half of the runs are expected to take.
+    pub median_nanos: Nanos,
+    /// How often the promise is to be kept.
     pub quantile_ppm: Share,
     /// Measured with the reservation.
     pub with_nanos: Nanos,
@@ -80,6 +84,11 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// (actual - median) / median with the reservation: how far the expectation was off.
+    pub fn error_of_median(&self) -> f64 {
+        relative(self.with_nanos, self.median_nanos)
+    }
+
     /// (actual - promised) / promised with the reservation.
     pub fn error_with(&self) -> f64 {
         relative(self.with_nanos, self.promised_nanos)

@@ -30,8 +30,8 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
         count => format!("for {} of runs, from {count} measured deviations", plan.quantile),
     };
     format!(
-        "plan: {} on {}, {} for each flow, {} of a CPU each\npromised: {} ({basis})\n",
-        parameters(&plan.parameters),
+        "plan: {}on {}, {} for each flow, {} of a CPU each\npromised: {} ({basis})\n",
+        if plan.parameters.is_empty() { String::new() } else { parameters(&plan.parameters) + " " },
         nodes.join(" "),
         plan.bandwidth_bits_per_second,
         plan.placement.cpu,

@@ -212,6 +212,7 @@ fn error_ppm(time: Nanos, other: Nanos) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curve::Deviations;
     use crate::testing::Lcg;
     use keeptime_model::application::Parameters;
     use proptest::prelude::*;

@@ -65,7 +65,9 @@ pub struct Plan {
     pub bandwidth_bits_per_second: BitsPerSecond,
     /// The promised execution time.
     pub time_nanos: Nanos,
-    /// The share of runs that it holds for.
+    /// The median execution time: half of the runs take less.
+    pub median_nanos: Nanos,
+    /// The share of runs that the promise holds for.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// How many measured deviations stand behind the quantile; 0: the time is a median.
@@ -227,6 +229,7 @@ fn plan(
         placement: placed.placement(flows, bandwidth_bits_per_second, cpu),
         bandwidth_bits_per_second,
         time_nanos,
+        median_nanos: curve.time_at(bandwidth_bits_per_second)?,
         quantile: explanation.quantile,
         deviations: trail.promise.deviations,
         samples: curve.samples_behind(bandwidth_bits_per_second),

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Exec, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
+use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use serde::Serialize;
 use std::fs;
@@ -17,7 +18,17 @@ use std::time::Instant;
 #[derive(Debug, Serialize)]
 struct Overview {
     lab: LabStatus,
-    agents: Vec<Result<AgentStatus, String>>,
+    agents: Vec<AgentAnswer>,
+}
+
+/// One node's agent.
+#[derive(Debug, Serialize)]
+struct AgentAnswer {
+    node: Name,
+    /// What it tells; nothing if it does not answer.
+    status: Option<AgentStatus>,
+    /// Why it does not answer.
+    error: Option<String>,
 }
 
 /// Runs one of the verbs.
@@ -82,12 +93,16 @@ fn spec(arguments: &LabUpArguments) -> Result<Spec> {
     })
 }
 
-fn status(name: &keeptime_model::name::Name, json: bool) -> Result<()> {
+fn status(name: &Name, json: bool) -> Result<()> {
     let lab = Labs::of_this_user().open(name)?;
     let cluster = Cluster::open(name)?;
-    let ask = |node| {
-        let status = cluster.client(node).and_then(|mut client| client.status());
-        status.map_err(|error| error.to_string())
+    let ask = |index| {
+        let answer = cluster.client(index).and_then(|mut client| client.status());
+        let node = cluster.topology().node(index).name.clone();
+        match answer {
+            Ok(status) => AgentAnswer { node, status: Some(status), error: None },
+            Err(error) => AgentAnswer { node, status: None, error: Some(error.to_string()) },
+        }
     };
     let agents = cluster.topology().node_indices().map(ask).collect();
     let overview = Overview { lab: lab.status(), agents };
@@ -95,10 +110,10 @@ fn status(name: &keeptime_model::name::Name, json: bool) -> Result<()> {
         return print_json(&overview);
     }
     print_lab(&overview.lab);
-    for (node, answer) in cluster.topology().nodes().iter().zip(&overview.agents) {
-        match answer {
-            Ok(status) => print!("{}", agent::describe(status)),
-            Err(error) => println!("{}: {error}", node.name),
+    for answer in &overview.agents {
+        match &answer.status {
+            Some(status) => print!("{}", agent::describe(status)),
+            None => println!("{}: {}", answer.node, answer.error.as_deref().unwrap_or("silent")),
         }
     }
     Ok(())

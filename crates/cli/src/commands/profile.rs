@@ -4,10 +4,9 @@ use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
 use crate::cluster::Cluster;
 use crate::load::Flood;
-use crate::profiler::{Order, measure};
+use crate::profiler::{Order, measure, places};
 use crate::{files, interrupt, story};
 use anyhow::{Context, Result, ensure};
-use keeptime_linux::egress::{self, Link};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::parse_setting;
@@ -15,6 +14,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::units::BitsPerSecond;
 use keeptime_planner::curve::{Deviations, FittedCurve};
+use keeptime_planner::placement::Placed;
 use keeptime_planner::refine::Grid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,8 +83,9 @@ fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
     let combinations: Vec<_> = application.grid().into_iter().filter(chosen).collect();
     let curve = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = nodes.iter().flat_map(curve).collect();
+    let places = places(&session.cluster, application, nodes)?;
     let bandwidths = match arguments.bandwidths.as_slice() {
-        [] => default_grid(&session.cluster, application, &nodes)?,
+        [] => default_grid(&places),
         given => given.to_vec(),
     };
     ensure!(
@@ -92,7 +93,10 @@ fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
         Invalid::new("samples", arguments.samples, "1 to 100")
     );
     let samples = arguments.samples as u32;
-    Ok(Order { curves, grid: Grid::new(bandwidths)?, samples, full: arguments.full })
+    let grid = Grid::new(bandwidths)?;
+    let order = Order { curves, places, grid, samples, full: arguments.full };
+    order.check(session.cluster.topology())?;
+    Ok(order)
 }
 
 /// The values to measure of each parameter that `--set` names.
@@ -118,22 +122,15 @@ fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> R
     Ok(if asked.is_empty() { possible } else { asked.to_vec() })
 }
 
-/// Bandwidths from a fifth of what the busiest link can give each flow up to all of it, by equal
-/// factors: curves bend where bandwidth is scarce.
-fn default_grid(
-    cluster: &Cluster,
-    application: &Application,
-    nodes: &[u32],
-) -> Result<Vec<BitsPerSecond>> {
-    let most_nodes = nodes.iter().copied().max().context("no number of nodes to measure")?;
-    let conditions = cluster.conditions(application, "");
-    let link = egress::reservable(&Link::new("", conditions.link_bits_per_second));
-    let flows = application.pattern().flows(most_nodes)?;
-    let busiest = (0..most_nodes).map(|rank| flows.iter().filter(|f| f.from == rank).count()).max();
-    let top = link.divided_floor(busiest.unwrap_or(1) as u64).get() as f64;
+/// Bandwidths from a fifth of what can be held for each flow up to all of it, by equal factors: curves
+/// bend where bandwidth is scarce.
+fn default_grid(places: &BTreeMap<u32, Placed>) -> Vec<BitsPerSecond> {
+    // Where nothing flows there is no bound, and no curve.
+    let rates = places.values().filter(|p| p.bottleneck.is_some()).map(|p| p.rate);
+    let top = rates.min().unwrap_or(BitsPerSecond::from_mbit(1)).get() as f64;
     let step = |i: u32| top / 5f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
     // Whole 100 kbit/s read better, and a rounded-down top still fits.
-    Ok((0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect())
+    (0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect()
 }
 
 /// The profile to go on with: the file's, if it was measured under these conditions on this grid.

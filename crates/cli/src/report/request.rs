@@ -5,6 +5,7 @@ use super::{count, curve_name, mbit, seconds};
 use crate::record::Request;
 use crate::story;
 use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::name::Name;
 use keeptime_model::units::Nanos;
 use keeptime_planner::explanation::{CurveTrail, Explanation, Stage};
 use keeptime_planner::refusal::Refusal;
@@ -30,7 +31,7 @@ pub(super) fn section(request: &Request) -> Markup {
             }
             (stages(explanation))
             @match &request.decision.verdict {
-                Verdict::Planned(plan) => (planned(plan, request.actual_nanos)),
+                Verdict::Planned(plan) => (planned(plan, &request.nodes, request.actual_nanos)),
                 Verdict::Refused(refusal) => (refused(refusal)),
             }
         }
@@ -204,9 +205,9 @@ fn settings_text(goal: &Goal) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn planned(plan: &Plan, actual: Nanos) -> Markup {
+fn planned(plan: &Plan, nodes: &[Name], actual: Nanos) -> Markup {
     let placement = &plan.placement;
-    let places: Vec<_> = placement.nodes.iter().map(|n| n.0.to_string()).collect();
+    let names: Vec<_> = nodes.iter().map(Name::as_str).collect();
     let error = 100.0 * (actual.as_secs_f64() / plan.time_nanos.as_secs_f64() - 1.0);
     html! {
         h3 { "The plan, and the run that followed" }
@@ -214,8 +215,7 @@ fn planned(plan: &Plan, actual: Nanos) -> Markup {
             dt { "Parameters" } dd { (story::parameters(&plan.parameters)) }
             dt { "Nodes" }
             dd {
-                (placement.nodes.len()) ", at positions " (places.join(", "))
-                " of the cluster (the first is 0), with " (placement.cpu) " of a CPU each"
+                (names.join(", ")) ", with " (placement.cpu) " of a CPU each"
             }
             dt { "Bandwidth" }
             dd {

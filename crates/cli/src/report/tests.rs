@@ -6,6 +6,7 @@ use crate::profiler::Effort;
 use crate::record::{Contention, Request, Trial};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{CpuPpm, Share};
@@ -180,7 +181,7 @@ fn record(within: &str) -> Record {
         command: "make demo".into(),
         effort: Effort { runs: profile.run_count(), full_grid: profile.run_count() },
         profile,
-        request: Request { goal, decision, actual_nanos: Nanos::from_millis(379) },
+        request: Request { goal, decision, nodes: nodes(), actual_nanos: Nanos::from_millis(379) },
         contention: Contention {
             load: "12 greedy TCP flows".into(),
             trials: vec![trial(990, Some(2500)), trial(1030, None)],
@@ -237,6 +238,7 @@ fn trial(with_millis: u64, without_millis: Option<u64>) -> Trial {
         nodes: 4,
         bits_per_second: BitsPerSecond::from_mbit(25),
         promised_nanos: Nanos::from_secs(1),
+        median_nanos: Nanos::from_millis(980),
         quantile_ppm: Share::from_percent(90).unwrap(),
         with_nanos: Nanos::from_millis(with_millis),
         without_nanos: without_millis.map(Nanos::from_millis),
@@ -247,4 +249,8 @@ fn trial(with_millis: u64, without_millis: Option<u64>) -> Trial {
 fn picture(caption: &str) -> (String, Vec<u8>) {
     let pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTwAnwAAAABJRU5ErkJggg==";
     (caption.into(), STANDARD.decode(pixel).unwrap())
+}
+
+fn nodes() -> Vec<Name> {
+    ["n1", "n2", "n3", "n4"].map(|name| name.parse().unwrap()).to_vec()
 }

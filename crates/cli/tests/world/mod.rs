@@ -1,5 +1,7 @@
 //! A lab of two nodes for one test, programs to run on it, and what they may not leave behind.
 
+#![allow(dead_code, reason = "every test program uses a part of it")]
+
 use keeptime::cluster::Cluster;
 use keeptime::files::{load_application, save_json};
 use keeptime_agent::client::Client;
@@ -42,6 +44,11 @@ pub struct Program {
 impl World {
     /// Two nodes with so much CPU each; nothing where that cannot be, and the reason is printed.
     pub fn new(tag: &str, percent: u32) -> Option<Self> {
+        Self::of(tag, &["--nodes", "2"], percent)
+    }
+
+    /// As `keeptime lab up` is told by `shape`.
+    pub fn of(tag: &str, shape: &[&str], percent: u32) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skip(&["lab".to_owned()], "not root");
             return None;
@@ -59,7 +66,7 @@ impl World {
         // Labs of others may have the CPU for a while: the tests of this machine run side by side.
         let mut up = None;
         wait("the CPU for a lab", Duration::from_secs(30), || {
-            let words = ["lab", "up", world.name.as_str(), "--nodes", "2", "--cpu", &cpu];
+            let words = [&["lab", "up", world.name.as_str(), "--cpu", &cpu], shape].concat();
             let output = world.keeptime(&words).output().unwrap();
             let short_of_cpu = output.status.code() == Some(64) && said(&output).contains("cpu");
             up = Some(output);
