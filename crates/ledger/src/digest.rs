@@ -84,12 +84,8 @@ mod tests {
 
     #[test]
     fn every_field_counts() {
-        let place = Place {
-            revision: Revision::new(1),
-            position: 0,
-            count: 1,
-            epoch: Epoch::new(1),
-        };
+        let place =
+            Place { revision: Revision::new(1), position: 0, count: 1, epoch: Epoch::new(1) };
         let record = Record {
             kind: "a".parse().unwrap(),
             subject: None,

@@ -167,22 +167,28 @@ pub struct SnapshotPart<'a> {
 }
 
 impl Snapshot {
-    /// The snapshot in pieces, in the order in which they are saved: at least one.
-    pub fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
-        let count = self.state.len().div_ceil(SNAPSHOT_PART_BYTES_MAX).max(1);
-        (0..count).map(move |number| self.part(number, count))
+    /// In how many parts it is saved: at least one.
+    pub fn part_count(&self) -> u32 {
+        // A state of more parts than a ledger takes is refused there.
+        u32::try_from(self.state.len().div_ceil(SNAPSHOT_PART_BYTES_MAX).max(1)).unwrap_or(u32::MAX)
     }
 
-    fn part(&self, number: usize, count: usize) -> SnapshotPart<'_> {
-        let start = number * SNAPSHOT_PART_BYTES_MAX;
+    /// Part `number` of [`Snapshot::part_count`]; empty behind them.
+    pub fn part(&self, number: u32) -> SnapshotPart<'_> {
+        let start = (number as usize).saturating_mul(SNAPSHOT_PART_BYTES_MAX);
+        let start = start.min(self.state.len());
         let end = self.state.len().min(start + SNAPSHOT_PART_BYTES_MAX);
         SnapshotPart {
             revision: self.revision,
-            // A state of more parts than the ledger takes is refused there.
-            number: u32::try_from(number).unwrap_or(u32::MAX),
-            is_last: number + 1 == count,
+            number,
+            is_last: number.checked_add(1) == Some(self.part_count()),
             bytes: &self.state[start..end],
         }
+    }
+
+    /// All its parts, in the order in which they are saved.
+    pub fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
+        (0..self.part_count()).map(move |number| self.part(number))
     }
 }
 

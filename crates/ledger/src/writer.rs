@@ -1,14 +1,13 @@
 //! Many callers on one ledger: a thread owns it and commits everything that waits in one step.
 //!
 //! While one commit is on its way to the disk, the next batches gather; so a disk that syncs `s`
-//! times a second serves far more than `s` callers a second, and nobody waits for more than two
-//! commits and a part of a snapshot.
+//! times a second serves far more than `s` callers a second. Long work, a snapshot or compaction,
+//! comes in small steps that stand in the same queue, so that no batch waits for all of it.
 
 use crate::error::LedgerError;
-use crate::ledger::{Compaction, Ledger, Status};
+use crate::ledger::{Ledger, Status};
 use crate::record::{BATCH_BYTES_MAX, Batch, Revision, Snapshot, Subject};
-use std::mem;
-use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use thiserror::Error;
@@ -20,7 +19,7 @@ const COMMIT_BATCHES_MAX: usize = QUEUE_MAX;
 /// Bytes of one commit: some milliseconds on a poor disk, so that the first does not wait long for
 /// the last.
 const COMMIT_BYTES_MAX: usize = 4 * BATCH_BYTES_MAX;
-/// Records that one step of compaction removes: about a millisecond, for the same reason.
+/// Records that one step of compaction removes: some milliseconds, for the same reason.
 const COMPACTION_STEP: usize = 1_000;
 
 /// A request that was not carried out.
@@ -41,9 +40,6 @@ pub enum WriteError {
     /// The queue is full; only [`Writer::try_submit`] says so, the others wait.
     #[error("{QUEUE_MAX} requests wait for the ledger already")]
     QueueFull,
-    /// A snapshot is being saved or the ledger compacted already: one at a time.
-    #[error("the ledger is saving a snapshot or being compacted; try again after it")]
-    ChoreRunning,
     /// The writer has stopped.
     #[error("the ledger's writer has stopped")]
     Stopped,
@@ -55,15 +51,17 @@ impl From<LedgerError> for WriteError {
     }
 }
 
-/// How the caller is told: on the writer's thread, which waits for it. So it has to be quick.
-type Answer<T> = Box<dyn FnOnce(Result<T, WriteError>) + Send>;
+/// How a caller is told: on the writer's thread, which waits for it. So it has to be quick.
+type Answer = Box<dyn FnOnce(Result<Revision, WriteError>) + Send>;
 
-/// A ledger with its thread. Clones share them; the thread ends, and gives the ledger back, when the
+/// A ledger with its thread. Clones share them; the thread ends, and the ledger is closed, when the
 /// last one goes or by [`Writer::stop`].
 #[derive(Clone)]
 pub struct Writer {
     requests: SyncSender<Request>,
     status: Arc<Mutex<Status>>,
+    /// Held by whoever saves a snapshot: parts of two must not mix.
+    snapshot_turn: Arc<Mutex<()>>,
     // After `requests`: the thread ends when there are no more senders, and only then is joined.
     thread: Arc<Thread>,
 }
@@ -84,20 +82,13 @@ impl Drop for Thread {
 enum Request {
     Append(Append),
     Call(Box<dyn FnOnce(&mut dyn Ledger) + Send>),
-    Chore(Chore),
     Stop,
 }
 
 struct Append {
     batch: Batch,
     after: Option<Revision>,
-    answer: Answer<Revision>,
-}
-
-/// Long work that is done step by step between commits.
-enum Chore {
-    Snapshot { snapshot: Snapshot, part: usize, answer: Answer<()> },
-    Compact { forget: Vec<Subject>, removed: usize, answer: Answer<usize> },
+    answer: Answer,
 }
 
 impl Writer {
@@ -108,10 +99,10 @@ impl Writer {
     pub fn start(ledger: impl Ledger + 'static) -> std::io::Result<Self> {
         let (requests, queue) = mpsc::sync_channel(QUEUE_MAX);
         let status = Arc::new(Mutex::new(ledger.status()));
-        let ledger = Box::new(ledger);
-        let owner = Owner { ledger, queue, chore: None, status: Arc::clone(&status) };
+        let owner = Owner { ledger: Box::new(ledger), queue, status: Arc::clone(&status) };
         let thread = thread::Builder::new().name("ledger".into()).spawn(|| owner.run())?;
-        Ok(Self { requests, status, thread: Arc::new(Thread(Mutex::new(Some(thread)))) })
+        let thread = Arc::new(Thread(Mutex::new(Some(thread))));
+        Ok(Self { requests, status, snapshot_turn: Arc::default(), thread })
     }
 
     /// Makes `batch` durable and returns its revision. Blocks until it is.
@@ -119,7 +110,10 @@ impl Writer {
     /// # Errors
     /// If the ledger refuses it, or the writer has stopped.
     pub fn append(&self, batch: Batch) -> Result<Revision, WriteError> {
-        self.wait(|answer| Request::Append(Append { batch, after: None, answer }))
+        let (answer, answered) = mpsc::sync_channel(1);
+        // There is room for one, and this thread is waiting for it.
+        self.submit(batch, None, move |outcome| drop(answer.send(outcome)))?;
+        answered.recv().unwrap_or(Err(WriteError::Stopped))
     }
 
     /// Hands over `batch` and returns as soon as there is room for it in the queue; `answer` is
@@ -166,24 +160,49 @@ impl Writer {
         &self,
         call: impl FnOnce(&mut dyn Ledger) -> T + Send + 'static,
     ) -> Result<T, WriteError> {
-        self.wait(|answer| Request::Call(Box::new(move |ledger| answer(Ok(call(ledger))))))
+        let (answer, answered) = mpsc::sync_channel(1);
+        let status = Arc::clone(&self.status);
+        let call = move |ledger: &mut dyn Ledger| {
+            let value = call(ledger);
+            *locked(&status) = ledger.status();
+            // There is room for one, and the caller is waiting for it.
+            let _ = answer.send(value);
+        };
+        self.requests.send(Request::Call(Box::new(call))).map_err(|_| WriteError::Stopped)?;
+        answered.recv().map_err(|_| WriteError::Stopped)
     }
 
-    /// Saves `snapshot` part by part between commits, and returns when it is durable.
+    /// Saves `snapshot` part by part between commits, and returns when it is durable. If another is
+    /// being saved, this one waits for it.
     ///
     /// # Errors
-    /// [`WriteError::ChoreRunning`], or why it could not be saved.
+    /// Why it could not be saved.
     pub fn save_snapshot(&self, snapshot: Snapshot) -> Result<(), WriteError> {
-        self.wait(|answer| Request::Chore(Chore::Snapshot { snapshot, part: 0, answer }))
+        let _turn = locked(&self.snapshot_turn);
+        let snapshot = Arc::new(snapshot);
+        for number in 0..snapshot.part_count() {
+            let snapshot = Arc::clone(&snapshot);
+            self.call(move |ledger| ledger.save_snapshot_part(snapshot.part(number)))??;
+        }
+        Ok(())
     }
 
     /// Compacts the ledger step by step between commits (see [`Ledger::compact`]), and returns how
     /// many records were removed.
     ///
     /// # Errors
-    /// [`WriteError::ChoreRunning`], or why it could not be compacted.
+    /// Why it could not be compacted.
     pub fn compact(&self, forget: Vec<Subject>) -> Result<usize, WriteError> {
-        self.wait(|answer| Request::Chore(Chore::Compact { forget, removed: 0, answer }))
+        let forget: Arc<[Subject]> = forget.into();
+        let mut removed = 0;
+        loop {
+            let forget = Arc::clone(&forget);
+            let step = self.call(move |ledger| ledger.compact(&forget, COMPACTION_STEP))??;
+            removed += step.removed;
+            if !step.has_more {
+                return Ok(removed);
+            }
+        }
     }
 
     /// Where the ledger stood after the last commit. Waits for nothing.
@@ -199,147 +218,48 @@ impl Writer {
         let handle = locked(&self.thread.0).take();
         handle?.join().ok()
     }
-
-    /// Sends a request and waits for its answer.
-    fn wait<T: Send + 'static>(
-        &self,
-        request: impl FnOnce(Answer<T>) -> Request,
-    ) -> Result<T, WriteError> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let request = request(Box::new(move |outcome| {
-            // There is room for one, and this thread is waiting for it.
-            let _ = answer.send(outcome);
-        }));
-        self.requests.send(request).map_err(|_| WriteError::Stopped)?;
-        answered.recv().unwrap_or(Err(WriteError::Stopped))
-    }
 }
 
 /// The thread's own.
 struct Owner {
     ledger: Box<dyn Ledger>,
     queue: Receiver<Request>,
-    chore: Option<Chore>,
     status: Arc<Mutex<Status>>,
 }
 
 impl Owner {
     fn run(mut self) -> Box<dyn Ledger> {
-        while let Some(request) = self.next() {
-            let after = match request {
-                Request::Append(first) => self.append(first),
+        while let Ok(request) = self.queue.recv() {
+            let behind = match request {
+                Request::Append(first) => self.commit(first),
                 other => Some(other),
             };
-            match after {
+            match behind {
                 Some(Request::Call(call)) => call(self.ledger.as_mut()),
-                Some(Request::Chore(chore)) => self.begin(chore),
                 Some(Request::Stop) => break,
                 Some(Request::Append(_)) | None => {}
             }
-            self.step();
-            self.publish();
         }
         self.ledger
     }
 
-    /// The next request. With a chore to go on with, it waits for none: then the chore has its
-    /// turn until there is one.
-    fn next(&mut self) -> Option<Request> {
-        while self.chore.is_some() {
-            match self.queue.try_recv() {
-                Ok(request) => return Some(request),
-                Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) => self.step(),
-            }
-        }
-        self.publish();
-        self.queue.recv().ok()
-    }
-
-    /// Commits `first` and all that wait behind it; returns the request that ended the row, if it
-    /// was not a batch.
-    fn append(&mut self, first: Append) -> Option<Request> {
-        let mut row = Row::new(self.ledger.status().head);
-        row.push(first);
+    /// Commits `first` and all batches that wait behind it; returns the request that ended the row,
+    /// if it was something else.
+    fn commit(&mut self, first: Append) -> Option<Request> {
+        let mut commit = Commit::new(self.ledger.status().head);
+        commit.push(first);
         let mut other = None;
-        while row.has_room() && other.is_none() {
+        while commit.has_room() && other.is_none() {
             match self.queue.try_recv() {
-                Ok(Request::Append(append)) => row.push(append),
+                Ok(Request::Append(append)) => commit.push(append),
                 Ok(request) => other = Some(request),
                 Err(_) => break,
             }
         }
-        let outcome = self.ledger.append(&row.batches);
-        self.publish();
-        row.answer(outcome.map(drop));
-        other
-    }
-
-    fn begin(&mut self, chore: Chore) {
-        if self.chore.is_none() {
-            self.chore = Some(chore);
-            return;
-        }
-        match chore {
-            Chore::Snapshot { answer, .. } => answer(Err(WriteError::ChoreRunning)),
-            Chore::Compact { answer, .. } => answer(Err(WriteError::ChoreRunning)),
-        }
-    }
-
-    /// Does a step of the chore that is running, if any.
-    fn step(&mut self) {
-        self.chore = match self.chore.take() {
-            None => None,
-            Some(Chore::Snapshot { snapshot, part, answer }) => {
-                self.step_snapshot(snapshot, part, answer)
-            }
-            Some(Chore::Compact { forget, removed, answer }) => {
-                self.step_compact(forget, removed, answer)
-            }
-        };
-    }
-
-    fn step_snapshot(
-        &mut self,
-        snapshot: Snapshot,
-        part: usize,
-        answer: Answer<()>,
-    ) -> Option<Chore> {
-        let piece = snapshot.parts().nth(part)?;
-        match self.ledger.save_snapshot_part(piece) {
-            Ok(()) if !piece.is_last => {
-                return Some(Chore::Snapshot { snapshot, part: part + 1, answer });
-            }
-            outcome => {
-                self.publish();
-                answer(outcome.map_err(WriteError::from));
-            }
-        }
-        None
-    }
-
-    fn step_compact(
-        &mut self,
-        forget: Vec<Subject>,
-        before: usize,
-        answer: Answer<usize>,
-    ) -> Option<Chore> {
-        match self.ledger.compact(&forget, COMPACTION_STEP) {
-            Ok(Compaction { removed, has_more: true }) => {
-                return Some(Chore::Compact { forget, removed: before + removed, answer });
-            }
-            Ok(Compaction { removed, .. }) => {
-                self.publish();
-                answer(Ok(before + removed));
-            }
-            Err(error) => answer(Err(error.into())),
-        }
-        None
-    }
-
-    /// Lets callers see where the ledger stands.
-    fn publish(&self) {
+        let outcome = self.ledger.append(&commit.batches);
         *locked(&self.status) = self.ledger.status();
+        commit.answer(outcome.map(drop));
+        other
     }
 }
 
@@ -348,15 +268,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Batches of one commit, and who waits for them.
-struct Row {
+/// Batches that become durable together, and who waits for them.
+struct Commit {
     head: Revision,
     bytes: usize,
     batches: Vec<Batch>,
-    answers: Vec<Answer<Revision>>,
+    answers: Vec<Answer>,
 }
 
-impl Row {
+impl Commit {
     fn new(head: Revision) -> Self {
         Self { head, bytes: 0, batches: Vec::new(), answers: Vec::new() }
     }
@@ -376,10 +296,10 @@ impl Row {
         self.answers.push(append.answer);
     }
 
-    fn answer(&mut self, outcome: Result<(), LedgerError>) {
+    fn answer(self, outcome: Result<(), LedgerError>) {
         let outcome = outcome.map_err(WriteError::from);
         let mut revision = self.head;
-        for answer in mem::take(&mut self.answers) {
+        for answer in self.answers {
             revision = revision.next();
             answer(outcome.clone().map(|()| revision));
         }

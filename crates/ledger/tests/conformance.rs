@@ -7,8 +7,8 @@ mod common;
 use common::{append, batch, record, scratch, tail};
 use keeptime_ledger::record::SNAPSHOT_PART_BYTES_MAX;
 use keeptime_ledger::{
-    Batch, Entry, Epoch, Ledger, LedgerError, MemoryDisk, MemoryLedger, Record, Revision,
-    Snapshot, SnapshotPart, SqliteLedger, Subject,
+    Batch, Entry, Epoch, Ledger, LedgerError, MemoryDisk, MemoryLedger, Record, Revision, Snapshot,
+    SnapshotPart, SqliteLedger, Subject,
 };
 use keeptime_model::units::WallTime;
 use proptest::prelude::*;
@@ -149,8 +149,11 @@ fn every_value_of_every_field_comes_back<W: World>() {
         payload,
     };
     let all_bytes: Vec<u8> = (0..=255).collect();
-    let records =
-        vec![edge(0, vec![]), edge(u64::MAX, all_bytes), edge(i64::MAX as u64 + 1, vec![0; 70_000])];
+    let records = vec![
+        edge(0, vec![]),
+        edge(u64::MAX, all_bytes),
+        edge(i64::MAX as u64 + 1, vec![0; 70_000]),
+    ];
     let batch = Batch::new(records).unwrap();
     world.open().append(std::slice::from_ref(&batch)).unwrap();
     let ledger = world.open();
@@ -244,12 +247,8 @@ fn snapshots_out_of_place_are_refused<W: World>() {
     ledger.save_snapshot(&snapshot(5, 1)).unwrap();
     refused(ledger.save_snapshot(&snapshot(5, 1)), "a revision after 5, when there is one");
     append(&mut ledger, 5..7);
-    let part = |number, bytes| SnapshotPart {
-        revision: Revision::new(6),
-        number,
-        is_last: false,
-        bytes,
-    };
+    let part =
+        |number, bytes| SnapshotPart { revision: Revision::new(6), number, is_last: false, bytes };
     refused(ledger.save_snapshot_part(part(1, &[])), "snapshot.number");
     let long = vec![0; SNAPSHOT_PART_BYTES_MAX + 1];
     refused(ledger.save_snapshot_part(part(0, &long)), "at most 1048576 bytes");

@@ -132,7 +132,10 @@ fn what_was_acknowledged_and_is_gone_is_damage_with_a_last_good_point() {
     match SqliteLedger::open(&path) {
         Err(error @ LedgerError::Corrupt { .. }) => {
             let text = error.to_string();
-            assert!(text.contains("end at revision 4, but its writer had acknowledged 8"), "{text}");
+            assert!(
+                text.contains("end at revision 4, but its writer had acknowledged 8"),
+                "{text}"
+            );
             assert!(text.contains("ledger.db") && text.contains("up to revision 4"), "{text}");
         }
         other => panic!("{other:?}"),

@@ -4,6 +4,7 @@
 use crate::error::LedgerError;
 use crate::record::Revision;
 use rusqlite::ErrorCode;
+use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 use std::path::Path;
 
 /// Why a row or a file could not be read.
@@ -60,9 +61,7 @@ pub fn store_error(
 ) -> LedgerError {
     let place = path.display().to_string();
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => {
-            LedgerError::Full { path: path.into(), source: Box::new(error) }
-        }
+        _ if is_full(&error) => LedgerError::Full { path: path.into(), source: Box::new(error) },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             LedgerError::Busy { place, source: Box::new(error) }
         }
@@ -71,6 +70,17 @@ pub fn store_error(
         }
         _ => LedgerError::Store { action, place, source: Box::new(error) },
     }
+}
+
+/// As [`store_error`], where nothing is known to be good.
+pub fn failed_to(action: &'static str, path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError {
+    move |error| store_error(action, path, error, Revision::ZERO)
+}
+
+/// Whether there was no room for the log, the database or the map of the log.
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || error.sqlite_extended_error_code() == Some(SQLITE_IOERR_SHMSIZE)
 }
 
 /// Whether an error while reading means that the content is wrong, rather than that it cannot be

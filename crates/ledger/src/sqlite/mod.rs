@@ -6,6 +6,7 @@
 //! systems cannot be relied upon.
 
 mod damage;
+mod file;
 mod holder;
 mod rows;
 mod salvage;
@@ -15,32 +16,24 @@ mod survey;
 
 pub use salvage::{Salvaged, salvage};
 
+use crate::digest::Digest;
 use crate::error::LedgerError;
 use crate::ledger::{Compaction, Ledger, SNAPSHOTS_KEPT, Status};
 use crate::record::{
     Batch, Entry, Epoch, REVISION_MAX, Recorded, Revision, Snapshot, SnapshotPart, Subject,
 };
-use damage::{Damage, corrupt, store_error};
+use damage::{Damage, corrupt, failed_to, store_error};
 use holder::Holder;
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use rows::{COLUMNS, Stored, Walk, last_key};
 use rusqlite::config::DbConfig;
-use rusqlite::limits::Limit;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
-use schema::{Identity, Meta, Point, SCHEMA_VERSION};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use schema::{Meta, Point};
 use snapshots::Summing;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use survey::{Survey, survey};
-
-/// How long a write waits for another program that has locked the file: a person with `sqlite3`.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest value that is read: a part of a snapshot or a payload fit many times over, a damaged
-/// length does not.
-const VALUE_BYTES_MAX: i32 = 16 << 20;
-/// What the log shrinks to after it had to grow.
-const LOG_BYTES_KEPT: i64 = 64 << 20;
 
 /// A ledger in a file, open for writing by nobody else.
 ///
@@ -51,8 +44,8 @@ pub struct SqliteLedger {
     holder: Holder,
     path: PathBuf,
     status: Status,
-    /// Where the batches end.
-    end: Point,
+    /// The chain at the head.
+    chain: Digest,
     /// The snapshot that is being saved.
     begun: Option<Summing>,
     /// The failure after which nobody knows what is durable.
@@ -68,22 +61,7 @@ impl SqliteLedger {
     /// [`LedgerError::Schema`], or that it cannot be opened. Nothing was changed then.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let (holder, acknowledged) = Holder::take(path)?;
-        let mut connection = connect(path)?;
-        match identify(&connection, path)? {
-            Identity::Ledger(SCHEMA_VERSION) => {}
-            Identity::Ledger(found) => {
-                return Err(LedgerError::Schema {
-                    path: path.into(),
-                    found,
-                    known: SCHEMA_VERSION,
-                });
-            }
-            Identity::Other(id) => {
-                let found = format!("another program's database (application id {id})");
-                return Err(LedgerError::NotALedger { path: path.into(), found });
-            }
-            Identity::Empty => create(&mut connection, path, acknowledged)?,
-        }
+        let connection = file::open(path, acknowledged)?;
         let survey = survey(&connection, acknowledged).map_err(failed_to("read", path))?;
         let meta = whole(&survey, path)?;
         Self::take_over(connection, holder, path, meta, &survey)
@@ -109,7 +87,7 @@ impl SqliteLedger {
                 compacted_to: meta.compacted.revision,
                 sync_time: None,
             },
-            end: survey.good,
+            chain: survey.good.chain,
             begun: None,
             poison: None,
         };
@@ -118,12 +96,17 @@ impl SqliteLedger {
             Ok(snapshots::drop_unfinished(tx)?)
         })?;
         ledger.status.epoch = epoch;
-        ledger.holder.acknowledge(epoch, ledger.end);
-        // From here on the file may be tidied when it is closed: it was found good.
-        let close = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
-        let set = ledger.connection.set_db_config(close, false);
-        set.map_err(failed_to("open", path))?;
+        ledger.holder.acknowledge(epoch, survey.good);
+        ledger.tidy().map_err(failed_to("open", path))?;
         Ok(ledger)
+    }
+
+    /// Moves the log into the database, which was found good; from here on so does closing it. After
+    /// a sync that failed, the log may be whole in memory only: no record may follow it there.
+    fn tidy(&self) -> rusqlite::Result<()> {
+        file::empty_log(&self.connection)?;
+        let close = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+        self.connection.set_db_config(close, false).map(drop)
     }
 
     /// Makes what `change` does durable in one step, if this is still the newest writer.
@@ -145,8 +128,8 @@ impl SqliteLedger {
             Ok(Committed::Fenced(current)) => {
                 return Err(LedgerError::Fenced { place: self.place(), own, current });
             }
-            Err(Damage::Sql(error)) => store_error(action, &self.path, error, self.end.revision),
-            Err(damage) => damage.into_error(&self.path, self.end.revision),
+            Err(Damage::Sql(error)) => store_error(action, &self.path, error, self.status.head),
+            Err(damage) => damage.into_error(&self.path, self.status.head),
         };
         // What could not be rolled back is not known either.
         if error.needs_reopening() || !self.connection.is_autocommit() {
@@ -180,16 +163,16 @@ impl Ledger for SqliteLedger {
         if batches.is_empty() {
             return Ok(self.status.head);
         }
-        let (from, epoch) = (self.end, self.status.epoch);
-        if REVISION_MAX.get() - from.revision.get() < batches.len() as u64 {
+        let Status { epoch, head, .. } = self.status;
+        if REVISION_MAX.get() - head.get() < batches.len() as u64 {
             let expected = format!("at most {REVISION_MAX} batches in a ledger");
-            return Err(Invalid::new("revision", from.revision, expected).into());
+            return Err(Invalid::new("revision", head, expected).into());
         }
-        self.end =
-            self.write("write to", |tx, _| Ok(rows::insert(tx, from, epoch, batches)?))?;
-        self.status.head = self.end.revision;
-        self.holder.acknowledge(epoch, self.end);
-        Ok(self.status.head)
+        let from = Point { revision: head, chain: self.chain };
+        let end = self.write("write to", |tx, _| Ok(rows::insert(tx, from, epoch, batches)?))?;
+        self.holder.acknowledge(epoch, end);
+        (self.status.head, self.chain) = (end.revision, end.chain);
+        Ok(end.revision)
     }
 
     fn read(&self, after: Revision, limit: usize) -> Result<Vec<Entry>, LedgerError> {
@@ -340,83 +323,10 @@ fn point_at(connection: &Connection, revision: Revision) -> Result<Point, Damage
     }
 }
 
-fn connect(path: &Path) -> Result<Connection, LedgerError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || {
-        let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // What is damaged stays as it was found.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "cell_size_check", true)?;
-        connection.pragma_update(None, "temp_store", "MEMORY")?;
-        connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
-        Ok(connection)
-    };
-    open().map_err(failed_to("open", path))
-}
-
-/// What the file is. Damage to its first page can look like anything.
-fn identify(connection: &Connection, path: &Path) -> Result<Identity, LedgerError> {
-    schema::identify(connection).map_err(|error| match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::NotADatabase) => {
-            let found = "no SQLite database, or one whose first page is damaged".into();
-            LedgerError::NotALedger { path: path.into(), found }
-        }
-        _ => Damage::from(error).into_error(path, Revision::ZERO),
-    })
-}
-
-/// Makes an empty file a ledger, unless its writers are known to have acknowledged anything.
-fn create(
-    connection: &mut Connection,
-    path: &Path,
-    acknowledged: Option<Point>,
-) -> Result<(), LedgerError> {
-    if let Some(point) = acknowledged.filter(|point| point.revision > Revision::ZERO) {
-        let writer = holder::path_of(path);
-        let fault = format!(
-            "it is empty, but {} says that revision {} was acknowledged (remove that file to \
-             begin anew)",
-            writer.display(),
-            point.revision
-        );
-        return Err(corrupt(path, fault, Revision::ZERO));
-    }
-    make(connection, Meta::default()).map_err(failed_to("create", path))?;
-    sync_directory(path)
-}
-
-/// Makes an empty database a ledger at `meta`.
-fn make(connection: &mut Connection, meta: Meta) -> rusqlite::Result<()> {
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    schema::create(connection, meta)
-}
-
-/// SQLite syncs the names of its logs, not that of the database.
-fn sync_directory(path: &Path) -> Result<(), LedgerError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let sync = || std::fs::File::open(directory)?.sync_all();
-    sync().map_err(|source: std::io::Error| LedgerError::Store {
-        action: "sync",
-        place: directory.display().to_string(),
-        source: Box::new(source),
-    })
-}
-
 /// The row about the ledger, if nothing at all is wrong.
 fn whole(survey: &Survey, path: &Path) -> Result<Meta, LedgerError> {
     match (survey.meta, survey.faults.as_slice()) {
         (Some(meta), []) => Ok(meta),
         (_, faults) => Err(corrupt(path, faults.join("; "), survey.good.revision)),
     }
-}
-
-fn failed_to(action: &'static str, path: &Path) -> impl Fn(rusqlite::Error) -> LedgerError {
-    move |error| store_error(action, path, error, Revision::ZERO)
 }

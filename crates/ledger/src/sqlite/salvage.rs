@@ -2,12 +2,13 @@
 
 use crate::error::LedgerError;
 use crate::record::Revision;
-use crate::sqlite::damage::{Damage, corrupt};
+use crate::sqlite::damage::{Damage, corrupt, failed_to};
+use crate::sqlite::file::{connect, empty_log, make, sync_directory};
 use crate::sqlite::holder::Holder;
 use crate::sqlite::rows::last_key;
 use crate::sqlite::schema::{Meta, Point};
+use crate::sqlite::snapshots;
 use crate::sqlite::survey::{Order, Survey, for_each, survey};
-use crate::sqlite::{connect, failed_to, make, snapshots, sync_directory};
 use rusqlite::{Connection, Transaction};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,7 +95,7 @@ impl Work {
             let tx = target.transaction()?;
             let salvaged = copy(source, &tx, survey, compacted)?;
             tx.commit()?;
-            target.pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))?;
+            empty_log(target)?;
             Ok(salvaged)
         };
         fill(&mut target).map_err(|damage| damage.into_error(&self.new, Revision::ZERO))

@@ -2,11 +2,11 @@
 //!
 //! Reads the whole file once: O(size).
 
+use crate::record::Revision;
 use crate::sqlite::damage::Damage;
 use crate::sqlite::rows::{COLUMNS, Stored, Walk, last_key};
 use crate::sqlite::schema::{self, Meta, Point};
 use crate::sqlite::snapshots::{self, Finished};
-use crate::record::Revision;
 use rusqlite::Connection;
 
 /// More faults than this are not listed: they have one cause.
@@ -145,9 +145,8 @@ impl Survey {
 fn run(connection: &Connection, start: Point, known: &[Point]) -> (Point, Option<Damage>) {
     let mut end = start;
     let mut walk = Walk::from(start.revision, Some(start.chain));
-    let agrees = |point: Point| {
-        known.iter().all(|k| k.revision != point.revision || k.chain == point.chain)
-    };
+    let agrees =
+        |point: Point| known.iter().all(|k| k.revision != point.revision || k.chain == point.chain);
     let range = (last_key(start.revision).saturating_add(1), i64::MAX);
     let outcome = for_each(connection, range, Order::Up, |stored| {
         let Some((_, point)) = walk.step(stored)? else { return Ok(()) };

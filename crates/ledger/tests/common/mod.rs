@@ -48,11 +48,3 @@ pub fn tail(ledger: &impl Ledger, revision: Revision) -> Vec<Entry> {
         entries.extend(page);
     }
 }
-
-/// Says that a test did not run and why, or fails where `LAB_REQUIRE` asks for it.
-pub fn skip(missing: &str, reason: &str) {
-    let required = std::env::var("LAB_REQUIRE").unwrap_or_default();
-    let is_required = required.split(',').any(|name| name == "all" || name == missing);
-    assert!(!is_required, "LAB_REQUIRE={required}, but {reason}");
-    println!("skipped: {missing}: {reason}");
-}
