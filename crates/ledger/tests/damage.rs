@@ -231,6 +231,12 @@ fn a_good_ledger_is_salvaged_whole_and_never_over_another() {
     assert_eq!(content(&SqliteLedger::open(&into).unwrap()), before);
     assert_eq!(Files::of(directory.path()).0, files.0, "reading changed the ledger");
     assert!(matches!(salvage(&path, &into), Err(LedgerError::NotALedger { .. })));
+    // What is left of another ledger would spoil the new one.
+    let (logged, away) = (directory.path().join("new.db"), directory.path().join("new.db-wal"));
+    fs::write(&away, files.clone().bytes(LOG)).unwrap();
+    let error = salvage(&path, &logged).unwrap_err();
+    assert!(error.to_string().contains("new.db-wal is not a ledger"), "{error}");
+    fs::remove_file(away).unwrap();
     assert!(salvage(&directory.path().join("none.db"), &directory.path().join("new.db")).is_err());
 }
 

@@ -41,7 +41,7 @@ pub fn open(path: &Path, acknowledged: Option<Point>) -> Result<Connection, Ledg
     Ok(connection)
 }
 
-/// A database at `path`, whatever it is. Nothing is read or changed.
+/// A database at `path`, whatever it is; an empty one if there is nothing.
 pub fn connect(path: &Path) -> Result<Connection, LedgerError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE

@@ -37,7 +37,8 @@ use survey::{Survey, survey};
 
 /// A ledger in a file, open for writing by nobody else.
 ///
-/// Durable means that the write-ahead log was synced (`synchronous = FULL`): one sync for each write.
+/// Durable means that the write-ahead log was synced (`synchronous = FULL`): one sync for each write,
+/// and two more when the log, of about 4 MB, is moved into the database.
 #[derive(Debug)]
 pub struct SqliteLedger {
     connection: Connection,
@@ -58,7 +59,8 @@ impl SqliteLedger {
     ///
     /// # Errors
     /// [`LedgerError::InUse`], [`LedgerError::Corrupt`], [`LedgerError::NotALedger`],
-    /// [`LedgerError::Schema`], or that it cannot be opened. Nothing was changed then.
+    /// [`LedgerError::Schema`], or that it cannot be opened. Nothing but the lock's file
+    /// was changed then.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let (holder, acknowledged) = Holder::take(path)?;
         let connection = file::open(path, acknowledged)?;

@@ -13,6 +13,9 @@ use rusqlite::{Connection, Transaction};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What a ledger's path gets for the names of its files.
+const FILES: [&str; 4] = ["", "-wal", "-shm", "-writer"];
+
 /// What the new ledger holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Salvaged {
@@ -33,82 +36,83 @@ pub struct Salvaged {
 /// new ledger knows nothing of what was acknowledged beyond its end.
 ///
 /// # Errors
-/// If `into` exists, the damaged ledger is in use, cannot be read at all or has no state to go on
-/// from, or the new one cannot be written. What was written of the new one is removed.
+/// If `into` or a file of its exists, the damaged ledger is in use, cannot be read at all or has no
+/// state to go on from, or the new one cannot be written. What was written of the new one is removed.
 pub fn salvage(damaged: &Path, into: &Path) -> Result<Salvaged, LedgerError> {
-    if into.exists() {
-        let found = "a file that is there already".into();
-        return Err(LedgerError::NotALedger { path: into.into(), found });
+    // A log or a writer's file of another ledger would be taken for the new one's.
+    for path in FILES.map(|suffix| with_suffix(into, suffix)) {
+        if path.exists() {
+            let found = "a file that is there already".into();
+            return Err(LedgerError::NotALedger { path, found });
+        }
     }
     if !damaged.exists() {
         let source = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(failed("read", damaged)(source));
     }
     let (_holder, acknowledged) = Holder::take(damaged)?;
-    let work = Work { copy: with_suffix(into, "-damaged"), new: with_suffix(into, "-new") };
-    work.remove();
-    let salvaged = work.salvage(damaged, acknowledged, into);
-    work.remove();
-    salvaged
+    Work::begin(into)?.salvage(damaged, acknowledged, into)
 }
 
-/// The files that there are until it is done.
-struct Work {
-    copy: PathBuf,
-    new: PathBuf,
+/// A directory beside the new ledger that is there until it is done, made for it and removed.
+struct Work(PathBuf);
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // If it stays, the next one says that it is there.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Work {
-    /// Reading a database tidies its log: so it is a copy that is read.
+    fn begin(into: &Path) -> Result<Self, LedgerError> {
+        let directory = with_suffix(into, "-salvage");
+        fs::create_dir(&directory).map_err(failed("make", &directory))?;
+        Ok(Self(directory))
+    }
+
+    /// Reading a database may tidy its log: so it is a copy that is read.
     fn salvage(
         &self,
         damaged: &Path,
         acknowledged: Option<Point>,
         into: &Path,
     ) -> Result<Salvaged, LedgerError> {
-        fs::copy(damaged, &self.copy).map_err(failed("copy", damaged))?;
+        let (copy, new) = (self.0.join("damaged.db"), self.0.join("new.db"));
+        fs::copy(damaged, &copy).map_err(failed("copy", damaged))?;
         let log = with_suffix(damaged, "-wal");
         if log.exists() {
-            let copied = fs::copy(&log, with_suffix(&self.copy, "-wal"));
+            let copied = fs::copy(&log, with_suffix(&copy, "-wal"));
             copied.map_err(failed("copy", &log))?;
         }
-        let source = connect(&self.copy)?;
+        let source = connect(&copy)?;
         let survey = survey(&source, acknowledged).map_err(failed_to("read", damaged))?;
         if survey.good.revision == Revision::ZERO && !survey.faults.is_empty() {
             let fault = format!("nothing can be salvaged: {}", survey.faults.join("; "));
             return Err(corrupt(damaged, fault, Revision::ZERO));
         }
-        let salvaged = self.fill(&source, survey)?;
-        fs::rename(&self.new, into).map_err(failed("rename", &self.new))?;
+        let salvaged = fill(&source, &new, survey)?;
+        fs::rename(&new, into).map_err(failed("rename", &new))?;
         sync_directory(into)?;
         Ok(salvaged)
     }
+}
 
-    /// The new ledger, whole and in one file.
-    fn fill(&self, source: &Connection, survey: Survey) -> Result<Salvaged, LedgerError> {
-        let mut target = connect(&self.new)?;
-        let fill = |target: &mut Connection| -> Result<Salvaged, Damage> {
-            let meta = survey.meta.unwrap_or_default();
-            // Without a chain to where it was compacted, the state goes on from the snapshot only.
-            let compacted = if survey.is_unbroken { meta.compacted } else { survey.base };
-            make(target, Meta { compacted, ..meta })?;
-            let tx = target.transaction()?;
-            let salvaged = copy(source, &tx, survey, compacted)?;
-            tx.commit()?;
-            empty_log(target)?;
-            Ok(salvaged)
-        };
-        fill(&mut target).map_err(|damage| damage.into_error(&self.new, Revision::ZERO))
-    }
-
-    fn remove(&self) {
-        for path in [&self.copy, &self.new] {
-            for suffix in ["", "-wal", "-shm"] {
-                // Most of them were never there.
-                let _ = fs::remove_file(with_suffix(path, suffix));
-            }
-        }
-    }
+/// The new ledger, whole and in one file.
+fn fill(source: &Connection, new: &Path, survey: Survey) -> Result<Salvaged, LedgerError> {
+    let mut target = connect(new)?;
+    let fill = |target: &mut Connection| -> Result<Salvaged, Damage> {
+        let meta = survey.meta.unwrap_or_default();
+        // Without a chain to where it was compacted, the state goes on from the snapshot only.
+        let compacted = if survey.is_unbroken { meta.compacted } else { survey.base };
+        make(target, Meta { compacted, ..meta })?;
+        let tx = target.transaction()?;
+        let salvaged = copy(source, &tx, survey, compacted)?;
+        tx.commit()?;
+        empty_log(target)?;
+        Ok(salvaged)
+    };
+    fill(&mut target).map_err(|damage| damage.into_error(new, Revision::ZERO))
 }
 
 fn copy(
