@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{batch, scratch, tail};
+use common::{append, batch, scratch, tail};
 use keeptime_ledger::{Ledger, LedgerError, Revision, Snapshot, SqliteLedger};
 use keeptime_linux::testing::skip;
 use nix::mount::{MsFlags, mount};
@@ -39,7 +39,8 @@ fn mount_tiny(mount_point: &Path) -> nix::Result<()> {
 fn fill_again_and_again(directory: &Path) {
     let (path, filler) = (directory.join("ledger.db"), directory.join("filler"));
     let mut ledger = SqliteLedger::open(&path).unwrap();
-    let mut expected = Vec::new();
+    append(&mut ledger, [0]);
+    let mut expected = vec![batch(0)];
     let mut number = 0;
     for round in 0..4 {
         fill(&filler, 40_000 * round);
@@ -52,14 +53,16 @@ fn fill_again_and_again(directory: &Path) {
         };
         assert!(matches!(error, LedgerError::Full { .. }), "{error:?}");
         assert!(error.is_retryable() && error.to_string().contains("ledger.db"), "{error}");
-        assert!(matches!(ledger.append(&[batch(0)]), Err(LedgerError::Full { .. })));
+        assert!(matches!(ledger.append(&[batch(number)]), Err(LedgerError::Full { .. })));
         let revision = ledger.status().head;
         let snapshot = Snapshot { revision, state: vec![1; 3 << 20] };
-        assert!(matches!(ledger.save_snapshot(&snapshot), Err(LedgerError::Full { .. })));
+        let refusal = ledger.save_snapshot(&snapshot).unwrap_err();
+        assert!(matches!(refusal, LedgerError::Full { .. }), "round {round}: {refusal:?}");
         assert_eq!(tail(&ledger, Revision::ZERO).len(), expected.len());
         if round == 2 {
             // A broker that is started on a full disk says so, and loses nothing.
             drop(ledger);
+            fill(&filler, 0);
             let refusal = SqliteLedger::open(&path).unwrap_err();
             assert!(matches!(refusal, LedgerError::Full { .. }), "{refusal:?}");
             fs::remove_file(&filler).unwrap();
@@ -67,10 +70,10 @@ fn fill_again_and_again(directory: &Path) {
         } else {
             fs::remove_file(&filler).unwrap();
         }
-        ledger.append(&[batch(number)]).unwrap();
-        expected.push(batch(number));
-        let snapshot = Snapshot { revision: ledger.status().head, state: vec![1; 300_000] };
+        let snapshot = Snapshot { revision, state: vec![1; 300_000] };
         ledger.save_snapshot(&snapshot).unwrap();
+        append(&mut ledger, [number]);
+        expected.push(batch(number));
         let batches: Vec<_> =
             tail(&ledger, Revision::ZERO).into_iter().map(|entry| entry.batch).collect();
         assert_eq!(batches, expected);

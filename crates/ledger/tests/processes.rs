@@ -12,6 +12,15 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: between fork and exec, a child has all files of this process open, and so
+/// keeps a lock that was given back.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn spawn(part: &str, path: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut hand = Command::new(env!("CARGO_BIN_EXE_keeptime-ledger-hand"));
@@ -48,6 +57,7 @@ impl Acknowledged {
 
 #[test]
 fn what_was_acknowledged_survives_kill_9_at_any_moment() {
+    let _turn = turn();
     let directory = scratch();
     let path = directory.path().join("ledger.db");
     let mut acknowledged = Vec::new();
@@ -97,6 +107,7 @@ fn check(path: &Path, acknowledged: &[Acknowledged]) {
 
 #[test]
 fn a_second_process_is_refused_and_an_overtaken_one_cannot_write() {
+    let _turn = turn();
     let directory = scratch();
     let path = directory.path().join("ledger.db");
     let (mut child, output) = spawn("hold", &path);

@@ -137,7 +137,9 @@ fn a_torn_write_leaves_whole_batches_and_a_ledger_to_be_opened_again() {
 #[test]
 fn a_lost_tail_is_damage_until_it_is_accepted() {
     let (disk, writer) = on_disk();
-    (0..5).for_each(|number| drop(writer.append(batch(number)).unwrap()));
+    for number in 0..5 {
+        writer.append(batch(number)).unwrap();
+    }
     drop(writer);
     disk.lose_tail(2);
     match MemoryLedger::open(&disk) {
@@ -166,6 +168,7 @@ fn a_snapshot_is_saved_between_commits() {
     assert!(appends.into_iter().all(|answer| answer.recv().unwrap().is_ok()));
     saving.join().unwrap().unwrap();
     assert_eq!(writer.status().snapshot, Some(Revision::new(1)));
+    // A second one for the same revision is refused, and nothing is worse for it.
     let outcome = writer.save_snapshot(Snapshot { revision: Revision::new(1), state: vec![] });
     assert!(matches!(outcome, Err(WriteError::Ledger(error)) if !error.needs_reopening()));
     writer.save_snapshot(Snapshot { revision: Revision::new(100), state: vec![] }).unwrap();

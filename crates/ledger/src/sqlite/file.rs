@@ -22,8 +22,8 @@ const LOG_BYTES_KEPT: i64 = 64 << 20;
 /// Opens the ledger at `path`, and makes it if there is nothing and nothing is known to have been
 /// acknowledged.
 pub fn open(path: &Path, acknowledged: Option<Point>) -> Result<Connection, LedgerError> {
-    let mut connection = connect(path)?;
-    match identify(&connection, path)? {
+    let mut connection = connect(path).map_err(|error| unreadable(path, error))?;
+    match schema::identify(&connection).map_err(|error| unreadable(path, error))? {
         Identity::Ledger(SCHEMA_VERSION) => {}
         Identity::Ledger(found) => {
             return Err(LedgerError::Schema { path: path.into(), found, known: SCHEMA_VERSION });
@@ -42,35 +42,30 @@ pub fn open(path: &Path, acknowledged: Option<Point>) -> Result<Connection, Ledg
 }
 
 /// A database at `path`, whatever it is; an empty one if there is nothing.
-pub fn connect(path: &Path) -> Result<Connection, LedgerError> {
+pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || {
-        let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        // What is damaged stays as it was found.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-        connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "cell_size_check", true)?;
-        connection.pragma_update(None, "temp_store", "MEMORY")?;
-        connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
-        Ok(connection)
-    };
-    open().map_err(failed_to("open", path))
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // What is damaged stays as it was found.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
+    Ok(connection)
 }
 
-/// What the file is. Damage to its first page can look like anything.
-fn identify(connection: &Connection, path: &Path) -> Result<Identity, LedgerError> {
-    schema::identify(connection).map_err(|error| match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => {
-            let found = "no SQLite database, or one whose first page is damaged".into();
-            LedgerError::NotALedger { path: path.into(), found }
-        }
-        _ => Damage::from(error).into_error(path, Revision::ZERO),
-    })
+/// Damage to the first page can look like anything.
+fn unreadable(path: &Path, error: rusqlite::Error) -> LedgerError {
+    if error.sqlite_error_code() != Some(ErrorCode::NotADatabase) {
+        return Damage::from(error).into_error(path, Revision::ZERO);
+    }
+    let found = "no SQLite database, or one whose first page is damaged".into();
+    LedgerError::NotALedger { path: path.into(), found }
 }
 
 /// An empty file whose writers are known to have acknowledged something was not always empty.

@@ -85,7 +85,7 @@ impl Work {
             let copied = fs::copy(&log, with_suffix(&copy, "-wal"));
             copied.map_err(failed("copy", &log))?;
         }
-        let source = connect(&copy)?;
+        let source = connect(&copy).map_err(failed_to("read", damaged))?;
         let survey = survey(&source, acknowledged).map_err(failed_to("read", damaged))?;
         if survey.good.revision == Revision::ZERO && !survey.faults.is_empty() {
             let fault = format!("nothing can be salvaged: {}", survey.faults.join("; "));
@@ -100,19 +100,19 @@ impl Work {
 
 /// The new ledger, whole and in one file.
 fn fill(source: &Connection, new: &Path, survey: Survey) -> Result<Salvaged, LedgerError> {
-    let mut target = connect(new)?;
-    let fill = |target: &mut Connection| -> Result<Salvaged, Damage> {
+    let fill = || -> Result<Salvaged, Damage> {
+        let mut target = connect(new)?;
         let meta = survey.meta.unwrap_or_default();
         // Without a chain to where it was compacted, the state goes on from the snapshot only.
         let compacted = if survey.is_unbroken { meta.compacted } else { survey.base };
-        make(target, Meta { compacted, ..meta })?;
+        make(&mut target, Meta { compacted, ..meta })?;
         let tx = target.transaction()?;
         let salvaged = copy(source, &tx, survey, compacted)?;
         tx.commit()?;
-        empty_log(target)?;
+        empty_log(&target)?;
         Ok(salvaged)
     };
-    fill(&mut target).map_err(|damage| damage.into_error(new, Revision::ZERO))
+    fill().map_err(|damage| damage.into_error(new, Revision::ZERO))
 }
 
 fn copy(
