@@ -7,11 +7,12 @@
 //! The slot table is that of GARA, the resource manager of MPICH-GQ (section 4.2): entries are
 //! added, changed and deleted, and admission asks whether an amount is free over a span. GARA says
 //! nothing of how a table is kept. Here it is a B-tree over the instants at which the reserved
-//! amount changes, so that no question scans the reservations.
+//! amount changes; `docs/decisions/0001-slot-tables.md` compares it with others.
 //!
 //! Amounts are plain integers in the unit of their resource (bit/s, millionths of a CPU, byte/s);
-//! times are [`WallTime`](keeptime_model::units::WallTime) in nanoseconds. Nothing is rounded, and
-//! the same calls in the same order give the same answers.
+//! times are [`WallTime`](keeptime_model::units::WallTime) in nanoseconds, and none is too early or
+//! too late. Nothing is rounded. The same calls in the same order give the same answers: what searches
+//! note down for later ones changes only how long those take.
 //!
 //! ```
 //! use keeptime_calendar::{Calendar, Demand, ReservationId, Span, When};

@@ -40,8 +40,8 @@ pub enum Node {
 #[derive(Debug, Clone)]
 pub struct Inner {
     pub children: Vec<Child>,
-    /// What a search knows of the free runs of this block (a node whose children are leaves);
-    /// made by the first long search, dropped by every change.
+    /// What searches know of the free runs of this block (a node whose children are leaves): noted
+    /// by the first long one, dropped by every change.
     pub runs: OnceLock<Runs>,
 }
 

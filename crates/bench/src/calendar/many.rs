@@ -21,8 +21,8 @@ const MANY_NODES: u64 = 10_000;
 const TABLES_OF_A_NODE: u64 = 5;
 const NODES_OF_A_RESERVATION: usize = 8;
 const DEMANDS: u64 = TABLES_OF_A_NODE * NODES_OF_A_RESERVATION as u64;
-/// Within this, 100,000 reservations take half of 1,024 nodes.
-const HORIZON: u64 = 98_000 * SECOND;
+/// Within this, 100,000 reservations take three eighths of 1,024 nodes.
+const HORIZON: u64 = 130_000 * SECOND;
 const LONGEST: u64 = 1_000 * SECOND;
 const SECOND: u64 = 1_000_000_000;
 /// Questions are put to the baseline one of so many.
