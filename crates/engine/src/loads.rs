@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn the_lightest_come_first() {
         let mut loads = Loads::new(3);
-        [0, 0, 1].map(|node| loads.add(NodeIndex(node)));
+        [0, 0, 1].into_iter().for_each(|node| loads.add(NodeIndex(node)));
         assert_eq!(loads.lightest().map(|node| node.0).collect::<Vec<_>>(), [2, 1, 0]);
-        [0, 0].map(|node| loads.remove(NodeIndex(node)));
+        [0, 0].into_iter().for_each(|node| loads.remove(NodeIndex(node)));
         assert_eq!(loads.lightest().map(|node| node.0).collect::<Vec<_>>(), [0, 2, 1]);
     }
 }
