@@ -230,7 +230,7 @@ impl Random {
     /// At least 0 and below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (u128::from(self.0) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -79,9 +79,12 @@ impl Drop for Thread {
     }
 }
 
+/// Done with the ledger, on its thread.
+type Use = Box<dyn FnOnce(&mut dyn Ledger) + Send>;
+
 enum Request {
     Append(Append),
-    Call(Box<dyn FnOnce(&mut dyn Ledger) + Send>),
+    Call(Use),
     Stop,
 }
 
