@@ -399,7 +399,7 @@ mod tests {
         fn handles_read_back(number in any::<u64>()) {
             let handle = Handle::new(number);
             prop_assert_eq!(handle.to_string().parse::<Handle>(), Ok(handle));
-            prop_assert_eq!(handle.job().as_str(), handle.to_string());
+            prop_assert_eq!(handle.job().to_string(), handle.to_string());
         }
 
         #[test]

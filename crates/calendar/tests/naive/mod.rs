@@ -126,7 +126,7 @@ impl TablePair {
             }
             20..25 if !self.slots.is_empty() => self.change(chosen, slot),
             25 => self.remove_anything(slot),
-            26 if words[1] % 8 == 0 => self.set_capacity(u64::from(words[2]) % 200),
+            26 if words[1].is_multiple_of(8) => self.set_capacity(u64::from(words[2]) % 200),
             _ => self.seek(slot, words),
         }
         let words = words.map(|word| word.rotate_left(7) ^ 0x55);
@@ -360,7 +360,7 @@ fn some_slot(words: [u32; 4], instants: usize) -> Slot {
 /// As long as `range`: from its start or from the first instants, now and then not too late.
 fn some_when(range: Range<usize>, words: [u32; 4]) -> When {
     let start = range.start as u64;
-    let after = if words[0] % 2 == 0 { start } else { u64::from(words[3]) % 7.min(start + 1) };
+    let after = if words[0].is_multiple_of(2) { start } else { u64::from(words[3]) % 7.min(start + 1) };
     let when = When::after(at(after), Nanos::new(range.len() as u64));
     let latest = when.after.saturating_add(Nanos::new(u64::from(words[2] % 50)));
     if words[0].is_multiple_of(5) { when.until(latest) } else { when }
