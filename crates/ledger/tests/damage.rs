@@ -266,9 +266,10 @@ fn a_good_ledger_is_salvaged_whole_and_never_over_another() {
 
 /// Whatever `found` has is in `before` at the same place, and it ends where it says.
 fn is_a_part_of(found: &Content, before: &Content, good: Revision) {
-    let from = found.compacted_to;
-    let entries = before.entries.iter().filter(|e| e.revision > from && e.revision <= good);
-    assert_eq!(found.entries, entries.cloned().collect::<Vec<_>>());
+    // Where nothing tells any more that it was compacted, the first batches may be whole still.
+    let written: Vec<_> = (found.compacted_to.get()..good.get()).map(batch).collect();
+    let there: Vec<_> = found.entries.iter().map(|entry| entry.batch.clone()).collect();
+    assert_eq!(there, written);
     for (found, before) in found.history.iter().zip(&before.history) {
         assert!(found.iter().all(|record| before.contains(record)));
     }
