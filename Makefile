@@ -42,6 +42,7 @@ bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nod
 
 bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
+
 bench-ledger: build ## Durable appends per second, and reading 100,000 batches again
 	@$(KEEPTIME)-bench ledger --out $(OUT)
 
