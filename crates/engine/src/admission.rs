@@ -173,7 +173,8 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
 
     fn links_busy(&self, rate: BitsPerSecond, placed: &Placed) -> Reason {
         let topology = self.cluster.topology();
-        let link = placed.bottleneck.map(|bottleneck| topology.direction_name(bottleneck.direction));
+        let link =
+            placed.bottleneck.map(|bottleneck| topology.direction_name(bottleneck.direction));
         Reason::LinksBusy {
             flow_needs_bits_per_second: rate,
             flow_has_bits_per_second: placed.rate,

@@ -2,6 +2,7 @@
 //! shall be, not what to change: any of them can be lost or repeated, and a new connection begins
 //! with a comparison.
 
+use crate::engine::Moment;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
@@ -42,7 +43,7 @@ pub(crate) struct Agents {
 #[derive(Debug, Clone)]
 struct Agent {
     session: Option<Session>,
-    heard: WallTime,
+    heard: Moment,
     told: BTreeMap<Handle, Told>,
     /// Orders without an answer yet, of this session.
     pending: BTreeMap<u64, Handle>,
@@ -64,7 +65,7 @@ pub(crate) struct Sent {
 
 impl Agents {
     /// `count` agents that are not connected; their leases begin at `now`.
-    pub fn new(count: usize, lease: Nanos, now: WallTime) -> Self {
+    pub fn new(count: usize, lease: Nanos, now: Moment) -> Self {
         let (told, pending) = (BTreeMap::new(), BTreeMap::new());
         let agent = Agent { session: None, heard: now, told, pending };
         Self { lease, agents: vec![agent; count], next_order: 1 }
@@ -75,18 +76,18 @@ impl Agents {
         self.agent(node).session.is_some()
     }
 
-    /// When it is away unless something is heard of it before.
-    pub fn lease_ends(&self, node: NodeIndex) -> WallTime {
-        self.agent(node).heard.saturating_add(self.lease)
+    /// When it is away unless something is heard of it before, by the steady clock.
+    pub fn lease_ends(&self, node: NodeIndex) -> Nanos {
+        self.agent(node).heard.steady.saturating_add(self.lease)
     }
 
     /// When it was heard of last.
     pub fn heard_at(&self, node: NodeIndex) -> WallTime {
-        self.agent(node).heard
+        self.agent(node).heard.wall
     }
 
     /// The agent spoke at `now`, on its present connection. Whether it has this session.
-    pub fn heard(&mut self, node: NodeIndex, session: Session, now: WallTime) -> bool {
+    pub fn heard(&mut self, node: NodeIndex, session: Session, now: Moment) -> bool {
         let agent = self.agent_mut(node);
         let is_present = agent.session == Some(session);
         if is_present {
@@ -102,7 +103,7 @@ impl Agents {
         node: NodeIndex,
         session: Session,
         holding: Vec<Assignment>,
-        now: WallTime,
+        now: Moment,
     ) -> (Vec<Sent>, Vec<Handle>) {
         let agent = self.agent_mut(node);
         (agent.session, agent.heard) = (Some(session), now);
@@ -121,10 +122,8 @@ impl Agents {
             job.as_str().parse::<Handle>().is_ok_and(|handle| !agent.told.contains_key(&handle))
         };
         let strays: Vec<_> = holding.into_keys().filter(stray).collect();
-        let mut sent: Vec<_> = strays
-            .into_iter()
-            .filter_map(|job| self.send(node, Act::Withdraw(job)))
-            .collect();
+        let mut sent: Vec<_> =
+            strays.into_iter().filter_map(|job| self.send(node, Act::Withdraw(job))).collect();
         sent.extend(wanted.into_iter().filter_map(|handle| self.repeat(node, handle)));
         (sent, agreed)
     }
@@ -184,9 +183,9 @@ impl Agents {
         self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
     }
 
-    /// Whether the agent was told of the reservation.
-    pub fn is_told(&self, node: NodeIndex, handle: Handle) -> bool {
-        self.agent(node).told.contains_key(&handle)
+    /// Whether this is what the agent was told last of the reservation.
+    pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
+        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
     }
 
     /// What the agent shall enforce of the reservation.

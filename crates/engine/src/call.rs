@@ -228,11 +228,13 @@ impl fmt::Display for Reason {
             Self::TooFewNodes { needs, has } => {
                 write!(f, "{needs} nodes are needed, and {has} have the CPU and disk rates free")
             }
-            Self::LinksBusy { flow_needs_bits_per_second, flow_has_bits_per_second, link } => write!(
-                f,
-                "each flow needs {flow_needs_bits_per_second}, and link {link} has \
+            Self::LinksBusy { flow_needs_bits_per_second, flow_has_bits_per_second, link } => {
+                write!(
+                    f,
+                    "each flow needs {flow_needs_bits_per_second}, and link {link} has \
                  {flow_has_bits_per_second} for it"
-            ),
+                )
+            }
             Self::NodesAway(names) => {
                 write!(f, "the agents of these nodes are not connected: {}", list(names))
             }

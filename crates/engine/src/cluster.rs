@@ -154,11 +154,6 @@ impl Cluster {
         ((node.0 as usize) < self.addresses.len()).then_some(of)
     }
 
-    /// How many slot tables the cluster has.
-    pub(crate) fn table_count(&self) -> usize {
-        self.reservable.len() + TABLES_OF_A_NODE as usize * self.addresses.len()
-    }
-
     /// A resource in people's words, and an amount of it.
     pub(crate) fn words(&self, resource: Resource, amount: u64) -> (String, String) {
         let cpu = || CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX)).to_string();
@@ -178,10 +173,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If a node does not exist, or there are too many flows.
-    pub(crate) fn demands(
-        &self,
-        grant: &Grant,
-    ) -> Result<(Vec<Demand>, BitsPerSecond), Invalid> {
+    pub(crate) fn demands(&self, grant: &Grant) -> Result<(Vec<Demand>, BitsPerSecond), Invalid> {
         let nodes = self.nodes(grant)?;
         let flows = flows(grant)?;
         let mut demands = Vec::with_capacity(nodes.len() * 3 + flows.len() * 2);

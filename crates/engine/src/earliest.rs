@@ -7,7 +7,7 @@
 //! on to the time at which the one that limits has room. What it finds is always admitted then; it
 //! may miss an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Denied, Need};
+use crate::admission::{Admission, Need};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};

@@ -12,9 +12,7 @@ use crate::policy::Policy;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::Assignment;
-use keeptime_model::reservation::{
-    Grant, Handle, OnLoss, Request, RequestKey, State, UserName,
-};
+use keeptime_model::reservation::{Grant, Handle, OnLoss, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +23,15 @@ const PAST_MAX: Nanos = Nanos::from_secs(60);
 /// Which call an answer belongs to: a number that the shell gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
+
+/// A point in time by both of a machine's clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moment {
+    /// UTC: when reservations start and end. It can be set.
+    pub wall: WallTime,
+    /// Since any fixed instant, never set: how long agents may be silent.
+    pub steady: Nanos,
+}
 
 /// What comes in.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,20 +127,18 @@ pub struct Engine {
     offers: Offers,
     agents: Agents,
     deadlines: BTreeSet<(WallTime, Deadline)>,
+    timeouts: BTreeSet<(Nanos, Timeout)>,
     now: WallTime,
+    steady: Nanos,
     clock_steps_back: u64,
     /// Greater than any handle that was given, also to what was never granted.
     next: u64,
-    /// When this engine began: agents have their lease from then on to connect.
-    since: WallTime,
     step: Step,
 }
 
 /// What is to be looked at when its time has come. What it is about may have changed until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Deadline {
-    /// Agents should have accepted.
-    Offer(Handle),
     /// Agents are to be told.
     Tell(Handle),
     /// It starts.
@@ -142,21 +147,34 @@ enum Deadline {
     End(Handle),
     /// Its key can be used again.
     Forget(Handle),
+}
+
+/// What should have happened by now, by the steady clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Timeout {
+    /// Agents should have accepted.
+    Offer(Handle),
+    /// All agents should enforce what has started.
+    Start(Handle),
     /// Something should have been heard of an agent.
     Lease(NodeIndex),
 }
 
 impl Engine {
     /// An engine without reservations.
-    pub fn new(cluster: Cluster, policy: Policy, now: WallTime) -> Self {
+    pub fn new(cluster: Cluster, policy: Policy, moment: Moment) -> Self {
         let (calendar, count) = (cluster.empty_calendar(), cluster.topology().nodes().len());
-        let agents = Agents::new(count, policy.agent_lease_nanos, now);
+        let Moment { wall: now, steady } = moment;
+        let agents = Agents::new(count, policy.agent_lease_nanos, moment);
         let leases = cluster.topology().node_indices();
-        let deadlines = leases.map(|node| (agents.lease_ends(node), Deadline::Lease(node)));
+        let leases = leases.map(|node| (agents.lease_ends(node), Timeout::Lease(node)));
+        let timeouts = leases.collect();
         Self {
             calendar,
             agents,
-            deadlines: deadlines.collect(),
+            deadlines: BTreeSet::new(),
+            timeouts,
+            steady,
             cluster,
             policy,
             book: Book::default(),
@@ -165,7 +183,6 @@ impl Engine {
             now,
             clock_steps_back: 0,
             next: 1,
-            since: now,
             step: Step { time: now, ..Step::default() },
         }
     }
@@ -181,9 +198,9 @@ impl Engine {
         policy: Policy,
         snapshot: Option<Snapshot>,
         events: impl IntoIterator<Item = (WallTime, Event)>,
-        now: WallTime,
+        moment: Moment,
     ) -> Result<(Self, Step), Invalid> {
-        let mut engine = Self::new(cluster, policy, now);
+        let mut engine = Self::new(cluster, policy, moment);
         if let Some(snapshot) = snapshot {
             engine.book = Book::restore(snapshot)?;
         }
@@ -197,21 +214,23 @@ impl Engine {
         Ok((engine, step))
     }
 
-    /// What `input` at `now` leads to. A clock that was set back stands still until it has caught up.
-    pub fn step(&mut self, now: WallTime, input: Input) -> Step {
-        if now < self.now {
+    /// What `input` at this moment leads to. A wall clock that was set back stands still until it has
+    /// caught up.
+    pub fn step(&mut self, moment: Moment, input: Input) -> Step {
+        if moment.wall < self.now {
             self.clock_steps_back += 1;
         }
-        self.now = self.now.max(now);
+        self.now = self.now.max(moment.wall);
+        self.steady = self.steady.max(moment.steady);
         self.pass();
         match input {
             Input::Call { ticket, caller, call } => self.call(ticket, &caller, call),
             Input::Connected { node, session, holding } => self.connected(node, session, holding),
             Input::Heard { node, session } => {
-                self.agents.heard(node, session, self.now);
+                self.agents.heard(node, session, self.moment());
             }
             Input::Answered { node, session, number, refusal } => {
-                if self.agents.heard(node, session, self.now) {
+                if self.agents.heard(node, session, self.moment()) {
                     self.answered(node, number, refusal);
                 }
             }
@@ -223,9 +242,13 @@ impl Engine {
         self.finish()
     }
 
-    /// When [`Input::Passed`] is due if nothing else happens before.
-    pub fn next_deadline(&self) -> Option<WallTime> {
-        self.deadlines.first().map(|(time, _)| *time)
+    /// How long after the last step [`Input::Passed`] is due, if nothing else happens before. (A wall
+    /// clock that is set forward meanwhile makes it due at once.)
+    pub fn idle(&self) -> Option<Nanos> {
+        let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
+        let timeout = self.timeouts.first();
+        let timeout = timeout.map(|(time, _)| time.saturating_sub(self.steady));
+        deadline.into_iter().chain(timeout).min()
     }
 
     /// Everything that was recorded.
@@ -263,7 +286,7 @@ impl Engine {
         self.agents.is_connected(node)
     }
 
-    /// When the agent of a node was heard of last.
+    /// When the agent of a node was heard of last; when the broker began, if it never was.
     pub fn heard_at(&self, node: NodeIndex) -> WallTime {
         self.agents.heard_at(node)
     }
@@ -358,10 +381,9 @@ impl Engine {
         let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
         match &found.refusal {
             _ if found.request != *request => Err(reused(handle)),
-            Some(refusal) => Err(CallError::Refused {
-                handle: Some(handle),
-                refusal: Box::new(refusal.clone()),
-            }),
+            Some(refusal) => {
+                Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
+            }
             None => Ok(Some(Some(Answer::Reservation(Box::new(found.clone()))))),
         }
     }
@@ -444,17 +466,23 @@ impl Engine {
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
         if until.is_some_and(|until| until <= self.now) {
             let expected = "long enough to end in the future";
-            return Err(Invalid::new("duration_nanos", until.unwrap_or(from).unix_nanos(), expected).into());
+            return Err(Invalid::new(
+                "duration_nanos",
+                until.unwrap_or(from).unix_nanos(),
+                expected,
+            )
+            .into());
         }
         self.check_limits(owner, from, old.is_some())?;
         let span = span(from, until);
-        let admission = self.admission(owner, from);
+        let user = self.tables_of(owner);
+        let admission = self.admission(user, from);
         match admission.grant(&request.ask, span) {
             Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
                 refusal.earliest_start_unix_nanos =
-                    self.admission(owner, from).earliest(&request.ask, when).map(|found| found.0);
+                    admission.earliest(&request.ask, when).map(|found| found.0);
                 Err(Denied::Refused(refusal))
             }
             Err(invalid) => Err(invalid),
@@ -500,13 +528,13 @@ impl Engine {
         When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
     }
 
-    /// Admission of requests of `owner` that start at `from`: soon only on nodes that are there.
+    /// Admission of requests of a user with these tables that start at `from`: soon only on nodes
+    /// that are there.
     fn admission(
-        &mut self,
-        owner: &UserName,
+        &self,
+        user: [ResourceId; 2],
         from: WallTime,
     ) -> Admission<'_, impl Fn(NodeIndex) -> bool> {
-        let user = self.tables_of(owner);
         let soon = from <= self.told_until();
         let agents = &self.agents;
         Admission {
@@ -563,8 +591,8 @@ impl Engine {
             self.cluster.assignments(handle, &proposal.grant, proposal.from, proposal.until);
         let assignments = assignments.unwrap_or_default();
         let waiting = assignments.keys().copied().collect();
-        let deadline = self.now.saturating_add(self.policy.answer_within_nanos);
-        self.deadlines.insert((deadline, Deadline::Offer(handle)));
+        let deadline = self.after(self.policy.answer_within_nanos);
+        self.timeouts.insert((deadline, Timeout::Offer(handle)));
         self.offers.insert(handle, Offer { kind, proposal, waiting, tickets, deadline });
         for (node, assignment) in assignments {
             let sent = self.agents.tell(node, handle, assignment);
@@ -599,7 +627,8 @@ impl Engine {
         match outcome {
             Ok(()) => Ok(()),
             Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
-                let admission = self.admission(&proposal.owner, proposal.from);
+                let user = self.tables_of(&proposal.owner);
+                let admission = self.admission(user, proposal.from);
                 let lacks = lacks.iter().map(|lack| admission.lacking(lack)).collect();
                 Err(Reason::Lacking(lacks).into())
             }
@@ -608,7 +637,8 @@ impl Engine {
     }
 
     fn demands(&mut self, owner: &UserName, grant: &Grant) -> Vec<keeptime_calendar::Demand> {
-        let demands = self.admission(owner, WallTime::default()).demands(grant);
+        let user = self.tables_of(owner);
+        let demands = self.admission(user, WallTime::default()).demands(grant);
         // What is asked was admitted, and what is recorded was checked when it was taken up.
         demands.unwrap_or_default()
     }
@@ -666,26 +696,13 @@ impl Engine {
             Kind::Change { by } => {
                 let by = by.clone();
                 let former = self.nodes_of(handle);
-                let modified =
-                    Modified { by, request, from_unix_nanos, until_unix_nanos, grant };
+                let modified = Modified { by, request, from_unix_nanos, until_unix_nanos, grant };
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
-                self.tell_less(handle, former);
+                self.align(handle, former);
             }
         }
         self.schedule(handle);
-    }
-
-    /// Agents of `former` that the reservation does not use any more, or not soon, give it back.
-    fn tell_less(&mut self, handle: Handle, former: Vec<NodeIndex>) {
-        let soon = self.book.reservations().get(&handle);
-        let soon = soon.is_some_and(|now| now.from_unix_nanos <= self.told_until());
-        let kept: BTreeSet<_> =
-            if soon { self.nodes_of(handle).into_iter().collect() } else { BTreeSet::new() };
-        for node in former.into_iter().filter(|node| !kept.contains(node)) {
-            let sent = self.agents.withdraw(node, handle);
-            self.send(sent);
-        }
     }
 
     /// Gives back an offer. A new one is remembered as refused, and its callers are told why; that
@@ -705,7 +722,7 @@ impl Engine {
             }
             Kind::Change { .. } => {
                 self.hold_exactly(handle);
-                self.tell_again(handle, told);
+                self.align(handle, told);
                 for ticket in tickets {
                     let refusal = Box::new(Refusal::from(reason.clone()));
                     self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
@@ -715,15 +732,20 @@ impl Engine {
         self.current(handle)
     }
 
-    /// Agents go back to what is recorded of the reservation; those of `told` that have no part in
-    /// it give it back.
-    fn tell_again(&mut self, handle: Handle, told: Vec<NodeIndex>) {
-        let assignments = self.assignments(handle);
-        let strangers = told.into_iter().filter(|node| !assignments.contains_key(node)).collect();
-        self.withdraw_from(handle, strangers);
-        for (node, assignment) in assignments {
-            let sent = self.agents.tell(node, handle, assignment);
-            self.send(sent);
+    /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,
+    /// give it back.
+    fn align(&mut self, handle: Handle, nodes: Vec<NodeIndex>) {
+        let soon = self.told_until();
+        let found = self.book.reservations().get(&handle);
+        let near = found.is_some_and(|r| r.state.is_live() && r.from_unix_nanos <= soon);
+        let wanted = if near { self.assignments(handle) } else { BTreeMap::new() };
+        let others = nodes.into_iter().filter(|node| !wanted.contains_key(node)).collect();
+        self.withdraw_from(handle, others);
+        for (node, assignment) in wanted {
+            if !self.agents.is_told(node, handle, &assignment) {
+                let sent = self.agents.tell(node, handle, assignment);
+                self.send(sent);
+            }
         }
     }
 
@@ -752,16 +774,16 @@ impl Engine {
     // ---- agents -------------------------------------------------------------------------------
 
     fn connected(&mut self, node: NodeIndex, session: Session, holding: Vec<Assignment>) {
-        let (sent, agreed) = self.agents.connected(node, session, holding, self.now);
+        let (sent, agreed) = self.agents.connected(node, session, holding, self.moment());
         sent.into_iter().for_each(|sent| self.send(Some(sent)));
-        self.deadlines.insert((self.agents.lease_ends(node), Deadline::Lease(node)));
+        self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));
         agreed.into_iter().for_each(|handle| self.accepted(node, handle));
     }
 
     fn lease(&mut self, node: NodeIndex) {
         let ends = self.agents.lease_ends(node);
-        if ends > self.now {
-            self.deadlines.insert((ends, Deadline::Lease(node)));
+        if ends > self.steady {
+            self.timeouts.insert((ends, Timeout::Lease(node)));
             return;
         }
         self.agents.away(node);
@@ -783,11 +805,8 @@ impl Engine {
         let Some(lost) = self.book.reservations().get(&handle).cloned() else { return };
         let until = lost.until_unix_nanos;
         let left = until.map(|until| until.saturating_since(self.now));
-        let request = Request {
-            from_unix_nanos: None,
-            duration_nanos: left,
-            ..lost.request.clone()
-        };
+        let request =
+            Request { from_unix_nanos: None, duration_nanos: left, ..lost.request.clone() };
         self.release(handle);
         let next = Handle::new(self.next);
         // A handle and 6 letters: short enough, and no user's key has this form by chance.
@@ -812,58 +831,71 @@ impl Engine {
         {
             self.deadlines.pop_first();
             match deadline {
-                Deadline::Offer(handle) => self.silent(handle),
-                Deadline::Tell(handle) => self.tell(handle),
-                Deadline::Start(handle) => self.start_now(handle),
+                Deadline::Tell(handle) => self.align(handle, Vec::new()),
+                Deadline::Start(handle) => self.start_soon(handle),
                 Deadline::End(handle) => self.end_now(handle),
                 Deadline::Forget(handle) => self.forget(handle),
-                Deadline::Lease(node) => self.lease(node),
+            }
+        }
+        while let Some((time, timeout)) = self.timeouts.first().copied()
+            && time <= self.steady
+        {
+            self.timeouts.pop_first();
+            match timeout {
+                Timeout::Offer(handle) => self.silent(handle),
+                Timeout::Start(handle) => self.never_started(handle),
+                Timeout::Lease(node) => self.lease(node),
             }
         }
     }
 
+    fn moment(&self) -> Moment {
+        Moment { wall: self.now, steady: self.steady }
+    }
+
+    /// By the steady clock.
+    fn after(&self, span: Nanos) -> Nanos {
+        self.steady.saturating_add(span)
+    }
+
     fn silent(&mut self, handle: Handle) {
-        let due = |offer: &&Offer| offer.deadline <= self.now;
+        let due = |offer: &&Offer| offer.deadline <= self.steady;
         let Some(offer) = self.offers.get(&handle).filter(due) else { return };
         let silent = offer.waiting.iter().map(|node| self.cluster.name(*node).clone());
         let silent = silent.collect();
         self.give_up(handle, Reason::AgentsSilent(silent));
     }
 
-    fn tell(&mut self, handle: Handle) {
-        let granted = self.book.reservations().get(&handle);
-        let due = granted.is_some_and(|granted| {
-            granted.state == State::Granted && granted.from_unix_nanos <= self.told_until()
-        });
-        if !due {
-            return;
-        }
-        for (node, assignment) in self.assignments(handle) {
-            if !self.agents.is_told(node, handle) {
-                let sent = self.agents.tell(node, handle, assignment);
-                self.send(sent);
-            }
+    /// Its time has come: agents have a lease's time to enforce it.
+    fn start_soon(&mut self, handle: Handle) {
+        self.start_now(handle);
+        if self.is_due(handle) {
+            let patience = self.after(self.policy.agent_lease_nanos);
+            self.timeouts.insert((patience, Timeout::Start(handle)));
         }
     }
 
-    /// Its time has come: it is active when every agent has accepted, and lost if one has not after
-    /// the time of a lease.
+    /// It is active when its time has come and every agent has accepted.
     fn start_now(&mut self, handle: Handle) {
-        let granted = self.book.reservations().get(&handle);
-        let granted = granted.filter(|granted| granted.state == State::Granted);
-        let from = granted.map(|granted| granted.from_unix_nanos);
-        let Some(from) = from.filter(|from| *from <= self.now) else { return };
-        let nodes = self.nodes_of(handle);
-        let missing = nodes.iter().find(|node| !self.agents.has_accepted(**node, handle));
-        let patience = from.max(self.since).saturating_add(self.policy.agent_lease_nanos);
-        match missing {
-            None => self.record(Event::Started { handle }),
-            // It is looked at again when an agent accepts, too.
-            Some(_) if patience > self.now => {
-                self.deadlines.insert((patience, Deadline::Start(handle)));
-            }
-            Some(node) => self.lose(handle, *node),
+        let accepted = |node: &NodeIndex| self.agents.has_accepted(*node, handle);
+        if self.is_due(handle) && self.nodes_of(handle).iter().all(accepted) {
+            self.record(Event::Started { handle });
         }
+    }
+
+    fn never_started(&mut self, handle: Handle) {
+        let missing = |node: &NodeIndex| !self.agents.has_accepted(*node, handle);
+        if self.is_due(handle)
+            && let Some(node) = self.nodes_of(handle).into_iter().find(missing)
+        {
+            self.lose(handle, node);
+        }
+    }
+
+    /// Whether it is granted and its time has come.
+    fn is_due(&self, handle: Handle) -> bool {
+        let found = self.book.reservations().get(&handle);
+        found.is_some_and(|r| r.state == State::Granted && r.from_unix_nanos <= self.now)
     }
 
     fn end_now(&mut self, handle: Handle) {
@@ -893,18 +925,20 @@ impl Engine {
     fn schedule(&mut self, handle: Handle) {
         let Some(live) = self.book.reservations().get(&handle) else { return };
         let (from, until) = (live.from_unix_nanos, live.until_unix_nanos);
+        let has_started = live.state != State::Granted;
         let ahead = self.policy.tell_ahead_nanos;
         let tell = WallTime::from_unix_nanos(from.unix_nanos().saturating_sub(ahead.get()));
         if tell > self.now {
             self.deadlines.insert((tell, Deadline::Tell(handle)));
         }
-        if live.state == State::Granted {
-            self.deadlines.insert((from, Deadline::Start(handle)));
-        }
         if let Some(until) = until {
             self.deadlines.insert((until, Deadline::End(handle)));
         }
-        self.start_now(handle);
+        if from > self.now {
+            self.deadlines.insert((from, Deadline::Start(handle)));
+        } else if !has_started {
+            self.start_soon(handle);
+        }
     }
 
     // ---- one place for each change ------------------------------------------------------------

@@ -31,6 +31,6 @@ mod offers;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};
 pub use cluster::Cluster;
-pub use engine::{Engine, Input, Output, Step, Ticket};
+pub use engine::{Engine, Input, Moment, Output, Step, Ticket};
 pub use event::Event;
 pub use policy::Policy;

@@ -4,7 +4,7 @@ use crate::engine::Ticket;
 use keeptime_calendar::Span;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All offers, by handle: a reservation has one at a time.
@@ -19,8 +19,8 @@ pub(crate) struct Offer {
     pub waiting: BTreeSet<NodeIndex>,
     /// Who is to be answered: several if the request was repeated.
     pub tickets: Vec<Ticket>,
-    /// Until then.
-    pub deadline: WallTime,
+    /// Until then, by the steady clock.
+    pub deadline: Nanos,
 }
 
 /// What is offered.

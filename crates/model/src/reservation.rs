@@ -246,7 +246,8 @@ impl Resources {
             }
             (None, BitsPerSecond::ZERO) => Ok(()),
             (None, rate) => {
-                let expected = format!("who sends {rate} to whom: hypercube, all-to-all, ring, pairs");
+                let expected =
+                    format!("who sends {rate} to whom: hypercube, all-to-all, ring, pairs");
                 Err(Invalid::new("pattern", "nothing", expected))
             }
         }
@@ -295,8 +296,7 @@ macro_rules! text {
                 if length.contains(&text.len()) && text.chars().all(legal) {
                     return Ok(Self(text.into()));
                 }
-                let expected =
-                    format!("1 to {TEXT_LENGTH_MAX} letters, digits and {}", $extra);
+                let expected = format!("1 to {TEXT_LENGTH_MAX} letters, digits and {}", $extra);
                 Err(Invalid::new($field, text, expected))
             }
         }

@@ -397,7 +397,12 @@ mod tests {
                 name: name(0),
                 switches: (0..half).map(|v| Switch { name: name(v) }).collect(),
                 nodes: (half..=parents.len())
-                    .map(|v| Node { name: name(v), cpu: CpuPpm::from_percent(40), address: None, disk: None })
+                    .map(|v| Node {
+                        name: name(v),
+                        cpu: CpuPpm::from_percent(40),
+                        address: None,
+                        disk: None,
+                    })
                     .collect(),
                 links: parents.iter().enumerate().map(link).collect(),
             }

@@ -173,6 +173,18 @@ impl Nanos {
         Self(secs * 1_000_000_000)
     }
 
+    /// `self + other`, or the longest span there is.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `self - other`, or nothing of it if `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// From seconds as measured; `None` if negative, not a number or beyond 584 years.
     pub fn from_secs_f64(secs: f64) -> Option<Self> {
         let nanos = secs * 1e9;
@@ -402,14 +414,7 @@ macro_rules! text_form {
 }
 
 text_form!(BitsPerSecond, u64, "rate", RATE_UNITS, &RATE_UNITS[..4], "200 Mbit/s");
-text_form!(
-    BytesPerSecond,
-    u64,
-    "rate",
-    BYTE_RATE_UNITS,
-    &BYTE_RATE_UNITS[..4],
-    "50 MB/s"
-);
+text_form!(BytesPerSecond, u64, "rate", BYTE_RATE_UNITS, &BYTE_RATE_UNITS[..4], "50 MB/s");
 text_form!(Bytes, u64, "size", BYTE_UNITS, &BYTE_UNITS[..4], "64 KiB");
 text_form!(Nanos, u64, "time", TIME_UNITS, &TIME_UNITS[..4], "1.5 s");
 text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, &[("ppm", 1), ("%", 10_000)], "40 %");

@@ -34,7 +34,9 @@ pub(crate) fn random_tree(nodes: Range<usize>) -> impl Strategy<Value = Topology
         let cpu = CpuPpm::from_percent(40);
         Topology::try_from(TopologyFile {
             name: name(0),
-            nodes: (0..nodes).map(|v| Node { name: name(v), cpu, address: None, disk: None }).collect(),
+            nodes: (0..nodes)
+                .map(|v| Node { name: name(v), cpu, address: None, disk: None })
+                .collect(),
             switches: (nodes..numbers.len()).map(|v| Switch { name: name(v) }).collect(),
             links: links.iter().enumerate().map(link).collect(),
         })
