@@ -12,11 +12,12 @@ use crate::outbox::Outbox;
 use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
 use keeptime_engine::{
-    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Output, Policy, Step, Ticket,
+    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
+    Ticket,
 };
 use keeptime_ledger::{Batch, Revision, Snapshot, Subject, WriteError, Writer};
 use keeptime_model::Invalid;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// Inputs that wait or whose answers do. At some ten microseconds each, the last waits well under a
 /// second.
 const ROOM: usize = 4_096;
-/// Deadlines are kept by the wall clock, which may be set: it is looked at this often.
+/// The wall clock may be set forward: it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -189,6 +190,10 @@ pub struct Core {
     attempt: u64,
     pause: Option<Pause>,
     snapshots: Snapshots,
+    /// When the steady clock began.
+    began: Instant,
+    /// When the next step is due if nothing comes in before.
+    due: Instant,
 }
 
 /// After a failure.
@@ -227,7 +232,8 @@ impl Core {
             forgotten: found.forgotten.clone(),
         };
         let head = found.head;
-        let (engine, first) = restore(&cluster, &policy, found)?;
+        let began = Instant::now();
+        let (engine, first) = restore(&cluster, &policy, found, began)?;
         let mut core = Self {
             engine,
             cluster,
@@ -245,6 +251,8 @@ impl Core {
             attempt: 0,
             pause: None,
             snapshots,
+            began,
+            due: began,
         };
         core.carry_out(first)?;
         Ok((core, handle, feed, counters))
@@ -281,11 +289,8 @@ impl Core {
 
     /// How long nothing is due.
     fn patience(&self) -> Duration {
-        if let Some(pause) = &self.pause {
-            return pause.until.saturating_duration_since(Instant::now());
-        }
-        let due = self.engine.next_deadline().map(|due| due.saturating_since(now()));
-        due.map_or(LOOK_EVERY, |due| Duration::from_nanos(due.get()).min(LOOK_EVERY))
+        let until = self.pause.as_ref().map_or(self.due, |pause| pause.until);
+        until.saturating_duration_since(Instant::now())
     }
 
     fn receive(&mut self, message: Message) -> Result<(), CoreError> {
@@ -320,14 +325,16 @@ impl Core {
 
     /// What is due by now.
     fn pass(&mut self) -> Result<(), CoreError> {
-        let is_due = self.engine.next_deadline().is_some_and(|due| due <= now());
-        if is_due && self.pause.is_none() { self.step(Input::Passed) } else { Ok(()) }
+        let is_due = self.due <= Instant::now() && self.pause.is_none();
+        if is_due { self.step(Input::Passed) } else { Ok(()) }
     }
 
     fn step(&mut self, input: Input) -> Result<(), CoreError> {
         let start = Instant::now();
-        let step = self.engine.step(now(), input);
+        let step = self.engine.step(moment(self.began), input);
         let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let idle = self.engine.idle().map(|idle| Duration::from_nanos(idle.get()));
+        self.due = start + idle.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
         self.counters.steps.fetch_add(1, Ordering::Relaxed);
         self.counters.step_nanos.fetch_add(took, Ordering::Relaxed);
         let back = self.engine.clock_steps_back();
@@ -425,8 +432,9 @@ impl Core {
         let found = self.writer.call(|ledger| records::find(ledger))??;
         self.head = found.head;
         self.snapshots.forgotten = found.forgotten.clone();
-        let (engine, first) = restore(&self.cluster, &self.policy, found)?;
+        let (engine, first) = restore(&self.cluster, &self.policy, found, self.began)?;
         self.engine = engine;
+        self.due = Instant::now();
         self.pause = Some(Pause { until: Instant::now() + PAUSE, reason, first });
         Ok(())
     }
@@ -483,8 +491,16 @@ fn restore(
     cluster: &Cluster,
     policy: &Policy,
     found: Found,
+    began: Instant,
 ) -> Result<(Engine, Step), Invalid> {
-    Engine::restore(cluster.clone(), policy.clone(), found.snapshot, found.events, now())
+    let (cluster, policy, moment) = (cluster.clone(), policy.clone(), moment(began));
+    Engine::restore(cluster, policy, found.snapshot, found.events, moment)
+}
+
+/// Now by both clocks.
+fn moment(began: Instant) -> Moment {
+    let steady = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Moment { wall: now(), steady: Nanos::new(steady) }
 }
 
 /// Now, by the clock of this machine.
