@@ -73,7 +73,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
-        broker: Some(brokers::agents_socket(lab)),
+        broker: Some(brokers::agents_socket(lab.directory())),
     }
 }
 
