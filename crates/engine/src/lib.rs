@@ -13,8 +13,43 @@
 //! A reservation is granted in two steps: its resources are held in the slot tables and every agent
 //! is told its part; when all have accepted, the grant is recorded, and answered when the record
 //! is durable. An agent that refuses, or says nothing in time, gives everything back. What begins
-//! later than [`Policy::tell_ahead`](policy::Policy::tell_ahead) is granted by the slot tables
+//! later than [`Policy::tell_ahead_nanos`] is granted by the slot tables
 //! alone; its agents are told when that time comes.
+//!
+//! ```
+//! use keeptime_engine::{Call, Caller, Cluster, Engine, Input, Moment, Output, Policy, Ticket};
+//! use keeptime_model::topology::Topology;
+//! use keeptime_model::units::{Nanos, WallTime};
+//!
+//! let topology = Topology::from_toml(r#"
+//!     name = "two"
+//!     links = [{ between = ["n1", "n2"], rate = "1 Gbit/s" }]
+//!     [[nodes]]
+//!     name = "n1"
+//!     cpu = "400 %"
+//!     address = "10.0.0.1"
+//!     [[nodes]]
+//!     name = "n2"
+//!     cpu = "400 %"
+//!     address = "10.0.0.2"
+//! "#)?;
+//! let wall = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
+//! let moment = Moment { wall, steady: Nanos::new(0) };
+//! let cluster = Cluster::new(topology, |rate| rate)?;
+//! let mut engine = Engine::new(cluster, Policy::default(), moment);
+//!
+//! // Two CPUs of one node, in an hour, for a minute.
+//! let hour = wall.saturating_add(Nanos::from_secs(3_600)).unix_nanos();
+//! let request = serde_json::from_str(&format!(r#"{{
+//!     "ask": {{ "resources": {{ "nodes": {{ "any": 1 }}, "cpu_ppm": 2000000 }} }},
+//!     "from_unix_nanos": {hour}, "duration_nanos": 60000000000 }}"#))?;
+//! let call = Call::Reserve { key: "mine".parse()?, request };
+//! let caller = Caller { user: "ada".parse()?, operator: false };
+//! let step = engine.step(moment, Input::Call { ticket: Ticket(1), caller, call });
+//! assert_eq!(step.events[0].kind(), "granted");
+//! assert!(matches!(step.outputs[0], Output::Answer { ticket: Ticket(1), answer: Ok(_) }));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod admission;

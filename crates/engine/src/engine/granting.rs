@@ -1,0 +1,193 @@
+//! From an offer to a grant, or back: what agents answer, and what happens when they go.
+
+use super::{Engine, Timeout};
+use crate::agents::Session;
+use crate::call::{Answer, CallError, Reason, Refusal};
+use crate::event::{Event, Granted, Modified, Refused};
+use crate::offers::{Kind, Offer, Proposal};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::reservation::{Handle, OnLoss, Request, RequestKey, State, UserName};
+use keeptime_model::topology::NodeIndex;
+use std::collections::BTreeMap;
+
+impl Engine {
+    pub(super) fn answered(&mut self, node: NodeIndex, number: u64, refusal: Option<String>) {
+        let Some(handle) = self.agents.answered(node, number, refusal.is_none()) else { return };
+        match refusal {
+            None => self.accepted(node, handle),
+            Some(why) => self.agent_refused(node, handle, why),
+        }
+    }
+
+    pub(super) fn accepted(&mut self, node: NodeIndex, handle: Handle) {
+        if let Some(offer) = self.offers.get_mut(&handle) {
+            offer.waiting.remove(&node);
+            if offer.waiting.is_empty()
+                && let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle)
+            {
+                self.grant(handle, proposal, &kind);
+                self.answer_all(handle, tickets);
+            }
+        }
+        self.start_now(handle);
+    }
+
+    pub(super) fn agent_refused(&mut self, node: NodeIndex, handle: Handle, why: String) {
+        let name = self.cluster.name(node).clone();
+        if self.offers.contains_key(&handle) {
+            self.give_up(handle, Reason::AgentRefused { node: name, why });
+        } else if self.is_live(handle) {
+            self.end(handle, Event::Failed { handle, node: name, why });
+        }
+    }
+
+    /// Records the grant of what is held.
+    pub(super) fn grant(&mut self, handle: Handle, proposal: Proposal, kind: &Kind) {
+        let Proposal { owner, key, request, from, until, grant } = proposal;
+        let (from_unix_nanos, until_unix_nanos) = (from, until);
+        match kind {
+            Kind::New { replaces } => {
+                let replaces = *replaces;
+                let granted = Granted {
+                    owner,
+                    key,
+                    request,
+                    from_unix_nanos,
+                    until_unix_nanos,
+                    grant,
+                    replaces,
+                };
+                self.record(Event::Granted { handle, granted: Box::new(granted) });
+            }
+            Kind::Change { by } => {
+                let by = by.clone();
+                let former = self.nodes_of(handle);
+                let modified = Modified { by, request, from_unix_nanos, until_unix_nanos, grant };
+                self.record(Event::Modified { handle, modified: Box::new(modified) });
+                self.hold_exactly(handle);
+                self.align(handle, former);
+            }
+        }
+        self.schedule(handle);
+    }
+
+    /// Gives back an offer. A new one is remembered as refused, and its callers are told why; that
+    /// answer is returned too. A change goes back to what was.
+    pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
+        let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
+        let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
+        match kind {
+            Kind::New { .. } => {
+                self.withdraw_from(handle, told);
+                self.release(handle);
+                let Proposal { owner, key, request, .. } = proposal;
+                let error = self.refuse(handle, owner, key, request, reason.into());
+                for ticket in tickets {
+                    self.answer(ticket, Err(error.clone()));
+                }
+            }
+            Kind::Change { .. } => {
+                self.hold_exactly(handle);
+                self.align(handle, told);
+                for ticket in tickets {
+                    let refusal = Box::new(Refusal::from(reason.clone()));
+                    self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
+                }
+            }
+        }
+        self.current(handle)
+    }
+
+    /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,
+    /// give it back.
+    pub(super) fn align(&mut self, handle: Handle, nodes: Vec<NodeIndex>) {
+        let soon = self.told_until();
+        let found = self.book.reservations().get(&handle);
+        let near = found.is_some_and(|r| r.state.is_live() && r.from_unix_nanos <= soon);
+        let wanted = if near { self.assignments(handle) } else { BTreeMap::new() };
+        let others = nodes.into_iter().filter(|node| !wanted.contains_key(node)).collect();
+        self.withdraw_from(handle, others);
+        for (node, assignment) in wanted {
+            if !self.agents.is_told(node, handle, &assignment) {
+                let sent = self.agents.tell(node, handle, assignment);
+                self.send(sent);
+            }
+        }
+    }
+
+    pub(super) fn withdraw_from(&mut self, handle: Handle, nodes: Vec<NodeIndex>) {
+        for node in nodes {
+            let sent = self.agents.withdraw(node, handle);
+            self.send(sent);
+        }
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        handle: Handle,
+        owner: UserName,
+        key: RequestKey,
+        request: Request,
+        refusal: Refusal,
+    ) -> CallError {
+        let error = CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) };
+        let refused = Box::new(Refused { owner, key, request, refusal });
+        self.record(Event::Refused { handle, refused });
+        self.forget_later(handle);
+        error
+    }
+
+    pub(super) fn connected(
+        &mut self,
+        node: NodeIndex,
+        session: Session,
+        holding: Vec<Assignment>,
+    ) {
+        let (sent, agreed) = self.agents.connected(node, session, holding, self.moment());
+        sent.into_iter().for_each(|sent| self.send(Some(sent)));
+        self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));
+        agreed.into_iter().for_each(|handle| self.accepted(node, handle));
+    }
+
+    pub(super) fn lease(&mut self, node: NodeIndex) {
+        let ends = self.agents.lease_ends(node);
+        if ends > self.steady {
+            self.timeouts.insert((ends, Timeout::Lease(node)));
+            return;
+        }
+        self.agents.away(node);
+        let told: Vec<_> = self.agents.told(node).map(|(handle, ..)| handle).collect();
+        for handle in told {
+            let active = self.book.reservations().get(&handle);
+            if active.is_some_and(|reservation| reservation.state == State::Active) {
+                self.lose(handle, node);
+            }
+        }
+    }
+
+    /// A node of a reservation is gone: the rest is given back, and something else is offered.
+    pub(super) fn lose(&mut self, handle: Handle, node: NodeIndex) {
+        if self.offers.contains_key(&handle) {
+            let name = self.cluster.name(node).clone();
+            self.give_up(handle, Reason::NodesAway(vec![name]));
+        }
+        let Some(lost) = self.book.reservations().get(&handle).cloned() else { return };
+        let until = lost.until_unix_nanos;
+        let left = until.map(|until| until.saturating_since(self.now));
+        let request =
+            Request { from_unix_nanos: None, duration_nanos: left, ..lost.request.clone() };
+        self.release(handle);
+        let next = Handle::new(self.next);
+        // A handle and 6 letters: short enough, and no user's key has this form by chance.
+        let key: Option<RequestKey> = format!("moved:{handle}").parse().ok();
+        let instead = key.and_then(|key| self.propose(&lost.owner, key, request, None).ok());
+        self.hold_again(&lost);
+        let grant = instead.as_ref().map(|proposal| Box::new(proposal.grant.clone()));
+        let name = self.cluster.name(node).clone();
+        self.end(handle, Event::Lost { handle, node: name, instead: grant });
+        if let Some(proposal) = instead.filter(|_| lost.request.on_loss == OnLoss::Move) {
+            self.next += 1;
+            self.offer(next, proposal, Kind::New { replaces: Some(handle) }, Vec::new());
+        }
+    }
+}

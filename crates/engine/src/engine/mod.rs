@@ -1,0 +1,367 @@
+//! The state machine. Every input makes a [`Step`]: events to be recorded together, then orders and
+//! answers, which must not leave before the events of this step and all before it are durable.
+
+mod calls;
+mod granting;
+mod offering;
+mod passing;
+mod restart;
+
+use crate::agents::{Agents, Order, Sent, Session};
+use crate::book::{Book, Reservation};
+use crate::call::{Answer, Call, CallError, Caller};
+use crate::cluster::Cluster;
+use crate::event::Event;
+use crate::offers::{Offers, span};
+use crate::policy::Policy;
+use keeptime_calendar::{Calendar, ReservationId, ResourceId};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::reservation::{Handle, UserName};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Which call an answer belongs to: a number that the shell gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A point in time by both of a machine's clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moment {
+    /// UTC: when reservations start and end. It can be set.
+    pub wall: WallTime,
+    /// Since any fixed instant, never set: how long agents may be silent.
+    pub steady: Nanos,
+}
+
+/// What comes in.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// A user asks.
+    Call {
+        /// For the answer.
+        ticket: Ticket,
+        /// Who.
+        caller: Caller,
+        /// What.
+        call: Call,
+    },
+    /// An agent has connected.
+    Connected {
+        /// Of which node.
+        node: NodeIndex,
+        /// This connection.
+        session: Session,
+        /// All that it enforces, or will.
+        holding: Vec<Assignment>,
+    },
+    /// An agent lives.
+    Heard {
+        /// Of which node.
+        node: NodeIndex,
+        /// On this connection.
+        session: Session,
+    },
+    /// An agent answered an order.
+    Answered {
+        /// Of which node.
+        node: NodeIndex,
+        /// On this connection.
+        session: Session,
+        /// Which order.
+        number: u64,
+        /// Why it cannot, if it cannot.
+        refusal: Option<String>,
+    },
+    /// A connection has ended.
+    Disconnected {
+        /// Of which node.
+        node: NodeIndex,
+        /// Which.
+        session: Session,
+    },
+    /// Time has passed.
+    Passed,
+}
+
+/// What goes out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// To an agent, if it still has this connection.
+    Order {
+        /// Of which node.
+        node: NodeIndex,
+        /// On this connection.
+        session: Session,
+        /// What.
+        order: Order,
+    },
+    /// To a user.
+    Answer {
+        /// Of this call.
+        ticket: Ticket,
+        /// What came of it.
+        answer: Result<Answer, Box<CallError>>,
+    },
+}
+
+/// What an input leads to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Step {
+    /// When it happened, by the engine's clock, which never goes back.
+    pub time: WallTime,
+    /// To be recorded, all or none.
+    pub events: Vec<Event>,
+    /// To be let go, in this order, when the events are durable.
+    pub outputs: Vec<Output>,
+}
+
+/// The broker's state.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    cluster: Cluster,
+    policy: Policy,
+    book: Book,
+    calendar: Calendar,
+    /// Each user's own tables: CPU and sent rate.
+    users: BTreeMap<UserName, [ResourceId; 2]>,
+    offers: Offers,
+    agents: Agents,
+    deadlines: BTreeSet<(WallTime, Deadline)>,
+    timeouts: BTreeSet<(Nanos, Timeout)>,
+    now: WallTime,
+    steady: Nanos,
+    clock_steps_back: u64,
+    /// Greater than any handle that was given, also to what was never granted.
+    next: u64,
+    step: Step,
+}
+
+/// What is to be looked at when its time has come. What it is about may have changed until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Deadline {
+    /// Agents are to be told.
+    Tell(Handle),
+    /// It starts.
+    Start(Handle),
+    /// It ends.
+    End(Handle),
+    /// Its key can be used again.
+    Forget(Handle),
+}
+
+/// What should have happened by now, by the steady clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Timeout {
+    /// Agents should have accepted.
+    Offer(Handle),
+    /// All agents should enforce what has started.
+    Start(Handle),
+    /// Something should have been heard of an agent.
+    Lease(NodeIndex),
+}
+
+impl Engine {
+    /// An engine without reservations.
+    pub fn new(cluster: Cluster, policy: Policy, moment: Moment) -> Self {
+        let (calendar, count) = (cluster.empty_calendar(), cluster.topology().nodes().len());
+        let Moment { wall: now, steady } = moment;
+        let agents = Agents::new(count, policy.agent_lease_nanos, moment);
+        let leases = cluster.topology().node_indices();
+        let leases = leases.map(|node| (agents.lease_ends(node), Timeout::Lease(node)));
+        let timeouts = leases.collect();
+        Self {
+            calendar,
+            agents,
+            deadlines: BTreeSet::new(),
+            timeouts,
+            steady,
+            cluster,
+            policy,
+            book: Book::default(),
+            users: BTreeMap::new(),
+            offers: Offers::new(),
+            now,
+            clock_steps_back: 0,
+            next: 1,
+            step: Step { time: now, ..Step::default() },
+        }
+    }
+
+    /// What `input` at this moment leads to. A wall clock that was set back stands still until it has
+    /// caught up.
+    pub fn step(&mut self, moment: Moment, input: Input) -> Step {
+        if moment.wall < self.now {
+            self.clock_steps_back += 1;
+        }
+        self.now = self.now.max(moment.wall);
+        self.steady = self.steady.max(moment.steady);
+        self.pass();
+        match input {
+            Input::Call { ticket, caller, call } => self.call(ticket, &caller, call),
+            Input::Connected { node, session, holding } => self.connected(node, session, holding),
+            Input::Heard { node, session } => {
+                self.agents.heard(node, session, self.moment());
+            }
+            Input::Answered { node, session, number, refusal } => {
+                if self.agents.heard(node, session, self.moment()) {
+                    self.answered(node, number, refusal);
+                }
+            }
+            Input::Disconnected { node, session } => {
+                self.agents.disconnected(node, session);
+            }
+            Input::Passed => {}
+        }
+        self.finish()
+    }
+
+    /// How long after the last step [`Input::Passed`] is due, if nothing else happens before. (A wall
+    /// clock that is set forward meanwhile makes it due at once.)
+    pub fn idle(&self) -> Option<Nanos> {
+        let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
+        let timeout = self.timeouts.first();
+        let timeout = timeout.map(|(time, _)| time.saturating_sub(self.steady));
+        deadline.into_iter().chain(timeout).min()
+    }
+
+    /// Everything that was recorded.
+    pub fn book(&self) -> &Book {
+        &self.book
+    }
+
+    /// The slot tables, with what is held and not granted yet.
+    pub fn calendar(&self) -> &Calendar {
+        &self.calendar
+    }
+
+    /// What there is.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Times and limits.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The engine's clock.
+    pub fn now(&self) -> WallTime {
+        self.now
+    }
+
+    /// How often the clock was seen to be set back.
+    pub fn clock_steps_back(&self) -> u64 {
+        self.clock_steps_back
+    }
+
+    /// Whether the agent of a node is connected.
+    pub fn is_connected(&self, node: NodeIndex) -> bool {
+        self.agents.is_connected(node)
+    }
+
+    /// When the agent of a node was heard of last; when the broker began, if it never was.
+    pub fn heard_at(&self, node: NodeIndex) -> WallTime {
+        self.agents.heard_at(node)
+    }
+
+    /// What the agent of a node was told, and whether it has accepted it.
+    pub fn told(&self, node: NodeIndex) -> impl Iterator<Item = (Handle, &Assignment, bool)> {
+        self.agents.told(node)
+    }
+
+    /// How many requests wait for agents.
+    pub fn offer_count(&self) -> usize {
+        self.offers.len()
+    }
+
+    fn record(&mut self, event: Event) {
+        let applied = self.book.apply(&event, self.now);
+        debug_assert!(applied.is_ok(), "only profiles can be refused: {applied:?}");
+        self.step.events.push(event);
+    }
+
+    /// A reservation is over: `event` says how. All of it is given back.
+    fn end(&mut self, handle: Handle, event: Event) {
+        let expired = matches!(event, Event::Ended { .. });
+        for node in self.nodes_of(handle) {
+            if expired {
+                self.agents.expire(node, handle);
+            } else {
+                let sent = self.agents.withdraw(node, handle);
+                self.send(sent);
+            }
+        }
+        self.release(handle);
+        self.record(event);
+        self.forget_later(handle);
+    }
+
+    fn release(&mut self, handle: Handle) {
+        let released = self.calendar.release(ReservationId(handle.number()));
+        debug_assert!(released.is_ok(), "{released:?}");
+    }
+
+    /// Holds what was released a moment ago.
+    fn hold_again(&mut self, old: &Reservation) {
+        let Some(grant) = &old.grant else { return };
+        let demands = self.demands(&old.owner, grant);
+        let id = ReservationId(old.handle.number());
+        let span = span(old.from_unix_nanos, old.until_unix_nanos);
+        let held = self.calendar.reserve(id, span, &demands);
+        assert!(held.is_ok(), "what was released fits again: {held:?}");
+    }
+
+    /// Holds what is recorded of a reservation, no more.
+    fn hold_exactly(&mut self, handle: Handle) {
+        let Some(now) = self.book.reservations().get(&handle).cloned() else { return };
+        self.release(handle);
+        self.hold_again(&now);
+    }
+
+    fn current(&self, handle: Handle) -> Option<Answer> {
+        let found = self.book.reservations().get(&handle)?;
+        Some(Answer::Reservation(Box::new(found.clone())))
+    }
+
+    fn is_live(&self, handle: Handle) -> bool {
+        self.book.reservations().get(&handle).is_some_and(|found| found.state.is_live())
+    }
+
+    fn nodes_of(&self, handle: Handle) -> Vec<NodeIndex> {
+        let grant = self.book.reservations().get(&handle).and_then(|found| found.grant.as_ref());
+        grant.and_then(|grant| self.cluster.nodes(grant).ok()).unwrap_or_default()
+    }
+
+    fn assignments(&self, handle: Handle) -> BTreeMap<NodeIndex, Assignment> {
+        let assignments = || {
+            let found = self.book.reservations().get(&handle)?;
+            let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
+            self.cluster.assignments(handle, found.grant.as_ref()?, from, until).ok()
+        };
+        assignments().unwrap_or_default()
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Result<Answer, CallError>) {
+        self.step.outputs.push(Output::Answer { ticket, answer: answer.map_err(Box::new) });
+    }
+
+    fn answer_all(&mut self, handle: Handle, tickets: Vec<Ticket>) {
+        let Some(answer) = self.current(handle) else { return };
+        for ticket in tickets {
+            self.answer(ticket, Ok(answer.clone()));
+        }
+    }
+
+    fn send(&mut self, sent: Option<Sent>) {
+        if let Some(Sent { node, session, order }) = sent {
+            self.step.outputs.push(Output::Order { node, session, order });
+        }
+    }
+
+    fn finish(&mut self) -> Step {
+        let next = Step { time: self.now, ..Step::default() };
+        let step = std::mem::replace(&mut self.step, next);
+        Step { time: self.now, ..step }
+    }
+}

@@ -1,0 +1,241 @@
+//! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
+
+use super::{Engine, Ticket, Timeout};
+use crate::admission::{Admission, Denied};
+use crate::book::Reservation;
+use crate::call::{Answer, CallError, Reason, Refusal};
+use crate::offers::{Kind, Offer, Proposal, span};
+use crate::policy::Policy;
+use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
+use keeptime_model::Invalid;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::BTreeMap;
+
+/// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
+const PAST_MAX: Nanos = Nanos::from_secs(60);
+
+impl Engine {
+    /// What would be granted now. `old` is the reservation whose place it takes.
+    pub(super) fn propose(
+        &mut self,
+        owner: &UserName,
+        key: RequestKey,
+        request: Request,
+        old: Option<&Reservation>,
+    ) -> Result<Proposal, Denied> {
+        request.check()?;
+        let from = self.start(&request, old)?;
+        let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
+        if until.is_some_and(|until| until <= self.now) {
+            let expected = "long enough to end in the future";
+            return Err(Invalid::new(
+                "duration_nanos",
+                until.unwrap_or(from).unix_nanos(),
+                expected,
+            )
+            .into());
+        }
+        self.check_limits(owner, from, old.is_some())?;
+        let span = span(from, until);
+        let user = self.tables_of(owner);
+        let admission = self.admission(user, from);
+        match admission.grant(&request.ask, span) {
+            Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
+            Err(Denied::Refused(mut refusal)) => {
+                let when = self.later(from, request.duration_nanos);
+                refusal.earliest_start_unix_nanos =
+                    admission.earliest(&request.ask, when).map(|found| found.0);
+                Err(Denied::Refused(refusal))
+            }
+            Err(invalid) => Err(invalid),
+        }
+    }
+
+    pub(super) fn start(
+        &self,
+        request: &Request,
+        old: Option<&Reservation>,
+    ) -> Result<WallTime, Invalid> {
+        let kept = old.map(|old| old.from_unix_nanos);
+        match request.from_unix_nanos.or(kept) {
+            None => Ok(self.now),
+            from if from == kept => Ok(from.unwrap_or(self.now)),
+            Some(from) if old.is_some_and(|old| old.state == State::Active) => {
+                let expected = "nothing: it has started";
+                Err(Invalid::new("from_unix_nanos", from.unix_nanos(), expected))
+            }
+            Some(from) if from >= self.now => Ok(from),
+            Some(from) if self.now.saturating_since(from) <= PAST_MAX => Ok(self.now),
+            Some(from) => {
+                let expected = format!("{} or later: now", self.now.unix_nanos());
+                Err(Invalid::new("from_unix_nanos", from.unix_nanos(), expected))
+            }
+        }
+    }
+
+    pub(super) fn check_limits(
+        &self,
+        owner: &UserName,
+        from: WallTime,
+        is_change: bool,
+    ) -> Result<(), Denied> {
+        let Policy { ahead_max_nanos, user_reservations, .. } = self.policy;
+        if from.saturating_since(self.now) > ahead_max_nanos {
+            return Err(Reason::TooFarAhead { ahead_max_nanos }.into());
+        }
+        if !is_change && self.book.live(owner) >= user_reservations {
+            return Err(Reason::TooMany { user_reservations }.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn later(&self, from: WallTime, duration: Option<Nanos>) -> When {
+        let latest = from.saturating_add(self.policy.search_ahead_nanos);
+        When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
+    }
+
+    /// Admission of requests of a user with these tables that start at `from`: soon only on nodes
+    /// that are there.
+    pub(super) fn admission(
+        &self,
+        user: [ResourceId; 2],
+        from: WallTime,
+    ) -> Admission<'_, impl Fn(NodeIndex) -> bool> {
+        let soon = from <= self.told_until();
+        let agents = &self.agents;
+        Admission {
+            cluster: &self.cluster,
+            calendar: &self.calendar,
+            book: &self.book,
+            usable: move |node| !soon || agents.is_connected(node),
+            user,
+        }
+    }
+
+    /// A user's own tables, made when they are seen first.
+    pub(super) fn tables_of(&mut self, owner: &UserName) -> [ResourceId; 2] {
+        if let Some(tables) = self.users.get(owner) {
+            return *tables;
+        }
+        let [cpu, sent] = self.cluster.totals();
+        let share = |all: u64, part: u32| (u128::from(all) * u128::from(part) / 1_000_000) as u64;
+        let tables = [
+            self.calendar.add_resource(share(cpu, self.policy.user_cpu.into())),
+            self.calendar.add_resource(share(sent, self.policy.user_bandwidth.into())),
+        ];
+        self.users.insert(owner.clone(), tables);
+        tables
+    }
+
+    /// What starts until then is told to agents now.
+    pub(super) fn told_until(&self) -> WallTime {
+        self.now.saturating_add(self.policy.tell_ahead_nanos)
+    }
+
+    /// Holds a proposal and asks its agents, or grants it at once where they need not be asked yet.
+    pub(super) fn offer(
+        &mut self,
+        handle: Handle,
+        proposal: Proposal,
+        kind: Kind,
+        tickets: Vec<Ticket>,
+    ) -> Option<Answer> {
+        let soon = proposal.from <= self.told_until();
+        if let Err(refusal) = self.hold(handle, &proposal, &kind, soon) {
+            // Only a change can fail here: for a moment it needs what it had and what it will have.
+            for ticket in tickets {
+                let refusal = Box::new(refusal.clone());
+                self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
+            }
+            return None;
+        }
+        if !soon {
+            self.grant(handle, proposal, &kind);
+            return self.current(handle);
+        }
+        let assignments =
+            self.cluster.assignments(handle, &proposal.grant, proposal.from, proposal.until);
+        let assignments = assignments.unwrap_or_default();
+        let waiting = assignments.keys().copied().collect();
+        let deadline = self.after(self.policy.answer_within_nanos);
+        self.timeouts.insert((deadline, Timeout::Offer(handle)));
+        self.offers.insert(handle, Offer { kind, proposal, waiting, tickets, deadline });
+        for (node, assignment) in assignments {
+            let sent = self.agents.tell(node, handle, assignment);
+            self.send(sent);
+        }
+        None
+    }
+
+    /// Takes a proposal from the slot tables. A change that agents are asked about takes the greater
+    /// of old and new until they have answered, so that either can be gone back to.
+    pub(super) fn hold(
+        &mut self,
+        handle: Handle,
+        proposal: &Proposal,
+        kind: &Kind,
+        soon: bool,
+    ) -> Result<(), Refusal> {
+        let id = ReservationId(handle.number());
+        let demands = self.demands(&proposal.owner, &proposal.grant);
+        let outcome = match kind {
+            Kind::New { .. } => self.calendar.reserve(id, proposal.span(), &demands),
+            Kind::Change { .. } if !soon => self.calendar.modify(id, proposal.span(), &demands),
+            Kind::Change { .. } => match self.calendar.held(id) {
+                Some(held) => {
+                    let both = greater(&held.demands, &demands);
+                    let hull = hull(held.span, proposal.span());
+                    self.calendar.modify(id, hull, &both)
+                }
+                None => self.calendar.reserve(id, proposal.span(), &demands),
+            },
+        };
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
+                let user = self.tables_of(&proposal.owner);
+                let admission = self.admission(user, proposal.from);
+                let lacks = lacks.iter().map(|lack| admission.lacking(lack)).collect();
+                Err(Reason::Lacking(lacks).into())
+            }
+            Err(bug) => unreachable!("what was admitted is held: {bug}"),
+        }
+    }
+
+    pub(super) fn demands(&mut self, owner: &UserName, grant: &Grant) -> Vec<Demand> {
+        let user = self.tables_of(owner);
+        let demands = self.admission(user, WallTime::default()).demands(grant);
+        // What is asked was admitted, and what is recorded was checked when it was taken up.
+        demands.unwrap_or_default()
+    }
+}
+
+/// The greater of two lists of demands, resource by resource.
+fn greater(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
+    let sums = |demands: &[Demand]| {
+        let mut sums = BTreeMap::<ResourceId, u64>::new();
+        for demand in demands {
+            let sum = sums.entry(demand.resource).or_default();
+            *sum = sum.saturating_add(demand.amount);
+        }
+        sums
+    };
+    let mut all = sums(one);
+    for (resource, amount) in sums(other) {
+        let most = all.entry(resource).or_default();
+        *most = amount.max(*most);
+    }
+    let demand = |(resource, amount)| Demand::new(resource, amount);
+    all.into_iter().map(demand).collect()
+}
+
+/// The shortest span that holds both.
+fn hull(one: Span, other: Span) -> Span {
+    let from = one.from().min(other.from());
+    match (one.to(), other.to()) {
+        (Some(a), Some(b)) => span(from, Some(a.max(b))),
+        _ => Span::since(from),
+    }
+}

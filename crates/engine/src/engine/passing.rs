@@ -1,0 +1,128 @@
+//! What happens because time has passed.
+
+use super::{Deadline, Engine, Moment, Timeout};
+use crate::call::Reason;
+use crate::event::Event;
+use crate::offers::Offer;
+use keeptime_model::reservation::{Handle, State};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+
+impl Engine {
+    /// Everything whose time has come, in order.
+    pub(super) fn pass(&mut self) {
+        while let Some((time, deadline)) = self.deadlines.first().copied()
+            && time <= self.now
+        {
+            self.deadlines.pop_first();
+            match deadline {
+                Deadline::Tell(handle) => self.align(handle, Vec::new()),
+                Deadline::Start(handle) => self.start_soon(handle),
+                Deadline::End(handle) => self.end_now(handle),
+                Deadline::Forget(handle) => self.forget(handle),
+            }
+        }
+        while let Some((time, timeout)) = self.timeouts.first().copied()
+            && time <= self.steady
+        {
+            self.timeouts.pop_first();
+            match timeout {
+                Timeout::Offer(handle) => self.silent(handle),
+                Timeout::Start(handle) => self.never_started(handle),
+                Timeout::Lease(node) => self.lease(node),
+            }
+        }
+    }
+
+    pub(super) fn moment(&self) -> Moment {
+        Moment { wall: self.now, steady: self.steady }
+    }
+
+    /// By the steady clock.
+    pub(super) fn after(&self, span: Nanos) -> Nanos {
+        self.steady.saturating_add(span)
+    }
+
+    pub(super) fn silent(&mut self, handle: Handle) {
+        let due = |offer: &&Offer| offer.deadline <= self.steady;
+        let Some(offer) = self.offers.get(&handle).filter(due) else { return };
+        let silent = offer.waiting.iter().map(|node| self.cluster.name(*node).clone());
+        let silent = silent.collect();
+        self.give_up(handle, Reason::AgentsSilent(silent));
+    }
+
+    /// Its time has come: agents have a lease's time to enforce it.
+    pub(super) fn start_soon(&mut self, handle: Handle) {
+        self.start_now(handle);
+        if self.is_due(handle) {
+            let patience = self.after(self.policy.agent_lease_nanos);
+            self.timeouts.insert((patience, Timeout::Start(handle)));
+        }
+    }
+
+    /// It is active when its time has come and every agent has accepted.
+    pub(super) fn start_now(&mut self, handle: Handle) {
+        let accepted = |node: &NodeIndex| self.agents.has_accepted(*node, handle);
+        if self.is_due(handle) && self.nodes_of(handle).iter().all(accepted) {
+            self.record(Event::Started { handle });
+        }
+    }
+
+    pub(super) fn never_started(&mut self, handle: Handle) {
+        let missing = |node: &NodeIndex| !self.agents.has_accepted(*node, handle);
+        if self.is_due(handle)
+            && let Some(node) = self.nodes_of(handle).into_iter().find(missing)
+        {
+            self.lose(handle, node);
+        }
+    }
+
+    /// Whether it is granted and its time has come.
+    pub(super) fn is_due(&self, handle: Handle) -> bool {
+        let found = self.book.reservations().get(&handle);
+        found.is_some_and(|r| r.state == State::Granted && r.from_unix_nanos <= self.now)
+    }
+
+    pub(super) fn end_now(&mut self, handle: Handle) {
+        let live = self.book.reservations().get(&handle);
+        let until = live.filter(|live| live.state.is_live()).and_then(|live| live.until_unix_nanos);
+        if until.is_some_and(|until| until <= self.now) {
+            if self.offers.contains_key(&handle) {
+                self.give_up(handle, Reason::Cancelled);
+            }
+            self.end(handle, Event::Ended { handle });
+        }
+    }
+
+    pub(super) fn forget(&mut self, handle: Handle) {
+        let over = self.book.reservations().get(&handle);
+        if over.is_some_and(|over| !over.state.is_live()) {
+            self.record(Event::Forgotten { handle });
+        }
+    }
+
+    pub(super) fn forget_later(&mut self, handle: Handle) {
+        let then = self.now.saturating_add(self.policy.remember_nanos);
+        self.deadlines.insert((then, Deadline::Forget(handle)));
+    }
+
+    /// Deadlines of a reservation that was granted or changed.
+    pub(super) fn schedule(&mut self, handle: Handle) {
+        let Some(live) = self.book.reservations().get(&handle) else { return };
+        let (from, until) = (live.from_unix_nanos, live.until_unix_nanos);
+        let has_started = live.state != State::Granted;
+        let ahead = self.policy.tell_ahead_nanos;
+        let tell = WallTime::from_unix_nanos(from.unix_nanos().saturating_sub(ahead.get()));
+        if tell > self.now {
+            self.deadlines.insert((tell, Deadline::Tell(handle)));
+        }
+        if let Some(until) = until {
+            self.deadlines.insert((until, Deadline::End(handle)));
+        }
+        if from > self.now {
+            self.deadlines.insert((from, Deadline::Start(handle)));
+        } else if !has_started {
+            self.start_soon(handle);
+        }
+    }
+}
