@@ -349,7 +349,7 @@ impl Core {
             let revision = self.head.next();
             let events = events.by_ref().take(batch.records().len());
             let happened = |(index, event): (u32, &Event)| {
-                Happened::new(revision, index, step.time, event.clone())
+                Happened::new(revision, Some(index), step.time, event.clone())
             };
             let happened: Arc<[_]> = (0..).zip(events).map(happened).collect();
             self.hand_over(batch)?;

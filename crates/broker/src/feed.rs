@@ -108,7 +108,7 @@ fn happened(entry: Entry) -> Result<Vec<Happened>, RecordError> {
     let read = |(index, record)| {
         let recorded = Recorded { revision, record };
         let event = event(&recorded)?;
-        Ok(Happened::new(revision, index, recorded.record.time, event))
+        Ok(Happened::new(revision, Some(index), recorded.record.time, event))
     };
     records.map(read).collect()
 }
@@ -137,7 +137,7 @@ mod tests {
             let time = WallTime::from_unix_nanos(number);
             let step = Step { time, events: vec![event.clone()], outputs: vec![] };
             let revision = writer.append(batches(&step).unwrap().remove(0)).unwrap();
-            feed.publish(revision, [Happened::new(revision, 0, time, event)].into());
+            feed.publish(revision, [Happened::new(revision, Some(0), time, event)].into());
         }
         let (mut after, mut seen) = (Revision::ZERO, 0);
         loop {

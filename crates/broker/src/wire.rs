@@ -99,8 +99,9 @@ pub struct History {
 pub struct Happened {
     /// The batch that it is in,
     pub revision: u64,
-    /// and its position there.
-    pub index: u32,
+    /// and its position there; not told in a history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
     /// When.
     pub time_unix_nanos: WallTime,
     /// For people.
@@ -283,14 +284,15 @@ pub struct Problem {
 
 impl Happened {
     /// `event` at its place in the ledger.
-    pub fn new(revision: Revision, index: u32, time: WallTime, event: Event) -> Self {
+    pub fn new(revision: Revision, index: Option<u32>, time: WallTime, event: Event) -> Self {
         let text = words::event(&event);
         Self { revision: revision.get(), index, time_unix_nanos: time, text, event }
     }
 
-    /// Where a watch goes on after it.
+    /// Where a watch goes on after it; behind all of its batch if its position there is not told.
     pub fn position(&self) -> Position {
-        Position { revision: Revision::new(self.revision), index: self.index }
+        let behind = Position::behind(Revision::new(self.revision));
+        self.index.map_or(behind, |index| Position { index, ..behind })
     }
 }
 

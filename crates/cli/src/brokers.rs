@@ -36,6 +36,7 @@ pub fn agents_socket(lab: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If it does not, with the last lines of its log.
+#[allow(clippy::zombie_processes, reason = "it outlasts this command, and init waits for it")]
 pub fn start(lab: &Lab) -> Result<()> {
     let directory = directory(lab.directory());
     fs::create_dir_all(&directory)

@@ -7,6 +7,7 @@ use keeptime_model::Invalid;
 use keeptime_model::goal::{Goal, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::units::WallTime;
 
 /// A request for what is wanted, from nothing.
 ///
@@ -23,32 +24,34 @@ pub fn new(
     };
     let empty =
         Request { ask, from_unix_nanos: None, duration_nanos: None, on_loss: OnLoss::Tell };
-    changed(empty, wanted, now)
+    changed(empty, times::parse("now", now)?, wanted, now)
 }
 
-/// `old` with what is wanted in the place of what it has.
+/// `old`, which starts at `start`, with what is wanted in the place of what it has.
 ///
 /// # Errors
 /// The first word that makes no sense, or does not fit a goal or resources.
-pub fn changed(old: Request, wanted: &Wanted, now: &Zoned) -> Result<Request, Invalid> {
-    let mut new = old;
+pub fn changed(
+    old: Request,
+    start: WallTime,
+    wanted: &Wanted,
+    now: &Zoned,
+) -> Result<Request, Invalid> {
+    let (mut new, mut start) = (old, start);
     match &mut new.ask {
         Ask::Goal { goal, .. } => set_goal(goal, wanted)?,
         Ask::Resources(resources) => set_resources(resources, wanted)?,
     }
     if let Some(from) = &wanted.from {
+        start = times::parse(from, now)?;
         // Now is said by saying nothing: clocks differ.
-        new.from_unix_nanos = match from.trim() {
-            "now" => None,
-            from => Some(times::parse(from, now)?),
-        };
+        new.from_unix_nanos = (from.trim() != "now").then_some(start);
     }
     if let Some(duration) = wanted.duration {
         new.duration_nanos = Some(duration);
     }
     if let Some(until) = &wanted.until {
         let end = times::parse(until, now)?;
-        let start = new.from_unix_nanos.map_or_else(|| times::parse("now", now), Ok)?;
         if end <= start {
             return Err(Invalid::new("until", until, "a time after the start"));
         }
@@ -149,15 +152,17 @@ mod tests {
     fn a_change_keeps_what_it_does_not_name() {
         let old = new(None, &pair(), &now()).unwrap();
         let wanted = Wanted { cpu: Some(CpuPpm::from_percent(30)), ..Wanted::default() };
-        let Ask::Resources(asked) = changed(old.clone(), &wanted, &now()).unwrap().ask else {
+        let start = WallTime::from_unix_nanos(300 * 1_000_000_000);
+        let Ask::Resources(asked) = changed(old.clone(), start, &wanted, &now()).unwrap().ask
+        else {
             panic!()
         };
         assert_eq!(asked.cpu_ppm, CpuPpm::from_percent(30));
         assert_eq!(asked.bits_per_second, BitsPerSecond::from_mbit(20));
         assert_eq!(asked.nodes, NodeChoice::Named(vec!["n1".parse().unwrap(), "n2".parse().unwrap()]));
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
-        let longer = changed(old, &longer, &now()).unwrap();
-        assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(600)));
+        let longer = changed(old, start, &longer, &now()).unwrap();
+        assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
     }
 
     #[test]

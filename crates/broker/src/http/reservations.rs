@@ -99,9 +99,9 @@ pub async fn history(
     let recorded = recorded.map_err(|error| unread(error.to_string()))?;
     let recorded = recorded.map_err(|error| unread(error.to_string()))?;
     let recorded = recorded.map_err(|error| unread(error.to_string()))?;
-    let happened = (0..).zip(&recorded).map(|(index, recorded)| {
+    let happened = recorded.iter().map(|recorded| {
         let event = records::event(recorded)?;
-        Ok(Happened::new(recorded.revision, index, recorded.record.time, event))
+        Ok(Happened::new(recorded.revision, None, recorded.record.time, event))
     });
     let records: Result<Vec<_>, records::RecordError> = happened.collect();
     let records = records.map_err(|error| Problem::new(500, "not readable", error.to_string()))?;

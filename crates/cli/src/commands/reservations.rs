@@ -50,7 +50,8 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
 pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
     let old = client.reservation(arguments.handle).map_err(failure)?;
-    let request = requests::changed(old.request, &arguments.wanted, &Zoned::now())?;
+    let (start, now) = (old.from_unix_nanos, Zoned::now());
+    let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
     match client.modify(arguments.handle, &request) {
         Ok(reservation) => told(&reservation, arguments.json),
         Err(error) => refused(error, arguments.json),
@@ -118,6 +119,16 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
 pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
     let mut after = arguments.after.as_deref().map(str::parse::<Position>).transpose()?;
+    if let (Some(handle), None) = (arguments.handle, after) {
+        // What happened before is told first: it may be over already.
+        for happened in client.history(handle).map_err(failure)?.records {
+            after = Some(happened.position());
+            tell(&happened, arguments.json)?;
+            if is_end(&happened.event) {
+                return Ok(Ending::Done);
+            }
+        }
+    }
     loop {
         let since = after;
         let watched = client.watch(arguments.handle, since, |happened| {
