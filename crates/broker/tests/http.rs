@@ -90,6 +90,32 @@ fn bad_input_is_told_what_would_be_accepted() {
     assert!(world.request("GET", "/healthz", "").ends_with("ok\n"));
 }
 
+/// What the document names is there, and what is there is named.
+#[test]
+fn the_document_is_what_is_served() {
+    let world = World::new(1);
+    let served = world.request("GET", "/v1/openapi.json", "");
+    let text = served.split_once("\r\n\r\n").unwrap().1;
+    let document: serde_json::Value = serde_json::from_str(text).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    for (path, of_path) in paths {
+        let path = path.replace("{handle}", "r1").replace("{name}", "ray");
+        for method in ["get", "put", "post", "delete"] {
+            // A stream has no end.
+            if path == "/v1/events" && method == "get" {
+                continue;
+            }
+            let answer = world.request(&method.to_uppercase(), &path, "");
+            let is_there = !answer.starts_with("HTTP/1.1 405");
+            assert_eq!(is_there, of_path.get(method).is_some(), "{method} {path}: {answer}");
+            assert!(!answer.contains("there is nothing at"), "{path}: {answer}");
+        }
+    }
+    let routes = include_str!("../src/http/mod.rs").matches("\"/v1/").count();
+    let documented = paths.keys().filter(|path| path.starts_with("/v1/")).count();
+    assert_eq!(documented, routes, "every route is in the document");
+}
+
 #[test]
 fn events_are_followed_and_taken_up_again_without_a_gap() {
     let world = World::new(1);

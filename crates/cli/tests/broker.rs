@@ -138,7 +138,9 @@ fn what_was_acknowledged_survives_kill_9_in_the_middle_of_commits() {
                 });
             }
             // Killed after more and more; in the first round at the first.
+            let start = Instant::now();
             while count.load(Ordering::SeqCst) < 1 + round * 40 {
+                assert!(start.elapsed() < Duration::from_secs(20), "callers are not served");
                 std::thread::sleep(Duration::from_micros(200));
             }
             broker.kill();
