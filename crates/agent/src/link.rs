@@ -182,9 +182,8 @@ impl<E: Enforcer> Link<'_, E> {
     fn hello(&self) -> FromAgent {
         let agent = lock(self.agent);
         // What belongs to no reservation is between this node and whoever asked for it here.
-        let is_reserved = |assignment: &&Assignment| {
-            assignment.job.as_str().parse::<Handle>().is_ok()
-        };
+        let is_reserved =
+            |assignment: &&Assignment| assignment.job.as_str().parse::<Handle>().is_ok();
         FromAgent::Hello {
             version: VERSION,
             node: agent.node().clone(),

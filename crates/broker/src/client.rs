@@ -1,14 +1,14 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
 
 use crate::wire::{
-    Filter, Happened, History, Known, Links, Listing, Nodes, Possible, Position, Problem, Reserve,
+    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Reserve,
     Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request as HttpRequest, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use hyper::{Method, Request as HttpRequest, Response};
 use hyper_util::rt::TokioIo;
 use keeptime_engine::book::Reservation;
 use keeptime_model::name::Name;
@@ -197,11 +197,7 @@ impl Client {
     ///
     /// # Errors
     /// If there is too much to tell.
-    pub fn timeline(
-        &self,
-        from: Option<WallTime>,
-        to: WallTime,
-    ) -> Result<Timeline, ClientError> {
+    pub fn timeline(&self, from: Option<WallTime>, to: WallTime) -> Result<Timeline, ClientError> {
         let query = [("from", from.map(nanos)), ("to", Some(nanos(to)))];
         self.get(&with_query("/v1/timeline", &query))
     }
@@ -331,7 +327,8 @@ impl Client {
 
 /// Names, numbers and handles only: nothing that needs escapes but the signs of user names.
 fn with_query(path: &str, query: &[(&str, Option<String>)]) -> String {
-    let given = query.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    let given =
+        query.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
     let given: Vec<_> = given.collect();
     if given.is_empty() { path.into() } else { format!("{path}?{}", given.join("&")) }
 }

@@ -49,8 +49,16 @@ pub enum Unavailable {
         /// What the ledger said.
         reason: Arc<str>,
     },
+    /// The broker ends because it does not know what is recorded.
+    #[error(
+        "the broker ends: {reason}; when it is back, the same key tells whether this was carried out"
+    )]
+    Unknown {
+        /// What the ledger said.
+        reason: Arc<str>,
+    },
     /// The broker ends.
-    #[error("the broker is stopping")]
+    #[error("the broker is stopping; nothing was changed")]
     Stopping,
 }
 
@@ -264,11 +272,10 @@ impl Core {
     /// Why the broker cannot go on. Everyone who waits is told.
     pub fn run(mut self) -> Result<(), CoreError> {
         let ended = self.serve();
-        let reason: Arc<str> = match &ended {
-            Ok(()) => "the broker is stopping".into(),
-            Err(error) => error.to_string().into(),
-        };
-        self.tell_all(&reason);
+        self.tell_all(&match &ended {
+            Ok(()) => Unavailable::Stopping,
+            Err(error) => Unavailable::Unknown { reason: error.to_string().into() },
+        });
         ended
     }
 
@@ -427,7 +434,7 @@ impl Core {
     fn start_again(&mut self, reason: Arc<str>) -> Result<(), CoreError> {
         self.counters.failures.fetch_add(1, Ordering::Relaxed);
         self.attempt += 1;
-        self.tell_all(&reason);
+        self.tell_all(&Unavailable::Unrecorded { reason: Arc::clone(&reason) });
         self.hub.disconnect_all();
         let found = self.writer.call(|ledger| records::find(ledger))??;
         self.head = found.head;
@@ -439,13 +446,13 @@ impl Core {
         Ok(())
     }
 
-    fn tell_all(&mut self, reason: &Arc<str>) {
-        let unrecorded = || Unavailable::Unrecorded { reason: Arc::clone(reason) };
+    /// Everyone who waits, for the disk or for agents.
+    fn tell_all(&mut self, why: &Unavailable) {
         for leaving in self.outbox.fail() {
-            leaving(Err(unrecorded()));
+            leaving(Err(why.clone()));
         }
         for (_, asker) in self.askers.drain() {
-            drop(asker.reply.send(Err(unrecorded())));
+            drop(asker.reply.send(Err(why.clone())));
         }
     }
 

@@ -36,7 +36,12 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
     page.one("keeptime_applications", "gauge", "Applications that are known.", seen.applications);
     page.one("keeptime_steps_total", "counter", "Inputs carried out.", count(&counters.steps));
     page.one("keeptime_step_seconds_total", "counter", "Time that they took.", seconds);
-    page.one("keeptime_batches_total", "counter", "Batches made durable.", count(&counters.batches));
+    page.one(
+        "keeptime_batches_total",
+        "counter",
+        "Batches made durable.",
+        count(&counters.batches),
+    );
     page.one(
         "keeptime_write_failures_total",
         "counter",

@@ -4,9 +4,9 @@ use keeptime_model::reservation::UserName;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Requests in a second, in the long run: far more than people and scripts need, and a tenth of what
-/// the broker can serve.
-const PER_SECOND: u32 = 500;
+/// Requests in a second, in the long run: more than people and scripts need, and a small part of what
+/// the broker can serve. Each may leave a record of a kilobyte for as long as refusals are remembered.
+const PER_SECOND: u32 = 200;
 /// At once.
 const BURST: u32 = 1_000;
 /// Users that are remembered; beyond that, those with full buckets are forgotten.
@@ -73,7 +73,7 @@ mod tests {
         let wait = rates.take(&user("eve"), now).unwrap_err();
         assert!(wait <= Duration::from_secs(1));
         assert_eq!(rates.take(&user("ada"), now), Ok(()));
-        assert_eq!(rates.take(&user("eve"), now + wait + Duration::from_micros(1)), Ok(()));
+        assert_eq!(rates.take(&user("eve"), now + wait + Duration::from_millis(1)), Ok(()));
     }
 
     #[test]

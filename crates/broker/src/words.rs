@@ -46,10 +46,9 @@ pub fn grant(grant: &Grant) -> String {
         parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second));
     }
     let none = BytesPerSecond::default();
-    for (rate, verb) in [
-        (grant.disk_read_bytes_per_second, "read"),
-        (grant.disk_write_bytes_per_second, "written"),
-    ] {
+    for (rate, verb) in
+        [(grant.disk_read_bytes_per_second, "read"), (grant.disk_write_bytes_per_second, "written")]
+    {
         if rate != none {
             parts.push(format!("{rate} {verb} on each"));
         }
@@ -84,11 +83,8 @@ mod tests {
         held.bits_per_second = BitsPerSecond::from_mbit(10);
         assert!(grant(&held).ends_with("each, 10 Mbit/s for each flow (all-to-all)"));
         let handle = Handle::new(1);
-        let lost = Event::Lost {
-            handle,
-            node: "n1".parse().unwrap(),
-            instead: Some(Box::new(held)),
-        };
+        let lost =
+            Event::Lost { handle, node: "n1".parse().unwrap(), instead: Some(Box::new(held)) };
         assert!(event(&lost).starts_with("lost: n1 went away; instead: n1 n2"));
     }
 }

@@ -86,7 +86,7 @@ fn a_write_of_unknown_outcome_ends_the_broker_and_everyone_is_told() {
         broker.reserve("a").unwrap();
         disk.fail_append(1, Fault::Torn { records });
         let error = broker.reserve("b").unwrap_err();
-        assert!(matches!(error, Unavailable::Unrecorded { .. }), "{error}");
+        assert!(matches!(error, Unavailable::Unknown { .. }), "{error}");
         let ended = broker.stop().unwrap_err();
         assert!(matches!(ended, CoreError::Write(_)), "{ended}");
         // Whether it is there is told by the ledger, and the same key finds it or makes it.

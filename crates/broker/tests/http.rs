@@ -128,7 +128,11 @@ fn events_are_followed_and_taken_up_again_without_a_gap() {
         let mut seen = Vec::new();
         let watched = client.watch(handle, Some(after), |happened| {
             seen.push((happened.position(), happened.event.kind()));
-            if happened.event.kind() == end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if happened.event.kind() == end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         watched.unwrap();
         seen
@@ -201,7 +205,8 @@ fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
 fn who_floods_is_told_to_wait_and_the_figures_are_there() {
     let world = World::new(1);
     let page = world.request("GET", "/metrics", "");
-    for figure in ["keeptime_agents_connected 1", "keeptime_nodes 1", "keeptime_ledger_revision 0"] {
+    for figure in ["keeptime_agents_connected 1", "keeptime_nodes 1", "keeptime_ledger_revision 0"]
+    {
         assert!(page.contains(figure), "{figure} in {page}");
     }
     let line = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";

@@ -83,7 +83,8 @@ fn wait_until_ready(config: &Config, nodes: usize) -> Result<()> {
     let client = Client::new(&config.socket)?;
     let deadline = Instant::now() + READY_WITHIN;
     loop {
-        let there = client.nodes(None).map(|nodes| nodes.nodes.iter().filter(|n| n.connected).count());
+        let there =
+            client.nodes(None).map(|nodes| nodes.nodes.iter().filter(|n| n.connected).count());
         match there {
             Ok(count) if count == nodes => return Ok(()),
             _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
@@ -92,8 +93,7 @@ fn wait_until_ready(config: &Config, nodes: usize) -> Result<()> {
                 let log = config.socket.with_file_name("broker.log");
                 let log = fs::read_to_string(log).unwrap_or_default();
                 let last: Vec<_> = log.lines().rev().take(5).collect();
-                return Err(error)
-                    .with_context(|| format!("its last words: {}", last.join(" / ")));
+                return Err(error).with_context(|| format!("its last words: {}", last.join(" / ")));
             }
         }
     }

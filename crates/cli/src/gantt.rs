@@ -47,7 +47,10 @@ pub fn svg(timeline: &Timeline, zone: &TimeZone) -> anyhow::Result<String> {
     let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
     let length = to.saturating_since(from).as_secs_f64();
     let second = |time: WallTime| time.saturating_since(from).as_secs_f64().min(length);
-    let labels: Vec<_> = timeline.reservations.iter().map(reservation_label)
+    let labels: Vec<_> = timeline
+        .reservations
+        .iter()
+        .map(reservation_label)
         .chain(timeline.resources.iter().map(resource_label))
         .collect();
     let mut text = String::new();
@@ -80,7 +83,10 @@ pub fn svg(timeline: &Timeline, zone: &TimeZone) -> anyhow::Result<String> {
         // Row 0 is at the top.
         let box_of = |row: usize, from: f64, to: f64, share: f64| {
             let bottom = (rows - 1 - row) as f64 + 0.1;
-            Rectangle::new([(from, bottom), (to, bottom + 0.8 * share)], RGBColor(0, 114, 178).filled())
+            Rectangle::new(
+                [(from, bottom), (to, bottom + 0.8 * share)],
+                RGBColor(0, 114, 178).filled(),
+            )
         };
         let reserved = timeline.reservations.iter().enumerate().map(|(row, reservation)| {
             let until = reservation.until_unix_nanos.unwrap_or(to);

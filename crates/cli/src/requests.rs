@@ -13,17 +13,12 @@ use keeptime_model::units::WallTime;
 ///
 /// # Errors
 /// The first word that makes no sense.
-pub fn new(
-    application: Option<&Name>,
-    wanted: &Wanted,
-    now: &Zoned,
-) -> Result<Request, Invalid> {
+pub fn new(application: Option<&Name>, wanted: &Wanted, now: &Zoned) -> Result<Request, Invalid> {
     let ask = match application {
         Some(name) => Ask::Goal { application: name.clone(), goal: Goal::default() },
         None => Ask::Resources(Resources::nothing()),
     };
-    let empty =
-        Request { ask, from_unix_nanos: None, duration_nanos: None, on_loss: OnLoss::Tell };
+    let empty = Request { ask, from_unix_nanos: None, duration_nanos: None, on_loss: OnLoss::Tell };
     changed(empty, times::parse("now", now)?, wanted, now)
 }
 
@@ -159,7 +154,10 @@ mod tests {
         };
         assert_eq!(asked.cpu_ppm, CpuPpm::from_percent(30));
         assert_eq!(asked.bits_per_second, BitsPerSecond::from_mbit(20));
-        assert_eq!(asked.nodes, NodeChoice::Named(vec!["n1".parse().unwrap(), "n2".parse().unwrap()]));
+        assert_eq!(
+            asked.nodes,
+            NodeChoice::Named(vec!["n1".parse().unwrap(), "n2".parse().unwrap()])
+        );
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");

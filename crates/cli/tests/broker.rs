@@ -101,8 +101,11 @@ fn said(output: &Output) -> String {
 
 /// A tenth of a percent of one node for a minute, in a day.
 fn small(from: WallTime) -> Request {
-    let resources =
-        Resources { nodes: NodeChoice::Any(1), cpu_ppm: CpuPpm::new(1_000), ..Resources::nothing() };
+    let resources = Resources {
+        nodes: NodeChoice::Any(1),
+        cpu_ppm: CpuPpm::new(1_000),
+        ..Resources::nothing()
+    };
     Request {
         ask: Ask::Resources(resources),
         from_unix_nanos: Some(from),
@@ -209,7 +212,10 @@ fn people_are_answered_in_their_words() {
     let (code, text) = keeptime(&["modify", "r1", "--cpu", "50%"]);
     assert!(code == 0 && text.contains("50 % of a CPU each"), "{text}");
     let (code, text) = keeptime(&["nodes", "--at", "+150min"]);
-    assert!(code == 0 && text.contains("n1: 50 % of 100 % CPU reserved, its agent is away"), "{text}");
+    assert!(
+        code == 0 && text.contains("n1: 50 % of 100 % CPU reserved, its agent is away"),
+        "{text}"
+    );
     let (code, text) = keeptime(&["links"]);
     assert!(code == 0 && text.contains("n1 > s1") && text.contains("100 Mbit/s"), "{text}");
     let (code, text) = keeptime(&["timeline", "--to", "+4h"]);

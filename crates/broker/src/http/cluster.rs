@@ -143,7 +143,8 @@ fn draw(
     for reservation in engine.book().reservations().values() {
         let ends = reservation.until_unix_nanos.is_none_or(|until| until > from_unix_nanos);
         let overlaps = reservation.from_unix_nanos < to_unix_nanos && ends;
-        if let (true, true, Some(grant)) = (reservation.state.is_live(), overlaps, &reservation.grant)
+        if let (true, true, Some(grant)) =
+            (reservation.state.is_live(), overlaps, &reservation.grant)
         {
             take(1)?;
             reservations.push(ReservationLine {

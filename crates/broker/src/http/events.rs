@@ -40,9 +40,11 @@ pub async fn watch(
     query: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(wanted) = query?;
-    let place = shared.watchers.clone().try_acquire_owned().map_err(|_| {
-        Problem::new(503, "not now", "too many watch already; try again later")
-    })?;
+    let place = shared
+        .watchers
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| Problem::new(503, "not now", "too many watch already; try again later"))?;
     // Before anything is read: what comes after is noticed.
     let heads = shared.feed.heads();
     let after = match last_event_id(&headers).or(wanted.after.clone()) {
@@ -52,12 +54,12 @@ pub async fn watch(
     let mut watcher = Watcher { shared, heads, handle: wanted.handle, after, _place: place };
     // The first read tells whether that far back can be gone at all.
     let first = watcher.read().await.map_err(gone)?;
+    // Who is cut off before the first event comes back to here.
+    let opening = format!("id: {after}\n: watching\n\n");
     let (pieces, received) = mpsc::channel(PIECES_MAX);
-    tokio::spawn(async move { watcher.run(first, pieces).await });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
+    tokio::spawn(async move { watcher.run(opening, first, pieces).await });
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(Pieces(received))).into_response())
 }
 
@@ -71,10 +73,8 @@ struct Watcher {
 
 impl Watcher {
     /// Until either end goes.
-    async fn run(mut self, first: Vec<Happened>, pieces: mpsc::Sender<Bytes>) {
-        // Answers the request, and tells where to go on from.
-        let mut text = format!("id: {}\n: watching\n\n", self.after);
-        let mut next = first;
+    async fn run(mut self, opening: String, first: Vec<Happened>, pieces: mpsc::Sender<Bytes>) {
+        let (mut text, mut next) = (opening, first);
         loop {
             for happened in &next {
                 text.push_str(&piece(happened));
@@ -123,7 +123,8 @@ impl Watcher {
             self.after = Position::behind(Revision::new(last.revision));
             let handle = self.handle;
             let is_wanted = |happened: &Happened| {
-                happened.position() > after && (handle.is_none() || happened.event.handle() == handle)
+                happened.position() > after
+                    && (handle.is_none() || happened.event.handle() == handle)
             };
             let wanted: Vec<_> = read.into_iter().filter(is_wanted).collect();
             if !wanted.is_empty() {
@@ -166,6 +167,8 @@ impl hyper::body::Body for Pieces {
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|piece| piece.map(|bytes| Ok(hyper::body::Frame::data(bytes))))
+        self.0
+            .poll_recv(context)
+            .map(|piece| piece.map(|bytes| Ok(hyper::body::Frame::data(bytes))))
     }
 }

@@ -109,7 +109,8 @@ pub fn router(shared: Shared) -> Router {
 async fn answer_in_time(request: Request, next: Next) -> Response {
     let answered = tokio::time::timeout(ANSWER_WITHIN, next.run(request)).await;
     answered.unwrap_or_else(|_| {
-        let detail = format!("not answered within {ANSWER_WITHIN:?}; the same key can be sent again");
+        let detail =
+            format!("not answered within {ANSWER_WITHIN:?}; the same key can be sent again");
         Problem::new(503, "too slow", detail).into_response()
     })
 }

@@ -174,9 +174,8 @@ fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
 }
 
 fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
-    let is_on = |node: &Name| {
-        reservation.grant.as_ref().is_some_and(|grant| grant.nodes.contains(node))
-    };
+    let is_on =
+        |node: &Name| reservation.grant.as_ref().is_some_and(|grant| grant.nodes.contains(node));
     filter.owner.as_ref().is_none_or(|owner| reservation.owner == *owner)
         && filter.state.is_none_or(|state| reservation.state == state)
         && filter.live.is_none_or(|live| reservation.state.is_live() == live)
@@ -217,7 +216,8 @@ fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKe
         }
         (Some(key), _) | (None, Some(key)) => Ok(key),
         (None, None) => {
-            let expected = format!("a key of the request's own, here or in the header {KEY_HEADER}");
+            let expected =
+                format!("a key of the request's own, here or in the header {KEY_HEADER}");
             Err(Invalid::new("key", "nothing", expected).into())
         }
     }

@@ -57,10 +57,8 @@ impl World {
 
     fn add_agent(&mut self, number: usize) {
         let store = Store::at(&self.directory.path().join(format!("n{number}.json")));
-        let capacity = Capacity {
-            cpu: CpuPpm::from_percent(100),
-            reservable: BitsPerSecond::from_mbit(100),
-        };
+        let capacity =
+            Capacity { cpu: CpuPpm::from_percent(100), reservable: BitsPerSecond::from_mbit(100) };
         let enforcer = Unenforced { reason: "a test".into() };
         let name = format!("n{number}").parse().unwrap();
         let agent = Agent::start(name, capacity, store, enforcer, now()).unwrap();
@@ -138,8 +136,11 @@ pub fn topology(nodes: usize) -> String {
     for n in 1..=nodes {
         let disk = "disk = { read = \"100 MB/s\", write = \"100 MB/s\" }";
         let address = format!("10.0.{}.{}", n / 250, n % 250 + 1);
-        writeln!(text, "[[nodes]]\nname = \"n{n}\"\ncpu = \"100 %\"\naddress = \"{address}\"\n{disk}")
-            .unwrap();
+        writeln!(
+            text,
+            "[[nodes]]\nname = \"n{n}\"\ncpu = \"100 %\"\naddress = \"{address}\"\n{disk}"
+        )
+        .unwrap();
     }
     for n in 1..=nodes {
         writeln!(text, "[[links]]\nbetween = [\"n{n}\", \"s1\"]\nrate = \"100 Mbit/s\"").unwrap();

@@ -1,9 +1,9 @@
 //! `keeptime lab`: a cluster of namespaces, with an agent on every node.
 
 use super::{Ending, agent, print_json};
-use crate::{agents, brokers};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::Cluster;
+use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Exec, Labs, Spec, Status as LabStatus, exit_code};

@@ -2,8 +2,8 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{
-    BrokerPlace, ListArguments, ModifyArguments, OneArguments, RegisterArguments,
-    ReserveArguments, WatchArguments,
+    BrokerPlace, ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
+    WatchArguments,
 };
 use crate::{brokers, files, requests, times};
 use anyhow::Result;
