@@ -22,9 +22,23 @@ pub struct Config {
     /// Users who may change everybody's reservations, beside root and the broker's own user.
     #[serde(default)]
     pub operators: Vec<UserName>,
+    /// Requests of one user in a second, in the long run.
+    #[serde(default = "requests_per_second")]
+    pub requests_per_second: u32,
     /// Times and limits.
     #[serde(default)]
     pub policy: PolicyFile,
+}
+
+/// More than people and scripts need, and a small part of what the broker can serve: each request may
+/// leave a record of a kilobyte for as long as refusals are remembered.
+pub const REQUESTS_PER_SECOND: u32 = 200;
+
+/// More than a thread can carry out.
+const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+
+fn requests_per_second() -> u32 {
+    REQUESTS_PER_SECOND
 }
 
 /// [`Policy`] as people write it.
@@ -76,6 +90,10 @@ impl Config {
         if config.socket == config.agents {
             let value = config.agents.display();
             return Err(Invalid::new("agents", value, "another path than that of socket"));
+        }
+        if !(1..=REQUESTS_PER_SECOND_MAX).contains(&config.requests_per_second) {
+            let expected = format!("1 to {REQUESTS_PER_SECOND_MAX}");
+            return Err(Invalid::new("requests_per_second", config.requests_per_second, expected));
         }
         config.policy.check()?;
         Ok(config)
@@ -181,6 +199,7 @@ mod tests {
             ("/var/lib/keeptime/ledger.db", "", "ledger: \"\""),
             ("operators", "operator", "unknown field `operator`"),
             ("\"ada\"", "\"a b\"", "user: \"a b\""),
+            ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
         ];
         for (from, to, expected) in cases {
             let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();

@@ -4,17 +4,16 @@ use keeptime_model::reservation::UserName;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Requests in a second, in the long run: more than people and scripts need, and a small part of what
-/// the broker can serve. Each may leave a record of a kilobyte for as long as refusals are remembered.
-const PER_SECOND: u32 = 200;
-/// At once.
-const BURST: u32 = 1_000;
+/// A user who was quiet may ask for so many seconds' worth at once.
+const BURST_SECONDS: u32 = 5;
 /// Users that are remembered; beyond that, those with full buckets are forgotten.
 const USERS_MAX: usize = 4_096;
 
 /// The buckets of all users.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rates {
+    per_second: f64,
+    burst: f64,
     buckets: HashMap<UserName, Bucket>,
 }
 
@@ -25,24 +24,32 @@ struct Bucket {
 }
 
 impl Rates {
+    /// For so many requests of each user in a second, in the long run.
+    pub fn new(per_second: u32) -> Self {
+        let per_second = f64::from(per_second.max(1));
+        let burst = per_second * f64::from(BURST_SECONDS);
+        Self { per_second, burst, buckets: HashMap::new() }
+    }
+
     /// Takes a token of `user` at `now`; if there is none, tells when there will be.
     ///
     /// # Errors
     /// How long to wait.
     pub fn take(&mut self, user: &UserName, now: Instant) -> Result<(), Duration> {
         if self.buckets.len() >= USERS_MAX && !self.buckets.contains_key(user) {
-            self.buckets.retain(|_, bucket| bucket.filled(now) < f64::from(BURST));
+            let (per_second, burst) = (self.per_second, self.burst);
+            self.buckets.retain(|_, bucket| bucket.filled(now, per_second, burst) < burst);
             if self.buckets.len() >= USERS_MAX {
                 return Err(Duration::from_secs(1));
             }
         }
-        let full = Bucket { tokens: f64::from(BURST), at: now };
+        let full = Bucket { tokens: self.burst, at: now };
         let bucket = self.buckets.entry(user.clone()).or_insert(full);
-        let tokens = bucket.filled(now);
+        let tokens = bucket.filled(now, self.per_second, self.burst);
         let (left, outcome) = if tokens >= 1.0 {
             (tokens - 1.0, Ok(()))
         } else {
-            let wait = (1.0 - tokens) / f64::from(PER_SECOND);
+            let wait = (1.0 - tokens) / self.per_second;
             (tokens, Err(Duration::from_secs_f64(wait)))
         };
         *bucket = Bucket { tokens: left, at: now.max(bucket.at) };
@@ -51,9 +58,9 @@ impl Rates {
 }
 
 impl Bucket {
-    fn filled(&self, now: Instant) -> f64 {
+    fn filled(&self, now: Instant, per_second: f64, burst: f64) -> f64 {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
-        (self.tokens + since * f64::from(PER_SECOND)).min(f64::from(BURST))
+        (self.tokens + since * per_second).min(burst)
     }
 }
 
@@ -67,9 +74,9 @@ mod tests {
 
     #[test]
     fn who_floods_waits_and_nobody_else() {
-        let (mut rates, now) = (Rates::default(), Instant::now());
-        let taken = (0..2 * BURST).filter(|_| rates.take(&user("eve"), now).is_ok()).count();
-        assert_eq!(taken, BURST as usize);
+        let (mut rates, now) = (Rates::new(20), Instant::now());
+        let taken = (0..200).filter(|_| rates.take(&user("eve"), now).is_ok()).count();
+        assert_eq!(taken, 20 * BURST_SECONDS as usize);
         let wait = rates.take(&user("eve"), now).unwrap_err();
         assert!(wait <= Duration::from_secs(1));
         assert_eq!(rates.take(&user("ada"), now), Ok(()));
@@ -78,7 +85,7 @@ mod tests {
 
     #[test]
     fn users_are_not_remembered_for_ever() {
-        let (mut rates, now) = (Rates::default(), Instant::now());
+        let (mut rates, now) = (Rates::new(20), Instant::now());
         for number in 0..USERS_MAX {
             rates.take(&user(&format!("u{number}")), now).unwrap();
         }

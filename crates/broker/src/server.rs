@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::core::{Core, CoreError, Handle};
 use crate::door::Operators;
 use crate::http::{self, Shared};
+use crate::rates::Rates;
 use axum::Router;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -126,7 +127,8 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     let _inside = runtime.enter();
     let users = listen(&config.socket, 0o666)?;
     let agents = listen(&config.agents, 0o600)?;
-    let shared = Shared::new(handle.clone(), writer.clone(), Arc::clone(&hub), feed, counters);
+    let (rates, to_hub) = (Rates::new(config.requests_per_second), Arc::clone(&hub));
+    let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates);
     let operators = Operators::new(config.operators.iter().cloned());
     let door = Door { router: http::router(shared), operators, open: Arc::default() };
     let reception = Reception::new(hub, handle.clone(), &topology, lease);

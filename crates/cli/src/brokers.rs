@@ -4,7 +4,7 @@
 use crate::cluster::own_path;
 use anyhow::{Context, Result, bail};
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile};
+use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_lab::Lab;
 use keeptime_linux::process::Identity;
 use keeptime_model::units::Nanos;
@@ -106,6 +106,7 @@ fn config(lab: &Lab) -> Config {
         socket: socket(lab.directory()),
         agents: agents_socket(lab.directory()),
         operators: Vec::new(),
+        requests_per_second: REQUESTS_PER_SECOND,
         policy: PolicyFile { agent_lease: AGENT_LEASE, ..PolicyFile::default() },
     }
 }

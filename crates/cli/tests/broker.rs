@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile};
+use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_broker::wire::Filter;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::skip;
@@ -46,6 +46,7 @@ impl Broker {
             socket: at("broker.sock"),
             agents: at("agents.sock"),
             operators: vec![],
+            requests_per_second: REQUESTS_PER_SECOND,
             policy: PolicyFile::default(),
         };
         fs::write(at("broker.toml"), config.to_toml()).unwrap();

@@ -60,16 +60,18 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// With nobody watching and all buckets full.
+    /// With nobody watching yet.
     pub fn new(
         core: Handle,
         writer: Writer,
         hub: Arc<Hub>,
         feed: Feed,
         counters: Arc<Counters>,
+        rates: Rates,
     ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Self { core, writer, hub, feed, counters, rates: Arc::default(), watchers }
+        let rates = Arc::new(Mutex::new(rates));
+        Self { core, writer, hub, feed, counters, rates, watchers }
     }
 }
 

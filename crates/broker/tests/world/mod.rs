@@ -9,7 +9,7 @@ use keeptime_agent::enforce::Unenforced;
 use keeptime_agent::link;
 use keeptime_agent::store::Store;
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile};
+use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
 use keeptime_model::pattern::Pattern;
@@ -44,6 +44,7 @@ impl World {
             socket: at("broker.sock"),
             agents: at("agents.sock"),
             operators: vec![],
+            requests_per_second: REQUESTS_PER_SECOND,
             policy,
         };
         let mut world = Self { config, agents: vec![], broker: None, directory };
