@@ -3,13 +3,24 @@
 use crate::times;
 use jiff::tz::TimeZone;
 use keeptime_broker::wire::{Level, ReservationLine, ResourceLine, ResourceName, Timeline};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use maud::html;
 use std::fmt::Write;
 
 /// Columns of the time axis in the terminal.
 const COLUMNS: u64 = 60;
 /// Shares of a resource, from nothing to all of it.
 const SHADES: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Pixels: room for the labels, the time axis, the title, and each row.
+const LEFT: f64 = 190.0;
+const WIDTH: f64 = 900.0;
+const TOP: f64 = 34.0;
+const ROW: f64 = 22.0;
+/// Pieces of the time axis.
+const TICKS: u64 = 5;
+/// Colours that people with any colour vision tell apart (Okabe and Ito).
+const RESERVATION_COLOUR: &str = "#0072b2";
+const RESOURCE_COLOUR: &str = "#e69f00";
 
 /// For the terminal.
 pub fn text(timeline: &Timeline, zone: &TimeZone) -> String {
@@ -36,92 +47,94 @@ pub fn text(timeline: &Timeline, zone: &TimeZone) -> String {
 }
 
 /// As an SVG picture.
-///
-/// # Errors
-/// If the drawing library refuses.
-pub fn svg(timeline: &Timeline, zone: &TimeZone) -> anyhow::Result<String> {
-    use plotters::prelude::*;
-    const ROW: u32 = 22;
-    const WIDTH: u32 = 1_000;
-    let rows = timeline.reservations.len() + timeline.resources.len();
+pub fn svg(timeline: &Timeline, zone: &TimeZone) -> String {
     let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
-    let length = to.saturating_since(from).as_secs_f64();
-    let second = |time: WallTime| time.saturating_since(from).as_secs_f64().min(length);
-    let labels: Vec<_> = timeline
-        .reservations
-        .iter()
-        .map(reservation_label)
-        .chain(timeline.resources.iter().map(resource_label))
-        .collect();
-    let mut text = String::new();
-    {
-        let size = (WIDTH, ROW * rows.max(1) as u32 + 90);
-        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(times::show_span(from, Some(to), zone), ("sans-serif", 17))
-            .margin(10)
-            .x_label_area_size(30)
-            .y_label_area_size(170)
-            .build_cartesian_2d(0.0..length, 0.0..rows.max(1) as f64)?;
-        let moment = |seconds: &f64| {
-            let nanos = (seconds * 1e9) as u64;
-            times::show(from.saturating_add(keeptime_model::units::Nanos::new(nanos)), zone)
-        };
-        let row_label = |row: &f64| {
-            let index = (rows as f64 - row) as usize;
-            labels.get(index).cloned().unwrap_or_default()
-        };
-        chart
-            .configure_mesh()
-            .disable_mesh()
-            .x_labels(5)
-            .x_label_formatter(&moment)
-            .y_labels(rows.clamp(1, 200))
-            .y_label_formatter(&row_label)
-            .draw()?;
-        // Row 0 is at the top.
-        let box_of = |row: usize, from: f64, to: f64, share: f64| {
-            let bottom = (rows - 1 - row) as f64 + 0.1;
-            Rectangle::new(
-                [(from, bottom), (to, bottom + 0.8 * share)],
-                RGBColor(0, 114, 178).filled(),
-            )
-        };
-        let reserved = timeline.reservations.iter().enumerate().map(|(row, reservation)| {
-            let until = reservation.until_unix_nanos.unwrap_or(to);
-            box_of(row, second(reservation.from_unix_nanos), second(until), 1.0)
+    let rows = timeline.reservations.len() + timeline.resources.len();
+    let bottom = TOP + ROW * rows as f64;
+    let resources = timeline.resources.iter().map(|resource| {
+        let bars = resource.levels.iter().map(|level| {
+            let share = level.reserved as f64 / resource.capacity.max(1) as f64;
+            Bar { from: level.from_unix_nanos, to: level.to_unix_nanos, share: share.min(1.0) }
         });
-        chart.draw_series(reserved)?;
-        for (row, resource) in timeline.resources.iter().enumerate() {
-            let row = row + timeline.reservations.len();
-            let share = |level: &Level| level.reserved as f64 / resource.capacity.max(1) as f64;
-            let levels = resource.levels.iter().map(|level| {
-                let (from, to) = (second(level.from_unix_nanos), second(level.to_unix_nanos));
-                box_of(row, from, to, share(level).min(1.0))
-            });
-            chart.draw_series(levels)?;
+        (resource_label(resource), RESOURCE_COLOUR, bars.collect())
+    });
+    let reservations = timeline.reservations.iter().map(|reservation| {
+        let until = reservation.until_unix_nanos.unwrap_or(to);
+        let bar = Bar { from: reservation.from_unix_nanos, to: until, share: 1.0 };
+        (reservation_label(reservation), RESERVATION_COLOUR, vec![bar])
+    });
+    let rows: Vec<(String, &str, Vec<Bar>)> = reservations.chain(resources).collect();
+    let picture = html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(LEFT + WIDTH + 20.0) height=(bottom + 30.0)
+            font-family="sans-serif" font-size="12" {
+            rect width="100%" height="100%" fill="#fff" {}
+            text x="10" y="20" font-size="15" { (times::show_span(from, Some(to), zone)) }
+            @for (number, (label, colour, bars)) in rows.iter().enumerate() {
+                @let top = TOP + ROW * number as f64;
+                text x=(LEFT - 8.0) y=(top + 15.0) text-anchor="end" { (label) }
+                line x1=(LEFT) x2=(LEFT + WIDTH) y1=(top + ROW) y2=(top + ROW) stroke="#eef0f2" {}
+                @for bar in bars {
+                    @let (x, height) = (timeline.place(bar.from), (ROW - 4.0) * bar.share);
+                    rect x=(rounded(x)) y=(rounded(top + ROW - 2.0 - height))
+                        width=(rounded(timeline.place(bar.to) - x)) height=(rounded(height))
+                        fill=(colour) {}
+                }
+            }
+            @for tick in 0..=TICKS {
+                @let time = timeline.instant(tick, TICKS);
+                @let x = rounded(timeline.place(time));
+                line x1=(x) x2=(x) y1=(TOP) y2=(bottom) stroke="#9aa3ab" {}
+                text x=(x) y=(bottom + 18.0) text-anchor="middle" { (times::show(time, zone)) }
+            }
         }
-        area.present()?;
-    }
-    Ok(text)
+    };
+    picture.into_string()
 }
 
-fn column_width(timeline: &Timeline) -> keeptime_model::units::Nanos {
+/// A span of a row, so high.
+struct Bar {
+    from: WallTime,
+    to: WallTime,
+    share: f64,
+}
+
+/// A timeline as lengths.
+trait Axis {
+    /// The beginning of piece `number` of `pieces` equal ones.
+    fn instant(&self, number: u64, pieces: u64) -> WallTime;
+    /// Where a time is in the picture; what lies outside is at its edge.
+    fn place(&self, time: WallTime) -> f64;
+}
+
+impl Axis for Timeline {
+    fn instant(&self, number: u64, pieces: u64) -> WallTime {
+        let length = self.to_unix_nanos.saturating_since(self.from_unix_nanos).get();
+        let nanos = u128::from(length) * u128::from(number) / u128::from(pieces);
+        self.from_unix_nanos.saturating_add(Nanos::new(nanos as u64))
+    }
+
+    fn place(&self, time: WallTime) -> f64 {
+        let length = self.to_unix_nanos.saturating_since(self.from_unix_nanos).as_secs_f64();
+        let since = time.saturating_since(self.from_unix_nanos).as_secs_f64();
+        LEFT + WIDTH * (since / length.max(1e-9)).min(1.0)
+    }
+}
+
+/// A tenth of a pixel is enough.
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn column_width(timeline: &Timeline) -> Nanos {
     let length = timeline.to_unix_nanos.saturating_since(timeline.from_unix_nanos).get();
     // Whole seconds read better, and a column more or less is not seen.
     let seconds = (length / COLUMNS).div_ceil(1_000_000_000).max(1);
-    keeptime_model::units::Nanos::from_secs(seconds)
+    Nanos::from_secs(seconds)
 }
 
 /// The first and the last instant of a column.
 fn column(timeline: &Timeline, number: u64) -> (u64, u64) {
-    let from = timeline.from_unix_nanos.unix_nanos();
-    let length = timeline.to_unix_nanos.unix_nanos() - from;
-    let edge = |number: u64| {
-        let nanos = u128::from(length) * u128::from(number) / u128::from(COLUMNS);
-        from + nanos as u64
-    };
+    let edge = |number| timeline.instant(number, COLUMNS).unix_nanos();
     (edge(number), edge(number + 1).max(edge(number) + 1) - 1)
 }
 
@@ -218,10 +231,13 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_box_for_each_reservation_and_level() {
-        let svg = svg(&timeline(), &TimeZone::UTC).unwrap();
+        let svg = svg(&timeline(), &TimeZone::UTC);
         assert!(svg.starts_with("<svg") && svg.contains("r17 ada n1"), "{svg}");
+        let half = format!("width=\"{}\"", WIDTH / 2.0);
+        assert_eq!(svg.matches(&half).count(), 1, "from the middle to the end: {svg}");
+        assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 3);
         let empty = Timeline { resources: vec![], reservations: vec![], ..timeline() };
-        assert!(self::svg(&empty, &TimeZone::UTC).is_ok());
+        assert!(!self::svg(&empty, &TimeZone::UTC).contains(RESOURCE_COLOUR));
         assert!(text(&empty, &TimeZone::UTC).contains("nothing is reserved"));
     }
 }

@@ -41,7 +41,7 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let timeline = connect(&arguments.place)?.timeline(from, to).map_err(failure)?;
     let zone = TimeZone::system();
     if let Some(path) = &arguments.svg {
-        files::save(path, gantt::svg(&timeline, &zone)?.as_bytes())?;
+        files::save(path, gantt::svg(&timeline, &zone).as_bytes())?;
         println!("written: {}", path.display());
     } else if arguments.json {
         print_json(&timeline)?;
