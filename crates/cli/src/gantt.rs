@@ -52,7 +52,8 @@ pub fn svg(timeline: &Timeline, zone: &TimeZone) -> String {
     let rows = timeline.reservations.len() + timeline.resources.len();
     let bottom = TOP + ROW * rows as f64;
     let resources = timeline.resources.iter().map(|resource| {
-        let bars = resource.levels.iter().map(|level| {
+        let some = resource.levels.iter().filter(|level| level.reserved > 0);
+        let bars = some.map(|level| {
             let share = level.reserved as f64 / resource.capacity.max(1) as f64;
             Bar { from: level.from_unix_nanos, to: level.to_unix_nanos, share: share.min(1.0) }
         });
@@ -235,7 +236,7 @@ mod tests {
         assert!(svg.starts_with("<svg") && svg.contains("r17 ada n1"), "{svg}");
         let half = format!("width=\"{}\"", WIDTH / 2.0);
         assert_eq!(svg.matches(&half).count(), 1, "from the middle to the end: {svg}");
-        assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 3);
+        assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 2, "nothing is drawn where nothing is");
         let empty = Timeline { resources: vec![], reservations: vec![], ..timeline() };
         assert!(!self::svg(&empty, &TimeZone::UTC).contains(RESOURCE_COLOUR));
         assert!(text(&empty, &TimeZone::UTC).contains("nothing is reserved"));
