@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Batches between two snapshots: what a broker that starts reads again takes well under a second.
-const SNAPSHOT_EVERY: u64 = 10_000;
+pub const SNAPSHOT_EVERY: u64 = 10_000;
 
 /// Why nothing can be answered now.
 #[derive(Debug, Clone, Error)]

@@ -120,7 +120,7 @@ fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     let Some(world) = World::new("kill9", 30) else { return };
     let mut daemon = Daemon { world: &world, process: None };
     run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
-    let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "4s"];
+    let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "6s"];
     run(&world, &short, 0);
     daemon.kill();
     assert!(world.has_tree("n1") && world.jobs().len() == 3);
@@ -129,7 +129,9 @@ fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     daemon.wait_for_agents();
     let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
     assert_eq!(shown["state"], "active");
-    assert!(run(&world, &["show", "r2"], 0).starts_with("r2 ended"));
+    wait("its end in the record", LIMIT, || {
+        run(&world, &["show", "r2"], 0).starts_with("r2 ended")
+    });
     assert_eq!(world.jobs().len(), 2);
 
     world.kill_agent("n1");
