@@ -81,6 +81,12 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Its socket is gone: nobody can ask it any more.
+    #[error("{socket} was removed")]
+    Removed {
+        /// The socket.
+        socket: PathBuf,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -102,7 +108,7 @@ pub fn cluster(config: &Config) -> Result<Cluster, ServeError> {
     Cluster::new(found, |rate| egress::reservable(&Link::new("", rate))).map_err(topology)
 }
 
-/// Runs a broker until `stop` says so.
+/// Runs a broker until `stop` says so, or its socket is removed.
 ///
 /// # Errors
 /// Why it cannot start or go on.
@@ -135,7 +141,10 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     runtime.spawn(reception.serve(agents));
     runtime.spawn(door.serve(users));
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
-    let ended = wait(thread, &handle, stop);
+    let is_there = || config.socket.exists();
+    let ended = wait(thread, &handle, || stop() || !is_there());
+    let removed = || ServeError::Removed { socket: config.socket.clone() };
+    let ended = ended.and_then(|()| if is_there() { Ok(()) } else { Err(removed()) });
     // Nobody waits for answers any more: what is on its way was told.
     runtime.shutdown_timeout(LOOK_EVERY);
     for socket in [&config.socket, &config.agents] {

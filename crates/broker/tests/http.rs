@@ -202,6 +202,17 @@ fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
 }
 
 #[test]
+fn a_broker_whose_socket_is_removed_ends() {
+    let mut world = World::new(1);
+    std::fs::remove_file(&world.config.socket).unwrap();
+    match world.end().unwrap_err() {
+        ServeError::Removed { socket } => assert_eq!(socket, world.config.socket),
+        other => panic!("{other}"),
+    }
+    world.start();
+}
+
+#[test]
 fn who_floods_is_told_to_wait_and_the_figures_are_there() {
     let world = World::new(1);
     let page = world.request("GET", "/metrics", "");

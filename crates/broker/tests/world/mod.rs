@@ -86,6 +86,13 @@ impl World {
         }
     }
 
+    /// Waits until the broker has ended by itself.
+    pub fn end(&mut self) -> Result<(), ServeError> {
+        let (_, thread) = self.broker.take().unwrap();
+        wait("the broker's end", || thread.is_finished());
+        thread.join().unwrap()
+    }
+
     pub fn wait_until_all_are_there(&self) {
         wait("all agents", || {
             let nodes = self.client().nodes(None);
