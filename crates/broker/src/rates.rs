@@ -31,11 +31,13 @@ impl Rates {
         Self { per_second, burst, buckets: HashMap::new() }
     }
 
-    /// Takes a token of `user` at `now`; if there is none, tells when there will be.
+    /// Takes `tokens` of `user` at `now`; if there are fewer, tells when there will be as many.
     ///
     /// # Errors
     /// How long to wait.
-    pub fn take(&mut self, user: &UserName, now: Instant) -> Result<(), Duration> {
+    pub fn take(&mut self, user: &UserName, tokens: u32, now: Instant) -> Result<(), Duration> {
+        // Nobody waits for what can never be.
+        let asked = f64::from(tokens).min(self.burst);
         if self.buckets.len() >= USERS_MAX && !self.buckets.contains_key(user) {
             let (per_second, burst) = (self.per_second, self.burst);
             self.buckets.retain(|_, bucket| bucket.filled(now, per_second, burst) < burst);
@@ -45,12 +47,12 @@ impl Rates {
         }
         let full = Bucket { tokens: self.burst, at: now };
         let bucket = self.buckets.entry(user.clone()).or_insert(full);
-        let tokens = bucket.filled(now, self.per_second, self.burst);
-        let (left, outcome) = if tokens >= 1.0 {
-            (tokens - 1.0, Ok(()))
+        let there = bucket.filled(now, self.per_second, self.burst);
+        let (left, outcome) = if there >= asked {
+            (there - asked, Ok(()))
         } else {
-            let wait = (1.0 - tokens) / self.per_second;
-            (tokens, Err(Duration::from_secs_f64(wait)))
+            let wait = (asked - there) / self.per_second;
+            (there, Err(Duration::from_secs_f64(wait)))
         };
         *bucket = Bucket { tokens: left, at: now.max(bucket.at) };
         outcome
@@ -75,23 +77,26 @@ mod tests {
     #[test]
     fn who_floods_waits_and_nobody_else() {
         let (mut rates, now) = (Rates::new(20), Instant::now());
-        let taken = (0..200).filter(|_| rates.take(&user("eve"), now).is_ok()).count();
+        let taken = (0..200).filter(|_| rates.take(&user("eve"), 1, now).is_ok()).count();
         assert_eq!(taken, 20 * BURST_SECONDS as usize);
-        let wait = rates.take(&user("eve"), now).unwrap_err();
+        let wait = rates.take(&user("eve"), 1, now).unwrap_err();
         assert!(wait <= Duration::from_secs(1));
-        assert_eq!(rates.take(&user("ada"), now), Ok(()));
-        assert_eq!(rates.take(&user("eve"), now + wait + Duration::from_millis(1)), Ok(()));
+        assert_eq!(rates.take(&user("ada"), 1, now), Ok(()));
+        assert!(rates.take(&user("ada"), 1_000, now).is_err(), "one is gone");
+        let full = now + Duration::from_secs(60);
+        assert_eq!(rates.take(&user("ada"), 1_000, full), Ok(()), "not for ever");
+        assert_eq!(rates.take(&user("eve"), 1, now + wait + Duration::from_millis(1)), Ok(()));
     }
 
     #[test]
     fn users_are_not_remembered_for_ever() {
         let (mut rates, now) = (Rates::new(20), Instant::now());
         for number in 0..USERS_MAX {
-            rates.take(&user(&format!("u{number}")), now).unwrap();
+            rates.take(&user(&format!("u{number}")), 1, now).unwrap();
         }
-        assert!(rates.take(&user("one-more"), now).is_err());
+        assert!(rates.take(&user("one-more"), 1, now).is_err());
         let later = now + Duration::from_secs(10);
-        assert_eq!(rates.take(&user("one-more"), later), Ok(()));
+        assert_eq!(rates.take(&user("one-more"), 1, later), Ok(()));
         assert_eq!(rates.buckets.len(), 1);
     }
 }

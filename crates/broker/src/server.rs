@@ -36,6 +36,8 @@ const CONNECTIONS_MAX: usize = 1_024;
 const CONNECTIONS_OF_USER_MAX: usize = 256;
 /// A connection on which no request begins for so long is closed.
 const HEADER_WITHIN: Duration = Duration::from_secs(30);
+/// What is read ahead of a connection: its headers have to fit.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Threads for connections: the work is done by the engine's and the ledger's own.
 const WORKERS: usize = 2;
 /// How often it is looked whether to stop.
@@ -261,6 +263,7 @@ async fn converse(stream: UnixStream, router: Router, caller: Caller) -> hyper::
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_WITHIN)
+        .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .await
 }

@@ -82,7 +82,7 @@ pub const LIST_MAX: usize = 1_000;
 pub struct Listing {
     /// In the order of their handles.
     pub reservations: Vec<Reservation>,
-    /// There are more: ask again with `after` this.
+    /// There may be more: ask again with `after` this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Handle>,
 }

@@ -126,7 +126,7 @@ async fn not_too_often(
     let taken = {
         // Counters of tokens are whole whenever this is unlocked.
         let mut rates = shared.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(&caller.user, Instant::now())
+        rates.take(&caller.user, cost(request.method(), request.uri().path()), Instant::now())
     };
     let Err(wait) = taken else { return next.run(request).await };
     let detail = format!("{} asks too often; try again in {wait:?}", caller.user);
@@ -134,6 +134,16 @@ async fn not_too_often(
     let seconds = HeaderValue::from(wait.as_secs() + 1);
     response.headers_mut().insert(header::RETRY_AFTER, seconds);
     response
+}
+
+/// What a request counts: one, and more where everybody waits longer for it.
+fn cost(method: &Method, path: &str) -> u32 {
+    match path {
+        "/v1/timeline" => 20,
+        "/metrics" => 5,
+        "/v1/reservations" if method == Method::GET => 5,
+        _ => 1,
+    }
 }
 
 async fn openapi() -> Response {

@@ -18,6 +18,9 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
 use std::ops::Bound;
 
+/// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
+/// millisecond.
+const LOOK_AT_MAX: usize = 10_000;
 /// Records of one history: the last of them.
 const HISTORY_MAX: usize = 1_000;
 
@@ -165,11 +168,18 @@ pub async fn application(
 
 fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     let after = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
-    let all = engine.book().reservations().range((after, Bound::Unbounded));
-    let mut wanted = all.map(|(_, reservation)| reservation).filter(|r| is_wanted(filter, r));
-    let reservations: Vec<_> = wanted.by_ref().take(limit).cloned().collect();
-    let last = reservations.last().map(|reservation| reservation.handle);
-    let next = wanted.next().and(last);
+    let mut all = engine.book().reservations().range((after, Bound::Unbounded));
+    let (mut reservations, mut last) = (Vec::new(), None);
+    for (handle, reservation) in all.by_ref().take(LOOK_AT_MAX) {
+        last = Some(*handle);
+        if is_wanted(filter, reservation) {
+            reservations.push(reservation.clone());
+        }
+        if reservations.len() == limit {
+            break;
+        }
+    }
+    let next = all.next().and(last);
     Listing { reservations, next }
 }
 
