@@ -1,10 +1,10 @@
 //! What there is, and what of it is reserved when.
 
-use super::{Shared, json};
+use super::{Rejection, Shared, json};
 use crate::core::now;
 use crate::wire::{
-    At, Level, Link, Links, Node, Nodes, Problem, ReservationLine, ResourceLine, ResourceName,
-    Timeline, Window,
+    At, Level, Link, Links, Node, Nodes, ReservationLine, ResourceLine, ResourceName, Timeline,
+    Window,
 };
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -23,7 +23,7 @@ const LINES_MAX: usize = 10_000;
 pub async fn nodes(
     State(shared): State<Shared>,
     query: Result<Query<At>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let at = query?.0.at_unix_nanos.unwrap_or_else(now);
     let nodes = shared.core.read(move |engine| all_nodes(engine, at)).await?;
     let mut nodes = Nodes { at_unix_nanos: at, nodes };
@@ -36,7 +36,7 @@ pub async fn nodes(
 pub async fn links(
     State(shared): State<Shared>,
     query: Result<Query<At>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let at = query?.0.at_unix_nanos.unwrap_or_else(now);
     let links = shared.core.read(move |engine| all_links(engine, at)).await?;
     Ok(json(StatusCode::OK, &Links { at_unix_nanos: at, links }))
@@ -45,7 +45,7 @@ pub async fn links(
 pub async fn timeline(
     State(shared): State<Shared>,
     query: Result<Query<Window>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Query(window) = query?;
     let from = window.from_unix_nanos.unwrap_or_else(now);
     let to = window.to_unix_nanos;
@@ -112,7 +112,7 @@ fn draw(
     span: Span,
     from_unix_nanos: WallTime,
     to_unix_nanos: WallTime,
-) -> Result<Timeline, Problem> {
+) -> Result<Timeline, Invalid> {
     let mut room = LINES_MAX;
     let mut take = |count: usize| match room.checked_sub(count) {
         Some(left) => Ok(room = left),

@@ -1,7 +1,7 @@
 //! Everything that becomes durable, as server-sent events. A watcher that comes back says with
 //! `Last-Event-ID` where it was, and misses nothing.
 
-use super::Shared;
+use super::{Rejection, Shared};
 use crate::feed::FeedError;
 use crate::wire::{Happened, Position, Problem};
 use axum::body::{Body, Bytes};
@@ -38,7 +38,7 @@ pub async fn watch(
     State(shared): State<Shared>,
     headers: HeaderMap,
     query: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Query(wanted) = query?;
     let place = shared
         .watchers

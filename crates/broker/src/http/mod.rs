@@ -150,13 +150,13 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }
 
-async fn exposition(State(shared): State<Shared>) -> Result<Response, Problem> {
+async fn exposition(State(shared): State<Shared>) -> Result<Response, Rejection> {
     let text = metrics::exposition(&shared).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
 /// That the engine's thread answers.
-async fn health(State(shared): State<Shared>) -> Result<&'static str, Problem> {
+async fn health(State(shared): State<Shared>) -> Result<&'static str, Rejection> {
     shared.core.read(|_| ()).await?;
     Ok("ok\n")
 }
@@ -172,14 +172,14 @@ async fn not_so(method: Method, uri: Uri) -> Problem {
 }
 
 /// The body of a request.
-fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
+fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Rejection> {
     let bytes = bytes.map_err(|error| {
         let status = error.status().as_u16();
         Problem::new(status, "body not taken", error.body_text())
     })?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let detail = format!("the body is not what is expected: {error}");
-        Problem::new(400, "not accepted", detail)
+        Problem::new(400, "not accepted", detail).into()
     })
 }
 
@@ -198,6 +198,21 @@ impl IntoResponse for Problem {
         // Strings and numbers.
         let text = serde_json::to_vec(&self).unwrap_or_default();
         (status, [(header::CONTENT_TYPE, "application/problem+json")], text).into_response()
+    }
+}
+
+/// Why a request is not carried out, small enough to be handed on.
+pub struct Rejection(Box<Problem>);
+
+impl<P: Into<Problem>> From<P> for Rejection {
+    fn from(problem: P) -> Self {
+        Self(Box::new(problem.into()))
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        self.0.into_response()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reservations and applications.
 
-use super::{Shared, body, json};
+use super::{Rejection, Shared, body, json};
 use crate::records;
 use crate::wire::{
     Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Reserve,
@@ -29,7 +29,7 @@ pub async fn reserve(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Reserve { key, request } = body(bytes)?;
     let key = request_key(key, &headers)?;
     let reservation = changed(&shared, caller, Call::Reserve { key, request }).await?;
@@ -44,7 +44,7 @@ pub async fn reserve(
 pub async fn list(
     State(shared): State<Shared>,
     query: Result<Query<Filter>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Query(filter) = query?;
     let limit = filter.limit.unwrap_or(LIST_MAX);
     if !(1..=LIST_MAX).contains(&limit) {
@@ -57,7 +57,7 @@ pub async fn list(
 pub async fn show(
     State(shared): State<Shared>,
     handle: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let handle = parse(handle)?;
     let find = move |engine: &Engine| engine.book().reservations().get(&handle).cloned();
     match shared.core.read(find).await? {
@@ -71,7 +71,7 @@ pub async fn modify(
     Extension(caller): Extension<Caller>,
     handle: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let handle = parse(handle)?;
     let request: Request = body(bytes)?;
     let reservation = changed(&shared, caller, Call::Modify { handle, request }).await?;
@@ -82,7 +82,7 @@ pub async fn cancel(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     handle: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let handle = parse(handle)?;
     let reservation = changed(&shared, caller, Call::Cancel { handle }).await?;
     Ok(json(StatusCode::OK, &reservation))
@@ -92,7 +92,7 @@ pub async fn cancel(
 pub async fn history(
     State(shared): State<Shared>,
     handle: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let handle = parse(handle)?;
     let writer = shared.writer.clone();
     let subject = Subject::new(handle.number());
@@ -118,7 +118,7 @@ pub async fn consider(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
     match answer(&shared, caller, Call::Consider { request }).await? {
         Answer::Possible { from, until, grant } => {
@@ -126,7 +126,7 @@ pub async fn consider(
                 Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
             Ok(json(StatusCode::OK, &possible))
         }
-        other => Err(unexpected(&other)),
+        other => Err(unexpected(&other).into()),
     }
 }
 
@@ -135,7 +135,7 @@ pub async fn register(
     Extension(caller): Extension<Caller>,
     name: Result<Path<String>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Path(name) = name?;
     let Known { application, profile } = body(bytes)?;
     if application.name().as_str() != name {
@@ -146,14 +146,14 @@ pub async fn register(
     let (application, profile) = (Box::new(application), Box::new(profile));
     match answer(&shared, caller, Call::Register { application, profile }).await? {
         Answer::Registered => Ok(StatusCode::NO_CONTENT.into_response()),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected(&other).into()),
     }
 }
 
 pub async fn application(
     State(shared): State<Shared>,
     name: Result<Path<String>, PathRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, Rejection> {
     let Path(text) = name?;
     let name: Name = text.parse()?;
     let find = move |engine: &Engine| {
@@ -162,7 +162,9 @@ pub async fn application(
     };
     match shared.core.read(find).await? {
         Some(known) => Ok(json(StatusCode::OK, &known)),
-        None => Err(Problem::new(404, "not found", format!("no application {text} is known"))),
+        None => {
+            Err(Problem::new(404, "not found", format!("no application {text} is known")).into())
+        }
     }
 }
 
@@ -192,15 +194,19 @@ fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
         && filter.node.as_ref().is_none_or(is_on)
 }
 
-async fn answer(shared: &Shared, caller: Caller, call: Call) -> Result<Answer, Problem> {
+async fn answer(shared: &Shared, caller: Caller, call: Call) -> Result<Answer, Rejection> {
     let answer = shared.core.call(caller, call).await?;
-    answer.map_err(|error| Problem::from(*error))
+    answer.map_err(|error| (*error).into())
 }
 
-async fn changed(shared: &Shared, caller: Caller, call: Call) -> Result<Box<Reservation>, Problem> {
+async fn changed(
+    shared: &Shared,
+    caller: Caller,
+    call: Call,
+) -> Result<Box<Reservation>, Rejection> {
     match answer(shared, caller, call).await? {
         Answer::Reservation(reservation) => Ok(reservation),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected(&other).into()),
     }
 }
 
@@ -208,13 +214,13 @@ fn unexpected(answer: &Answer) -> Problem {
     Problem::new(500, "not understood", format!("the engine answered {answer:?}"))
 }
 
-fn parse(handle: Result<Path<String>, PathRejection>) -> Result<Handle, Problem> {
+fn parse(handle: Result<Path<String>, PathRejection>) -> Result<Handle, Rejection> {
     let Path(text) = handle?;
     Ok(text.parse()?)
 }
 
 /// In the body or in a header; the same if in both.
-fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKey, Problem> {
+fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKey, Invalid> {
     let given = headers.get(KEY_HEADER).map(|value| {
         let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
         text.parse::<RequestKey>()
@@ -222,13 +228,13 @@ fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKe
     match (key, given.transpose()?) {
         (Some(key), Some(other)) if key != other => {
             let expected = format!("{other}, as in the header {KEY_HEADER}");
-            Err(Invalid::new("key", key, expected).into())
+            Err(Invalid::new("key", key, expected))
         }
         (Some(key), _) | (None, Some(key)) => Ok(key),
         (None, None) => {
             let expected =
                 format!("a key of the request's own, here or in the header {KEY_HEADER}");
-            Err(Invalid::new("key", "nothing", expected).into())
+            Err(Invalid::new("key", "nothing", expected))
         }
     }
 }

@@ -144,7 +144,7 @@ pub struct ListArguments {
     pub json: bool,
 }
 
-/// One reservation.
+// One reservation.
 #[derive(Debug, Args)]
 pub struct OneArguments {
     #[command(flatten)]
