@@ -26,8 +26,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Inputs that wait or whose answers do. At some ten microseconds each, the last waits well under a
-/// second.
+/// Inputs of users that wait or whose answers do, and inputs of agents that wait. At some ten
+/// microseconds each, the last waits well under a second.
 const ROOM: usize = 4_096;
 /// The wall clock may be set forward: it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -99,6 +99,8 @@ struct Asker {
 pub struct Handle {
     messages: Sender<Message>,
     room: Arc<Semaphore>,
+    /// Apart from that of users: what they wait for are agents.
+    agents_room: Arc<Semaphore>,
 }
 
 /// Figures that the thread keeps for [`crate::metrics`].
@@ -160,7 +162,7 @@ impl Handle {
     /// # Errors
     /// If the broker ends.
     pub async fn agent(&self, input: Input) -> Result<(), Unavailable> {
-        let place = Arc::clone(&self.room).acquire_owned().await;
+        let place = Arc::clone(&self.agents_room).acquire_owned().await;
         let place = place.map_err(|_| Unavailable::Stopping)?;
         let message = Message::Agent(input, place);
         self.messages.send(message).map_err(|_| Unavailable::Stopping)
@@ -232,7 +234,8 @@ impl Core {
     ) -> Result<(Self, Handle, Feed, Arc<Counters>), CoreError> {
         let found = writer.call(|ledger| records::find(ledger))??;
         let (messages, received) = channel();
-        let handle = Handle { messages, room: Arc::new(Semaphore::new(ROOM)) };
+        let room = || Arc::new(Semaphore::new(ROOM));
+        let handle = Handle { messages, room: room(), agents_room: room() };
         let (feed, counters) = (Feed::after(found.head), Arc::new(Counters::default()));
         let snapshots = Snapshots {
             last: writer.status().snapshot.unwrap_or_default(),
