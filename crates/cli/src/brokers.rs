@@ -32,7 +32,7 @@ pub fn agents_socket(lab: &Path) -> PathBuf {
     directory(lab).join("agents.sock")
 }
 
-/// Starts a lab's broker and waits until it answers and all agents are there.
+/// Starts a lab's broker and waits until it answers. Before the agents, which find it then at once.
 ///
 /// # Errors
 /// If it does not, with the last lines of its log.
@@ -59,7 +59,28 @@ pub fn start(lab: &Lab) -> Result<()> {
     if let Some(identity) = Identity::of(pid)? {
         fs::write(pid_file(lab.directory()), identity.to_string())?;
     }
-    wait_until_ready(&config, lab.topology().nodes().len())
+    let client = Client::new(&config.socket)?;
+    within(READY_WITHIN, || Ok(client.nodes(None).map(drop)?)).with_context(|| {
+        let log = fs::read_to_string(directory.join("broker.log")).unwrap_or_default();
+        let last: Vec<_> = log.lines().rev().take(5).collect();
+        format!("the broker's last words: {}", last.join(" / "))
+    })
+}
+
+/// Waits until all agents of a lab have found its broker.
+///
+/// # Errors
+/// Which have not.
+pub fn wait_for_agents(lab: &Lab) -> Result<()> {
+    let client = Client::new(&socket(lab.directory()))?;
+    within(READY_WITHIN, || {
+        let nodes = client.nodes(None)?.nodes;
+        let away = nodes.iter().filter(|node| !node.connected).map(|node| node.name.as_str());
+        match away.collect::<Vec<_>>().as_slice() {
+            [] => Ok(()),
+            names => bail!("the agents of these nodes do not find it: {}", names.join(", ")),
+        }
+    })
 }
 
 /// Ends the broker of the lab with this directory, if there is one; in any state.
@@ -79,22 +100,13 @@ pub fn end(lab: &Path) -> Result<()> {
     Ok(())
 }
 
-fn wait_until_ready(config: &Config, nodes: usize) -> Result<()> {
-    let client = Client::new(&config.socket)?;
-    let deadline = Instant::now() + READY_WITHIN;
+/// Tries again until it is done, or it is too late.
+fn within(limit: Duration, mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    let deadline = Instant::now() + limit;
     loop {
-        let there =
-            client.nodes(None).map(|nodes| nodes.nodes.iter().filter(|n| n.connected).count());
-        match there {
-            Ok(count) if count == nodes => return Ok(()),
-            _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            Ok(count) => bail!("only {count} of {nodes} agents have found the broker"),
-            Err(error) => {
-                let log = config.socket.with_file_name("broker.log");
-                let log = fs::read_to_string(log).unwrap_or_default();
-                let last: Vec<_> = log.lines().rev().take(5).collect();
-                return Err(error).with_context(|| format!("its last words: {}", last.join(" / ")));
-            }
+        match attempt() {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            outcome => return outcome,
         }
     }
 }

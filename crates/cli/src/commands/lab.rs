@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::wire::Status as AgentStatus;
-use keeptime_lab::{Exec, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_lab::{Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
@@ -59,7 +59,7 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
     // A lab without agents or a broker is of no use: it goes as a whole.
-    if let Err(error) = agents::start(&lab).and_then(|()| brokers::start(&lab)) {
+    if let Err(error) = start_daemons(&lab) {
         let ended = brokers::end(lab.directory());
         let removed = ended.map(|()| labs.down(lab.name()));
         return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
@@ -76,6 +76,12 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
         println!("not enforced: {sentence}");
     }
     Ok(())
+}
+
+fn start_daemons(lab: &Lab) -> Result<()> {
+    brokers::start(lab)?;
+    agents::start(lab)?;
+    brokers::wait_for_agents(lab)
 }
 
 /// Where a lab's files are, also when it has ended.
