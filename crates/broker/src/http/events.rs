@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::Instant;
 
 /// So that both ends notice when the other is gone.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
@@ -74,18 +75,21 @@ struct Watcher {
 impl Watcher {
     /// Until either end goes.
     async fn run(mut self, opening: String, first: Vec<Happened>, pieces: mpsc::Sender<Bytes>) {
-        let (mut text, mut next) = (opening, first);
+        let (mut text, mut next, mut said_at) = (opening, first, Instant::now());
         loop {
             for happened in &next {
                 text.push_str(&piece(happened));
             }
-            if !text.is_empty() && pieces.send(text.into()).await.is_err() {
-                return;
+            if !text.is_empty() {
+                if pieces.send(text.into()).await.is_err() {
+                    return;
+                }
+                said_at = Instant::now();
             }
             text = String::new();
             next = match self.read().await {
                 Ok(more) if !more.is_empty() => more,
-                Ok(_) => match self.wait(&pieces).await {
+                Ok(_) => match self.wait(&pieces, said_at).await {
                     Some(is_alive) => {
                         text.push_str(if is_alive { "" } else { ": here\n\n" });
                         Vec::new()
@@ -99,11 +103,12 @@ impl Watcher {
     }
 
     /// Until there is more (true), or it is time for a sign of life; nothing if either end is gone.
-    async fn wait(&mut self, pieces: &mpsc::Sender<Bytes>) -> Option<bool> {
+    async fn wait(&mut self, pieces: &mpsc::Sender<Bytes>, said_at: Instant) -> Option<bool> {
         tokio::select! {
             changed = self.heads.changed() => changed.ok().map(|()| true),
             () = pieces.closed() => None,
-            () = tokio::time::sleep(SIGN_OF_LIFE) => Some(false),
+            // Also when all that happens is about others.
+            () = tokio::time::sleep_until(said_at + SIGN_OF_LIFE) => Some(false),
         }
     }
 
