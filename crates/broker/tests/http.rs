@@ -111,7 +111,8 @@ fn the_document_is_what_is_served() {
             assert!(!answer.contains("there is nothing at"), "{path}: {answer}");
         }
     }
-    let routes = include_str!("../src/http/mod.rs").matches("\"/v1/").count();
+    let source = include_str!("../src/http/mod.rs").split("fn answer_in_time").next().unwrap();
+    let routes = source.matches("\"/v1/").count();
     let documented = paths.keys().filter(|path| path.starts_with("/v1/")).count();
     assert_eq!(documented, routes, "every route is in the document");
 }

@@ -115,7 +115,10 @@ fn draw(
 ) -> Result<Timeline, Invalid> {
     let mut room = LINES_MAX;
     let mut take = |count: usize| match room.checked_sub(count) {
-        Some(left) => Ok(room = left),
+        Some(left) => {
+            room = left;
+            Ok(())
+        }
         None => {
             let expected = format!("a window with at most {LINES_MAX} changes and reservations");
             Err(Invalid::new("to", to_unix_nanos.unix_nanos(), expected))
