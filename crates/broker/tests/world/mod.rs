@@ -28,7 +28,12 @@ pub struct World {
     pub directory: tempfile::TempDir,
     pub config: Config,
     pub agents: Vec<Arc<Mutex<Agent<Unenforced>>>>,
-    broker: Option<(Arc<AtomicBool>, JoinHandle<Result<(), ServeError>>)>,
+    broker: Option<Running>,
+}
+
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), ServeError>>,
 }
 
 impl World {
@@ -75,12 +80,12 @@ impl World {
         let (config, told) = (self.config.clone(), Arc::clone(&stop));
         let stopped = move || told.load(Ordering::SeqCst);
         let thread = std::thread::spawn(move || server::run(&config, stopped));
-        self.broker = Some((stop, thread));
+        self.broker = Some(Running { stop, thread });
         wait("the broker", || self.client().nodes(None).is_ok());
     }
 
     pub fn stop(&mut self) {
-        if let Some((stop, thread)) = self.broker.take() {
+        if let Some(Running { stop, thread }) = self.broker.take() {
             stop.store(true, Ordering::SeqCst);
             thread.join().unwrap().unwrap();
         }
@@ -88,7 +93,7 @@ impl World {
 
     /// Waits until the broker has ended by itself.
     pub fn end(&mut self) -> Result<(), ServeError> {
-        let (_, thread) = self.broker.take().unwrap();
+        let Running { thread, .. } = self.broker.take().unwrap();
         wait("the broker's end", || thread.is_finished());
         thread.join().unwrap()
     }
@@ -132,7 +137,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if let Some((stop, thread)) = self.broker.take() {
+        if let Some(Running { stop, thread }) = self.broker.take() {
             stop.store(true, Ordering::SeqCst);
             let _ = thread.join();
         }
