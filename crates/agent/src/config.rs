@@ -32,6 +32,9 @@ pub struct Config {
     /// it (no root) nothing is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
+    /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<PathBuf>,
 }
 
 fn root() -> String {
@@ -91,6 +94,7 @@ mod tests {
         rate = "200 Mbit/s"
         cpu = "40 %"
         cgroup = "keeptime/lab/n1"
+        broker = "/run/keeptime/agents.sock"
     "#;
 
     #[test]

@@ -5,7 +5,8 @@
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
 //! * [`enforce`]: the kernel's side, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
-//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it.
+//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;
+//! * [`link`]: the connection to the broker.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -13,6 +14,7 @@ pub mod book;
 pub mod client;
 pub mod config;
 pub mod enforce;
+pub mod link;
 pub mod server;
 pub mod store;
 pub mod wire;

@@ -46,11 +46,13 @@ pub enum ServeError {
 ///
 /// # Errors
 /// If another agent answers there already, or it cannot be made.
-pub fn serve<E: Enforcer + 'static>(agent: Agent<E>, socket: &Path) -> Result<(), ServeError> {
+pub fn serve<E: Enforcer + 'static>(
+    agent: &Arc<Mutex<Agent<E>>>,
+    socket: &Path,
+) -> Result<(), ServeError> {
     let listener = listen(socket)?;
-    let agent = Arc::new(Mutex::new(agent));
     std::thread::spawn({
-        let agent = Arc::clone(&agent);
+        let agent = Arc::clone(agent);
         move || tick_for_ever(&agent)
     });
     let open = Arc::new(AtomicUsize::new(0));
@@ -60,7 +62,7 @@ pub fn serve<E: Enforcer + 'static>(agent: Agent<E>, socket: &Path) -> Result<()
             open.fetch_sub(1, Ordering::SeqCst);
             continue;
         }
-        let (agent, open) = (Arc::clone(&agent), Arc::clone(&open));
+        let (agent, open) = (Arc::clone(agent), Arc::clone(&open));
         std::thread::spawn(move || {
             // The peer sees a closed connection; there is nobody else to tell.
             let _ = converse(&agent, stream);
@@ -140,6 +142,6 @@ fn may_ask(stream: &UnixStream) -> io::Result<bool> {
 }
 
 /// A thread that panicked in the middle left the book as it was: books are replaced whole.
-fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
+pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
     agent.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod broker;
 mod calendar;
 mod enforce;
 mod figures;
@@ -52,6 +53,8 @@ enum Command {
     FirstLight,
     /// Durable appends, and reading a ledger again
     Ledger,
+    /// Grants through a broker's socket, and how soon it serves again after a restart
+    Broker,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
         Command::Ledger => ledger::run(out),
+        Command::Broker => broker::run(out),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -106,7 +110,9 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "ledger", "profiler", "enforce", "isolation", "first-light"] {
+    for name in
+        ["plan", "calendar", "ledger", "broker", "profiler", "enforce", "isolation", "first-light"]
+    {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

@@ -1,5 +1,6 @@
 //! Starts an agent on every node of a lab, as an init system would on a real one.
 
+use crate::brokers;
 use crate::cluster::{own_path, socket_in};
 use anyhow::{Context, Result, bail};
 use keeptime_agent::client::Client;
@@ -72,6 +73,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
+        broker: Some(brokers::agents_socket(lab.directory())),
     }
 }
 

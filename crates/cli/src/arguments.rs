@@ -3,6 +3,13 @@
 // What has no comment has no help text of its own: it is made of parts that have.
 #![allow(missing_docs)]
 
+mod broker;
+
+pub use broker::{
+    AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
+    RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
+};
+
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Parameters;
@@ -40,6 +47,31 @@ pub enum Command {
     /// The daemon on every node that enforces what was assigned
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// The daemon that grants reservations for the whole cluster
+    #[command(subcommand)]
+    Broker(BrokerCommand),
+    /// Reserve nodes, CPU, bandwidth and disk rates, now or in advance
+    Reserve(ReserveArguments),
+    /// List reservations
+    List(ListArguments),
+    /// Show a reservation
+    Show(OneArguments),
+    /// Change a reservation: all of it is changed, or nothing
+    Modify(ModifyArguments),
+    /// Give a reservation back
+    Cancel(OneArguments),
+    /// Tell what happens to reservations as it happens
+    Watch(WatchArguments),
+    /// Explain a reservation: everything that was decided about it, and when
+    Why(OneArguments),
+    /// Show the nodes, and what of them is reserved
+    Nodes(AtArguments),
+    /// Show the links, and what of them is reserved
+    Links(AtArguments),
+    /// Show what is reserved when
+    Timeline(TimelineArguments),
+    /// Make an application and its profile known to the broker, so that goals can be reserved for
+    Register(RegisterArguments),
     /// Measure an application on the lab until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything

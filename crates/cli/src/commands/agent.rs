@@ -7,11 +7,13 @@ use keeptime_agent::agent::Agent;
 use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
 use keeptime_agent::enforce;
+use keeptime_agent::link;
 use keeptime_agent::server::{now, serve};
 use keeptime_agent::store::Store;
 use keeptime_agent::wire::Status;
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 /// Runs an agent or asks one.
 pub fn run(command: AgentCommand) -> Result<Ending> {
@@ -44,7 +46,12 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     let capacity = enforce::capacity(&config);
     let agent = Agent::start(config.node.clone(), capacity, store, enforcer, now())?;
     tracing::info!("agent of {} serves {}", config.node, config.socket.display());
-    serve(agent, &config.socket).context("while serving")
+    let agent = Arc::new(Mutex::new(agent));
+    if let Some(broker) = config.broker {
+        let agent = Arc::clone(&agent);
+        std::thread::spawn(move || link::keep(&agent, &broker));
+    }
+    serve(&agent, &config.socket).context("while serving")
 }
 
 /// An agent's status as a few lines.

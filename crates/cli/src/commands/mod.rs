@@ -1,13 +1,16 @@
 //! One module for each noun of the command line.
 
 pub mod agent;
+pub mod broker;
 pub mod lab;
+pub mod overview;
 pub mod plan;
 pub mod profile;
+pub mod reservations;
 pub mod run;
 pub mod traffic;
 
-use crate::arguments::ApplicationArguments;
+use crate::arguments::{ApplicationArguments, Command};
 use crate::cluster::Cluster;
 use crate::files;
 use anyhow::Result;
@@ -15,6 +18,7 @@ use keeptime_launch::mpi::Mpi;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
 use keeptime_planner::fitted::FittedProfile;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// How a command ended, where that is no error.
@@ -78,4 +82,23 @@ impl Session {
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// Carries out a command that asks the broker and holds nothing itself, so that it may end at any
+/// moment; gives any other back.
+pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
+    ControlFlow::Break(match command {
+        Command::Reserve(arguments) => reservations::reserve(&arguments),
+        Command::List(arguments) => reservations::list(&arguments),
+        Command::Show(arguments) => reservations::show(&arguments),
+        Command::Modify(arguments) => reservations::modify(&arguments),
+        Command::Cancel(arguments) => reservations::cancel(&arguments),
+        Command::Watch(arguments) => reservations::watch(&arguments),
+        Command::Why(arguments) => reservations::why(&arguments),
+        Command::Register(arguments) => reservations::register(&arguments),
+        Command::Nodes(arguments) => overview::nodes(&arguments),
+        Command::Links(arguments) => overview::links(&arguments),
+        Command::Timeline(arguments) => overview::timeline(&arguments),
+        other => return ControlFlow::Continue(other),
+    })
 }

@@ -1,0 +1,169 @@
+//! Reservations on a real lab: from the command line to the kernel of every node and back, and what
+//! lasts when the broker or an agent is killed.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime::brokers;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use world::{KEEPTIME, World, assert_code, said, wait};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The lab's broker as it is now.
+struct Daemon<'a> {
+    world: &'a World,
+    /// Started by this test, after the lab's own was killed.
+    process: Option<Child>,
+}
+
+impl Daemon<'_> {
+    fn directory(&self) -> PathBuf {
+        brokers::socket(self.world.lab().directory()).parent().unwrap().to_path_buf()
+    }
+
+    fn kill(&mut self) {
+        match self.process.take() {
+            Some(mut process) => {
+                process.kill().unwrap();
+                process.wait().unwrap();
+            }
+            None => {
+                let text = std::fs::read_to_string(self.directory().join("broker.pid")).unwrap();
+                let pid = text.split(' ').next().unwrap().parse().unwrap();
+                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            }
+        }
+        wait("the end of the broker", LIMIT, || !self.answers());
+    }
+
+    fn start(&mut self) {
+        let mut command = Command::new(KEEPTIME);
+        command.args(["broker", "run", "--config"]).arg(self.directory().join("broker.toml"));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.process = Some(command.spawn().unwrap());
+        wait("the broker", LIMIT, || self.answers());
+    }
+
+    fn answers(&self) -> bool {
+        self.world.keeptime(&["nodes"]).output().unwrap().status.success()
+    }
+
+    fn wait_for_agents(&self) {
+        wait("all agents", LIMIT, || {
+            let nodes = json(&self.world.keeptime(&["nodes", "--json"]).output().unwrap());
+            nodes["nodes"].as_array().unwrap().iter().all(|node| node["connected"] == true)
+        });
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+}
+
+fn run(world: &World, words: &[&str], code: i32) -> String {
+    let output = world.keeptime(words).output().unwrap();
+    assert_code(&output, code);
+    said(&output)
+}
+
+const PAIR: [&str; 8] =
+    ["--nodes", "n1,n2", "--pattern", "pairs", "--rate", "20 Mbit/s", "--cpu", "10%"];
+
+#[test]
+fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
+    let Some(world) = World::new("resv", 30) else { return };
+    let reserve = [&["reserve"], &PAIR[..], &["--for", "10min"]].concat();
+    let text = run(&world, &reserve, 0);
+    assert!(text.starts_with("r1 active, "), "{text}");
+    for node in ["n1", "n2"] {
+        assert!(world.has_tree(node), "the kernel of {node} enforces it");
+    }
+    let statuses = world.statuses();
+    assert!(statuses.iter().all(|status| World::promised(status) == 20_000_000), "{statuses:?}");
+    assert!(run(&world, &["nodes"], 0).contains("enforces now or soon: r1"));
+    assert!(run(&world, &["links"], 0).contains("20 Mbit/s of"));
+
+    let refused = run(&world, &["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min"], 1);
+    assert!(refused.contains("would be admitted from"), "{refused}");
+    let wider = run(&world, &["modify", "r1", "--rate", "30 Mbit/s"], 0);
+    assert!(wider.contains("30 Mbit/s for each flow"), "{wider}");
+    wait("the wider class", LIMIT, || {
+        world.statuses().iter().all(|status| World::promised(status) == 30_000_000)
+    });
+    run(&world, &["cancel", "r1"], 0);
+    wait("the end of it", LIMIT, || world.jobs().is_empty());
+    wait("the end of its classes", LIMIT, || !world.has_tree("n1") && !world.has_tree("n2"));
+    let why = run(&world, &["why", "r1"], 0);
+    for word in ["granted to root", "started", "changed by root", "cancelled by root"] {
+        assert!(why.contains(word), "{word} in {why}");
+    }
+}
+
+#[test]
+fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
+    let Some(world) = World::new("kill9", 30) else { return };
+    let mut daemon = Daemon { world: &world, process: None };
+    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "6s"];
+    run(&world, &short, 0);
+    daemon.kill();
+    assert!(world.has_tree("n1") && world.jobs().len() == 3);
+    wait("the end of what was short, without a broker", LIMIT, || world.jobs().len() == 2);
+    daemon.start();
+    daemon.wait_for_agents();
+    let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
+    assert_eq!(shown["state"], "active");
+    wait("its end in the record", LIMIT, || {
+        run(&world, &["show", "r2"], 0).starts_with("r2 ended")
+    });
+    assert_eq!(world.jobs().len(), 2);
+
+    world.kill_agent("n1");
+    assert!(world.has_tree("n1"), "the kernel goes on");
+    world.start_agent("n1");
+    daemon.wait_for_agents();
+    assert!(run(&world, &["show", "r1"], 0).starts_with("r1 active"));
+    daemon.kill();
+    daemon.start();
+    daemon.wait_for_agents();
+    run(&world, &["cancel", "r1"], 0);
+    wait("the end of it", LIMIT, || world.jobs().is_empty() && !world.has_tree("n1"));
+}
+
+#[test]
+fn what_was_given_back_while_an_agent_was_away_is_withdrawn_when_it_comes_back() {
+    let Some(world) = World::new("away", 30) else { return };
+    let daemon = Daemon { world: &world, process: None };
+    run(&world, &["reserve", "--nodes", "n1", "--cpu", "10%", "--for", "10min"], 0);
+    world.kill_agent("n1");
+    run(&world, &["cancel", "r1"], 0);
+    world.start_agent("n1");
+    daemon.wait_for_agents();
+    wait("the withdrawal", LIMIT, || world.jobs().is_empty());
+}
+
+#[test]
+fn a_lab_goes_with_its_broker() {
+    let Some(world) = World::new("down", 15) else { return };
+    let socket = brokers::socket(world.lab().directory());
+    assert!(keeptime_broker::client::Client::new(&socket).unwrap().nodes(None).is_ok());
+    run(&world, &["lab", "down"], 0);
+    assert!(world.processes().is_empty(), "{:?}", world.processes());
+    assert!(!socket.exists());
+}
