@@ -5,7 +5,9 @@
 //! * [`application`]: what a program is, its parameters and its communication pattern;
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
-//! * [`assignment`]: what one node is told to enforce for one job.
+//! * [`assignment`]: what one node is told to enforce for one job;
+//! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
+//! * [`capability`]: what a node can enforce, against what an assignment asks for.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -16,6 +18,9 @@
 
 pub mod application;
 pub mod assignment;
+pub mod capability;
+pub mod connection;
+pub mod disk;
 pub mod goal;
 pub mod invalid;
 pub mod name;

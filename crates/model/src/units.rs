@@ -25,6 +25,13 @@ pub struct BitsPerSecond(u64);
 #[serde(transparent)]
 pub struct Bytes(u64);
 
+/// How fast a disk is read or written, in bytes per second.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct BytesPerSecond(u64);
+
 /// A span of time in nanoseconds.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -135,6 +142,23 @@ impl Bytes {
         let bits = u128::from(self.0) * 8 * NANOS_PER_SECOND;
         let nanos = bits.checked_add(u128::from(rate.0).checked_sub(1)?)? / u128::from(rate.0);
         u64::try_from(nanos).ok().map(Nanos)
+    }
+}
+
+impl BytesPerSecond {
+    /// `bytes` bytes per second.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// `mega_bytes` * 10^6 bytes per second.
+    pub const fn from_mega_bytes(mega_bytes: u64) -> Self {
+        Self(mega_bytes * 1_000_000)
+    }
+
+    /// Bytes per second.
+    pub const fn get(self) -> u64 {
+        self.0
     }
 }
 
@@ -286,6 +310,13 @@ const BYTE_UNITS: &[(&str, u64)] = &[
     ("MiB", 1 << 20),
     ("GiB", 1 << 30),
 ];
+const BYTE_RATE_UNITS: &[(&str, u64)] = &[
+    ("B/s", 1),
+    ("kB/s", 1_000),
+    ("MB/s", 1_000_000),
+    ("GB/s", 1_000_000_000),
+    ("MiB/s", 1 << 20),
+];
 const TIME_UNITS: &[(&str, u64)] = &[
     ("ns", 1),
     ("us", 1_000),
@@ -375,6 +406,7 @@ macro_rules! text_form {
 
 text_form!(BitsPerSecond, u64, "rate", RATE_UNITS, &RATE_UNITS[..4], "200 Mbit/s");
 text_form!(Bytes, u64, "size", BYTE_UNITS, &BYTE_UNITS[..4], "64 KiB");
+text_form!(BytesPerSecond, u64, "rate", BYTE_RATE_UNITS, &BYTE_RATE_UNITS[..4], "100 MB/s");
 text_form!(Nanos, u64, "time", TIME_UNITS, &TIME_UNITS[..4], "1.5 s");
 text_form!(CpuPpm, u32, "cpu", PERCENT_UNITS, &[("ppm", 1), ("%", 10_000)], "40 %");
 
@@ -451,6 +483,8 @@ mod tests {
         fn what_is_printed_reads_back(value: u64, ppm: u32) {
             prop_assert_eq!(BitsPerSecond(value).to_string().parse(), Ok(BitsPerSecond(value)));
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
+            let rate = BytesPerSecond(value);
+            prop_assert_eq!(rate.to_string().parse(), Ok(rate));
             prop_assert_eq!(Nanos(value).to_string().parse(), Ok(Nanos(value)));
             prop_assert_eq!(CpuPpm(ppm).to_string().parse(), Ok(CpuPpm(ppm)));
         }
