@@ -72,6 +72,8 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
+        // All nodes share the machine's disks: none of them may promise one.
+        disks: Vec::new(),
     }
 }
 
