@@ -1,9 +1,11 @@
 //! The agent's configuration file.
 
 use keeptime_model::Invalid;
+use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{self, BitsPerSecond, CpuPpm};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One agent's configuration (TOML).
@@ -35,6 +37,9 @@ pub struct Config {
     /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<PathBuf>,
+    /// Disks whose rates may be reserved. Others are nobody's to promise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
 }
 
 fn root() -> String {
@@ -56,7 +61,20 @@ impl Config {
         if config.device.is_empty() || config.device.len() > 15 {
             return Err(Invalid::new("device", &config.device, "a network device's name"));
         }
+        if config.disk_rates().len() < config.disks.len() {
+            let devices: Vec<_> = config.disks.iter().map(|disk| disk.device.to_string()).collect();
+            return Err(Invalid::new("disks", devices.join(", "), "each device once"));
+        }
         Ok(config)
+    }
+
+    /// What may be reserved of each disk.
+    pub fn disk_rates(&self) -> BTreeMap<DiskId, DiskRates> {
+        let rates = |disk: &Disk| DiskRates {
+            read_bytes_per_second: Some(disk.read),
+            write_bytes_per_second: Some(disk.write),
+        };
+        self.disks.iter().map(|disk| (disk.device, rates(disk))).collect()
     }
 
     /// The file that [`Self::from_toml`] reads back.
@@ -95,6 +113,10 @@ mod tests {
         cpu = "40 %"
         cgroup = "keeptime/lab/n1"
         broker = "/run/keeptime/agents.sock"
+        [[disks]]
+        device = "254:0"
+        read = "200 MB/s"
+        write = "100 MB/s"
     "#;
 
     #[test]
@@ -112,6 +134,13 @@ mod tests {
             ("\"200 Mbit/s\"", "\"fast\"", "rate: \"fast\""),
             ("\"eth0\"", "\"\"", "device"),
             ("device", "devise", "unknown field `devise`"),
+            ("254:0", "vda", "MAJOR:MINOR"),
+            ("\"100 MB/s\"", "\"100 Mbit/s\"", "rate: \"100 Mbit/s\""),
+            (
+                "[[disks]]",
+                "[[disks]]\ndevice=\"254:0\"\nread=\"1 B/s\"\nwrite=\"1 B/s\"\n[[disks]]",
+                "each device once",
+            ),
         ];
         for (from, to, expected) in cases {
             let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();

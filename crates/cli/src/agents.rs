@@ -74,6 +74,8 @@ fn config(lab: &Lab, node: &Node) -> Config {
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
         broker: Some(brokers::agents_socket(lab.directory())),
+        // All nodes share the machine's disks: none of them may promise one.
+        disks: Vec::new(),
     }
 }
 

@@ -13,6 +13,7 @@ pub use broker::{
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Parameters;
+use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::goal::{Goal, Preference, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
@@ -72,6 +73,8 @@ pub enum Command {
     Timeline(TimelineArguments),
     /// Make an application and its profile known to the broker, so that goals can be reserved for
     Register(RegisterArguments),
+    /// Count processes and connections that are there already to a job, as long as it lasts
+    Bind(BindArguments),
     /// Measure an application on the lab until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything
@@ -180,6 +183,12 @@ pub enum AgentCommand {
         #[arg(long)]
         check: bool,
     },
+    /// Try what this node can enforce, and say how that was found out
+    Probe {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
     /// Ask an agent what is assigned, enforced and measured
     Status {
         /// Its socket
@@ -188,6 +197,29 @@ pub enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct BindArguments {
+    /// The job
+    pub job: Name,
+    /// A process of yours on the node, by its number there, with the connections that it has open;
+    /// when the job ends it goes back to where it was. Repeat for others
+    #[arg(long = "pid", value_name = "PID", required_unless_present = "flows")]
+    pub processes: Vec<u32>,
+    /// Connections of yours that are open now: REMOTE or LOCAL-REMOTE, each ADDRESS or ADDRESS:PORT.
+    /// The job must have a flow to REMOTE. Repeat for others
+    #[arg(long = "flow", value_name = "ENDS")]
+    pub flows: Vec<ConnectionPattern>,
+    /// The socket of the node's agent
+    #[arg(long, env = "KEEPTIME_AGENT", required_unless_present = "node")]
+    pub socket: Option<PathBuf>,
+    /// The node, where it is one of a lab
+    #[arg(long, conflicts_with = "socket")]
+    pub node: Option<Name>,
+    /// That lab
+    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
+    pub lab: Name,
 }
 
 /// What every command about an application needs.

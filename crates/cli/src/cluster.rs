@@ -2,15 +2,18 @@
 
 use anyhow::{Context, Result};
 use keeptime_agent::client::{Client, ClientError};
+use keeptime_agent::server::now;
 use keeptime_agent::wire::Status;
 use keeptime_lab::{Lab, Labs};
 use keeptime_launch::mpi::Network;
 use keeptime_linux::egress::{self, Link};
 use keeptime_model::application::Application;
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::capability::Unmet;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
 use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::{BitsPerSecond, WallTime};
 use keeptime_planner::availability::{Availability, Placement, PlannedFlow};
 use keeptime_planner::tree::PlacementIndex;
 use std::fs::{self, File};
@@ -118,38 +121,51 @@ impl Cluster {
         Ok(PlanningTurn { _file: file })
     }
 
-    /// What is free now: everything that can be reserved less what the agents were assigned.
+    /// What is free now: everything that can be reserved less what the agents were assigned, also for
+    /// later, since a plan may run until then. A node that cannot enforce plans has nothing.
     ///
     /// # Errors
     /// If an agent does not answer.
     pub fn availability(&self) -> Result<Availability> {
         let mut free =
             Availability::full(self.topology(), |rate| egress::reservable(&Link::new("", rate)));
+        let now = now();
+        let mut withheld = Vec::new();
+        for (node, status) in self.topology().node_indices().zip(self.statuses()?) {
+            if let Some(unmet) = cannot_enforce_plans(&status) {
+                tracing::warn!("{} is left out: it cannot enforce {unmet}", status.node);
+                let cpu = self.topology().node(node).cpu;
+                withheld.push(Placement { nodes: vec![node], cpu, flows: Vec::new() });
+            }
+            for job in &status.jobs {
+                let placement = self.placement_of(node, &job.assignment);
+                match job.assignment.is_due(now) {
+                    true => free.take(&self.index, &placement),
+                    false => withheld.push(placement),
+                }
+            }
+        }
+        withheld.iter().for_each(|placement| free.withhold(&self.index, placement));
+        Ok(free)
+    }
+
+    /// What an assignment takes of the cluster.
+    fn placement_of(&self, node: NodeIndex, assignment: &Assignment) -> Placement {
         let at = |address: Ipv4Addr| {
             self.topology()
                 .node_indices()
                 .find(|n| self.topology().node(*n).address == Some(address))
         };
-        for (node, status) in self.topology().node_indices().zip(self.statuses()?) {
-            for job in &status.jobs {
-                let premium =
-                    job.assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
-                let flows = premium.filter_map(|flow| {
-                    Some(PlannedFlow {
-                        from: node,
-                        to: at(flow.destination)?,
-                        rate: flow.bits_per_second,
-                    })
-                });
-                let placement = Placement {
-                    nodes: vec![node],
-                    cpu: job.assignment.cpu_ppm,
-                    flows: flows.collect(),
-                };
-                free.take(&self.index, &placement);
-            }
+        let premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
+        let flow = |flow: &AssignedFlow| {
+            let (to, rate) = (at(flow.destination)?, flow.bits_per_second);
+            Some(PlannedFlow { from: node, to, rate })
+        };
+        Placement {
+            nodes: vec![node],
+            cpu: assignment.cpu_ppm,
+            flows: premium.filter_map(flow).collect(),
         }
-        Ok(free)
     }
 
     /// The conditions under which `application` is measured and run here.
@@ -228,6 +244,20 @@ impl Drop for RemoteLauncher {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What a plan would ask of the node and its kernel cannot do. A node that says that it enforces
+/// nothing at all is used all the same: that is known to who made it.
+fn cannot_enforce_plans(status: &Status) -> Option<Unmet> {
+    let flow = AssignedFlow {
+        destination: Ipv4Addr::UNSPECIFIED,
+        bits_per_second: BitsPerSecond::from_mbit(1),
+        burst_bytes: None,
+        class: TrafficClass::Premium,
+    };
+    let asked = Assignment::new(status.node.clone(), status.cpu_ppm, WallTime::default());
+    let asked = Assignment { flows: vec![flow], ..asked };
+    status.capabilities.as_ref().and_then(|found| found.unmet(&asked))
 }
 
 /// The socket of the agent whose files are in `directory`.

@@ -49,12 +49,9 @@ impl Hold {
         let mut hold =
             Self { job: job.clone(), clients: Vec::new(), lost: Arc::default(), renewals: None };
         for (node, need) in needs {
-            let assignment = Assignment {
-                job: job.clone(),
-                cpu_ppm: need.cpu,
-                flows: need.flows.clone(),
-                until_unix_nanos: now().saturating_add(LEASE),
-            };
+            let until = now().saturating_add(LEASE);
+            let flows = need.flows.clone();
+            let assignment = Assignment { flows, ..Assignment::new(job.clone(), need.cpu, until) };
             let name = &cluster.topology().node(*node).name;
             let mut client = cluster.client(*node)?;
             let answer = client.enforce(assignment);

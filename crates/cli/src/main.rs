@@ -62,6 +62,7 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     }
     match command {
         Command::Agent(command) => commands::agent::run(command),
+        Command::Bind(arguments) => commands::bind::run(arguments),
         Command::Broker(command) => commands::broker::run(command),
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Plan(arguments) => commands::plan::run(&arguments),

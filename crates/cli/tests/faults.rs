@@ -48,12 +48,9 @@ fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
         burst_bytes: None,
         class: TrafficClass::Premium,
     };
-    Assignment {
-        job: job.parse().unwrap(),
-        cpu_ppm: CpuPpm::from_percent(10),
-        flows: vec![flow],
-        until_unix_nanos: now().saturating_add(Nanos::new(lease.as_nanos() as u64)),
-    }
+    let until = now().saturating_add(Nanos::new(lease.as_nanos() as u64));
+    let assignment = Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), until);
+    Assignment { flows: vec![flow], ..assignment }
 }
 
 #[test]

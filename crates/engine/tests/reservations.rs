@@ -6,9 +6,10 @@ mod world;
 
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Policy};
+use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use world::{Manner, World, application, at, named, policy, request, star};
 
 fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
@@ -85,10 +86,30 @@ fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
     assert!(second.to_string().contains("CPU of n2 lacks 20 %"), "{second}");
     assert_eq!(second.earliest_start_unix_nanos, Some(at(3_660)));
     world.pass(3_005);
-    assert_eq!(world.jobs_of(1), ["r1"], "told ten minutes ahead");
+    let told = world.agents[1].holding[&handle.job()].clone();
+    assert!(told.from_unix_nanos > world.now, "told ten minutes ahead");
+    assert_eq!([told.from_unix_nanos, told.until_unix_nanos], [at(3_600), at(3_660)]);
+    assert!(!told.is_due(world.now) && told.is_due(at(3_600)) && !told.is_due(at(3_660)));
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Granted);
     world.pass(600);
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+}
+
+#[test]
+fn agents_are_told_the_rates_of_their_own_disk() {
+    let mut world = World::star(2);
+    let mut asked = request(named(&["n1", "n2"]), 10, 0, 0, 60);
+    let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+    resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(30);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    let told = &world.agents[1].holding[&handle.job()];
+    let read = DiskRates::default()
+        .with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
+    assert_eq!(told.disks, [("8:0".parse().unwrap(), read)].into());
+    let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+    resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(71);
+    let refusal = refused(world.reserve("l", asked));
+    assert!(refusal.to_string().contains("reading at n1 lacks 1 MB/s"), "{refusal}");
 }
 
 #[test]

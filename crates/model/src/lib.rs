@@ -6,7 +6,9 @@
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
 //! * [`reservation`]: what the broker is asked for and grants;
-//! * [`assignment`]: what one node is told to enforce for one job.
+//! * [`assignment`]: what one node is told to enforce for one job;
+//! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
+//! * [`capability`]: what a node can enforce, against what an assignment asks for.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -17,6 +19,9 @@
 
 pub mod application;
 pub mod assignment;
+pub mod capability;
+pub mod connection;
+pub mod disk;
 pub mod goal;
 pub mod invalid;
 pub mod name;

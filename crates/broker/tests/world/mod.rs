@@ -12,9 +12,10 @@ use keeptime_broker::client::Client;
 use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
+use keeptime_model::disk::DiskRates;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use std::fmt::Write;
 use std::fs;
 use std::io::{Read, Write as _};
@@ -63,9 +64,15 @@ impl World {
 
     fn add_agent(&mut self, number: usize) {
         let store = Store::at(&self.directory.path().join(format!("n{number}.json")));
-        let capacity =
-            Capacity { cpu: CpuPpm::from_percent(100), reservable: BitsPerSecond::from_mbit(100) };
-        let enforcer = Unenforced { reason: "a test".into() };
+        let rate = Some(BytesPerSecond::from_mega_bytes(100));
+        let rates = DiskRates { read_bytes_per_second: rate, write_bytes_per_second: rate };
+        let capacity = Capacity {
+            cpu: CpuPpm::from_percent(100),
+            reservable: BitsPerSecond::from_mbit(100),
+            disks: [("8:0".parse().unwrap(), rates)].into(),
+            capabilities: None,
+        };
+        let enforcer = Unenforced { reason: "a test".into(), capabilities: None };
         let name = format!("n{number}").parse().unwrap();
         let agent = Agent::start(name, capacity, store, enforcer, now()).unwrap();
         let agent = Arc::new(Mutex::new(agent));
@@ -147,7 +154,7 @@ impl Drop for World {
 pub fn topology(nodes: usize) -> String {
     let mut text = String::from("name = \"star\"\nswitches = [{ name = \"s1\" }]\n");
     for n in 1..=nodes {
-        let disk = "disk = { read = \"100 MB/s\", write = \"100 MB/s\" }";
+        let disk = "disk = { device = \"8:0\", read = \"100 MB/s\", write = \"100 MB/s\" }";
         let address = format!("10.0.{}.{}", n / 250, n % 250 + 1);
         writeln!(
             text,

@@ -1,6 +1,7 @@
 //! One module for each noun of the command line.
 
 pub mod agent;
+pub mod bind;
 pub mod broker;
 pub mod lab;
 pub mod overview;

@@ -66,7 +66,7 @@ pub fn policy() -> Policy {
 pub fn star(count: u32) -> Topology {
     let mut text = String::from("name = \"star\"\nswitches = [{ name = \"s1\" }]\n");
     for n in 1..=count {
-        let disk = "disk = { read = \"100 MB/s\", write = \"100 MB/s\" }";
+        let disk = "disk = { device = \"8:0\", read = \"100 MB/s\", write = \"100 MB/s\" }";
         writeln!(
             text,
             "[[nodes]]\nname = \"n{n}\"\ncpu = \"100 %\"\naddress = \"10.0.{}.{}\"\n{disk}",

@@ -236,6 +236,14 @@ impl Space {
             let entered =
                 unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
             let goes_on = entered.is_ok();
+            if goes_on {
+                // IPv6 would send packets of its own, which count. Where it cannot be switched off,
+                // or is not there, so be it.
+                for devices in ["all", "default"] {
+                    let file = format!("/proc/sys/net/ipv6/conf/{devices}/disable_ipv6");
+                    let _ = std::fs::write(file, "1");
+                }
+            }
             // The other side waits for this one message.
             let _ = ready.send(entered);
             if goes_on {
