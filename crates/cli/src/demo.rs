@@ -17,7 +17,6 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::translate::{Plan, Verdict};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -63,9 +62,8 @@ fn show(arguments: &DemoArguments) -> Result<PathBuf> {
     let session = open(&arguments.lab, "raycast", &out.join("raycast.json"))?;
     let machine = Machine::here();
     let (profile, effort) = measure(arguments, &session)?;
-    let fitted = FittedProfile::new(session.application.clone(), &profile)?;
-    let request = answer(&session, &fitted)?;
-    let contention = contend(&session, &fitted)?;
+    let request = answer(&session)?;
+    let contention = contend(&session)?;
     let pictures = draw(&session, out)?;
     let record = Record {
         machine,
@@ -119,10 +117,11 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
 }
 
 /// Step 3.
-fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
+fn answer(session: &Session) -> Result<Request> {
     step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
     let goal = goal("1s", &["interleave=0"], "fastest")?;
-    let (decision, hold) = admit(session, fitted, &goal, true)?;
+    let fitted = session.fitted()?;
+    let (decision, hold) = admit(session, &fitted, &goal, true)?;
     print!("{}", story::decision(&decision, session.cluster.topology()));
     let (Verdict::Planned(plan), Some(hold)) = (&decision.verdict, hold) else {
         anyhow::bail!(
@@ -130,6 +129,7 @@ fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
         );
     };
     let ran = run_plan(session, plan, &hold, &mut |line| println!("  | {line}"))?;
+    session.remember(&fitted, plan, ran.time)?;
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
@@ -139,7 +139,7 @@ fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
 }
 
 /// Step 4.
-fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
+fn contend(session: &Session) -> Result<Contention> {
     let load = Flood::description(session.cluster.topology().nodes().len());
     step(4, &format!("the same under contention: {load}"));
     println!(
@@ -151,7 +151,7 @@ fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
     for (within, set, prefer) in GOALS {
         ensure!(!interrupt::stopped(), "interrupted");
         let goal = goal(within, set, prefer)?;
-        if let Some(trial) = try_goal(session, fitted, &goal, First::Reserved)? {
+        if let Some(trial) = try_goal(session, &goal, First::Reserved)? {
             print_trial(&trial);
             trials.push(trial);
         }
@@ -171,13 +171,9 @@ pub enum First {
 }
 
 /// One goal with its reservation and without; nothing if it is refused (which is printed).
-pub fn try_goal(
-    session: &Session,
-    fitted: &FittedProfile,
-    goal: &GoalArguments,
-    first: First,
-) -> Result<Option<Trial>> {
-    let (decision, hold) = admit(session, fitted, goal, true)?;
+pub fn try_goal(session: &Session, goal: &GoalArguments, first: First) -> Result<Option<Trial>> {
+    let fitted = session.fitted()?;
+    let (decision, hold) = admit(session, &fitted, goal, true)?;
     let (plan, hold) = match (decision.verdict, hold) {
         (Verdict::Planned(plan), Some(hold)) => (plan, hold),
         (Verdict::Refused(refusal), _) => {
@@ -199,6 +195,8 @@ pub fn try_goal(
             (with(&hold_plan(session, &plan, true)?)?, without)
         }
     };
+    session.remember(&fitted, &plan, with_nanos)?;
+    let observed = fitted.observe(&plan, with_nanos).context("a plan of other curves")?;
     Ok(Some(Trial {
         application: session.application.name().clone(),
         goal: goal.goal()?.to_string(),
@@ -207,6 +205,7 @@ pub fn try_goal(
         bits_per_second: plan.bandwidth_bits_per_second,
         promised_nanos: plan.time_nanos,
         median_nanos: plan.median_nanos,
+        profiled_nanos: observed.measured_nanos,
         quantile_ppm: plan.quantile,
         with_nanos,
         without_nanos,

@@ -24,6 +24,7 @@ pub mod interrupt;
 pub mod load;
 pub mod machine;
 pub mod profiler;
+pub mod recent;
 pub mod record;
 pub mod report;
 pub mod requests;

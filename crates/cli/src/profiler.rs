@@ -5,7 +5,7 @@
 
 use crate::cluster::Cluster;
 use crate::execute::{Run, reserve_and_run};
-use crate::files;
+use crate::{files, recent};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_launch::mpi::Mpi;
@@ -112,6 +112,7 @@ pub fn measure(
                 })?;
             profile.record(parameters, *nodes, bandwidth, ran.time);
             files::save_json(path, profile)?;
+            recent::forget(path)?;
             bar.inc(1);
         }
         tracing::debug!("curve {} of {} is known", number + 1, order.curves.len());

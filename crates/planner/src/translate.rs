@@ -12,6 +12,7 @@
 
 use crate::availability::{Availability, Placement};
 use crate::curve::{BandwidthRange, Between, FittedCurve};
+use crate::drift::Drift;
 use crate::explanation::{Alternative, CurveTrail, Explanation};
 use crate::fitted::FittedProfile;
 use crate::placement::Allocator;
@@ -65,8 +66,12 @@ pub struct Plan {
     pub bandwidth_bits_per_second: BitsPerSecond,
     /// The promised execution time.
     pub time_nanos: Nanos,
-    /// The median execution time: half of the runs take less.
+    /// The median execution time: half of the runs take less. It follows the drift since the profile
+    /// was measured both ways, the promise only to later times.
     pub median_nanos: Nanos,
+    /// By how much computing has changed since the profile was measured.
+    #[serde(rename = "drift_ppm")]
+    pub drift: Drift,
     /// The share of runs that the promise holds for.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
@@ -229,7 +234,8 @@ fn plan(
         placement: placed.placement(flows, bandwidth_bits_per_second, cpu),
         bandwidth_bits_per_second,
         time_nanos,
-        median_nanos: curve.time_at(bandwidth_bits_per_second)?,
+        median_nanos: curve.expected_at(bandwidth_bits_per_second)?,
+        drift: profile.drift(),
         quantile: explanation.quantile,
         deviations: trail.promise.deviations,
         samples: curve.samples_behind(bandwidth_bits_per_second),

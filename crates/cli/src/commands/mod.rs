@@ -13,12 +13,15 @@ pub mod traffic;
 
 use crate::arguments::{ApplicationArguments, Command};
 use crate::cluster::Cluster;
-use crate::files;
+use crate::{files, recent};
 use anyhow::Result;
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
+use keeptime_model::units::Nanos;
+use keeptime_planner::drift::Drift;
 use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::translate::Plan;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -70,12 +73,22 @@ impl Session {
         Ok(profile)
     }
 
-    /// The profile, ready to be planned with.
+    /// The profile, ready to be planned with, as the last runs say that things are now.
     ///
     /// # Errors
     /// As [`Self::profile`].
     pub fn fitted(&self) -> Result<FittedProfile> {
-        Ok(FittedProfile::new(self.application.clone(), &self.profile()?)?)
+        let fitted = FittedProfile::new(self.application.clone(), &self.profile()?)?;
+        Ok(fitted.with_drift(Drift::estimate(&recent::load(&self.profile_path)?)))
+    }
+
+    /// Keeps what a run with its reservation took, for the promises after it.
+    ///
+    /// # Errors
+    /// If it cannot be written down.
+    pub fn remember(&self, profile: &FittedProfile, plan: &Plan, actual: Nanos) -> Result<()> {
+        let observation = profile.observe(plan, actual);
+        observation.map_or(Ok(()), |run| recent::add(&self.profile_path, run))
     }
 }
 

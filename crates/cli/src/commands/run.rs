@@ -39,6 +39,9 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         }
     })?;
     let reserved = !arguments.unprotected;
+    if reserved {
+        session.remember(&profile, plan, ran.time)?;
+    }
     if arguments.json {
         print_json(&Outcome { decision: &decision, reserved, actual_nanos: Some(ran.time.get()) })?;
     } else {
