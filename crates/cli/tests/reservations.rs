@@ -6,6 +6,8 @@
 mod world;
 
 use keeptime::brokers;
+use keeptime_agent::server::now;
+use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -113,6 +115,25 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
     for word in ["granted to root", "started", "changed by root", "cancelled by root"] {
         assert!(why.contains(word), "{word} in {why}");
     }
+}
+
+#[test]
+fn what_begins_later_is_told_to_agents_at_once_and_enforced_from_its_start_on() {
+    let Some(world) = World::new("ahead", 30) else { return };
+    let reserve = [&["reserve"], &PAIR[..], &["--from", "+3s", "--for", "10min"]].concat();
+    let text = run(&world, &reserve, 0);
+    assert!(text.starts_with("r1 granted, "), "{text}");
+    let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
+    let start = WallTime::from_unix_nanos(shown["from_unix_nanos"].as_u64().unwrap());
+    let told = world.jobs();
+    assert_eq!(told.len(), 2, "both agents have it in their books");
+    assert!(told.iter().all(|job| job.assignment.from_unix_nanos == start), "{told:?}");
+    let stood = ["n1", "n2"].map(|node| world.has_tree(node));
+    // Unless this machine is so slow that the look came too late.
+    assert!(now() >= start || stood == [false; 2], "enforced before its start: {stood:?}");
+    wait("its start", LIMIT, || world.has_tree("n1") && world.has_tree("n2"));
+    assert!(now() >= start);
+    wait("the record of it", LIMIT, || run(&world, &["show", "r1"], 0).starts_with("r1 active"));
 }
 
 #[test]
