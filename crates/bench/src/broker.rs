@@ -14,7 +14,7 @@ use keeptime_broker::server::{self, ServeError};
 use keeptime_engine::Step;
 use keeptime_engine::event::{Event, Granted};
 use keeptime_ledger::{Ledger, SqliteLedger};
-use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::Serialize;
 use std::fmt::Write;
@@ -190,10 +190,9 @@ fn request(number: u64) -> Request {
     let cpu_ppm = CpuPpm::new(1_000);
     let resources = Resources { nodes: NodeChoice::Any(1), cpu_ppm, ..Resources::nothing() };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: Some(WallTime::from_unix_nanos(seconds * 1_000_000_000)),
         duration_nanos: Some(MINUTE),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

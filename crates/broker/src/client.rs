@@ -1,8 +1,8 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
 
 use crate::wire::{
-    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Reserve,
-    Timeline,
+    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Ran,
+    Reserve, Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -13,7 +13,8 @@ use hyper_util::rt::TokioIo;
 use keeptime_engine::book::Reservation;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_planner::translate::Decision;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
@@ -109,6 +110,39 @@ impl Client {
     /// As [`Self::reserve`].
     pub fn consider(&self, request: &Request) -> Result<Possible, ClientError> {
         self.ask(Method::POST, "/v1/consider", Some(request))
+    }
+
+    /// How a goal would be decided, step by step.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`]; a goal that cannot be kept is a decision, not an error.
+    pub fn explain(&self, request: &Request) -> Result<Decision, ClientError> {
+        self.ask(Method::POST, "/v1/explain", Some(request))
+    }
+
+    /// How the goal of a reservation was decided, granted or refused.
+    ///
+    /// # Errors
+    /// If it is not remembered: it was no goal, or others followed.
+    pub fn decision(&self, handle: Handle) -> Result<Decision, ClientError> {
+        self.get(&format!("/v1/reservations/{handle}/decision"))
+    }
+
+    /// Says that the holder of a reservation with a lease lives.
+    ///
+    /// # Errors
+    /// If it is over, or belongs to somebody else.
+    pub fn keep(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.ask::<(), _>(Method::POST, &format!("/v1/reservations/{handle}/keep"), None)
+    }
+
+    /// Tells what a run with a reservation took.
+    ///
+    /// # Errors
+    /// If it has not begun, is over, or belongs to somebody else.
+    pub fn report(&self, handle: Handle, actual: Nanos) -> Result<Reservation, ClientError> {
+        let ran = Ran { actual_nanos: actual };
+        self.ask(Method::POST, &format!("/v1/reservations/{handle}/runs"), Some(&ran))
     }
 
     /// Puts another request in the place of a reservation's.

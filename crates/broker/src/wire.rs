@@ -9,7 +9,7 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -38,6 +38,14 @@ pub struct Possible {
     pub until_unix_nanos: Option<WallTime>,
     /// What.
     pub grant: Grant,
+}
+
+/// `POST /v1/reservations/{handle}/runs`: a run with the reservation has ended.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ran {
+    /// What it took.
+    pub actual_nanos: Nanos,
 }
 
 /// `PUT /v1/applications/{name}`, and what `GET` answers.

@@ -25,6 +25,10 @@ pub fn event(event: &Event) -> String {
         Event::Started { .. } => "started: every agent of it enforces it".into(),
         Event::Ended { .. } => "ended: its time was over".into(),
         Event::Cancelled { by, .. } => format!("cancelled by {by}"),
+        Event::Abandoned { .. } => "given back: its holder went away".into(),
+        Event::Ran { actual_nanos, .. } => {
+            format!("a run with it took {:.3} s", actual_nanos.as_secs_f64())
+        }
         Event::Failed { node, why, .. } => format!("failed: {node} cannot enforce it: {why}"),
         Event::Lost { node, instead, .. } => {
             let instead = instead.as_ref().map(|other| format!("; instead: {}", grant(other)));

@@ -18,8 +18,7 @@ pub fn new(application: Option<&Name>, wanted: &Wanted, now: &Zoned) -> Result<R
         Some(name) => Ask::Goal { application: name.clone(), goal: Goal::default() },
         None => Ask::Resources(Resources::nothing()),
     };
-    let empty = Request { ask, from_unix_nanos: None, duration_nanos: None, on_loss: OnLoss::Tell };
-    changed(empty, times::parse("now", now)?, wanted, now)
+    changed(Request::new(ask), times::parse("now", now)?, wanted, now)
 }
 
 /// `old`, which starts at `start`, with what is wanted in the place of what it has.

@@ -8,7 +8,7 @@ use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_broker::wire::Filter;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::skip;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeMap;
 use std::fs;
@@ -108,10 +108,9 @@ fn small(from: WallTime) -> Request {
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: Some(from),
         duration_nanos: Some(Nanos::from_secs(60)),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

@@ -9,6 +9,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::WallTime;
+use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,7 +54,9 @@ pub struct Known {
     pub application: Application,
     /// What was measured.
     pub profile: Profile,
-    /// The same, ready to be planned with.
+    /// What the last runs took, oldest first.
+    runs: Vec<Observation>,
+    /// The profile, ready to be planned with, as the last runs say that things are now.
     pub fitted: Arc<FittedProfile>,
 }
 
@@ -73,7 +76,7 @@ pub struct Book {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
-    applications: Vec<(Application, Profile)>,
+    applications: Vec<(Application, Profile, Vec<Observation>)>,
     reservations: Vec<Reservation>,
     next: u64,
 }
@@ -106,7 +109,9 @@ impl Book {
 
     /// Writes the book down. O(its size).
     pub fn snapshot(&self) -> Snapshot {
-        let known = |known: &Known| (known.application.clone(), known.profile.clone());
+        let known = |known: &Known| {
+            (known.application.clone(), known.profile.clone(), known.runs.clone())
+        };
         Snapshot {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),
@@ -120,8 +125,8 @@ impl Book {
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
         let mut book = Self { next: snapshot.next, ..Self::default() };
-        for (application, profile) in snapshot.applications {
-            book.register(application, profile)?;
+        for (application, profile, runs) in snapshot.applications {
+            book.register(application, profile, runs)?;
         }
         for reservation in snapshot.reservations {
             book.insert(reservation);
@@ -136,7 +141,8 @@ impl Book {
     pub(crate) fn apply(&mut self, event: &Event, time: WallTime) -> Result<(), Invalid> {
         match event {
             Event::Registered { application, profile } => {
-                self.register((**application).clone(), (**profile).clone())?;
+                // Measured anew: how things are now is what the profile says.
+                self.register((**application).clone(), (**profile).clone(), Vec::new())?;
             }
             Event::Granted { handle, granted } => self.insert(Reservation {
                 handle: *handle,
@@ -174,7 +180,14 @@ impl Book {
             }
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
-            Event::Cancelled { handle, .. } => self.turn(*handle, State::Cancelled, time),
+            Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
+                self.turn(*handle, State::Cancelled, time);
+            }
+            Event::Ran { handle, observation, .. } => {
+                if let Some(observation) = observation {
+                    self.learn(*handle, *observation);
+                }
+            }
             Event::Failed { handle, .. } => self.turn(*handle, State::Failed, time),
             Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
             Event::Forgotten { handle } => {
@@ -186,11 +199,29 @@ impl Book {
         Ok(())
     }
 
-    fn register(&mut self, application: Application, profile: Profile) -> Result<(), Invalid> {
-        let fitted = Arc::new(FittedProfile::new(application.clone(), &profile)?);
+    fn register(
+        &mut self,
+        application: Application,
+        profile: Profile,
+        runs: Vec<Observation>,
+    ) -> Result<(), Invalid> {
+        let fitted = FittedProfile::new(application.clone(), &profile)?;
+        let fitted = Arc::new(fitted.with_drift(Drift::estimate(&runs)));
         let name = application.name().clone();
-        self.applications.insert(name, Known { application, profile, fitted });
+        self.applications.insert(name, Known { application, profile, runs, fitted });
         Ok(())
+    }
+
+    /// Promises of the application that a reservation was granted for follow one more run.
+    fn learn(&mut self, handle: Handle, run: Observation) {
+        let grant = self.reservations.get(&handle).and_then(|found| found.grant.as_ref());
+        let Some(promise) = grant.and_then(|grant| grant.promise.as_ref()) else { return };
+        let Some(known) = self.applications.get_mut(&promise.application) else { return };
+        known.runs.push(run);
+        let forgotten = known.runs.len().saturating_sub(RUNS);
+        known.runs.drain(..forgotten);
+        let fitted = FittedProfile::clone(&known.fitted);
+        known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
     }
 
     fn insert(&mut self, reservation: Reservation) {

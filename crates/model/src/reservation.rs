@@ -14,6 +14,9 @@ use std::str::FromStr;
 /// Longest [`UserName`] and [`RequestKey`].
 pub const TEXT_LENGTH_MAX: usize = 64;
 
+/// The shortest lease of a holder: several signs of life have to fit into it.
+pub const LEASE_MIN: Nanos = Nanos::from_secs(1);
+
 /// The handle of a reservation, in text `r1`, `r2` and so on; it is the name of the job on every
 /// node too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,6 +48,10 @@ pub struct Request {
     /// What to do when a node fails meanwhile.
     #[serde(default)]
     pub on_loss: OnLoss,
+    /// From its grant on it is given back when its holder says nothing for so long; nothing = it needs
+    /// no holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_nanos: Option<Nanos>,
 }
 
 /// What is asked for.
@@ -197,6 +204,17 @@ impl State {
 }
 
 impl Request {
+    /// `ask` from now on until it is cancelled.
+    pub fn new(ask: Ask) -> Self {
+        Self {
+            ask,
+            from_unix_nanos: None,
+            duration_nanos: None,
+            on_loss: OnLoss::Tell,
+            lease_nanos: None,
+        }
+    }
+
     /// Checks what does not depend on a cluster.
     ///
     /// # Errors
@@ -204,6 +222,9 @@ impl Request {
     pub fn check(&self) -> Result<(), Invalid> {
         if self.duration_nanos == Some(Nanos::new(0)) {
             return Err(Invalid::new("duration_nanos", 0, "more than 0"));
+        }
+        if let Some(lease) = self.lease_nanos.filter(|lease| *lease < LEASE_MIN) {
+            return Err(Invalid::new("lease_nanos", lease.get(), format!("{LEASE_MIN} or more")));
         }
         match &self.ask {
             Ask::Goal { .. } => Ok(()),

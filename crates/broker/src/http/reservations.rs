@@ -3,7 +3,7 @@
 use super::{Rejection, Shared, body, json};
 use crate::records;
 use crate::wire::{
-    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Reserve,
+    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran, Reserve,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -88,6 +88,46 @@ pub async fn cancel(
     Ok(json(StatusCode::OK, &reservation))
 }
 
+/// The holder of a reservation with a lease lives.
+pub async fn keep(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    handle: Result<Path<String>, PathRejection>,
+) -> Result<Response, Rejection> {
+    let handle = parse(handle)?;
+    let reservation = changed(&shared, caller, Call::Keep { handle }).await?;
+    Ok(json(StatusCode::OK, &reservation))
+}
+
+/// A run with a reservation has ended.
+pub async fn report(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    handle: Result<Path<String>, PathRejection>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let handle = parse(handle)?;
+    let Ran { actual_nanos: actual } = body(bytes)?;
+    let reservation = changed(&shared, caller, Call::Report { handle, actual }).await?;
+    Ok(json(StatusCode::OK, &reservation))
+}
+
+/// How a goal was decided, step by step, while the broker remembers.
+pub async fn decision(
+    State(shared): State<Shared>,
+    handle: Result<Path<String>, PathRejection>,
+) -> Result<Response, Rejection> {
+    let handle = parse(handle)?;
+    let find = move |engine: &Engine| engine.decision(handle).cloned();
+    match shared.core.read(find).await? {
+        Some(decision) => Ok(json(StatusCode::OK, &*decision)),
+        None => {
+            let detail = format!("no decision about {handle} is remembered; the last are, of goals");
+            Err(Problem::new(404, "not found", detail).into())
+        }
+    }
+}
+
 /// What happened to a reservation, also to one that is over, until it is compacted.
 pub async fn history(
     State(shared): State<Shared>,
@@ -126,6 +166,19 @@ pub async fn consider(
                 Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
             Ok(json(StatusCode::OK, &possible))
         }
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+/// How a goal would be decided, step by step.
+pub async fn explain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let request: Request = body(bytes)?;
+    match answer(&shared, caller, Call::Explain { request }).await? {
+        Answer::Decided(decision) => Ok(json(StatusCode::OK, &*decision)),
         other => Err(unexpected(&other).into()),
     }
 }

@@ -14,7 +14,7 @@ use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
 use keeptime_model::disk::DiskRates;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use std::fmt::Write;
 use std::fs;
@@ -178,10 +178,8 @@ pub fn request(nodes: u32, percent: u32, mbit: u64, seconds: u64) -> Request {
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
-        from_unix_nanos: None,
         duration_nanos: (seconds > 0).then(|| Nanos::from_secs(seconds)),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

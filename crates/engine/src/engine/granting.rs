@@ -43,7 +43,7 @@ impl Engine {
 
     /// Records the grant of what is held.
     pub(super) fn grant(&mut self, handle: Handle, proposal: Proposal, kind: &Kind) {
-        let Proposal { owner, key, request, from, until, grant } = proposal;
+        let Proposal { owner, key, request, from, until, grant, .. } = proposal;
         let (from_unix_nanos, until_unix_nanos) = (from, until);
         match kind {
             Kind::New { replaces } => {
@@ -187,6 +187,7 @@ impl Engine {
         self.end(handle, Event::Lost { handle, node: name, instead: grant });
         if let Some(proposal) = instead.filter(|_| lost.request.on_loss == OnLoss::Move) {
             self.next += 1;
+            self.explain_later(next, proposal.decision.clone());
             self.offer(next, proposal, Kind::New { replaces: Some(handle) }, Vec::new());
         }
     }

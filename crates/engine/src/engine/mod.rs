@@ -20,7 +20,9 @@ use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::{Handle, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
-use std::collections::{BTreeMap, BTreeSet};
+use keeptime_planner::translate::Decision;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Which call an answer belongs to: a number that the shell gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -129,6 +131,10 @@ pub struct Engine {
     offers: Offers,
     agents: Agents,
     loads: Loads,
+    /// When the holder of a reservation with a lease was heard of last.
+    holders: BTreeMap<Handle, Nanos>,
+    /// How the last goals were decided, newest last.
+    decisions: VecDeque<(Handle, Arc<Decision>)>,
     deadlines: BTreeSet<(WallTime, Deadline)>,
     timeouts: BTreeSet<(Nanos, Timeout)>,
     now: WallTime,
@@ -161,7 +167,13 @@ enum Timeout {
     Start(Handle),
     /// Something should have been heard of an agent.
     Lease(NodeIndex),
+    /// Something should have been heard of a holder.
+    Holder(Handle),
 }
+
+/// Decisions that can still be explained. They are not recorded: who wants to know how a goal was
+/// decided asks at once, and with a large profile each takes some hundred kilobytes.
+const DECISIONS_MAX: usize = 256;
 
 impl Engine {
     /// An engine without reservations.
@@ -176,6 +188,8 @@ impl Engine {
             calendar,
             agents,
             loads: Loads::new(count as u32),
+            holders: BTreeMap::new(),
+            decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
             timeouts,
             steady,
@@ -273,6 +287,13 @@ impl Engine {
         self.agents.told(node)
     }
 
+    /// How a goal was decided that came to this handle, granted or refused; nothing if that is long
+    /// ago, or it was no goal.
+    pub fn decision(&self, handle: Handle) -> Option<&Arc<Decision>> {
+        let of_it = |(about, _): &&(Handle, _)| *about == handle;
+        self.decisions.iter().rev().find(of_it).map(|(_, decision)| decision)
+    }
+
     /// How many requests wait for agents.
     pub fn offer_count(&self) -> usize {
         self.offers.len()
@@ -294,6 +315,13 @@ impl Engine {
         }
     }
 
+    fn explain_later(&mut self, handle: Handle, decision: Option<Arc<Decision>>) {
+        self.decisions.extend(decision.map(|decision| (handle, decision)));
+        if self.decisions.len() > DECISIONS_MAX {
+            self.decisions.pop_front();
+        }
+    }
+
     /// A reservation is over: `event` says how. All of it is given back.
     fn end(&mut self, handle: Handle, event: Event) {
         let expired = matches!(event, Event::Ended { .. });
@@ -306,6 +334,7 @@ impl Engine {
             }
         }
         self.release(handle);
+        self.holders.remove(&handle);
         self.record(event);
         self.forget_later(handle);
     }

@@ -293,10 +293,9 @@ pub fn request(nodes: NodeChoice, percent: u32, mbit: u64, from: u64, seconds: u
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: (from > 0).then(|| at(from)),
         duration_nanos: (seconds > 0).then(|| Nanos::from_secs(seconds)),
-        on_loss: Default::default(),
+        ..Request::new(Ask::Resources(resources))
     }
 }
 
