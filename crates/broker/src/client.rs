@@ -17,6 +17,7 @@ use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::Decision;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -357,6 +358,17 @@ impl Client {
     ) -> ClientError {
         ClientError::Unreachable { socket: self.socket.clone(), source: source.into() }
     }
+}
+
+/// A key that no other request has: 128 random bits.
+///
+/// # Errors
+/// If the kernel has none.
+pub fn new_key() -> io::Result<RequestKey> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.parse().map_err(io::Error::other)
 }
 
 /// Names, numbers and handles only: nothing that needs escapes but the signs of user names.

@@ -49,7 +49,7 @@ pub struct Ran {
 }
 
 /// `PUT /v1/applications/{name}`, and what `GET` answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
     /// The application.

@@ -306,7 +306,8 @@ impl GoalArguments {
             }
         }
         let (at_least, within) = (self.at_least, self.within);
-        Ok(Goal { at_least, within, set, nodes: self.nodes, prefer: self.prefer })
+        let (nodes, prefer, quantile) = (self.nodes, self.prefer, Some(self.quantile));
+        Ok(Goal { at_least, within, set, nodes, prefer, quantile })
     }
 }
 

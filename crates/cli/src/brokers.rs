@@ -3,10 +3,12 @@
 
 use crate::cluster::own_path;
 use anyhow::{Context, Result, bail};
-use keeptime_broker::client::Client;
+use keeptime_broker::client::{Client, ClientError};
 use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
+use keeptime_broker::wire::Problem;
 use keeptime_lab::Lab;
 use keeptime_linux::process::Identity;
+use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use nix::sys::signal::Signal;
 use std::fs::{self, File};
@@ -98,6 +100,17 @@ pub fn end(lab: &Path) -> Result<()> {
         bail!("the lab's broker, process {}, does not end", identity.pid);
     }
     Ok(())
+}
+
+/// What a broker's answer is to this program: bad input is the user's.
+pub fn failure(error: ClientError) -> anyhow::Error {
+    match error.problem().cloned() {
+        Some(Problem { field: Some(field), value, expected, .. }) => {
+            let (value, expected) = (value.unwrap_or_default(), expected.unwrap_or_default());
+            Invalid { field, value, expected }.into()
+        }
+        _ => error.into(),
+    }
 }
 
 /// Tries again until it is done, or it is too late.

@@ -24,7 +24,6 @@ pub mod interrupt;
 pub mod load;
 pub mod machine;
 pub mod profiler;
-pub mod recent;
 pub mod record;
 pub mod report;
 pub mod requests;

@@ -78,7 +78,11 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     Ok(())
 }
 
-fn start_daemons(lab: &Lab) -> Result<()> {
+/// Starts a lab's broker and agents, and waits until they have found each other.
+///
+/// # Errors
+/// Which do not, with the last lines of their logs.
+pub fn start_daemons(lab: &Lab) -> Result<()> {
     brokers::start(lab)?;
     agents::start(lab)?;
     brokers::wait_for_agents(lab)

@@ -1,6 +1,6 @@
 //! `keeptime nodes`, `links` and `timeline`: what there is, and what of it is reserved when.
 
-use super::reservations::{connect, failure};
+use super::reservations::connect;
 use super::{Ending, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
 use crate::{files, gantt, times};
