@@ -21,8 +21,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 
-/// Commands of `keeptime` that labs, agents, launchers and flows start "this program" with.
-const OF_KEEPTIME: [&str; 4] = ["lab", "lab-holder", "agent", "traffic"];
+/// How commands of `keeptime` begin that labs, brokers, agents, launchers and flows start "this
+/// program" with.
+const OF_KEEPTIME: [&[&str]; 5] =
+    [&["lab"], &["lab-holder"], &["agent"], &["broker", "run"], &["traffic"]];
 
 /// Measures and prints a table; writes OUT/NAME.json with raw samples beside it.
 ///
@@ -64,7 +66,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if words.first().is_some_and(|w| OF_KEEPTIME.iter().any(|command| w == command)) {
+    let is_begun = |begin: &&[&str]| begin.iter().zip(&words).filter(|(a, b)| b == a).count() == begin.len();
+    if OF_KEEPTIME.iter().any(is_begun) {
         return as_keeptime(&words);
     }
     let arguments = Arguments::parse();
