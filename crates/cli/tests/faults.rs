@@ -244,7 +244,6 @@ fn a_run_whose_agent_does_not_come_back_is_told_that_its_reservation_is_lost() {
 #[test]
 fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     let Some(world) = World::new("norun", 15) else { return };
-    let idle = world.processes();
     let program = world.program("sleep 4; echo time 0.5", "20 s", &CURVE);
     let mut command = world.ask("run", &program, &["--within", "2s"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -260,7 +259,6 @@ fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     for word in ["granted to root", "a run with it took 0.500 s", "cancelled by root"] {
         assert!(why.contains(word), "{word} in {why}");
     }
-    assert!(world.processes().len() >= idle.len() - 1);
 }
 
 #[test]

@@ -125,10 +125,8 @@ fn an_agent_that_hangs_longer_than_its_lease_is_given_up_and_taken_back() {
     run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
     let agent = Pid::from_raw(world.agent("n1") as i32);
     kill(agent, Signal::SIGSTOP).unwrap();
-    let is_lost = || run(&world, &["show", "r1"], 0).starts_with("r1 lost");
-    let lost = std::panic::catch_unwind(|| wait("its loss", LIMIT, is_lost));
+    wait("its loss", LIMIT, || run(&world, &["show", "r1"], 0).starts_with("r1 lost"));
     kill(agent, Signal::SIGCONT).unwrap();
-    lost.unwrap();
     world.wait_for_agents();
     wait("what is lost to be given back", LIMIT, || world.jobs().is_empty());
     run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);

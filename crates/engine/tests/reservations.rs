@@ -10,6 +10,7 @@ use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
+use keeptime_planner::translate::Verdict;
 use world::{Manner, World, application, at, named, policy, request, star};
 
 fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
@@ -148,6 +149,111 @@ fn a_goal_is_translated_on_what_is_free_then() {
     let ask = Ask::Goal { application: "sun".parse().unwrap(), goal };
     let error = world.reserve("e", Request { ask, ..unknown }).unwrap_err();
     assert_eq!(error.to_string(), "application: \"sun\" is not accepted; expected one of ray");
+}
+
+#[test]
+fn a_goal_is_explained_before_and_after_it_is_decided() {
+    let mut world = with_application(2);
+    let explain = |world: &mut World, request| world.call("ada", Call::Explain { request }).unwrap();
+    let Ok(Answer::Decided(before)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
+    let Verdict::Planned(plan) = &before.verdict else { panic!("{before:?}") };
+    assert_eq!(plan.bandwidth_bits_per_second, BitsPerSecond::from_mbit(80));
+    assert!(world.engine.book().reservations().is_empty(), "nothing was reserved");
+    let held = world.reserve("a", goal(1_100, 0, 100)).unwrap();
+    assert_eq!(world.engine.decision(held), Some(&before));
+    let Ok(Answer::Decided(busy)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
+    assert!(matches!(busy.verdict, Verdict::Refused(_)), "{busy:?}");
+    refused(world.reserve("b", goal(1_100, 0, 100)));
+    assert_eq!(world.engine.decision(Handle::new(2)), Some(&busy));
+    let resources = explain(&mut world, request(named(&["n1"]), 1, 0, 0, 1)).unwrap_err();
+    assert!(resources.to_string().contains("a goal"), "{resources}");
+    // A restarted broker knows what was decided, not how.
+    world.restart();
+    assert_eq!(world.engine.decision(held), None);
+}
+
+#[test]
+fn a_goal_says_how_often_its_promise_is_to_be_kept() {
+    let mut world = with_application(2);
+    let with = |percent| {
+        let mut request = goal(3_000, 5_000, 100);
+        let Ask::Goal { goal, .. } = &mut request.ask else { panic!() };
+        goal.quantile = Share::from_percent(percent);
+        request
+    };
+    let held = world.reserve("a", with(60)).unwrap();
+    let promise = world.engine.book().reservations()[&held].grant.clone().unwrap().promise;
+    assert_eq!(Some(promise.unwrap().quantile), Share::from_percent(60));
+}
+
+#[test]
+fn what_runs_took_moves_the_next_promise_and_outlasts_the_broker() {
+    let mut world = with_application(2);
+    let promised = |world: &mut World, key: &str| {
+        let handle = world.reserve(key, goal(3_000, 0, 100)).unwrap();
+        let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+        (handle, grant.promise.unwrap().median_nanos)
+    };
+    let (handle, first) = promised(&mut world, "a");
+    let report = |actual| Call::Report { handle, actual };
+    let error = world.call("ada", report(Nanos::new(0))).unwrap().unwrap_err();
+    assert!(error.to_string().contains("actual_nanos"), "{error}");
+    let error = world.call("bob", report(first)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 belongs to ada");
+    let late = Nanos::new(first.get() * 6 / 5);
+    for _ in 0..4 {
+        assert!(matches!(world.call("ada", report(late)), Some(Ok(_))));
+    }
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+    let error = world.call("ada", report(late)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 is cancelled");
+    let (second, later) = promised(&mut world, "b");
+    assert!(first < later && later < late, "{first} {later} {late}");
+    world.call("ada", Call::Cancel { handle: second }).unwrap().unwrap();
+    world.restart();
+    world.connect_all();
+    let (third, again) = promised(&mut world, "c");
+    assert_eq!(again, later);
+    world.call("ada", Call::Cancel { handle: third }).unwrap().unwrap();
+    // Measured anew, it tells itself how things are.
+    let (application, profile) = application();
+    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
+    world.call("root", call).unwrap().unwrap();
+    assert_eq!(promised(&mut world, "d").1, first);
+}
+
+#[test]
+fn what_has_a_lease_is_given_back_when_its_holder_is_silent() {
+    let mut world = World::star(2);
+    let leased = |node: &str| Request {
+        lease_nanos: Some(Nanos::from_secs(10)),
+        ..request(named(&[node]), 50, 0, 0, 3_600)
+    };
+    let (kept, silent) =
+        (world.reserve("a", leased("n1")).unwrap(), world.reserve("b", leased("n2")).unwrap());
+    let state = |world: &World, handle| world.engine.book().reservations()[&handle].state;
+    for _ in 0..5 {
+        world.pass(4);
+        assert!(matches!(world.call("ada", Call::Keep { handle: kept }), Some(Ok(_))));
+    }
+    assert_eq!([state(&world, kept), state(&world, silent)], [State::Active, State::Cancelled]);
+    assert!(world.kinds().contains(&"abandoned"));
+    assert!(world.jobs_of(1).is_empty(), "the agent was told");
+    let error = world.call("ada", Call::Keep { handle: silent }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r2 is cancelled");
+    let error = world.call("bob", Call::Keep { handle: kept }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 belongs to ada");
+    // A broker that comes back gives holders their lease to say something.
+    world.pass(8);
+    world.restart();
+    world.connect_all();
+    world.pass(8);
+    assert_eq!(state(&world, kept), State::Active);
+    world.pass(4);
+    assert_eq!(state(&world, kept), State::Cancelled);
+    let short = Request { lease_nanos: Some(Nanos::new(1)), ..leased("n1") };
+    let error = world.reserve("c", short).unwrap_err().to_string();
+    assert!(error.contains("lease_nanos") && error.contains("1 s or more"), "{error}");
 }
 
 #[test]
