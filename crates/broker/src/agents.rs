@@ -60,6 +60,11 @@ impl Hub {
         }
     }
 
+    /// Ends this connection of a node, if it is still the one. Its agent comes back.
+    pub fn hang_up(&self, node: NodeIndex, session: Session) {
+        self.leave(node, session);
+    }
+
     /// Ends all connections. Agents come back.
     pub fn disconnect_all(&self) {
         self.lock().by_node.clear();
@@ -118,8 +123,6 @@ enum Ended {
     HungUp,
     #[error("the agent was replaced or cut off")]
     CutOff,
-    #[error("the agent said nothing for too long")]
-    Silent,
     #[error("{0}")]
     Unwelcome(String),
     #[error(transparent)]
@@ -186,12 +189,6 @@ impl Reception {
         ended.err().unwrap_or(Ended::HungUp)
     }
 
-    /// A little shorter than the lease after which the engine gives an agent up: none that was given
-    /// up is still connected, and goes on as if nothing had happened.
-    fn patience(&self) -> Duration {
-        Duration::from_nanos(self.lease.get() / 16 * 15)
-    }
-
     async fn hello(
         &self,
         lines: &mut Lines,
@@ -228,10 +225,7 @@ impl Reception {
         mut lines: Lines,
     ) -> Result<(), Ended> {
         self.core.agent(Input::Connected { node, session, holding }).await?;
-        let patience = self.patience();
-        while let Some(said) =
-            timeout(patience, lines.next()).await.map_err(|_| Ended::Silent)??
-        {
+        while let Some(said) = lines.next().await? {
             let input = match said {
                 FromAgent::Answer { number, refusal } => {
                     Input::Answered { node, session, number, refusal }

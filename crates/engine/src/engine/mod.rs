@@ -99,6 +99,14 @@ pub enum Output {
         /// What.
         order: Order,
     },
+    /// An agent is given up: this connection is to be ended, so that the agent, if it lives, comes back
+    /// and both compare.
+    HangUp {
+        /// Of which node.
+        node: NodeIndex,
+        /// Which connection.
+        session: Session,
+    },
     /// To a user.
     Answer {
         /// Of this call.

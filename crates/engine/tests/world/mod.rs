@@ -50,6 +50,8 @@ pub struct World {
     pub agents: Vec<Agent>,
     /// All events that are durable.
     pub record: Vec<(WallTime, Event)>,
+    /// All that was let go.
+    pub outputs: Vec<Output>,
     pub answers: BTreeMap<u64, Result<Answer, CallError>>,
     next: u64,
 }
@@ -102,6 +104,7 @@ impl World {
             steady: moment.steady,
             agents,
             record: Vec::new(),
+            outputs: Vec::new(),
             answers: BTreeMap::new(),
             next: 1,
         };
@@ -148,10 +151,18 @@ impl World {
 
     fn settle(&mut self, step: &Step) {
         self.record.extend(step.events.iter().map(|event| (step.time, event.clone())));
+        self.outputs.extend(step.outputs.iter().cloned());
         for output in step.outputs.clone() {
             match output {
                 Output::Answer { ticket, answer } => {
                     self.answers.insert(ticket.0, answer.map_err(|error| *error));
+                }
+                Output::HangUp { node, session } => {
+                    let agent = &mut self.agents[node.0 as usize];
+                    if agent.session == Some(session) {
+                        agent.session = None;
+                        agent.inbox.clear();
+                    }
                 }
                 Output::Order { node, session, order } => {
                     let agent = &mut self.agents[node.0 as usize];
