@@ -165,6 +165,7 @@ fn granted(number: u64) -> Result<Event> {
     let grant = Grant {
         nodes: vec![format!("n{}", number % NODES + 1).parse()?],
         cpu_ppm: CpuPpm::new(1_000),
+        cpu_period_nanos: None,
         pattern: None,
         bits_per_second: BitsPerSecond::ZERO,
         disk_read_bytes_per_second: BytesPerSecond::default(),

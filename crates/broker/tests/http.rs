@@ -94,7 +94,7 @@ fn bad_input_is_told_what_would_be_accepted() {
         ("POST", "/v1/reservations", &with(r#", "key": "a b""#), 400, "letters, digits and"),
         ("POST", "/v1/reservations", &big, 413, "limit"),
         ("POST", "/v1/consider", r#"{"ask": {"resources": {"nodes": {"any": 0}}}}"#, 400, "1 to"),
-        ("POST", "/v1/explain", r#"{"ask": {"resources": {"nodes": {"any": 1}}}}"#, 400, "a goal"),
+        ("POST", "/v1/explain", asked, 400, "a goal"),
         ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
         ("POST", "/v1/reservations/r17/runs", "{}", 400, "missing field `actual_nanos`"),
         ("GET", "/v1/reservations/17", "", 400, "a handle, as in r17"),

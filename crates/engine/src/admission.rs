@@ -291,6 +291,7 @@ impl Need {
         Grant {
             nodes,
             cpu_ppm: resources.cpu_ppm,
+            cpu_period_nanos: resources.cpu_period_nanos,
             pattern: resources.pattern.clone(),
             bits_per_second: resources.bits_per_second,
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,

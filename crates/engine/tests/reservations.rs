@@ -98,13 +98,15 @@ fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
 }
 
 #[test]
-fn agents_are_told_the_rates_of_their_own_disk() {
+fn agents_are_told_the_period_and_the_rates_of_their_own_disk() {
     let mut world = World::star(2);
     let mut asked = request(named(&["n1", "n2"]), 10, 0, 0, 60);
     let Ask::Resources(resources) = &mut asked.ask else { panic!() };
     resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(30);
+    resources.cpu_period_nanos = Some(Nanos::from_millis(20));
     let handle = world.reserve("k", asked.clone()).unwrap();
     let told = &world.agents[1].holding[&handle.job()];
+    assert_eq!(told.cpu_period_nanos, Some(Nanos::from_millis(20)));
     let read = DiskRates::default()
         .with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
     assert_eq!(told.disks, [("8:0".parse().unwrap(), read)].into());

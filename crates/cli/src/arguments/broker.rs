@@ -47,6 +47,9 @@ pub struct Wanted {
     /// CPU on each node; 100 % is one processor
     #[arg(long)]
     pub cpu: Option<CpuPpm>,
+    /// In every so long each node's share of CPU is to be had, as in 20ms
+    #[arg(long)]
+    pub period: Option<Nanos>,
     /// Who sends to whom: hypercube, all-to-all, ring, pairs, or flows as in "0>1 1>0"
     #[arg(long)]
     pub pattern: Option<Pattern>,
