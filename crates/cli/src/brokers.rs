@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 const READY_WITHIN: Duration = Duration::from_secs(15);
 /// A killed process ends within milliseconds.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Shorter than on a real cluster: people look at labs.
-const AGENT_LEASE: Nanos = Nanos::from_secs(5);
+/// Longer than on a real cluster: the agents of all nodes share this machine's processors.
+const ANSWER_WITHIN: Nanos = Nanos::from_secs(5);
 
 /// The socket of the broker whose lab has this directory.
 pub fn socket(lab: &Path) -> PathBuf {
@@ -132,7 +132,7 @@ fn config(lab: &Lab) -> Config {
         agents: agents_socket(lab.directory()),
         operators: Vec::new(),
         requests_per_second: REQUESTS_PER_SECOND,
-        policy: PolicyFile { agent_lease: AGENT_LEASE, ..PolicyFile::default() },
+        policy: PolicyFile { answer_within: ANSWER_WITHIN, ..PolicyFile::default() },
     }
 }
 
