@@ -65,7 +65,7 @@ pub fn serve<E: Enforcer + 'static>(
         };
         let seats = if requester.is_trusted { &trusted } else { &strangers };
         let Some(seat) = seats.take() else { continue };
-        let agent = Arc::clone(&agent);
+        let agent = Arc::clone(agent);
         std::thread::spawn(move || {
             let _seat = seat;
             let _ = converse(&agent, stream, requester);

@@ -66,7 +66,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let is_begun = |begin: &&[&str]| begin.iter().zip(&words).filter(|(a, b)| b == a).count() == begin.len();
+    let is_begun =
+        |begin: &&[&str]| begin.iter().zip(&words).filter(|(a, b)| b == a).count() == begin.len();
     if OF_KEEPTIME.iter().any(is_begun) {
         return as_keeptime(&words);
     }

@@ -63,9 +63,8 @@ fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
         lease_nanos: Some(Nanos::from_secs(1)),
         ..request(1, 10, 0, 600)
     };
-    let [kept, silent] = ["a", "b"].map(|key| {
-        client.reserve(key.parse().unwrap(), asked.clone()).unwrap().handle
-    });
+    let [kept, silent] =
+        ["a", "b"].map(|key| client.reserve(key.parse().unwrap(), asked.clone()).unwrap().handle);
     wait("the end of the silent one", || {
         assert_eq!(client.keep(kept).unwrap().state, State::Active);
         client.reservation(silent).unwrap().state == State::Cancelled

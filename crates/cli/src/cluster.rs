@@ -112,8 +112,9 @@ impl Cluster {
         let broker = self.broker()?;
         let (nodes, links) = (broker.nodes(None)?.nodes, broker.links(None)?.links);
         let topology = self.topology();
-        let is_same = nodes.iter().map(|node| &node.name).eq(topology.nodes().iter().map(|n| &n.name))
-            && links.len() == topology.direction_count();
+        let is_same =
+            nodes.iter().map(|node| &node.name).eq(topology.nodes().iter().map(|n| &n.name))
+                && links.len() == topology.direction_count();
         ensure!(is_same, "the broker of lab {} has another topology", self.name());
         let link = |direction: LinkDirection| &links[direction.0 as usize];
         let reservable = |direction| link(direction).reservable_bits_per_second;

@@ -109,9 +109,8 @@ impl Book {
 
     /// Writes the book down. O(its size).
     pub fn snapshot(&self) -> Snapshot {
-        let known = |known: &Known| {
-            (known.application.clone(), known.profile.clone(), known.runs.clone())
-        };
+        let known =
+            |known: &Known| (known.application.clone(), known.profile.clone(), known.runs.clone());
         Snapshot {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),

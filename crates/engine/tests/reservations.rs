@@ -9,8 +9,8 @@ use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
 use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::translate::Verdict;
 use world::{Manner, World, application, at, named, policy, request, star};
 
@@ -107,8 +107,8 @@ fn agents_are_told_the_period_and_the_rates_of_their_own_disk() {
     let handle = world.reserve("k", asked.clone()).unwrap();
     let told = &world.agents[1].holding[&handle.job()];
     assert_eq!(told.cpu_period_nanos, Some(Nanos::from_millis(20)));
-    let read = DiskRates::default()
-        .with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
+    let read =
+        DiskRates::default().with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
     assert_eq!(told.disks, [("8:0".parse().unwrap(), read)].into());
     let Ask::Resources(resources) = &mut asked.ask else { panic!() };
     resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(71);
@@ -157,7 +157,8 @@ fn a_goal_is_translated_on_what_is_free_then() {
 #[test]
 fn a_goal_is_explained_before_and_after_it_is_decided() {
     let mut world = with_application(2);
-    let explain = |world: &mut World, request| world.call("ada", Call::Explain { request }).unwrap();
+    let explain =
+        |world: &mut World, request| world.call("ada", Call::Explain { request }).unwrap();
     let Ok(Answer::Decided(before)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
     let Verdict::Planned(plan) = &before.verdict else { panic!("{before:?}") };
     assert_eq!(plan.bandwidth_bits_per_second, BitsPerSecond::from_mbit(80));

@@ -3,7 +3,8 @@
 use super::{Rejection, Shared, body, json};
 use crate::records;
 use crate::wire::{
-    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran, Reserve,
+    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran,
+    Reserve,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -122,7 +123,8 @@ pub async fn decision(
     match shared.core.read(find).await? {
         Some(decision) => Ok(json(StatusCode::OK, &*decision)),
         None => {
-            let detail = format!("no decision about {handle} is remembered; the last are, of goals");
+            let detail =
+                format!("no decision about {handle} is remembered; the last are, of goals");
             Err(Problem::new(404, "not found", detail).into())
         }
     }
