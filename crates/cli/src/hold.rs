@@ -11,10 +11,11 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long agents keep a job whose holder says nothing: long enough for a machine that swaps,
 /// short enough that a killed run is cleaned up while its user looks.
@@ -77,40 +78,59 @@ impl Hold {
     }
 
     fn start_renewals(&self, cluster: &Cluster) -> Result<(Sender<()>, JoinHandle<()>)> {
-        let nodes: Vec<_> = self.clients.iter().map(|(node, _)| *node).collect();
-        let mut links: Vec<_> = nodes
-            .into_iter()
-            .map(|node| {
-                Ok((
-                    cluster.topology().node(node).name.clone(),
-                    cluster.socket(node),
-                    cluster.client(node)?,
-                ))
+        let mut leases = self
+            .clients
+            .iter()
+            .map(|(node, _)| {
+                Ok(Lease {
+                    node: cluster.topology().node(*node).name.clone(),
+                    socket: cluster.socket(*node),
+                    client: cluster.client(*node)?,
+                    renewed: Instant::now(),
+                })
             })
-            .collect::<Result<_, ClientError>>()?;
+            .collect::<Result<Vec<_>, ClientError>>()?;
         let (stop, stopped) = channel::<()>();
         let (job, lost) = (self.job.clone(), Arc::clone(&self.lost));
         let thread = std::thread::spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(RENEW_EVERY) {
-                for (name, socket, client) in &mut links {
-                    let until = now().saturating_add(LEASE);
-                    match client.renew(&job, until) {
-                        Ok(()) => {}
-                        // An agent that restarts comes back with the job; the next round meets it.
-                        Err(error) if error.is_retryable() => {
-                            if let Ok(fresh) = Client::connect(socket) {
-                                *client = fresh;
-                            }
-                        }
-                        Err(error) => {
-                            let why = format!("{name}: {error}");
-                            *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-                        }
+                for lease in &mut leases {
+                    if let Err(why) = lease.renew(&job) {
+                        *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
                     }
                 }
             }
         });
         Ok((stop, thread))
+    }
+}
+
+/// The job's lease on one node.
+struct Lease {
+    node: Name,
+    socket: PathBuf,
+    client: Client,
+    /// When the agent last said that it has been renewed.
+    renewed: Instant,
+}
+
+impl Lease {
+    /// Renews it, or tells why it is lost. An agent that restarts comes back with the job and is met
+    /// in a later round; one that stays away for the whole lease has nothing left to give.
+    fn renew(&mut self, job: &Name) -> Result<(), String> {
+        match self.client.renew(job, now().saturating_add(LEASE)) {
+            Ok(()) => self.renewed = Instant::now(),
+            Err(error)
+                if error.is_retryable()
+                    && self.renewed.elapsed() < Duration::from_nanos(LEASE.get()) =>
+            {
+                if let Ok(fresh) = Client::connect(&self.socket) {
+                    self.client = fresh;
+                }
+            }
+            Err(error) => return Err(format!("{}: {error}", self.node)),
+        }
+        Ok(())
     }
 }
 
