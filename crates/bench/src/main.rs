@@ -6,6 +6,7 @@ mod figures;
 mod first_light;
 mod isolation;
 mod lab;
+mod ledger;
 mod plan;
 mod profiler;
 
@@ -49,6 +50,8 @@ enum Command {
     Isolation,
     /// Promised against actual run times under contention, with and without Keeptime
     FirstLight,
+    /// Durable appends, and reading a ledger again
+    Ledger,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
+        Command::Ledger => ledger::run(out),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -102,7 +106,7 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
+    for name in ["plan", "calendar", "ledger", "profiler", "enforce", "isolation", "first-light"] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =
