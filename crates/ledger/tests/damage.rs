@@ -18,6 +18,8 @@ use tempfile::TempDir;
 const DATABASE: &str = "ledger.db";
 const LOG: &str = "ledger.db-wal";
 const WRITER: &str = "ledger.db-writer";
+/// Of the log: a page with its header.
+const FRAME_BYTES: usize = 24 + (16 << 10);
 
 /// The files of a ledger at one moment.
 #[derive(Debug, Clone)]
@@ -104,7 +106,8 @@ fn a_log_that_ends_anywhere_leaves_whole_batches() {
     let files = Files::of(directory.path()).without(WRITER);
     let full = files.clone().bytes(LOG).len();
     // Every byte about the ends of frames, and some in each.
-    let near = |at: usize| at.saturating_sub(32) % 4_120 < 40 || (at - 32) % 4_120 > 4_110;
+    let in_frame = |at: usize| (at - 32) % FRAME_BYTES;
+    let near = |at: usize| in_frame(at) < 40 || in_frame(at) > FRAME_BYTES - 10;
     for length in (0..=full).filter(|at| *at < 64 || near(*at) || at % 509 == 0) {
         let mut cut = files.clone();
         cut.bytes(LOG).truncate(length);
@@ -127,7 +130,7 @@ fn what_was_acknowledged_and_is_gone_is_damage_with_a_last_good_point() {
     let length = fs::metadata(directory.path().join(LOG)).unwrap().len();
     append(&mut ledger, 4..8);
     let mut files = Files::of(directory.path());
-    files.bytes(LOG)[length as usize + 5_000] ^= 1;
+    files.bytes(LOG)[length as usize + FRAME_BYTES + 5_000] ^= 1;
     let (_directory, path) = files.put();
     match SqliteLedger::open(&path) {
         Err(error @ LedgerError::Corrupt { .. }) => {
@@ -187,6 +190,27 @@ fn other_files_are_refused_and_stay_as_they_are() {
 
     let error = SqliteLedger::open(Path::new("/nonexistent/ledger.db")).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/ledger.db-writer"), "{error}");
+}
+
+/// What `data/version-1.sql` is a dump of: written by the first version, never to be changed.
+fn first(ledger: &mut SqliteLedger) {
+    append(ledger, 0..8);
+    ledger.save_snapshot(&snapshot(3, 20)).unwrap();
+    append(ledger, 8..12);
+    ledger.save_snapshot(&snapshot(6, 10)).unwrap();
+    ledger.compact(&[Subject::new(1)], 1_000).unwrap();
+}
+
+#[test]
+fn a_ledger_of_version_1_is_read() {
+    let directory = scratch();
+    let mut ledger = SqliteLedger::open(&directory.path().join("now.db")).unwrap();
+    first(&mut ledger);
+    let path = directory.path().join(DATABASE);
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(include_str!("data/version-1.sql")).unwrap();
+    drop(old);
+    assert_eq!(content(&SqliteLedger::open(&path).unwrap()), content(&ledger));
 }
 
 #[test]

@@ -16,6 +16,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest value that is read: a part of a snapshot or a payload fit many times over, a damaged
 /// length does not.
 const VALUE_BYTES_MAX: i32 = 16 << 20;
+/// Records of a few KiB fill pages of this size; of pages of 4 KiB they leave half empty.
+const PAGE_BYTES: u32 = 16 << 10;
+/// With how many pages in the log (4 MiB) it is moved into the database.
+const LOG_PAGES: u32 = 256;
 /// What the log shrinks to after it had to grow.
 const LOG_BYTES_KEPT: i64 = 64 << 20;
 
@@ -56,6 +60,7 @@ pub fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", LOG_PAGES, |_| Ok(()))?;
     Ok(connection)
 }
 
@@ -84,6 +89,7 @@ fn refuse_if_it_was_more(path: &Path, acknowledged: Option<Point>) -> Result<(),
 
 /// Makes an empty database a ledger at `meta`.
 pub fn make(connection: &mut Connection, meta: Meta) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     schema::create(connection, meta)
 }

@@ -125,6 +125,18 @@ mod tests {
     }
 
     #[test]
+    fn the_document_shows_what_is_written() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/ledger.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let point = Point { revision: Revision::new(77), chain: Digest([0xab; 16]) };
+        let text = format(4_711, Epoch::new(3), point);
+        for line in text.lines() {
+            assert!(document.contains(&format!("\n {line}\n")), "{line}");
+        }
+        assert!(document.contains(&format!("Always {} bytes", text.len())));
+    }
+
+    #[test]
     fn a_second_holder_is_told_about_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let ledger = directory.path().join("ledger.db");

@@ -30,7 +30,7 @@ use rows::{COLUMNS, Stored, Walk, last_key};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use schema::{Meta, Point};
-use snapshots::Summing;
+use snapshots::Outline;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use survey::{Survey, survey};
@@ -48,7 +48,7 @@ pub struct SqliteLedger {
     /// The chain at the head.
     chain: Digest,
     /// The snapshot that is being saved.
-    begun: Option<Summing>,
+    begun: Option<Outline>,
     /// The failure after which nobody knows what is durable.
     poison: Option<String>,
 }
@@ -230,26 +230,26 @@ impl Ledger for SqliteLedger {
 
     fn save_snapshot_part(&mut self, part: SnapshotPart<'_>) -> Result<(), LedgerError> {
         let SnapshotPart { revision, number, is_last, bytes } = part;
-        let begun = self.begun.as_ref().map(Summing::next);
+        let begun = self.begun.map(|begun| (begun.at.revision, begun.parts));
         part.check(self.status.head, self.status.snapshot, begun)?;
-        let before = self.begun.clone().filter(|_| number > 0);
-        let summing = self.write("save a snapshot in", |tx, _| {
-            let mut summing = match before {
-                Some(summing) => summing,
+        let before = self.begun.filter(|_| number > 0);
+        let outline = self.write("save a snapshot in", |tx, _| {
+            let before = match before {
+                Some(before) => before,
                 None => {
                     snapshots::drop_unfinished(tx)?;
-                    Summing::new(point_at(tx, revision)?)
+                    Outline::new(point_at(tx, revision)?)
                 }
             };
             snapshots::insert_part(tx, revision, number, bytes)?;
-            summing.add(bytes);
+            let outline = before.with(bytes);
             if is_last {
-                snapshots::insert(tx, summing.finish())?;
+                snapshots::insert(tx, outline)?;
                 snapshots::drop_surplus(tx)?;
             }
-            Ok(summing)
+            Ok(outline)
         })?;
-        self.begun = Some(summing).filter(|_| !is_last);
+        self.begun = Some(outline).filter(|_| !is_last);
         if is_last {
             self.status.snapshot = Some(revision);
         }

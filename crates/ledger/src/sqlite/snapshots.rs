@@ -7,9 +7,9 @@ use crate::sqlite::damage::Damage;
 use crate::sqlite::schema::Point;
 use rusqlite::Connection;
 
-/// A finished snapshot, verified or about to be written.
+/// A snapshot without its bytes: finished, or as far as it is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Finished {
+pub struct Outline {
     /// The last batch that it covers, and the chain there.
     pub at: Point,
     /// How many parts.
@@ -18,50 +18,28 @@ pub struct Finished {
     pub sum: Digest,
 }
 
-/// The digest of a snapshot, part by part.
-#[derive(Debug, Clone)]
-pub struct Summing {
-    at: Point,
-    parts: u32,
-    hasher: blake3::Hasher,
-}
-
-impl Summing {
+impl Outline {
     /// Of a snapshot without parts so far.
     pub fn new(at: Point) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&at.revision.get().to_le_bytes());
-        hasher.update(&at.chain.0);
-        Self { at, parts: 0, hasher }
-    }
-
-    /// Which batch it covers last, and the number of the next part.
-    pub fn next(&self) -> (Revision, u32) {
-        (self.at.revision, self.parts)
+        let sum = Digest::of(&[&at.revision.get().to_le_bytes(), &at.chain.0]);
+        Self { at, parts: 0, sum }
     }
 
     /// With another part.
-    pub fn add(&mut self, bytes: &[u8]) {
-        // The length, so that bytes cannot move between parts.
-        self.hasher.update(&(bytes.len() as u64).to_le_bytes());
-        self.hasher.update(bytes);
-        self.parts += 1;
-    }
-
-    /// The snapshot that it has become.
-    pub fn finish(&self) -> Finished {
-        Finished { at: self.at, parts: self.parts, sum: Digest::finish(&self.hasher) }
+    #[must_use]
+    pub fn with(self, bytes: &[u8]) -> Self {
+        Self { parts: self.parts + 1, sum: self.sum.then(Digest::of(&[bytes])), ..self }
     }
 }
 
 /// The snapshots that are said to be there, newest first, not verified.
-pub fn list(connection: &Connection) -> rusqlite::Result<Vec<Finished>> {
+pub fn list(connection: &Connection) -> rusqlite::Result<Vec<Outline>> {
     let sql = "SELECT revision, parts, chain, sum FROM snapshot ORDER BY revision DESC";
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map([], |row| {
         let revision = Revision::new(row.get::<_, i64>(0)? as u64);
         let at = Point { revision, chain: Digest(row.get(2)?) };
-        Ok(Finished { at, parts: row.get(1)?, sum: Digest(row.get(3)?) })
+        Ok(Outline { at, parts: row.get(1)?, sum: Digest(row.get(3)?) })
     })?;
     rows.collect()
 }
@@ -69,20 +47,20 @@ pub fn list(connection: &Connection) -> rusqlite::Result<Vec<Finished>> {
 /// Hands every part to `part` in order; then verifies them all together.
 pub fn read(
     connection: &Connection,
-    snapshot: Finished,
+    snapshot: Outline,
     mut part: impl FnMut(u32, &[u8]) -> rusqlite::Result<()>,
 ) -> Result<(), Damage> {
     let revision = snapshot.at.revision;
-    let mut summing = Summing::new(snapshot.at);
+    let mut read = Outline::new(snapshot.at);
     let sql = "SELECT bytes FROM snapshot_part WHERE key >= ?1 AND key < ?2 ORDER BY key";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query((key(revision, 0), key(revision.next(), 0)))?;
     while let Some(row) = rows.next()? {
         let bytes = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
-        part(summing.parts, bytes)?;
-        summing.add(bytes);
+        part(read.parts, bytes)?;
+        read = read.with(bytes);
     }
-    if summing.finish() == snapshot {
+    if read == snapshot {
         return Ok(());
     }
     Err(Damage::fault(format!("the snapshot at revision {revision} was changed")))
@@ -100,8 +78,8 @@ pub fn insert_part(
 }
 
 /// Makes the parts that were written a snapshot.
-pub fn insert(connection: &Connection, snapshot: Finished) -> rusqlite::Result<()> {
-    let Finished { at, parts, sum } = snapshot;
+pub fn insert(connection: &Connection, snapshot: Outline) -> rusqlite::Result<()> {
+    let Outline { at, parts, sum } = snapshot;
     let sql = "INSERT INTO snapshot VALUES (?1, ?2, ?3, ?4)";
     let columns = (at.revision.get() as i64, parts, at.chain.0, sum.0);
     connection.prepare_cached(sql)?.execute(columns).map(drop)

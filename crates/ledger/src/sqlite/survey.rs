@@ -6,7 +6,7 @@ use crate::record::Revision;
 use crate::sqlite::damage::Damage;
 use crate::sqlite::rows::{COLUMNS, Stored, Walk, last_key};
 use crate::sqlite::schema::{self, Meta, Point};
-use crate::sqlite::snapshots::{self, Finished};
+use crate::sqlite::snapshots::{self, Outline};
 use rusqlite::Connection;
 
 /// More faults than this are not listed: they have one cause.
@@ -18,7 +18,7 @@ pub struct Survey {
     /// The row about the ledger, if it is good.
     pub meta: Option<Meta>,
     /// The snapshots that are good, newest first.
-    pub snapshots: Vec<Finished>,
+    pub snapshots: Vec<Outline>,
     /// Where the state can be rebuilt from: the newest good snapshot, or the beginning.
     pub base: Point,
     /// Where the whole batches end that follow the base.
