@@ -138,9 +138,9 @@ impl Agents {
         is_present
     }
 
-    /// The lease is over: whatever connection there is does not count any more.
-    pub fn away(&mut self, node: NodeIndex) {
-        self.agent_mut(node).session = None;
+    /// The lease is over: whatever connection there is does not count any more. Which that was.
+    pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
+        self.agent_mut(node).session.take()
     }
 
     /// The agent shall enforce `assignment`; told at once if it is connected.

@@ -336,6 +336,21 @@ fn agents_that_do_not_come_back_after_a_restart_are_lost_after_their_lease() {
     assert!(world.jobs_of(1).is_empty());
 }
 
+/// Found by simulation: a message that was later than the lease left its agent away for ever, connected
+/// as it was.
+#[test]
+fn an_agent_that_was_silent_too_long_is_hung_up_on_and_comes_back() {
+    let mut world = World::star(1);
+    let session = world.agents[0].session;
+    world.steady = Nanos::from_secs(11);
+    world.input(keeptime_engine::Input::Passed);
+    assert_eq!(world.agents[0].session, None, "it was {session:?}");
+    let away = refused(world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60)));
+    assert!(matches!(away.reason, Reason::NodesAway(_)), "{away}");
+    world.connect(0);
+    assert!(world.reserve("l", request(named(&["n1"]), 50, 0, 0, 60)).is_ok());
+}
+
 #[test]
 fn a_clock_that_is_set_back_stands_still() {
     let mut world = World::star(1);

@@ -1,6 +1,6 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
-use super::{Engine, Timeout};
+use super::{Engine, Output, Timeout};
 use crate::agents::Session;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
@@ -155,7 +155,9 @@ impl Engine {
             self.timeouts.insert((ends, Timeout::Lease(node)));
             return;
         }
-        self.agents.away(node);
+        if let Some(session) = self.agents.away(node) {
+            self.step.outputs.push(Output::HangUp { node, session });
+        }
         let told: Vec<_> = self.agents.told(node).map(|(handle, ..)| handle).collect();
         for handle in told {
             let active = self.book.reservations().get(&handle);

@@ -97,6 +97,14 @@ pub enum Output {
         /// What.
         order: Order,
     },
+    /// A connection is to be ended: its agent was silent for too long and does not count as connected
+    /// any more. When it dials anew, both compare.
+    HangUp {
+        /// Of which node.
+        node: NodeIndex,
+        /// Which connection.
+        session: Session,
+    },
     /// To a user.
     Answer {
         /// Of this call.

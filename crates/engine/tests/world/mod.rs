@@ -153,6 +153,13 @@ impl World {
                 Output::Answer { ticket, answer } => {
                     self.answers.insert(ticket.0, answer.map_err(|error| *error));
                 }
+                Output::HangUp { node, session } => {
+                    let agent = &mut self.agents[node.0 as usize];
+                    if agent.session == Some(session) {
+                        agent.session = None;
+                        agent.inbox.clear();
+                    }
+                }
                 Output::Order { node, session, order } => {
                     let agent = &mut self.agents[node.0 as usize];
                     if agent.session == Some(session) {
