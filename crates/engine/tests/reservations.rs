@@ -171,6 +171,24 @@ fn a_request_that_is_sent_again_is_carried_out_once() {
     assert_eq!(world.reserve("l", refusal).unwrap_err(), first);
 }
 
+/// Found by simulation: a request that comes once more after its reservation was changed was taken for
+/// another that uses its key.
+#[test]
+fn a_request_that_is_sent_again_after_a_change_is_still_the_same() {
+    let mut world = World::star(2);
+    let asked = request(named(&["n1"]), 30, 0, 0, 60);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    for percent in [40, 50] {
+        let request = request(named(&["n1"]), percent, 0, 0, 60);
+        assert!(matches!(world.call("ada", Call::Modify { handle, request }), Some(Ok(_))));
+    }
+    assert_eq!(world.reserve("k", asked.clone()), Ok(handle));
+    let changed = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60));
+    assert!(matches!(changed, Err(CallError::KeyReused { .. })), "{changed:?}");
+    world.restart();
+    assert_eq!(world.reserve("k", asked), Ok(handle));
+}
+
 #[test]
 fn a_change_is_whole_or_not_at_all() {
     let mut world = World::star(3);
