@@ -60,6 +60,21 @@ impl<E: Enforcer> Agent<E> {
         Ok(agent)
     }
 
+    /// The node.
+    pub fn node(&self) -> &Name {
+        &self.node
+    }
+
+    /// What it was assigned.
+    pub fn assignments(&self) -> impl Iterator<Item = &Assignment> {
+        self.book.assignments().values()
+    }
+
+    /// What this node cannot enforce, and why: a sentence each.
+    pub fn not_enforced(&self) -> Vec<String> {
+        self.enforcer.not_enforced()
+    }
+
     /// Answers one request at `now`.
     pub fn answer(&mut self, request: Request, now: WallTime) -> Response {
         let turned = match request {
