@@ -138,7 +138,7 @@ impl Agents {
         is_present
     }
 
-    /// The lease is over: whatever connection there is does not count any more. Which that was.
+    /// The lease is over: the connection does not count any more. Which it was, if there was one.
     pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
         self.agent_mut(node).session.take()
     }

@@ -97,8 +97,8 @@ pub enum Output {
         /// What.
         order: Order,
     },
-    /// A connection is to be ended: its agent was silent for too long and does not count as connected
-    /// any more. When it dials anew, both compare.
+    /// An agent is given up: this connection is to be ended, so that the agent, if it lives, comes back
+    /// and both compare.
     HangUp {
         /// Of which node.
         node: NodeIndex,

@@ -28,8 +28,6 @@ pub enum Manner {
     Small,
     /// Takes orders and does not answer.
     Silent,
-    /// Says yes and does nothing.
-    Lies,
 }
 
 /// What an agent is, seen from outside.
@@ -50,6 +48,8 @@ pub struct World {
     pub agents: Vec<Agent>,
     /// All events that are durable.
     pub record: Vec<(WallTime, Event)>,
+    /// All that was let go.
+    pub outputs: Vec<Output>,
     pub answers: BTreeMap<u64, Result<Answer, CallError>>,
     next: u64,
 }
@@ -102,6 +102,7 @@ impl World {
             steady: moment.steady,
             agents,
             record: Vec::new(),
+            outputs: Vec::new(),
             answers: BTreeMap::new(),
             next: 1,
         };
@@ -148,6 +149,7 @@ impl World {
 
     fn settle(&mut self, step: &Step) {
         self.record.extend(step.events.iter().map(|event| (step.time, event.clone())));
+        self.outputs.extend(step.outputs.iter().cloned());
         for output in step.outputs.clone() {
             match output {
                 Output::Answer { ticket, answer } => {
@@ -180,7 +182,6 @@ impl World {
         agent.holding.retain(|_, assignment| assignment.until_unix_nanos > now);
         let refusal = match (&order.act, agent.manner) {
             (_, Manner::Silent) => return true,
-            (_, Manner::Lies) => None,
             (Act::Withdraw(job), _) => {
                 agent.holding.remove(job);
                 None
