@@ -47,9 +47,7 @@ impl Assignment {
     /// # Errors
     /// The first field that is wrong.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.cpu_ppm == CpuPpm::default() {
-            return Err(Invalid::new("cpu_ppm", self.cpu_ppm, "more than 0 %"));
-        }
+        check_cpu(self.cpu_ppm)?;
         if self.flows.len() > FLOWS_MAX {
             return Err(Invalid::new("flows", self.flows.len(), format!("at most {FLOWS_MAX}")));
         }
@@ -61,6 +59,17 @@ impl Assignment {
             }
         }
     }
+}
+
+/// Checks a share of the CPU: a job without CPU cannot run.
+///
+/// # Errors
+/// If it is nothing.
+pub fn check_cpu(share: CpuPpm) -> Result<(), Invalid> {
+    if share == CpuPpm::default() {
+        return Err(Invalid::new("cpu_ppm", share, "more than 0 %"));
+    }
+    Ok(())
 }
 
 /// How the packets of a flow are treated on their way, best last.

@@ -2,6 +2,7 @@
 
 use crate::Invalid;
 use crate::application::Parameters;
+use crate::assignment::check_cpu;
 use crate::goal::Goal;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
@@ -236,6 +237,7 @@ impl Resources {
                 return Err(Invalid::new("nodes", twice, "every node once"));
             }
         }
+        check_cpu(self.cpu_ppm)?;
         match (&self.pattern, self.bits_per_second) {
             (Some(pattern), rate) => {
                 if rate == BitsPerSecond::ZERO {
@@ -378,6 +380,8 @@ mod tests {
         assert!(twice.contains("every node once"), "{twice}");
         let odd = refused(|r| r.nodes = NodeChoice::Any(3));
         assert!(odd.contains("even"), "{odd}");
+        let idle = refused(|r| r.cpu_ppm = CpuPpm::default());
+        assert!(idle.contains("cpu_ppm") && idle.contains("more than 0 %"), "{idle}");
         let still = refused(|r| r.bits_per_second = BitsPerSecond::ZERO);
         assert!(still.contains("more than 0 bit/s"), "{still}");
         let nobody = refused(|r| r.pattern = None);
