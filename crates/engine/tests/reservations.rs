@@ -316,6 +316,25 @@ fn a_lost_node_ends_what_needs_it_and_the_rest_is_offered_elsewhere() {
     assert_eq!(moved.until_unix_nanos, Some(at(3_600)));
 }
 
+/// Found by simulation: a change that lasts longer was accepted by one agent and given up; that agent
+/// heard of it when the reservation was over, refused that, and kept what it had accepted.
+#[test]
+fn an_agent_that_did_not_hear_of_the_end_is_told_to_give_back() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1", "n2"]), 50, 0, 0, 60)).unwrap();
+    world.agents[1].manner = Manner::Silent;
+    let longer = request(named(&["n1", "n2"]), 50, 0, 0, 600);
+    world.begin("ada", Call::Modify { handle, request: longer });
+    world.pump();
+    world.agents[0].manner = Manner::Silent;
+    world.pass(30);
+    assert_eq!(world.agents[0].holding[&handle.job()].until_unix_nanos, at(600));
+    world.agents[0].manner = Manner::Obeys;
+    world.pass(40);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Ended);
+    assert!(world.jobs_of(0).is_empty());
+}
+
 #[test]
 fn an_agent_that_is_silent_but_connected_is_hung_up_on() {
     let mut world = World::star(1);
