@@ -23,7 +23,7 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, CallError>) -> Refusal {
 
 /// Something of two nodes, for 100 seconds.
 fn of_two(from: u64, set: impl FnOnce(&mut Resources)) -> Request {
-    let mut asked = request(named(&["n1", "n2"]), 0, 0, from, 100);
+    let mut asked = request(named(&["n1", "n2"]), 1, 0, from, 100);
     if let Ask::Resources(resources) = &mut asked.ask {
         set(resources);
     }

@@ -20,6 +20,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub const NAMES: [&str; 3] = ["ada", "bob", "root"];
 /// Reservations that users remember, to change and cancel them.
 const KNOWN_MAX: usize = 48;
+/// Seconds that they are remembered after their end.
+const RECENT: u64 = 5;
 /// Requests that users remember, to send them once more.
 const SENT_MAX: usize = 16;
 /// The application that goals are about.
@@ -85,15 +87,18 @@ impl Users {
 
     /// Somebody asks for something at `now`. The number of the call.
     pub fn think(&mut self, now: WallTime) -> u64 {
+        // What is over is nothing to anybody any more; a little later, since clocks differ.
+        let recently = second(now).saturating_sub(RECENT);
+        self.known.retain(|known| known.until.is_none_or(|until| until > recently));
         let user = self.random.below(NAMES.len() as u64) as usize;
         match self.random.below(100) {
-            0..55 => {
+            0..50 => {
                 let (key, request) = (self.key(), self.request(now));
                 self.remember(user, key.clone(), request.clone());
                 self.begin(user, Call::Reserve { key, request })
             }
-            55..72 => self.modify(user, now),
-            72..90 => self.cancel(user),
+            50..68 => self.modify(user, now),
+            68..90 => self.cancel(user),
             90..94 => {
                 let request = self.request(now);
                 self.begin(user, Call::Consider { request })
@@ -183,7 +188,10 @@ impl Users {
     }
 
     fn cancel(&mut self, user: usize) -> u64 {
-        let known = self.some_known(user);
+        let known = match self.known.front() {
+            Some(oldest) if self.random.is_one_in(2) => Some(oldest.clone()),
+            _ => self.some_known(user),
+        };
         let handle = known.map_or(Handle::new(self.random.below(5)), |known| known.handle);
         self.begin(user, Call::Cancel { handle })
     }
@@ -273,6 +281,7 @@ impl Users {
             2 => 1.min(all),
             3 => 0,
             4 => all + 1,
+            5..12 => all * self.random.within(1..8) / 100,
             _ => all * self.random.within(3..45) / 100,
         }
     }
@@ -291,15 +300,15 @@ impl Users {
 
     /// For how long: mostly not for long, often until something else starts or ends.
     fn duration(&mut self, from: u64) -> Option<u64> {
-        match self.random.below(40) {
+        match self.random.below(80) {
             0 => None,
             1 => Some(0),
-            2..12 => match self.edge().and_then(|at| at.checked_sub(from)) {
+            2..16 => match self.edge().and_then(|at| at.checked_sub(from)) {
                 Some(until) if (1..2_000).contains(&until) => Some(until),
                 _ => Some(self.random.within(1..60)),
             },
-            12..32 => Some(self.random.within(1..60)),
-            _ => Some(self.random.within(60..400)),
+            16..72 => Some(self.random.within(1..40)),
+            _ => Some(self.random.within(40..400)),
         }
     }
 

@@ -90,7 +90,10 @@ impl Seams for Forgetful {
 
 #[test]
 fn a_forgotten_withdrawal_is_found() {
-    expect(&found(|| Forgetful), &["holds something else than the broker believes"]);
+    expect(
+        &found(|| Forgetful),
+        &["holds something else than the broker believes", "no agent has a reason to refuse"],
+    );
 }
 
 /// A broker that starts knows no handle but of what holds something.

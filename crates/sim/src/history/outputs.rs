@@ -2,7 +2,6 @@
 
 use super::{History, ensure};
 use crate::Violation;
-use keeptime_engine::agents::{Act, Order};
 use keeptime_engine::{Answer, Call, CallError, Caller, Event, Step};
 use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::name::Name;
@@ -63,21 +62,6 @@ impl History {
             _ => {}
         }
         Ok(())
-    }
-
-    /// An order leaves: agents are not told to enforce what is over.
-    ///
-    /// # Errors
-    /// If they are.
-    pub fn ordered(&self, order: &Order) -> Result<(), Violation> {
-        let Act::Enforce(assignment) = &order.act else { return Ok(()) };
-        let handle = assignment.job.as_str().parse::<Handle>().map_err(Violation::new)?;
-        match self.reservations.get(&handle) {
-            Some(found) if !found.state.is_live() => {
-                Err(Violation(format!("{handle} is {} and told to be enforced", found.state)))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// A decision is made: nothing is granted or changed before all its agents have accepted, and

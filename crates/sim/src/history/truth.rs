@@ -38,6 +38,15 @@ impl Truth {
         }
     }
 
+    /// An agent says what it holds: as good as saying yes to it.
+    pub fn holds(&mut self, node: NodeIndex, holding: &[Assignment]) {
+        for assignment in holding {
+            if let Ok(handle) = assignment.job.as_str().parse() {
+                self.accepted.insert((handle, node), assignment.clone());
+            }
+        }
+    }
+
     /// An agent did as it was told, or not, when its clock said `at`.
     pub fn obeyed(&mut self, node: NodeIndex, act: &Act, is_done: bool, at: WallTime) {
         let Act::Enforce(assignment) = act else { return };

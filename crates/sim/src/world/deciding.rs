@@ -169,10 +169,7 @@ impl World {
                 return Ok(());
             }
             match output {
-                Output::Order { node, session, order } => {
-                    self.history.ordered(&order)?;
-                    self.order(node, session, order)?;
-                }
+                Output::Order { node, session, order } => self.order(node, session, order)?,
                 Output::Answer { ticket, answer } => self.answer(ticket, answer)?,
                 Output::HangUp { node, session } => self.hang_up(node, session),
             }

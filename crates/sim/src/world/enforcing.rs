@@ -55,6 +55,7 @@ impl World {
         };
         (there.connection, there.attempts) = (Some(connection), 0);
         let holding = there.holding();
+        self.history.truth.holds(there.index(), &holding);
         self.from_agent(node, connection, FromAgent::Hello(holding));
         self.agenda.after(self.beat_every(), Happening::Beat { node, connection });
     }

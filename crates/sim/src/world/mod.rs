@@ -302,7 +302,9 @@ impl World {
         let Some(happening) = self.agenda.advance() else {
             return Err(Violation::new("nothing will ever happen any more"));
         };
-        self.note(|_| happening.to_string());
+        if !happening.is_routine() {
+            self.note(|_| happening.to_string());
+        }
         self.mix(self.now().get());
         self.happen(happening)
     }

@@ -10,6 +10,21 @@ use keeptime_model::reservation::{Ask, NodeChoice, Request};
 use keeptime_model::units::WallTime;
 use std::fmt;
 
+impl Happening {
+    /// Whether it happens all the time, and says nothing to whoever reads why a run failed.
+    pub(super) fn is_routine(&self) -> bool {
+        matches!(
+            self,
+            Self::Think
+                | Self::AskAgain { .. }
+                | Self::Beat { .. }
+                | Self::Tick { .. }
+                | Self::Due { .. }
+                | Self::FromAgent { said: FromAgent::Beat, .. }
+        )
+    }
+}
+
 impl fmt::Display for Happening {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
