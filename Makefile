@@ -4,9 +4,10 @@
 CARGO ?= cargo
 KEEPTIME = target/release/keeptime
 OUT ?= out
+SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-ledger bench-broker bench-profiler bench-isolation clean
+        bench-plan bench-calendar bench-ledger bench-broker bench-profiler bench-isolation soak soak-calls clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -26,6 +27,12 @@ demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (roo
 
 test: build workloads ## Run every test; those that need root say so where they cannot run
 	@scripts/test
+
+soak: build ## Simulated clusters in which everything goes wrong, on every processor (SOAK_MINUTES=10)
+	@$(KEEPTIME)-soak --minutes $(SOAK_MINUTES)
+
+soak-calls: build ## A million calls of users, the broker killed between and inside them
+	@$(KEEPTIME)-soak --seed 1 --calls 1000000 --faults broker-kills
 
 lint: deps ## Format, lints and documentation, warnings denied
 	$(CARGO) fmt --all --check

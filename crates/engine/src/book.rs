@@ -66,6 +66,8 @@ pub struct Book {
     applications: BTreeMap<Name, Known>,
     reservations: BTreeMap<Handle, Reservation>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
+    /// What was asked at first, of reservations that were changed since.
+    originals: BTreeMap<Handle, Request>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
     /// Greater than any handle that was given.
@@ -78,6 +80,8 @@ pub struct Book {
 pub struct Snapshot {
     applications: Vec<(Application, Profile, Vec<Observation>)>,
     reservations: Vec<Reservation>,
+    #[serde(default)]
+    originals: Vec<(Handle, Request)>,
     next: u64,
 }
 
@@ -97,6 +101,11 @@ impl Book {
         self.keys.get(&(owner.clone(), key.clone())).copied()
     }
 
+    /// What was asked under the key of a reservation, whatever it was changed to since.
+    pub fn original<'a>(&'a self, of: &'a Reservation) -> &'a Request {
+        self.originals.get(&of.handle).unwrap_or(&of.request)
+    }
+
     /// How many live reservations a user has.
     pub fn live(&self, owner: &UserName) -> u32 {
         self.live.get(owner).copied().unwrap_or(0)
@@ -111,9 +120,11 @@ impl Book {
     pub fn snapshot(&self) -> Snapshot {
         let known =
             |known: &Known| (known.application.clone(), known.profile.clone(), known.runs.clone());
+        let original = |(handle, request): (&Handle, &Request)| (*handle, request.clone());
         Snapshot {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),
+            originals: self.originals.iter().map(original).collect(),
             next: self.next,
         }
     }
@@ -123,7 +134,8 @@ impl Book {
     /// # Errors
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
-        let mut book = Self { next: snapshot.next, ..Self::default() };
+        let originals = snapshot.originals.into_iter().collect();
+        let mut book = Self { next: snapshot.next, originals, ..Self::default() };
         for (application, profile, runs) in snapshot.applications {
             book.register(application, profile, runs)?;
         }
@@ -171,7 +183,9 @@ impl Book {
             }),
             Event::Modified { handle, modified } => {
                 if let Some(reservation) = self.reservations.get_mut(handle) {
-                    reservation.request = modified.request.clone();
+                    let former =
+                        std::mem::replace(&mut reservation.request, modified.request.clone());
+                    self.originals.entry(*handle).or_insert(former);
                     reservation.from_unix_nanos = modified.from_unix_nanos;
                     reservation.until_unix_nanos = modified.until_unix_nanos;
                     reservation.grant = Some(modified.grant.clone());
@@ -192,6 +206,7 @@ impl Book {
             Event::Forgotten { handle } => {
                 if let Some(old) = self.reservations.remove(handle) {
                     self.keys.remove(&(old.owner, old.key));
+                    self.originals.remove(handle);
                 }
             }
         }

@@ -302,6 +302,24 @@ fn a_request_that_is_sent_again_is_carried_out_once() {
     assert_eq!(world.reserve("l", refusal).unwrap_err(), first);
 }
 
+/// Found by simulation: a request that comes once more after its reservation was changed was taken for
+/// another that uses its key.
+#[test]
+fn a_request_that_is_sent_again_after_a_change_is_still_the_same() {
+    let mut world = World::star(2);
+    let asked = request(named(&["n1"]), 30, 0, 0, 60);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    for percent in [40, 50] {
+        let request = request(named(&["n1"]), percent, 0, 0, 60);
+        assert!(matches!(world.call("ada", Call::Modify { handle, request }), Some(Ok(_))));
+    }
+    assert_eq!(world.reserve("k", asked.clone()), Ok(handle));
+    let changed = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60));
+    assert!(matches!(changed, Err(CallError::KeyReused { .. })), "{changed:?}");
+    world.restart();
+    assert_eq!(world.reserve("k", asked), Ok(handle));
+}
+
 #[test]
 fn a_change_is_whole_or_not_at_all() {
     let mut world = World::star(3);
@@ -426,6 +444,25 @@ fn a_lost_node_ends_what_needs_it_and_the_rest_is_offered_elsewhere() {
     let moved = &world.engine.book().reservations()[&Handle::new(3)];
     assert_eq!(moved.replaces, Some(first));
     assert_eq!(moved.until_unix_nanos, Some(at(3_600)));
+}
+
+/// Found by simulation: a change that lasts longer was accepted by one agent and given up; that agent
+/// heard of it when the reservation was over, refused that, and kept what it had accepted.
+#[test]
+fn an_agent_that_did_not_hear_of_the_end_is_told_to_give_back() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1", "n2"]), 50, 0, 0, 60)).unwrap();
+    world.agents[1].manner = Manner::Silent;
+    let longer = request(named(&["n1", "n2"]), 50, 0, 0, 600);
+    world.begin("ada", Call::Modify { handle, request: longer });
+    world.pump();
+    world.agents[0].manner = Manner::Silent;
+    world.pass(30);
+    assert_eq!(world.agents[0].holding[&handle.job()].until_unix_nanos, at(600));
+    world.agents[0].manner = Manner::Obeys;
+    world.pass(40);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Ended);
+    assert!(world.jobs_of(0).is_empty());
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl Engine {
         let Some(handle) = self.book.find(&caller.user, key) else { return Ok(None) };
         let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
         match &found.refusal {
-            _ if found.request != *request => Err(reused(handle)),
+            _ if self.book.original(found) != request => Err(reused(handle)),
             Some(refusal) => {
                 Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
             }

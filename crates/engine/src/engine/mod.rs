@@ -334,7 +334,8 @@ impl Engine {
     fn end(&mut self, handle: Handle, event: Event) {
         let expired = matches!(event, Event::Ended { .. });
         for node in self.nodes_of(handle) {
-            if expired {
+            // An agent that has not accepted what it was told last may hold something that lasts longer.
+            if expired && self.agents.has_accepted(node, handle) {
                 self.agents.expire(node, handle);
             } else {
                 let sent = self.agents.withdraw(node, handle);

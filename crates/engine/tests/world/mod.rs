@@ -28,8 +28,6 @@ pub enum Manner {
     Small,
     /// Takes orders and does not answer.
     Silent,
-    /// Says yes and does nothing.
-    Lies,
 }
 
 /// What an agent is, seen from outside.
@@ -184,7 +182,6 @@ impl World {
         agent.holding.retain(|_, assignment| assignment.until_unix_nanos > now);
         let refusal = match (&order.act, agent.manner) {
             (_, Manner::Silent) => return true,
-            (_, Manner::Lies) => None,
             (Act::Withdraw(job), _) => {
                 agent.holding.remove(job);
                 None
