@@ -11,6 +11,7 @@ use keeptime_engine::agents::Act;
 use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
@@ -171,7 +172,7 @@ impl Node {
             capacity: Capacity {
                 cpu: node.cpu,
                 reservable: way_out(topology, &node.name),
-                disks: BTreeMap::new(),
+                disks: node.disk.iter().map(all_of).collect(),
                 capabilities: None,
             },
             kernel: Kernel(Arc::new(Mutex::new(machine))),
@@ -357,6 +358,13 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// All that can be read from a disk and written to it.
+fn all_of(disk: &Disk) -> (DiskId, DiskRates) {
+    let (read, write) = (Some(disk.read), Some(disk.write));
+    let rates = DiskRates { read_bytes_per_second: read, write_bytes_per_second: write };
+    (disk.device, rates)
 }
 
 /// What all links out of a node carry.

@@ -5,6 +5,7 @@ use crate::clock::{SECOND, START, second};
 use crate::random::Random;
 use keeptime_engine::{Answer, Call, CallError, Caller};
 use keeptime_model::application::Application;
+use keeptime_model::disk::Disk;
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -12,7 +13,7 @@ use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::reservation::{
     Ask, Handle, NodeChoice, OnLoss, Request, RequestKey, Resources, UserName,
 };
-use keeptime_model::topology::{Disk, Topology};
+use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -220,6 +221,7 @@ impl Users {
             from_unix_nanos: from.map(wall),
             duration_nanos: duration.map(Nanos::from_secs),
             on_loss,
+            lease_nanos: None,
         }
     }
 
@@ -253,6 +255,7 @@ impl Users {
         Resources {
             nodes,
             cpu_ppm: CpuPpm::new(cpu as u32),
+            cpu_period_nanos: None,
             bits_per_second: if pattern.is_some() {
                 BitsPerSecond::new(rate)
             } else {

@@ -34,7 +34,11 @@ impl Truth {
                 self.changes.entry(*handle).or_default().push(request.clone());
             }
             Call::Cancel { handle } => drop(self.cancelled.insert(*handle)),
-            Call::Register { .. } | Call::Consider { .. } => {}
+            Call::Register { .. }
+            | Call::Consider { .. }
+            | Call::Keep { .. }
+            | Call::Report { .. }
+            | Call::Explain { .. } => {}
         }
     }
 

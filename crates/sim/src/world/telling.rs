@@ -110,6 +110,9 @@ fn of_call(call: &Call) -> String {
         Call::Consider { request } => format!("consider {}", of_request(request)),
         Call::Modify { handle, request } => format!("modify {handle}: {}", of_request(request)),
         Call::Cancel { handle } => format!("cancel {handle}"),
+        Call::Keep { handle } => format!("keep {handle}"),
+        Call::Report { handle, actual } => format!("{handle} took {actual}"),
+        Call::Explain { request } => format!("explain {}", of_request(request)),
     }
 }
 
@@ -117,6 +120,7 @@ fn of_answer(answer: &Result<Answer, Box<CallError>>) -> String {
     match answer {
         Ok(Answer::Registered) => "registered".into(),
         Ok(Answer::Reservation(told)) => format!("{} is {}", told.handle, told.state),
+        Ok(Answer::Decided(_)) => "decided".into(),
         Ok(Answer::Possible { from, .. }) => format!("possible from {}", of_time(*from)),
         Err(error) => error.to_string(),
     }
