@@ -339,7 +339,7 @@ pub fn topology(count: u32, switches: u32) -> Topology {
         text += &format!("[[switches]]\nname = \"s{number}\"\n");
     }
     for number in 1..=count {
-        let disk = "disk = { read = \"100 MB/s\", write = \"100 MB/s\" }";
+        let disk = "disk = { device = \"8:0\", read = \"100 MB/s\", write = \"100 MB/s\" }";
         let address = format!("10.0.{}.{}", number / 250, number % 250 + 1);
         text += &format!(
             "[[nodes]]\nname = \"n{number}\"\ncpu = \"100 %\"\naddress = \"{address}\"\n{disk}\n"
