@@ -275,6 +275,7 @@ fn an_agent_that_hangs_makes_nobody_wait_for_ever() {
     assert!(said(&output).contains("did not answer: n2"), "{}", said(&output));
     drop(run.wait_with_output());
     wait("an idle lab", Duration::from_secs(12), || world.jobs().is_empty());
+    world.wait_for_agents();
     assert_code(&world.ask("run", &program, &["--within", "2s"]).output().unwrap(), 0);
 }
 
@@ -330,7 +331,7 @@ fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
     wait("the end of the sender", Duration::from_secs(3), || sender.try_wait().unwrap().is_some());
     receiver.kill().unwrap();
     receiver.wait().unwrap();
-    assert!(!world.has_tree("n1"));
+    wait("the end of its class", Duration::from_secs(1), || !world.has_tree("n1"));
 }
 
 /// Control groups of nobody known to Keeptime, removed with this.
