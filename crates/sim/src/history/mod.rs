@@ -257,7 +257,10 @@ impl History {
         ensure(found.state == State::Granted && found.from_unix_nanos <= time, "too early")?;
         let grant = found.grant.as_ref().ok_or("it holds nothing")?;
         let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
-        self.check_accepted(time, handle, grant, from, until)?;
+        // While a change is offered, agents have accepted that in its place.
+        if !self.truth.changes.contains_key(&handle) {
+            self.check_accepted(time, handle, grant, from, until)?;
+        }
         self.turn(time, handle, State::Active);
         Ok(())
     }

@@ -39,10 +39,11 @@ impl History {
                     _ => return wrong("an answer about something else"),
                 }
             }
-            Err(CallError::Refused { handle: Some(handle), refusal }) => {
-                if recorded(handle).and_then(|found| found.refusal.as_ref()) != Some(&**refusal) {
-                    return wrong("a refusal that is not what is recorded");
-                }
+            Err(CallError::Refused { handle: Some(handle), refusal })
+                if recorded(handle).and_then(|found| found.refusal.as_ref())
+                    != Some(&**refusal) =>
+            {
+                return wrong("a refusal that is not what is recorded");
             }
             Err(CallError::KeyReused { handle, .. }) => {
                 if let (Some(found), Call::Reserve { request, .. }) = (recorded(handle), call)
@@ -54,10 +55,10 @@ impl History {
             Err(CallError::NotFound { handle }) if recorded(handle).is_some() => {
                 return wrong("a reservation is denied");
             }
-            Err(CallError::Over { handle, state }) => {
-                if recorded(handle).map(|found| found.state) != Some(*state) || state.is_live() {
-                    return wrong("a reservation is said to be over");
-                }
+            Err(CallError::Over { handle, state })
+                if recorded(handle).map(|found| found.state) != Some(*state) || state.is_live() =>
+            {
+                return wrong("a reservation is said to be over");
             }
             _ => {}
         }

@@ -192,7 +192,7 @@ impl World {
             let copies = 1 + usize::from(self.network.repeats());
             for _ in 0..copies {
                 let said = ToAgent::Order(order.clone());
-                self.to_agent(node.0 as usize, connection, said);
+                self.say_to_agent(node.0 as usize, connection, said);
             }
         }
         if passage == Passage::Sent {

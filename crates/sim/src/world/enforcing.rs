@@ -56,7 +56,7 @@ impl World {
         (there.connection, there.attempts) = (Some(connection), 0);
         let holding = there.holding();
         self.history.truth.holds(there.index(), &holding);
-        self.from_agent(node, connection, FromAgent::Hello(holding));
+        self.say_to_broker(node, connection, FromAgent::Hello(holding));
         self.agenda.after(self.beat_every(), Happening::Beat { node, connection });
     }
 
@@ -74,7 +74,7 @@ impl World {
 
     pub(super) fn beat(&mut self, node: usize, connection: ConnectionId) {
         if self.nodes[node].connection == Some(connection) {
-            self.from_agent(node, connection, FromAgent::Beat);
+            self.say_to_broker(node, connection, FromAgent::Beat);
             self.agenda.after(self.beat_every(), Happening::Beat { node, connection });
         }
     }
@@ -98,7 +98,7 @@ impl World {
         };
         self.history.truth.obeyed(index, &order.act, refusal.is_none(), reads);
         let number = order.number;
-        self.from_agent(node, connection, FromAgent::Answer { number, refusal });
+        self.say_to_broker(node, connection, FromAgent::Answer { number, refusal });
     }
 
     /// An agent learns that its connection has ended.
@@ -119,14 +119,14 @@ impl World {
         }
     }
 
-    pub(super) fn to_agent(&mut self, node: usize, connection: ConnectionId, said: ToAgent) {
+    pub(super) fn say_to_agent(&mut self, node: usize, connection: ConnectionId, said: ToAgent) {
         let now = self.agenda.now();
         if let Some(arrival) = self.network.send(connection, End::Agent, now) {
             self.agenda.at(arrival, Happening::ToAgent { node, connection, said });
         }
     }
 
-    pub(super) fn from_agent(&mut self, node: usize, connection: ConnectionId, said: FromAgent) {
+    pub(super) fn say_to_broker(&mut self, node: usize, connection: ConnectionId, said: FromAgent) {
         let now = self.agenda.now();
         if let Some(arrival) = self.network.send(connection, End::Broker, now) {
             self.agenda.at(arrival, Happening::FromAgent { node, connection, said });
@@ -137,8 +137,8 @@ impl World {
     pub(super) fn close(&mut self, connection: ConnectionId, end: End) {
         let Some(node) = self.network.node(connection) else { return };
         match end {
-            End::Broker => self.to_agent(node, connection, ToAgent::HungUp),
-            End::Agent => self.from_agent(node, connection, FromAgent::HungUp),
+            End::Broker => self.say_to_agent(node, connection, ToAgent::HungUp),
+            End::Agent => self.say_to_broker(node, connection, FromAgent::HungUp),
         }
         self.network.close(connection, end);
     }
