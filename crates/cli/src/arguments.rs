@@ -4,6 +4,9 @@
 #![allow(missing_docs)]
 
 mod broker;
+mod door;
+
+pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -150,6 +153,10 @@ pub struct LabUpArguments {
     /// Take nodes, switches and links from a topology file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu"])]
     pub topology: Option<PathBuf>,
+    /// Have agents and users come over TCP with TLS, as on a real cluster: the broker is on the lab's
+    /// front end, and certificates for all of them are made in the lab's directory, under pki
+    #[arg(long)]
+    pub tls: bool,
 }
 
 #[derive(Debug, Args)]

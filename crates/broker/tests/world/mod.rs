@@ -5,6 +5,7 @@
 
 use keeptime_agent::agent::Agent;
 use keeptime_agent::book::Capacity;
+use keeptime_agent::dial::Broker;
 use keeptime_agent::enforce::Unenforced;
 use keeptime_agent::link;
 use keeptime_agent::store::Store;
@@ -51,6 +52,7 @@ impl World {
             operators: vec![],
             requests_per_second: REQUESTS_PER_SECOND,
             policy,
+            tcp: None,
         };
         let mut world = Self { config, agents: vec![], broker: None, directory };
         world.start();
@@ -70,7 +72,7 @@ impl World {
         let agent = Agent::start(name, capacity, store, enforcer, now()).unwrap();
         let agent = Arc::new(Mutex::new(agent));
         self.agents.push(Arc::clone(&agent));
-        let broker = self.config.agents.clone();
+        let broker = Broker::Socket(self.config.agents.clone());
         // It ends with the test program.
         std::thread::spawn(move || link::keep(&agent, &broker));
     }

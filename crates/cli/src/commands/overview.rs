@@ -1,7 +1,8 @@
 //! `keeptime nodes`, `links` and `timeline`: what there is, and what of it is reserved when.
 
-use super::reservations::{connect, failure};
+use super::reservations::failure;
 use super::{Ending, print_json};
+use crate::place::connect;
 use crate::arguments::{AtArguments, TimelineArguments};
 use crate::{files, gantt, times};
 use anyhow::Result;

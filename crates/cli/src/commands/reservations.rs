@@ -2,19 +2,19 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{
-    BrokerPlace, ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
+    ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
     WatchArguments,
 };
-use crate::{brokers, files, requests, times};
+use crate::place::connect;
+use crate::{files, requests, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use keeptime_broker::client::{Client, ClientError};
+use keeptime_broker::client::ClientError;
 use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
-use keeptime_lab::Labs;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Handle, RequestKey};
 use std::io::Write;
@@ -166,18 +166,6 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     connect(&arguments.place)?.register(&known).map_err(failure)?;
     println!("{} is known", known.application.name());
     Ok(Ending::Done)
-}
-
-/// The broker that is meant.
-///
-/// # Errors
-/// If there is no such lab.
-pub fn connect(place: &BrokerPlace) -> Result<Client> {
-    let socket = match &place.broker {
-        Some(socket) => socket.clone(),
-        None => brokers::socket(Labs::of_this_user().open(&place.lab)?.directory()),
-    };
-    Ok(Client::new(&socket)?)
 }
 
 /// What a broker's answer is to this program: bad input is the user's.
