@@ -228,10 +228,11 @@ fn a_user_has_no_more_than_their_share() {
     let mut world = World::with(star(2), limited);
     assert!(world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 100)).is_ok());
     let refusal = refused(world.reserve("b", request(named(&["n2"]), 30, 0, 1_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of CPU lacks 10 %");
+    assert_eq!(refusal.to_string(), "your share of CPU (100 % in all) lacks 10 %");
     assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
     let refusal = refused(world.reserve("c", request(named(&["n1", "n2"]), 1, 60, 2_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of bandwidth lacks 20 Mbit/s");
+    let words = "your share of bandwidth (100 Mbit/s in all) lacks 20 Mbit/s";
+    assert_eq!(refusal.to_string(), words);
     for key in ["d", "e"] {
         assert!(world.reserve(key, request(named(&["n2"]), 10, 0, 3_000, 100)).is_ok());
     }

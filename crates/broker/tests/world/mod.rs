@@ -40,11 +40,16 @@ struct Running {
 impl World {
     /// Nodes n1, n2 and so on behind one switch, each with a processor and 100 Mbit/s; all there.
     pub fn new(nodes: usize) -> Self {
+        Self::with(nodes, |_| {})
+    }
+
+    /// As [`Self::new`], with something else in the broker's configuration.
+    pub fn with(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("topology.toml"), topology(nodes)).unwrap();
         let policy = PolicyFile { agent_lease: Nanos::from_secs(2), ..PolicyFile::default() };
-        let config = Config {
+        let mut config = Config {
             topology: at("topology.toml"),
             ledger: at("ledger.db"),
             socket: at("broker.sock"),
@@ -54,6 +59,7 @@ impl World {
             policy,
             tcp: None,
         };
+        change(&mut config);
         let mut world = Self { config, agents: vec![], broker: None, directory };
         world.start();
         for number in 1..=nodes {
