@@ -82,7 +82,9 @@ fn measure_ways(scratch: &Path, requests: usize) -> Result<Vec<(&'static str, Ve
     thread::scope(|scope| {
         let broker = scope.spawn(|| server::run(&config, || stop.load(Ordering::SeqCst)));
         let measured = (|| {
-            let endpoint = || format!("{HOST}:{}", address(&config)?.port()).parse().map_err(anyhow::Error::from);
+            let endpoint = || {
+                format!("{HOST}:{}", address(&config)?.port()).parse().map_err(anyhow::Error::from)
+            };
             let clients = [
                 ("Unix socket", Client::new(&config.socket)?),
                 ("TLS and certificate", Client::remote(Remote::new(endpoint()?, &certified)?)?),
@@ -174,7 +176,10 @@ fn measure_tokens(scratch: &Path, repeats: usize) -> Result<(Vec<f64>, Vec<f64>)
         readings.push(start.elapsed().as_secs_f64() * 1e3);
         let start = Instant::now();
         let found = secrets.iter().cycle().skip(repeat * 37).take(LOOKUPS as usize);
-        ensure!(found.filter(|s| tokens.check(s.expose(), now).is_ok()).count() > 0, "none is good");
+        ensure!(
+            found.filter(|s| tokens.check(s.expose(), now).is_ok()).count() > 0,
+            "none is good"
+        );
         lookups.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(LOOKUPS));
     }
     Ok((lookups, readings))

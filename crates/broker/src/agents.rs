@@ -245,7 +245,9 @@ impl Reception {
         if let Speaker::Node(own) = speaker
             && own != name
         {
-            return refuse(format!("the certificate is that of {own}, which cannot speak for {name}"));
+            return refuse(format!(
+                "the certificate is that of {own}, which cannot speak for {name}"
+            ));
         }
         match self.nodes.get(&name) {
             Some(node) => Ok((*node, not_enforced, holding)),

@@ -287,8 +287,7 @@ impl Client {
         path: &str,
         body: Option<&B>,
     ) -> Result<Bytes, ClientError> {
-        let unexpected =
-            |source| ClientError::Unexpected { place: self.place.to_string(), source };
+        let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
         let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
         let body = Bytes::from(body.unwrap_or_default());
         let exchange = async {
@@ -324,9 +323,7 @@ impl Client {
         if let Some(token) = self.place.authorization() {
             request = request.header(header::AUTHORIZATION, token);
         }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| self.unreachable(error))?;
+        let request = request.body(Full::new(body)).map_err(|error| self.unreachable(error))?;
         sender.send_request(request).await.map_err(|error| self.unreachable(error))
     }
 

@@ -224,7 +224,8 @@ mod tests {
 
     #[test]
     fn the_door_over_tcp_has_tls_and_somebody_to_let_in() {
-        let with = |from: &str, to: &str| Config::from_toml(&format!("{FILE}{}", TCP.replace(from, to)));
+        let with =
+            |from: &str, to: &str| Config::from_toml(&format!("{FILE}{}", TCP.replace(from, to)));
         let config = with("", "").unwrap();
         assert_eq!(config.tcp.as_ref().unwrap().files().count(), 4);
         assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
@@ -240,7 +241,8 @@ mod tests {
             let error = with(from, to).unwrap_err().to_string();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
-        let nobody = "client_ca = \"/etc/keeptime/ca.pem\"\n        tokens = \"/etc/keeptime/tokens.toml\"";
+        let nobody =
+            "client_ca = \"/etc/keeptime/ca.pem\"\n        tokens = \"/etc/keeptime/tokens.toml\"";
         let error = with(nobody, "").unwrap_err().to_string();
         assert!(error.contains("nobody could come in"), "{error}");
     }

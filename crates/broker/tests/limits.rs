@@ -15,8 +15,7 @@ const POLICY: &str = "[policy]\nuser_cpu = \"50 %\"\nuser_bandwidth = \"25 %\"\n
 
 /// The policy as an operator writes it.
 fn policy(config: &Config) -> PolicyFile {
-    let Config { policy: _, ..others } = config.clone();
-    let file = Config { policy: PolicyFile::default(), ..others }.to_toml();
+    let file = config.to_toml();
     let head = file.split("[policy]").next().unwrap();
     Config::from_toml(&format!("{head}{POLICY}")).unwrap().policy
 }

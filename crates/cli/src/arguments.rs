@@ -5,6 +5,7 @@
 
 mod broker;
 mod door;
+mod manual;
 
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
 
@@ -29,13 +30,7 @@ use std::path::PathBuf;
 #[command(
     name = "keeptime",
     version,
-    after_help = "A first round, as root:\n  \
-        keeptime lab up                          a cluster of 4 nodes on this machine\n  \
-        keeptime profile raycast --nodes 2,4     measure the volume renderer once\n  \
-        keeptime plan raycast --within 1s --set interleave=0\n  \
-        keeptime run raycast --within 1s --set interleave=0\n  \
-        keeptime lab down\n\n\
-        Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage."
+    after_help = manual::OVERVIEW
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -179,6 +174,10 @@ pub struct LabExecArguments {
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run the agent of this node in the foreground
+    ///
+    /// It makes the kernel enforce what was assigned to the node, repairs what somebody else changed, and
+    /// keeps what was granted until its end when it hears nothing from the broker.
+    #[command(after_long_help = manual::AGENT_RUN)]
     Run {
         /// Its configuration file
         #[arg(long, value_name = "FILE")]

@@ -103,7 +103,9 @@ impl Door {
     /// Makes a token, and tells its name.
     fn add_token(&self, user: &str) -> String {
         let mut command = Command::new(KEEPTIME);
-        command.args(["broker", "token", "add", user, "--out"]).arg(self.at(&format!("{user}.token")));
+        command
+            .args(["broker", "token", "add", user, "--out"])
+            .arg(self.at(&format!("{user}.token")));
         let output = command.arg("--tokens").arg(self.at("tokens.toml")).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         said(&output).split(' ').nth(1).unwrap().to_owned()
@@ -120,7 +122,10 @@ impl Door {
         let mut command = Command::new(KEEPTIME);
         let port = self.tcp().address.0.port();
         command.args(words).arg("--broker").arg(format!("https://localhost:{port}"));
-        command.arg("--ca").arg(self.at("pki/ca.pem")).env("XDG_CONFIG_HOME", self.directory.path());
+        command
+            .arg("--ca")
+            .arg(self.at("pki/ca.pem"))
+            .env("XDG_CONFIG_HOME", self.directory.path());
         command
     }
 
@@ -362,7 +367,9 @@ fn whoever_does_not_speak_tls_is_told_and_whoever_says_nothing_is_let_go() {
 
     let nobody = door.secured(address, None, HTTP);
     let mut nobody = nobody;
-    nobody.write_all(b"POST /v1/reservations HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+    nobody
+        .write_all(b"POST /v1/reservations HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}")
+        .unwrap();
     let answer = rest(&mut nobody);
     assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("who asks?"), "{answer}");
     assert!(answer.contains("www-authenticate: Bearer"), "{answer}");

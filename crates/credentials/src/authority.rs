@@ -58,11 +58,7 @@ impl Authority {
     ///
     /// # Errors
     /// If there is no randomness.
-    pub fn new(
-        name: &str,
-        now: WallTime,
-        lasts: Nanos,
-    ) -> Result<(Self, Issued), AuthorityError> {
+    pub fn new(name: &str, now: WallTime, lasts: Nanos) -> Result<(Self, Issued), AuthorityError> {
         let key = KeyPair::generate().map_err(AuthorityError::Make)?;
         let mut params = params(name, now, lasts)?;
         // One that takes its place has another name: nobody mixes them up.

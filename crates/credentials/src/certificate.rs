@@ -44,7 +44,9 @@ pub enum NoIdentity {
     #[error("the certificate names more than one user or node, and has to name one")]
     Ambiguous,
     /// What it names is none.
-    #[error("the certificate names {uri:?}, which is neither keeptime:user:NAME nor keeptime:node:NAME")]
+    #[error(
+        "the certificate names {uri:?}, which is neither keeptime:user:NAME nor keeptime:node:NAME"
+    )]
     Malformed {
         /// As it stands there.
         uri: String,

@@ -60,7 +60,8 @@ mod tests {
         assert_eq!(parse("2026-11-21T13:00:00+01:00"), Some(noon));
         assert_eq!(parse("noon"), None);
         assert_eq!(parse("1969-12-31T23:59:59Z"), None);
-        let spans = [(0, "0 s"), (119, "119 s"), (7_199, "119 min"), (86_400, "24 h"), (400_000, "4 d")];
+        let spans =
+            [(0, "0 s"), (119, "119 s"), (7_199, "119 min"), (86_400, "24 h"), (400_000, "4 d")];
         for (seconds, words) in spans {
             assert_eq!(about(Nanos::from_secs(seconds)), words);
         }

@@ -62,7 +62,10 @@ mod tests {
     fn a_user_is_no_node_and_foreign_names_are_nobody() {
         let parse = |uri| Identity::from_uri(uri);
         assert_eq!(parse("https://example.org/ada"), None);
-        assert_eq!(parse("keeptime:user:ada@x"), Some(Ok(Identity::User("ada@x".parse().unwrap()))));
+        assert_eq!(
+            parse("keeptime:user:ada@x"),
+            Some(Ok(Identity::User("ada@x".parse().unwrap())))
+        );
         for bad in ["keeptime:", "keeptime:ada", "keeptime:root:ada", "keeptime:node:N 1"] {
             assert!(parse(bad).unwrap().is_err(), "{bad}");
         }

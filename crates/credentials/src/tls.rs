@@ -142,11 +142,7 @@ impl Server {
     ///
     /// # Errors
     /// Why it is not to be believed.
-    pub fn identify(
-        &self,
-        chain: &[CertificateDer<'_>],
-        now: WallTime,
-    ) -> Result<Peer, Untrusted> {
+    pub fn identify(&self, chain: &[CertificateDer<'_>], now: WallTime) -> Result<Peer, Untrusted> {
         let Some((first, issuers)) = chain.split_first() else {
             return Err(Untrusted::OursMissing);
         };
@@ -234,7 +230,10 @@ fn verifier(
             CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
         let lists = lists.map_err(|error| unfit(path, error))?;
         if lists.is_empty() {
-            return Err(TlsError::Empty { path: path.into(), what: "list of revoked certificates" });
+            return Err(TlsError::Empty {
+                path: path.into(),
+                what: "list of revoked certificates",
+            });
         }
         builder = builder.with_crls(lists).only_check_end_entity_revocation();
     }

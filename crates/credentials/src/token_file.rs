@@ -8,7 +8,8 @@ use std::fs::File;
 use std::path::Path;
 
 /// What stands above the entries.
-const HEADER: &str = "# Tokens of Keeptime: digests only. `keeptime broker token` changes this file.\n\n";
+const HEADER: &str =
+    "# Tokens of Keeptime: digests only. `keeptime broker token` changes this file.\n\n";
 
 /// Reads the tokens.
 ///
@@ -53,9 +54,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.toml");
         let add = |byte: u8| {
-            change(&path, |tokens| {
-                tokens.add("ada".parse().unwrap(), None, &[byte; RANDOM_BYTES])
-            })
+            change(&path, |tokens| tokens.add("ada".parse().unwrap(), None, &[byte; RANDOM_BYTES]))
         };
         add(1).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();

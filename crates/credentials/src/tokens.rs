@@ -65,7 +65,9 @@ pub struct Bearer {
 #[non_exhaustive]
 pub enum TokenProblem {
     /// It does not look like one.
-    #[error("that is no token: one begins with keeptime_ and is made by `keeptime broker token add`")]
+    #[error(
+        "that is no token: one begins with keeptime_ and is made by `keeptime broker token add`"
+    )]
     Malformed,
     /// It is not in the file.
     #[error("the token is not known here, or was revoked")]

@@ -212,9 +212,7 @@ fn hung_up(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The error and what caused it. One of I/O hides what it was made of from `source`.
-fn causes<'a>(
-    error: &'a (dyn Error + 'static),
-) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| {
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(inside) => Some(inside as &(dyn Error + 'static)),
@@ -245,7 +243,8 @@ mod tests {
 
     #[test]
     fn who_hangs_up_on_an_expired_certificate_may_have_done_so_for_that() {
-        let validity = Validity { from: dates::from_unix_seconds(0), until: dates::from_unix_seconds(9) };
+        let validity =
+            Validity { from: dates::from_unix_seconds(0), until: dates::from_unix_seconds(9) };
         let identity = Err(NoIdentity::Missing);
         let facts = Facts { subject: "a".into(), issuer: "b".into(), identity, validity };
         let own = Own { certificate: "own.pem".into(), facts };

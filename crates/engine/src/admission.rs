@@ -220,7 +220,8 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
 
 /// CPU of many nodes may be more than one node can have.
 fn cpu_words(ppm: u64) -> String {
-    u32::try_from(ppm).map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
+    u32::try_from(ppm)
+        .map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
 }
 
 impl Need {

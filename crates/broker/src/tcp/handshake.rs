@@ -54,7 +54,10 @@ struct Ended {
     stream: Option<TcpStream>,
 }
 
-async fn shake(stream: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream<TcpStream>, Ended> {
+async fn shake(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+) -> Result<TlsStream<TcpStream>, Ended> {
     let mut first = [0];
     match stream.peek(&mut first).await {
         Ok(0) => return Err(Ended { why: io::ErrorKind::UnexpectedEof.into(), stream: None }),

@@ -64,8 +64,8 @@ impl Users {
                 }
             }
         };
-        let conversation =
-            server::protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service_fn(answer));
+        let conversation = server::protocol(HEADER_WITHIN)
+            .serve_connection(TokioIo::new(stream), service_fn(answer));
         tokio::select! {
             // A connection that breaks concerns its user alone.
             _ = conversation => {}
@@ -121,7 +121,8 @@ fn who(
     let bearer = bearer.transpose().map_err(|problem| unknown(problem.to_string()))?;
     match (certified, bearer) {
         (Some(user), Some(Bearer { user: other, .. })) if *user != other => {
-            let detail = format!("the certificate is that of {user}, and the token that of {other}");
+            let detail =
+                format!("the certificate is that of {user}, and the token that of {other}");
             Err(unknown(detail))
         }
         (Some(user), _) => Ok(user.clone()),

@@ -1,6 +1,7 @@
 //! The words about the broker and reservations.
 
 use super::door::{CertificatesArguments, TokenCommand};
+use super::manual;
 use clap::{Args, Subcommand};
 use keeptime_broker::remote::Address;
 use keeptime_model::goal::Preference;
@@ -16,6 +17,7 @@ pub enum BrokerCommand {
     ///
     /// It keeps every reservation in its ledger, lets users ask over its socket, and tells the agents
     /// what to enforce. When it is down, agents keep what was granted until its end.
+    #[command(after_long_help = manual::BROKER_RUN)]
     Run {
         /// Its configuration file
         #[arg(long, value_name = "FILE")]

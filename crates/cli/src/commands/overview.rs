@@ -2,8 +2,8 @@
 
 use super::reservations::failure;
 use super::{Ending, print_json};
-use crate::place::connect;
 use crate::arguments::{AtArguments, TimelineArguments};
+use crate::place::connect;
 use crate::{files, gantt, times};
 use anyhow::Result;
 use jiff::Zoned;
