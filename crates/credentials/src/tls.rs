@@ -143,9 +143,8 @@ impl Server {
     /// # Errors
     /// Why it is not to be believed.
     pub fn identify(&self, chain: &[CertificateDer<'_>], now: WallTime) -> Result<Peer, Untrusted> {
-        let Some((first, issuers)) = chain.split_first() else {
-            return Err(Untrusted::OursMissing);
-        };
+        let shown = chain.split_first().filter(|_| self.verifier.offer_client_auth());
+        let Some((first, issuers)) = shown else { return Err(Untrusted::TheirsMissing) };
         let time = UnixTime::since_unix_epoch(Duration::from_secs(dates::unix_seconds(now)));
         match self.verifier.verify_client_cert(first, issuers, time) {
             Ok(_) => {}

@@ -1,7 +1,7 @@
 //! Why one end does not trust the other, in words that say whose certificate it is about, since when,
 //! and what to do. Pure.
 
-use crate::certificate::{Facts, NoIdentity, Unreadable};
+use crate::certificate::{Facts, NoIdentity, Unreadable, Validity};
 use crate::dates;
 use keeptime_model::units::{Nanos, WallTime};
 use rustls::pki_types::UnixTime;
@@ -55,6 +55,9 @@ pub enum Untrusted {
         /// Whom it is for.
         presented: String,
     },
+    /// The other end shows none.
+    #[error("the other end shows no certificate")]
+    TheirsMissing,
     /// The certificate of the other end was withdrawn.
     #[error("the certificate of the other end was revoked")]
     TheirsRevoked,
@@ -103,6 +106,12 @@ pub enum Untrusted {
         /// What it says.
         alert: String,
     },
+    /// What answers there is for others.
+    #[error(
+        "what answers there speaks TLS, but something else inside: users connect to `address` of the \
+         broker's configuration, agents to `agents`"
+    )]
+    OtherProtocol,
     /// What answers there speaks something else.
     #[error("what answers there does not speak TLS: is it the port of something else?")]
     NoTls,
@@ -168,28 +177,35 @@ pub(crate) fn theirs(problem: &CertificateError, host: &str, ca: &Path) -> Untru
 
 /// What the other end says of the certificate here.
 fn ours(alert: AlertDescription, own: Option<&Own>, now: WallTime) -> Untrusted {
+    use AlertDescription as Alert;
+    match (alert, own) {
+        (Alert::NoApplicationProtocol, _) => return Untrusted::OtherProtocol,
+        (Alert::CertificateRequired, _) => return Untrusted::OursMissing,
+        _ => {}
+    }
     let Some(own) = own else {
-        return match alert {
-            AlertDescription::CertificateRequired => Untrusted::OursMissing,
-            other => Untrusted::Other(format!("the other end refuses: {other:?}")),
-        };
+        return Untrusted::Other(format!("the other end refuses: {alert:?}"));
     };
     let certificate = own.certificate.clone();
     match alert {
-        AlertDescription::CertificateExpired => over(own, now).unwrap_or_else(|| {
-            // It holds by the clock here: that there is another.
-            let problem = format!(
-                "does not hold by the clock there (from {} until {})",
-                dates::show(own.facts.validity.from),
-                dates::show(own.facts.validity.until)
-            );
+        Alert::CertificateExpired => over(own, now).unwrap_or_else(|| {
+            // It holds by the clock here, and not by that there.
+            let Validity { from, until } = own.facts.validity;
+            let (from, until) = (dates::show(from), dates::show(until));
+            let problem = format!("holds from {from} until {until}, and not by the clock there");
             Untrusted::OursOver { certificate, problem }
         }),
-        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+        Alert::UnknownCA | Alert::DecryptError => {
             Untrusted::OursUnknown { certificate, issuer: own.facts.issuer.clone() }
         }
-        AlertDescription::CertificateRevoked => Untrusted::OursRevoked { certificate },
-        other => Untrusted::OursRefused { certificate, alert: format!("{other:?}") },
+        Alert::CertificateRevoked => Untrusted::OursRevoked { certificate },
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateUnknown
+        | Alert::AccessDenied => {
+            Untrusted::OursRefused { certificate, alert: format!("{alert:?}") }
+        }
+        other => Untrusted::Other(format!("the other end refuses: {other:?}")),
     }
 }
 
@@ -228,7 +244,6 @@ fn wall(time: UnixTime) -> WallTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificate::Validity;
 
     #[test]
     fn a_cause_is_found_however_deep_it_lies() {
