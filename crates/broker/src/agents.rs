@@ -227,9 +227,11 @@ impl Reception {
     ) -> Result<(NodeIndex, Vec<String>, Vec<Assignment>), Ended> {
         let refuse = |reason: String| Err(Ended::Unwelcome(reason));
         let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
-        if let Speaker::Nobody(why) = speaker {
-            return refuse(why);
-        }
+        let own = match speaker {
+            Speaker::Any => None,
+            Speaker::Node(own) => Some(own),
+            Speaker::Nobody(why) => return refuse(why),
+        };
         let (version, name, not_enforced, holding) = match said {
             Some(FromAgent::Hello { version, node, not_enforced, holding }) => {
                 (version, node, not_enforced, holding)
@@ -242,9 +244,7 @@ impl Reception {
         if holding.len() > HOLDING_MAX {
             return refuse(format!("{} assignments; at most {HOLDING_MAX}", holding.len()));
         }
-        if let Speaker::Node(own) = speaker
-            && own != name
-        {
+        if let Some(own) = own.filter(|own| *own != name) {
             return refuse(format!(
                 "the certificate is that of {own}, which cannot speak for {name}"
             ));

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 /// The handshake takes two messages each way; a slow network and a machine that is busy, seconds.
@@ -41,11 +41,21 @@ pub(super) async fn secure(
             return None;
         }
     };
-    tracing::info!("a connection from {who} is not taken: {}", ended.why);
+    if is_about_certificates(&ended.why) {
+        tracing::info!("a connection from {who} is not taken: {}", ended.why);
+    } else {
+        tracing::debug!("a connection from {who} is not taken: {}", ended.why);
+    }
     if let Some(stream) = ended.stream {
         linger(stream).await;
     }
     None
+}
+
+/// What an operator may have to look after; everything else is noise that anybody can make.
+fn is_about_certificates(why: &io::Error) -> bool {
+    let cause = why.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Why there is no handshake, and the connection to tell it on.
