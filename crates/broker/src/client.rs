@@ -347,7 +347,8 @@ impl Client {
         &self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> ClientError {
-        let (place, source) = (self.place.to_string(), source.into());
+        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        let place = self.place.to_string();
         match self.place.explain(source.as_ref(), dates::now()) {
             Some(source) => ClientError::Untrusted { place, source },
             None => ClientError::Unreachable { place, source },

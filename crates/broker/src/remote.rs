@@ -105,7 +105,9 @@ impl Remote {
             (Some(certificate), Some(key)) => {
                 Some(OwnFiles { certificate: certificate.clone(), key: key.clone() })
             }
-            (Some(_), None) => return Err(missing("key", "the key of the certificate").into()),
+            (Some(_), None) => {
+                return Err(missing("certificate-key", "the key of the certificate").into());
+            }
             (None, Some(_)) => return Err(missing("certificate", "that of the key").into()),
             (None, None) => None,
         };
@@ -226,7 +228,7 @@ mod tests {
         let ca = ClientFiles { ca: path(), ..none };
         assert!(refused(ca.clone()).contains("or a token"));
         let half = ClientFiles { certificate: path(), ..ca.clone() };
-        assert!(refused(half).contains("key: \"nothing\""));
+        assert!(refused(half).contains("certificate-key: \"nothing\""));
         let token = ClientFiles { token: path(), ..ca };
         assert!(refused(token).contains("cannot read /nowhere"));
     }

@@ -26,7 +26,7 @@ struct ClientConfig {
     broker: Option<String>,
     ca: Option<PathBuf>,
     certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
+    certificate_key: Option<PathBuf>,
     token_file: Option<PathBuf>,
 }
 
@@ -49,10 +49,10 @@ pub fn connect(place: &BrokerPlace) -> Result<Client> {
         Some(Address::Socket(socket)) => Ok(Client::new(&socket)?),
         Some(Address::Remote(endpoint)) => {
             // A certificate that is given goes with its own key alone.
-            let own = if place.certificate.is_none() && place.key.is_none() {
-                (config.certificate, config.key)
+            let own = if place.certificate.is_none() && place.certificate_key.is_none() {
+                (config.certificate, config.certificate_key)
             } else {
-                (place.certificate.clone(), place.key.clone())
+                (place.certificate.clone(), place.certificate_key.clone())
             };
             let files = ClientFiles {
                 ca: or(&place.ca, config.ca),
@@ -102,8 +102,8 @@ fn read(path: &Path) -> Result<ClientConfig, FileError> {
 fn parse(text: &str, directory: &Path) -> Result<ClientConfig, Invalid> {
     let mut config: ClientConfig = toml::from_str(text)
         .map_err(|error| Invalid::new("client configuration", "", error.message().to_string()))?;
-    let ClientConfig { broker, ca, certificate, key, token_file } = &mut config;
-    for path in [ca, certificate, key, token_file].into_iter().flatten() {
+    let ClientConfig { broker, ca, certificate, certificate_key, token_file } = &mut config;
+    for path in [ca, certificate, certificate_key, token_file].into_iter().flatten() {
         *path = directory.join(path.as_path());
     }
     if let Some(text) = broker
@@ -120,10 +120,11 @@ mod tests {
 
     #[test]
     fn paths_of_a_file_lie_beside_it_and_unknown_words_are_named() {
-        let text = "broker = \"https://broker:7411\"\nca = \"ca.pem\"\nkey = \"/k.pem\"\n";
+        let text =
+            "broker = \"https://broker:7411\"\nca = \"ca.pem\"\ncertificate_key = \"/k.pem\"\n";
         let config = parse(text, Path::new("/home/ada")).unwrap();
         assert_eq!(config.ca, Some("/home/ada/ca.pem".into()));
-        assert_eq!(config.key, Some("/k.pem".into()));
+        assert_eq!(config.certificate_key, Some("/k.pem".into()));
         assert_eq!(config.broker.as_deref(), Some("https://broker:7411"));
         let socket = parse("broker = \"b.sock\"", Path::new("/run")).unwrap();
         assert_eq!(socket.broker.as_deref(), Some("/run/b.sock"));

@@ -132,7 +132,7 @@ impl Door {
     fn by_certificate(&self, user: &str, words: &[&str]) -> (i32, String) {
         let OwnFiles { certificate, key } = self.files(&format!("users/{user}"));
         let mut command = self.ask(words);
-        told(command.arg("--certificate").arg(certificate).arg("--key").arg(key))
+        told(command.arg("--certificate").arg(certificate).arg("--certificate-key").arg(key))
     }
 
     fn by_token(&self, user: &str, words: &[&str]) -> (i32, String) {
@@ -253,7 +253,7 @@ fn users_are_who_their_certificate_or_token_says_and_change_what_is_theirs() {
 
     let files = door.files("users/ada");
     let mut both = door.ask(&["list"]);
-    both.arg("--certificate").arg(files.certificate).arg("--key").arg(files.key);
+    both.arg("--certificate").arg(files.certificate).arg("--certificate-key").arg(files.key);
     let (code, text) = told(both.arg("--token-file").arg(door.at("eve.token")));
     assert!(code == 2 && text.contains("that of ada, and the token that of eve"), "{text}");
     let (code, text) = told(&mut door.ask(&["list"]));
@@ -344,7 +344,8 @@ fn strangers_learn_which_authority_is_wrong() {
     let (door, other) = (Door::new(), Door::new());
     let mut command = door.ask(&["list"]);
     let OwnFiles { certificate, key } = other.files("users/ada");
-    let (code, text) = told(command.arg("--certificate").arg(certificate).arg("--key").arg(key));
+    let (code, text) =
+        told(command.arg("--certificate").arg(certificate).arg("--certificate-key").arg(key));
     assert!(code == 2 && text.contains("does not know who issued it"), "{text}");
     let mut command = Command::new(KEEPTIME);
     command.args(["list", "--broker"]).arg(format!("https://{}", door.tcp().address.0));

@@ -42,8 +42,16 @@ impl Far {
         let ca = self.pki.join("ca.pem").display().to_string();
         let url = format!("https://{}:7411", self.world.lab().front_end());
         let exec = ["lab", "exec", self.world.name.as_str(), "n1", "--", KEEPTIME];
-        let place =
-            ["--broker", &url, "--ca", &ca, "--certificate", &own(""), "--key", &own("-key")];
+        let place = [
+            "--broker",
+            &url,
+            "--ca",
+            &ca,
+            "--certificate",
+            &own(""),
+            "--certificate-key",
+            &own("-key"),
+        ];
         self.world.keeptime(&[&exec, words, &place].concat()).output().unwrap()
     }
 

@@ -71,7 +71,9 @@ pub enum Untrusted {
     #[error(transparent)]
     TheirsUnreadable(#[from] Unreadable),
     /// The other end wants a certificate.
-    #[error("the other end wants a certificate, and none was given (--certificate, --key)")]
+    #[error(
+        "the other end wants a certificate, and none was given (--certificate, --certificate-key)"
+    )]
     OursMissing,
     /// The certificate of this end does not hold.
     #[error("the other end does not take the certificate {}: it {problem}", certificate.display())]

@@ -53,8 +53,8 @@ pub struct BrokerPlace {
     #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE")]
     pub certificate: Option<PathBuf>,
     /// For https: the key of your certificate (PEM, mode 0600)
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_KEY")]
-    pub key: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE_KEY")]
+    pub certificate_key: Option<PathBuf>,
     /// For https: your token, instead of a certificate (mode 0600)
     #[arg(long, value_name = "FILE", env = "KEEPTIME_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,

@@ -77,7 +77,7 @@ Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage.
 
 Environment (arguments come first):
   KEEPTIME_BROKER           --broker: a socket, or https://HOST:PORT
-  KEEPTIME_CA, KEEPTIME_CERTIFICATE, KEEPTIME_KEY, KEEPTIME_TOKEN_FILE
+  KEEPTIME_CA, KEEPTIME_CERTIFICATE, KEEPTIME_CERTIFICATE_KEY, KEEPTIME_TOKEN_FILE
                             what is shown and trusted there
   KEEPTIME_CLIENT_CONFIG    a file with the same [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab
