@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn validity_includes_its_last_second() {
-        let at = |seconds| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
         let validity = Validity { from: at(100), until: at(200) };
         assert_eq!(validity.problem(at(100)), None);
         assert_eq!(validity.problem(at(200).saturating_add(Nanos::new(999_999_999))), None);

@@ -232,6 +232,7 @@ fn hung_up(error: &(dyn Error + 'static)) -> bool {
 /// The error and what caused it. One of I/O hides what it was made of from `source`.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| {
+        let error: &'a (dyn Error + 'static) = *error;
         match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             Some(inside) => Some(inside as &(dyn Error + 'static)),
             None => error.source(),
