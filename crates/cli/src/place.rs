@@ -77,11 +77,17 @@ fn find(named: Option<&Path>) -> Result<ClientConfig> {
     let usual = own_path().into_iter().chain([PathBuf::from(OF_MACHINE)]);
     for path in usual {
         match read(&path) {
-            Err(FileError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(FileError::Read { source, .. }) if is_out_of_reach(source.kind()) => {}
             found => return found.with_context(|| format!("while reading {}", path.display())),
         }
     }
     Ok(ClientConfig::default())
+}
+
+/// Nobody said that it is there; and who became another user may have the former one's home.
+fn is_out_of_reach(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(kind, NotADirectory | NotFound | PermissionDenied)
 }
 
 fn own_path() -> Option<PathBuf> {

@@ -38,7 +38,6 @@ pub enum BrokerCommand {
 
 /// Which broker to ask, and what to show there.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Which broker")]
 pub struct BrokerPlace {
     /// The broker: the path of its socket, or https://HOST:PORT [default: that of the lab]
     #[arg(long, value_name = "SOCKET|URL", env = "KEEPTIME_BROKER")]
