@@ -81,7 +81,7 @@ fn path(place: &TokenPlace) -> Result<PathBuf> {
     let config = broker::read(&place.config)?;
     let missing = || Invalid::new("tcp.tokens", "nothing", "the path of a file (or give --tokens)");
     let tokens = config.tcp.and_then(|tcp| tcp.tokens);
-    Ok(tokens.ok_or_else(missing).with_context(|| format!("in {}", place.config.display()))?)
+    tokens.ok_or_else(missing).with_context(|| format!("in {}", place.config.display()))
 }
 
 fn shown(tokens: &Tokens, now: WallTime) -> Vec<Shown> {
