@@ -255,6 +255,7 @@ impl Scratch {
             operators: Vec::new(),
             requests_per_second: 1_000_000,
             policy: PolicyFile { user_reservations: u32::MAX, ..PolicyFile::default() },
+            tcp: None,
         })
     }
 }

@@ -26,7 +26,7 @@ impl BenchLab {
         // What an earlier benchmark left when it was killed.
         let _ = down(&labs, &name);
         let lab = labs.up(&Spec::star(name.clone(), nodes, rate, cpu)?)?;
-        let started = start_daemons(&lab).and_then(|()| Cluster::open(&name));
+        let started = start_daemons(&lab, false).and_then(|()| Cluster::open(&name));
         match started {
             Ok(cluster) => Ok(Self { name, cluster }),
             Err(error) => {

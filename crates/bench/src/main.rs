@@ -2,6 +2,7 @@
 
 mod broker;
 mod calendar;
+mod door;
 mod enforce;
 mod figures;
 mod first_light;
@@ -57,6 +58,8 @@ enum Command {
     Ledger,
     /// Grants through a broker's socket, and how soon it serves again after a restart
     Broker,
+    /// What TLS, certificates and tokens cost
+    Door,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::FirstLight => first_light::run(out),
         Command::Ledger => ledger::run(out),
         Command::Broker => broker::run(out),
+        Command::Door => door::run(out),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -114,9 +118,17 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in
-        ["plan", "calendar", "ledger", "broker", "profiler", "enforce", "isolation", "first-light"]
-    {
+    for name in [
+        "plan",
+        "calendar",
+        "ledger",
+        "broker",
+        "door",
+        "profiler",
+        "enforce",
+        "isolation",
+        "first-light",
+    ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

@@ -8,8 +8,9 @@
 //! * [`feed`]: what is durable, for whoever watches;
 //! * [`agents`]: the connections of the agents;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
+//! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
-//! * [`client`]: the other end;
+//! * [`client`]: the other end; [`remote`]: where it finds the broker;
 //! * [`config`], [`server`]: the daemon.
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,8 @@ pub mod metrics;
 pub mod outbox;
 pub mod rates;
 pub mod records;
+pub mod remote;
 pub mod server;
+pub mod tcp;
 pub mod wire;
 pub mod words;

@@ -139,6 +139,13 @@ fn the_document_is_what_is_served() {
             assert!(!answer.contains("there is nothing at"), "{path}: {answer}");
         }
     }
+    let of_method = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    for operation in of_method.filter(|part| part.get("operationId").is_some()) {
+        assert!(operation["responses"]["401"].is_object(), "{operation}");
+    }
+    for scheme in ["certificate", "token"] {
+        assert!(document["components"]["securitySchemes"][scheme].is_object());
+    }
     let source = include_str!("../src/http/mod.rs").split("fn answer_in_time").next().unwrap();
     let routes = source.matches("\"/v1/").count();
     let documented = paths.keys().filter(|path| path.starts_with("/v1/")).count();

@@ -48,6 +48,7 @@ impl Broker {
             operators: vec![],
             requests_per_second: REQUESTS_PER_SECOND,
             policy: PolicyFile::default(),
+            tcp: None,
         };
         fs::write(at("broker.toml"), config.to_toml()).unwrap();
         let mut broker = Self { directory, config, process: None };

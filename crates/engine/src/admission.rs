@@ -253,14 +253,26 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         let amount = lacking.lack.lacking;
         let (resource, lack) = match self.cluster.resource(lacking.resource) {
             Some(resource) => self.cluster.words(resource, amount),
-            None if lacking.resource == self.user[0] => {
-                let cpu = CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX));
-                ("your share of CPU".into(), cpu.to_string())
-            }
-            None => ("your share of bandwidth".into(), BitsPerSecond::new(amount).to_string()),
+            None => self.share_words(lacking.resource, amount),
         };
         Lacking { resource, lacking: lack, first_unix_nanos: lacking.lack.first }
     }
+
+    /// Of one of the user's own tables. The limit is told too: it is seen nowhere else.
+    fn share_words(&self, resource: ResourceId, amount: u64) -> (String, String) {
+        let limit = self.calendar.table(resource).map_or(0, |table| table.capacity());
+        let (name, words): (_, fn(u64) -> String) = match resource == self.user[0] {
+            true => ("CPU", cpu_words),
+            false => ("bandwidth", |rate| BitsPerSecond::new(rate).to_string()),
+        };
+        (format!("your share of {name} ({} in all)", words(limit)), words(amount))
+    }
+}
+
+/// CPU of many nodes may be more than one node can have.
+fn cpu_words(ppm: u64) -> String {
+    u32::try_from(ppm)
+        .map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
 }
 
 impl Need {

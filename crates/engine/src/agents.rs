@@ -183,9 +183,12 @@ impl Agents {
         self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
     }
 
-    /// Whether this is what the agent was told last of the reservation.
+    /// Whether this is what the agent was told last of the reservation, and it has not refused it.
     pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
-        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
+        let agent = self.agent(node);
+        let is_open = agent.pending.values().any(|pending| *pending == handle);
+        let told = agent.told.get(&handle).filter(|told| told.accepted || is_open);
+        told.is_some_and(|told| told.assignment == *assignment)
     }
 
     /// What the agent shall enforce of the reservation.

@@ -78,6 +78,24 @@ fn an_agent_that_refuses_or_stays_silent_gives_everything_back() {
     }
 }
 
+/// Found by simulation: the agent's answer to what is recorded was overtaken by a change to the very
+/// same, and after that nobody asked it again.
+#[test]
+fn what_an_agent_refused_with_a_change_it_is_told_once_more() {
+    let mut world = World::star(1);
+    let asked = request(named(&["n1"]), 50, 0, 3_600, 60);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    world.pass(2_990);
+    // The order to begin is on its way when the change comes.
+    world.now = at(3_001);
+    world.input(Input::Passed);
+    let ticket = world.begin("ada", Call::Modify { handle, request: asked });
+    world.agents[0].manner = Manner::Refuses;
+    world.pump();
+    assert!(world.answers[&ticket].is_err());
+    assert_eq!(world.kinds(), ["granted", "failed"]);
+}
+
 #[test]
 fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
     let mut world = World::star(2);
@@ -377,10 +395,11 @@ fn a_user_has_no_more_than_their_share() {
     let mut world = World::with(star(2), limited);
     assert!(world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 100)).is_ok());
     let refusal = refused(world.reserve("b", request(named(&["n2"]), 30, 0, 1_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of CPU lacks 10 %");
+    assert_eq!(refusal.to_string(), "your share of CPU (100 % in all) lacks 10 %");
     assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
     let refusal = refused(world.reserve("c", request(named(&["n1", "n2"]), 1, 60, 2_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of bandwidth lacks 20 Mbit/s");
+    let words = "your share of bandwidth (100 Mbit/s in all) lacks 20 Mbit/s";
+    assert_eq!(refusal.to_string(), words);
     for key in ["d", "e"] {
         assert!(world.reserve(key, request(named(&["n2"]), 10, 0, 3_000, 100)).is_ok());
     }

@@ -3,12 +3,14 @@
 pub mod agent;
 pub mod bind;
 pub mod broker;
+pub mod certificates;
 pub mod lab;
 pub mod overview;
 pub mod plan;
 pub mod profile;
 pub mod reservations;
 pub mod run;
+pub mod tokens;
 pub mod traffic;
 
 use crate::arguments::{ApplicationArguments, Command, GoalArguments};

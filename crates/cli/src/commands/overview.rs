@@ -1,8 +1,8 @@
 //! `keeptime nodes`, `links` and `timeline`: what there is, and what of it is reserved when.
 
-use super::reservations::connect;
 use super::{Ending, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
+use crate::place::connect;
 use crate::{brokers, files, gantt, times};
 use anyhow::Result;
 use jiff::Zoned;

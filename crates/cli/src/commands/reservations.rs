@@ -2,19 +2,19 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{
-    BrokerPlace, ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
+    ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
     WatchArguments,
 };
+use crate::place::connect;
 use crate::{brokers, files, requests, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use keeptime_broker::client::{Client, ClientError, new_key};
+use keeptime_broker::client::{ClientError, new_key};
 use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
-use keeptime_lab::Labs;
 use keeptime_model::reservation::Handle;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -168,18 +168,6 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
     println!("{} is known", known.application.name());
     Ok(Ending::Done)
-}
-
-/// The broker that is meant.
-///
-/// # Errors
-/// If there is no such lab.
-pub fn connect(place: &BrokerPlace) -> Result<Client> {
-    let socket = match &place.broker {
-        Some(socket) => socket.clone(),
-        None => brokers::socket(Labs::of_this_user().open(&place.lab)?.directory()),
-    };
-    Ok(Client::new(&socket)?)
 }
 
 /// A refusal is told with what would be admitted; everything else is an error.
