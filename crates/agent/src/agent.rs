@@ -7,6 +7,7 @@ use crate::wire::{JobStatus, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use std::collections::BTreeMap;
@@ -260,18 +261,6 @@ fn response(bound: Result<(), BindError>) -> Response {
         Err(BindError::Refused(reason)) => Response::Refused { reason },
         Err(BindError::Failed(error)) => Response::Failed { error: chain(error.as_ref()) },
     }
-}
-
-/// An error with its causes, outermost first.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

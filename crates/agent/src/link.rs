@@ -3,11 +3,12 @@
 //!
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
-use crate::agent::{Agent, Enforcer, Requester, chain};
+use crate::agent::{Agent, Enforcer, Requester};
 use crate::dial::{Broker, Duplex};
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;

@@ -1,7 +1,8 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
-use crate::agent::{Agent, Enforcer, Requester, chain};
+use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;

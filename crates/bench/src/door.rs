@@ -3,6 +3,7 @@
 
 use crate::figures::{Figures, quantile};
 use crate::quick;
+use crate::scratch::Scratch;
 use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::certificates::{Site, authority_files, broker_files};
 use keeptime::machine::Machine;
@@ -46,15 +47,10 @@ struct Raw {
 /// Measures and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let (requests, repeats) = if quick() { (20, 2) } else { (2_000, 20) };
-    let scratch = out.join("door").join("scratch");
-    // What an earlier benchmark left when it was killed.
-    let _ = fs::remove_dir_all(&scratch);
-    fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
-    let ways = measure_ways(&scratch, requests);
-    let tokens = measure_tokens(&scratch, repeats);
-    let _ = fs::remove_dir_all(&scratch);
-    let (lookups, readings) = tokens?;
-    let raw = Raw { machine: Machine::here(), ways: ways?, lookups, readings };
+    let scratch = Scratch::new(out, "door")?;
+    let ways = measure_ways(scratch.directory(), requests)?;
+    let (lookups, readings) = measure_tokens(scratch.directory(), repeats)?;
+    let raw = Raw { machine: Machine::here(), ways, lookups, readings };
     figures(&raw).finish(out, &raw)
 }
 
@@ -136,16 +132,8 @@ fn prepare(scratch: &Path) -> Result<(Config, ClientFiles, ClientFiles)> {
         revoked: None,
         tokens: Some(at("tokens.toml")),
     };
-    let config = Config {
-        topology: at("topology.toml"),
-        ledger: at("ledger.db"),
-        socket: at("broker.sock"),
-        agents: at("agents.sock"),
-        operators: Vec::new(),
-        requests_per_second: 1_000_000,
-        policy: PolicyFile::default(),
-        tcp: Some(tcp),
-    };
+    let config =
+        Config { requests_per_second: 1_000_000, tcp: Some(tcp), ..Config::in_directory(scratch) };
     let trusting = ClientFiles { ca: Some(ca), ..ClientFiles::default() };
     let (certificate, key) = (Some(ada.certificate), Some(ada.key));
     let certified = ClientFiles { certificate, key, ..trusting.clone() };

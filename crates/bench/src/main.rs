@@ -11,6 +11,7 @@ mod lab;
 mod ledger;
 mod plan;
 mod profiler;
+mod scratch;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};

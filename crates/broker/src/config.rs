@@ -6,7 +6,7 @@ use keeptime_model::Invalid;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::{self, Nanos, Share};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The broker's configuration (TOML).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,20 @@ pub struct PolicyFile {
 }
 
 impl Config {
+    /// A broker with all its files in `directory`, by their usual names, without a door over TCP.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self {
+            topology: directory.join("topology.toml"),
+            ledger: directory.join("ledger.db"),
+            socket: directory.join("broker.sock"),
+            agents: directory.join("agents.sock"),
+            operators: Vec::new(),
+            requests_per_second: REQUESTS_PER_SECOND,
+            policy: PolicyFile::default(),
+            tcp: None,
+        }
+    }
+
     /// Reads and checks a configuration file.
     ///
     /// # Errors

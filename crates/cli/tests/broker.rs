@@ -40,16 +40,7 @@ impl Broker {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("topology.toml"), TOPOLOGY).unwrap();
-        let config = Config {
-            topology: at("topology.toml"),
-            ledger: at("ledger.db"),
-            socket: at("broker.sock"),
-            agents: at("agents.sock"),
-            operators: vec![],
-            requests_per_second: REQUESTS_PER_SECOND,
-            policy: PolicyFile::default(),
-            tcp: None,
-        };
+        let config = Config::in_directory(directory.path());
         fs::write(at("broker.toml"), config.to_toml()).unwrap();
         let mut broker = Self { directory, config, process: None };
         broker.start();

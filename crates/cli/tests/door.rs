@@ -53,16 +53,8 @@ impl Door {
             tokens: Some(at("tokens.toml")),
         };
         let policy = PolicyFile { agent_lease: Nanos::from_secs(2), ..PolicyFile::default() };
-        let config = Config {
-            topology: at("topology.toml"),
-            ledger: at("ledger.db"),
-            socket: at("broker.sock"),
-            agents: at("agents.sock"),
-            operators: vec![],
-            requests_per_second: REQUESTS_PER_SECOND,
-            policy,
-            tcp: Some(tcp),
-        };
+        let tcp = Some(tcp);
+        let config = Config { policy, tcp, ..Config::in_directory(directory.path()) };
         fs::write(at("broker.toml"), config.to_toml()).unwrap();
         let mut door = Self { directory, config, processes: vec![] };
         door.issue(&["--broker", "localhost,127.0.0.1", "--lasts", lasts]);

@@ -13,6 +13,7 @@ use crate::syscall::SyscallError;
 use crate::tc::{self, Attach, Observed, Op, Place, Shaper, TREE_MAJOR, apply};
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::disk::{DiskDirection, DiskRates};
+use keeptime_model::errors::chain;
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -296,11 +297,6 @@ fn trouble_of_group(error: &CgroupError) -> Trouble {
 
 fn of_group(result: Result<(), CgroupError>) -> Answer {
     result.map_err(|error| trouble_of_group(&error)).into_answer()
-}
-
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const LOOPBACK: u32 = 1;

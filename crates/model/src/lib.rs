@@ -8,7 +8,8 @@
 //! * [`reservation`]: what the broker is asked for and grants;
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
-//! * [`capability`]: what a node can enforce, against what an assignment asks for.
+//! * [`capability`]: what a node can enforce, against what an assignment asks for;
+//! * [`errors`]: an error with its causes in one line.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -22,6 +23,7 @@ pub mod assignment;
 pub mod capability;
 pub mod connection;
 pub mod disk;
+pub mod errors;
 pub mod goal;
 pub mod invalid;
 pub mod name;

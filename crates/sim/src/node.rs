@@ -108,17 +108,7 @@ impl Enforcer for Kernel {
     }
 
     fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        JobStatus {
-            assignment: assignment.clone(),
-            processes: Vec::new(),
-            borrowed: Vec::new(),
-            cpu_used_nanos: Nanos::default(),
-            cpu_kept_by: None,
-            cpu_obstacle: None,
-            disks: BTreeMap::new(),
-            bound_sockets: 0,
-            flows: Vec::new(),
-        }
+        JobStatus::unmeasured(assignment.clone())
     }
 
     fn not_enforced(&self) -> Vec<String> {

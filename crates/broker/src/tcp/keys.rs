@@ -9,8 +9,8 @@ use keeptime_credentials::tls::{AGENT, Clients, HTTP, Peer, Server, ServerFiles,
 use keeptime_credentials::token_file;
 use keeptime_credentials::tokens::{TokenId, Tokens};
 use keeptime_credentials::untrusted::Untrusted;
+use keeptime_model::errors::chain;
 use keeptime_model::units::{Nanos, WallTime};
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
@@ -191,16 +191,4 @@ fn warn_of_end(validity: Validity, now: WallTime) {
         let until = dates::show(validity.until);
         tracing::warn!("the broker's certificate expires at {until}: renew it");
     }
-}
-
-/// An error with its causes, outermost first.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

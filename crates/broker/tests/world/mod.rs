@@ -47,19 +47,9 @@ impl World {
     /// As [`Self::new`], with something else in the broker's configuration.
     pub fn with(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        fs::write(at("topology.toml"), topology(nodes)).unwrap();
+        fs::write(directory.path().join("topology.toml"), topology(nodes)).unwrap();
         let policy = PolicyFile { agent_lease: Nanos::from_secs(2), ..PolicyFile::default() };
-        let mut config = Config {
-            topology: at("topology.toml"),
-            ledger: at("ledger.db"),
-            socket: at("broker.sock"),
-            agents: at("agents.sock"),
-            operators: vec![],
-            requests_per_second: REQUESTS_PER_SECOND,
-            policy,
-            tcp: None,
-        };
+        let mut config = Config { policy, ..Config::in_directory(directory.path()) };
         change(&mut config);
         let mut world = Self { config, agents: vec![], broker: None, directory };
         world.start();
