@@ -5,7 +5,7 @@
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
 use crate::scratch::Scratch;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use keeptime::machine::Machine;
 use keeptime_broker::client::Client;
 use keeptime_broker::config::{Config, PolicyFile};
@@ -20,7 +20,7 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTi
 use serde::Serialize;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};

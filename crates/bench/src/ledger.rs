@@ -8,7 +8,7 @@
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
 use crate::scratch::Scratch;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use keeptime::machine::Machine;
 use keeptime_ledger::{Batch, Ledger, Record, Revision, SqliteLedger, Subject, Writer};
 use keeptime_model::units::WallTime;
@@ -16,7 +16,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
