@@ -82,7 +82,7 @@ pub enum Answer {
     /// It is known now.
     Registered,
     /// The reservation as it is now.
-    Reservation(Box<Reservation>),
+    Reservation(Arc<Reservation>),
     /// It would be granted.
     Possible {
         /// From when on.

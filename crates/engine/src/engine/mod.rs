@@ -372,7 +372,7 @@ impl Engine {
 
     fn current(&self, handle: Handle) -> Option<Answer> {
         let found = self.book.reservations().get(&handle)?;
-        Some(Answer::Reservation(Box::new(found.clone())))
+        Some(Answer::Reservation(Arc::clone(found)))
     }
 
     fn is_live(&self, handle: Handle) -> bool {
