@@ -12,7 +12,7 @@ use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::tree::PlacementIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
 /// Most flows of one reservation: all-to-all on 256 nodes. Each is walked over its path.
@@ -27,7 +27,7 @@ const TABLES_OF_A_NODE: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Cluster {
     index: PlacementIndex,
-    names: BTreeMap<Name, NodeIndex>,
+    names: HashMap<Name, NodeIndex>,
     addresses: Vec<Ipv4Addr>,
     /// By node: out of it and into it, where it has one link only.
     access: Vec<Option<[LinkDirection; 2]>>,
@@ -68,7 +68,7 @@ impl Cluster {
             node.address.ok_or_else(|| Invalid::new(field, "nothing", "an IPv4 address"))
         };
         let addresses = nodes().map(address).collect::<Result<_, _>>()?;
-        let names: BTreeMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
+        let names: HashMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
         let links = links_of_nodes(&topology, &names);
         let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
         let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
@@ -304,7 +304,7 @@ fn has_one_link(
 /// By node: its links, out of it and into it.
 fn links_of_nodes(
     topology: &Topology,
-    names: &BTreeMap<Name, NodeIndex>,
+    names: &HashMap<Name, NodeIndex>,
 ) -> Vec<Vec<[LinkDirection; 2]>> {
     let mut links = vec![Vec::new(); names.len()];
     for (number, link) in topology.links().iter().enumerate() {
