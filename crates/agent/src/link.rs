@@ -8,12 +8,14 @@ use crate::dial::{Broker, Duplex};
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Mutex;
@@ -32,8 +34,6 @@ const WAIT_FIRST: Duration = Duration::from_millis(100);
 const WAIT_LAST: Duration = Duration::from_secs(3);
 /// Beats in the time of a lease: two may be lost.
 const BEATS: u64 = 3;
-/// The agent dialled it: whoever serves that socket may ask for everything.
-const BROKER: Requester = Requester { user: 0, is_trusted: true };
 
 /// What an agent says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +48,8 @@ pub enum FromAgent {
         node: Name,
         /// What it cannot enforce, and why: a sentence each.
         not_enforced: Vec<String>,
+        /// What it refuses for that reason. A node that is not asked to enforce anything refuses nothing.
+        refused: BTreeSet<Guarantee>,
         /// All that it enforces for reservations, or will.
         holding: Vec<Assignment>,
     },
@@ -183,6 +185,7 @@ impl<E: Enforcer> Link<'_, E> {
             version: VERSION,
             node: agent.node().clone(),
             not_enforced: agent.not_enforced(),
+            refused: agent.refused(),
             holding: agent.assignments().filter(is_reserved).cloned().collect(),
         }
     }
@@ -193,7 +196,7 @@ impl<E: Enforcer> Link<'_, E> {
             ToAgent::Withdraw { number, job } => (number, Request::Withdraw { job }),
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
-        let refusal = match lock(self.agent).answer(request, BROKER, now()) {
+        let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {
             Response::Done | Response::Status(_) => None,
             Response::Refused { reason: why } | Response::Failed { error: why } => Some(why),
         };

@@ -3,6 +3,7 @@
 use crate::book::Reservation;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
@@ -196,6 +197,13 @@ pub enum Reason {
     },
     /// The agents of these nodes are not connected.
     NodesAway(Vec<Name>),
+    /// These nodes cannot enforce what is asked of them.
+    NotEnforced {
+        /// What.
+        asked: Guarantee,
+        /// Which.
+        nodes: Vec<Name>,
+    },
     /// It starts too far ahead.
     TooFarAhead {
         /// At most so far.
@@ -258,6 +266,9 @@ impl fmt::Display for Reason {
             }
             Self::NodesAway(names) => {
                 write!(f, "the agents of these nodes are not connected: {}", list(names))
+            }
+            Self::NotEnforced { asked, nodes } => {
+                write!(f, "these nodes cannot enforce {asked}: {}", list(nodes))
             }
             Self::TooFarAhead { ahead_max_nanos } => {
                 write!(f, "reservations start at most {ahead_max_nanos} ahead")

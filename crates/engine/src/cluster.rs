@@ -7,7 +7,7 @@ use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Grant, Handle};
+use keeptime_model::reservation::{Grant, Handle, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::Availability;
@@ -249,6 +249,7 @@ impl Cluster {
     pub(crate) fn assignments(
         &self,
         handle: Handle,
+        owner: &UserName,
         grant: &Grant,
         from: WallTime,
         until: Option<WallTime>,
@@ -264,6 +265,7 @@ impl Cluster {
         let assignment = |node| Assignment {
             cpu_period_nanos: grant.cpu_period_nanos,
             disks: self.disk_rates(node, grant),
+            owner: Some(owner.clone()),
             from_unix_nanos: from,
             ..Assignment::new(handle.job(), grant.cpu_ppm, until)
         };
