@@ -39,7 +39,7 @@ pub mod calendar;
 pub mod span;
 pub mod table;
 
-mod runs;
+mod note;
 mod search;
 mod tree;
 

@@ -2,7 +2,7 @@
 
 use crate::search::Search;
 use crate::span::{NEVER, Span, Stretch, When};
-use crate::tree::{Extent, Node};
+use crate::tree::{Change, Extent, Node};
 use keeptime_model::units::WallTime;
 use thiserror::Error;
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 ///
 /// It keeps sums, not entries: who holds what is known by the caller ([`crate::Calendar`]).
 /// In what follows n is the number of instants at which the sum changes: at most two for each entry.
-/// A table without entries takes no memory but its own 32 bytes.
+/// A table without entries takes no memory but its own 40 bytes.
 ///
 /// An amount of 0 and an empty span fit always, even on a table that is over-committed, and reserve
 /// nothing. What `used` and `capacity` count is the caller's matter; both may be all of a `u64`.
@@ -235,11 +235,12 @@ impl SlotTable {
     pub(crate) fn replace(&mut self, old: Slot, new: Slot) {
         for piece in pieces(old, new) {
             let by = piece.new.wrapping_sub(piece.old);
+            let change = Change { by, lowers: piece.new < piece.old };
             debug_assert!(
                 self.root.extent(piece.stretch).lowest >= piece.old,
                 "{old:?} is not there"
             );
-            self.root.raise_root(piece.stretch, by);
+            self.root.change_root(piece.stretch, change);
         }
     }
 
@@ -435,7 +436,7 @@ mod tests {
 
     #[test]
     fn an_empty_table_is_small_and_becomes_so_again() {
-        assert!(size_of::<SlotTable>() <= 32);
+        assert!(size_of::<SlotTable>() <= 40);
         let mut table = SlotTable::new(1_000);
         let slots: Vec<_> = (0..300).map(|i| span(i * 7 % 300, 300 + i)).collect();
         slots.iter().for_each(|slot| table.add(*slot, 1).unwrap());
