@@ -96,12 +96,12 @@ impl Node {
         match self {
             Self::Leaf(_) => {
                 let steps = self.steps();
-                let last = steps.partition_point(|s| s.at < stretch.to);
+                let last = count(steps, |s| s.at < stretch.to);
                 Extent::of_steps(&steps[step_at(steps, stretch.from)..last])
             }
             Self::Inner(inner) => {
                 let children = &inner.children;
-                let last = children.partition_point(|c| c.from < stretch.to);
+                let last = count(children, |c| c.from < stretch.to);
                 let touched = child_at(children, stretch.from)..last;
                 let extents = touched.map(|i| {
                     let child = &children[i];
@@ -261,7 +261,7 @@ impl Node {
 impl Inner {
     fn change(&mut self, stretch: Stretch, change: Change, end: u64) {
         let children = &mut self.children;
-        let past = children.partition_point(|c| c.from < stretch.to);
+        let past = count(children, |c| c.from < stretch.to);
         // Backwards, so that a child that splits does not move those that are still to be raised.
         for i in (child_at(children, stretch.from)..past).rev() {
             let end = children.get(i + 1).map_or(end, |next| next.from);
@@ -399,12 +399,18 @@ impl Extent {
 
 /// The step that holds at `instant`, the first one if `instant` is before all.
 pub fn step_at(steps: &[Step], instant: u64) -> usize {
-    steps.partition_point(|step| step.at <= instant).saturating_sub(1)
+    count(steps, |step| step.at <= instant).saturating_sub(1)
 }
 
 /// The child that holds at `instant`, the first one if `instant` is before all.
 pub fn child_at(children: &[Child], instant: u64) -> usize {
-    children.partition_point(|child| child.from <= instant).saturating_sub(1)
+    count(children, |child| child.from <= instant).saturating_sub(1)
+}
+
+/// Of how many it holds; they are the first ones of the list. Halving the list would look at fewer, but
+/// each look would wait for the one before it, and what is looked at is seldom in the cache.
+fn count<T>(list: &[T], holds: impl Fn(&T) -> bool) -> usize {
+    list.iter().filter(|item| holds(item)).count()
 }
 
 fn raise_steps(steps: &mut Vec<Step>, stretch: Stretch, by: u64, end: u64) {
