@@ -476,6 +476,67 @@ mod tests {
         }
     }
 
+    /// What is hard to search: many places that nearly fit. `words` are the lengths and heights.
+    fn hard(shape: usize, words: &[u32], instants: u64) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        let mut put = |from: u64, to: u64, amount: u64| {
+            let span = if to < instants { span(from, to) } else { Span::since(at(from)) };
+            slots.extend((from < instants).then_some(Slot { span, amount }));
+        };
+        let mut from = 0;
+        for (i, word) in (0..).zip(words).take_while(|(i, _)| i * 2 < instants) {
+            let (short, height) = (1 + u64::from(word % 4), u64::from(word >> 8) % 101);
+            match shape {
+                // Walls with nothing between them; gaps and walls of all depths; two kinds of
+                // gaps, neither good enough; up and down again; long plateaus that hardly differ.
+                0 => put(from, from + 1, 100),
+                1 => [(0, height / 2), (short, 51 + height / 2 % 50)]
+                    .into_iter()
+                    .for_each(|(since, amount)| put(from + since, from + 4, amount)),
+                2 => [(1, 100), (8, [0, 51][i as usize % 2])]
+                    .into_iter()
+                    .for_each(|(length, amount)| put(from, from + length, amount)),
+                3 => put(i, instants - 1 - i, 1),
+                _ => put(from, from + 40, 49 + height % 3),
+            }
+            from += [7, 4 + short, 9 + i % 2, 0, 40][shape];
+        }
+        slots
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn places_that_nearly_fit_are_told_from_those_that_do(
+            shape in 0usize..5,
+            words in proptest::collection::vec(any::<u32>(), 40..120),
+            questions in proptest::collection::vec(any::<[u32; 4]>(), 40..120),
+        ) {
+            let instants = 400;
+            let mut pair = TablePair::new(100, instants as usize);
+            hard(shape, &words, instants).into_iter().for_each(|slot| pair.add(slot));
+            for [a, b, c, d] in questions {
+                let duration = [0, 1, 3, 5, 7, 8, 9, 10, 40, 41, u64::MAX, u64::from(b % 64)];
+                let amount = [0, 1, 49, 50, 51, 100, 101, u64::from(b >> 8) % 102];
+                let after = [0, u64::from(c) % instants][c as usize >> 16 & 1];
+                let when = When::after(at(after), Nanos::new(duration[a as usize % 12]));
+                let when = if d % 8 == 0 { when.until(at(after + u64::from(d >> 8) % 100)) } else { when };
+                pair.ask(when, amount[a as usize >> 8 & 7]);
+                pair.table.root.check();
+                // One is taken off, now and then for good, and others may take its place.
+                if d % 3 == 0 && pair.entries() > 0 {
+                    let old = pair.remove(d as usize % pair.entries());
+                    pair.table.root.check();
+                    pair.ask(when, amount[a as usize >> 8 & 7]);
+                    let amount = old.amount.saturating_sub(u64::from(d >> 4 & 1));
+                    pair.add(Slot { amount, ..old });
+                    pair.table.root.check();
+                }
+            }
+            pair.compare();
+        }
+    }
+
     /// Long enough that trees grow deep, shrink and are forgotten.
     #[test]
     fn it_still_does_after_many_operations() {

@@ -139,13 +139,7 @@ impl Node {
     }
 
     /// Where the last stretch with more than `most` ends that begins before `before`. O(log n).
-    pub fn end_of_last_above(
-        &self,
-        most: u64,
-        raised: u64,
-        end: u64,
-        before: u64,
-    ) -> Option<u64> {
+    pub fn end_of_last_above(&self, most: u64, raised: u64, end: u64, before: u64) -> Option<u64> {
         match self {
             Self::Leaf(_) => {
                 let steps = self.steps();
@@ -349,7 +343,8 @@ impl Child {
             }
             let blocks = |extent: Extent| extent.highest > most;
             let next = |at| node.first(at, 0, &blocks).unwrap_or(end);
-            let last = |at| node.end_of_last_above(most, 0, end, at).map_or(from, |end| end.min(at));
+            let last =
+                |at| node.end_of_last_above(most, 0, end, at).map_or(from, |end| end.min(at));
             let [(a, b), (c, d)] =
                 [stretch.from.max(from), stretch.to.min(end)].map(|at| (last(at), next(at)));
             let longest = note.longest.max(b - a).max(c.saturating_sub(b)).max(d - c);
@@ -470,8 +465,36 @@ impl Node {
                     assert_eq!(child.from, child.node.begin());
                     assert!(i == 0 || children[i - 1].from < child.from);
                     assert_eq!(child.extent(), child.node.own_extent().raised(child.raised));
+                    // Nobody knows here where the last one ends.
+                    children.get(i + 1).inspect(|next| child.check_notes(next.from));
                 }
                 depths[0] + 1
+            }
+        }
+    }
+
+    fn all_steps(&self, raised: u64, all: &mut Vec<Step>) {
+        let raise = |step: &Step| Step { used: step.used.wrapping_add(raised), ..*step };
+        all.extend(self.steps().iter().map(raise));
+        if let Self::Inner(Inner { children }) = self {
+            children.iter().for_each(|c| c.node.all_steps(raised.wrapping_add(c.raised), all));
+        }
+    }
+}
+
+#[cfg(test)]
+impl Child {
+    /// Panics if a note is wrong for some amount for which somebody may rely on it.
+    fn check_notes(&self, end: u64) {
+        let mut steps = Vec::new();
+        self.node.all_steps(self.raised, &mut steps);
+        for note in self.notes.all().into_iter().filter(|note| *note != Note::NOTHING) {
+            assert!(note.most >= self.lowest, "{note:?}");
+            let amounts = steps.iter().map(|step| step.used.min(note.most));
+            for most in amounts.filter(|most| *most < self.highest) {
+                let exact = Note::of_steps(&steps, 0, most, end);
+                assert!(exact.longest <= note.longest, "{note:?} {exact:?}");
+                assert!(exact.first <= note.first && note.last <= exact.last, "{note:?} {exact:?}");
             }
         }
     }
