@@ -171,9 +171,8 @@ impl SlotTable {
 
     /// The earliest start at which `amount` fits for the whole duration.
     ///
-    /// O(log n) where a gap is found soon. Where very many gaps are too short, O(n / 2,000): blocks are
-    /// passed by what is known of their longest gaps. A block that was changed since the last search
-    /// is looked at again, step by step, which comes to O(2,000) for each change.
+    /// O(log n) where a gap is found soon, and where searches that asked for no more and no longer
+    /// have noted that there is none. Through what nobody has searched it walks: O(n) at worst.
     pub fn earliest_fit(&self, when: When, amount: u64) -> Option<WallTime> {
         let start = when.after.unix_nanos();
         let latest = when.latest.unix_nanos();
