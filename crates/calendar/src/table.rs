@@ -519,11 +519,11 @@ mod tests {
                 let amount = [0, 1, 49, 50, 51, 100, 101, u64::from(b >> 8) % 102];
                 let after = [0, u64::from(c) % instants][c as usize >> 16 & 1];
                 let when = When::after(at(after), Nanos::new(duration[a as usize % 12]));
-                let when = if d % 8 == 0 { when.until(at(after + u64::from(d >> 8) % 100)) } else { when };
+                let when = if d.is_multiple_of(8) { when.until(at(after + u64::from(d >> 8) % 100)) } else { when };
                 pair.ask(when, amount[a as usize >> 8 & 7]);
                 pair.table.root.check();
                 // One is taken off, now and then for good, and others may take its place.
-                if d % 3 == 0 && pair.entries() > 0 {
+                if d.is_multiple_of(3) && pair.entries() > 0 {
                     let old = pair.remove(d as usize % pair.entries());
                     pair.table.root.check();
                     pair.ask(when, amount[a as usize >> 8 & 7]);

@@ -466,7 +466,9 @@ impl Node {
                     assert!(i == 0 || children[i - 1].from < child.from);
                     assert_eq!(child.extent(), child.node.own_extent().raised(child.raised));
                     // Nobody knows here where the last one ends.
-                    children.get(i + 1).inspect(|next| child.check_notes(next.from));
+                    if let Some(next) = children.get(i + 1) {
+                        child.check_notes(next.from);
+                    }
                 }
                 depths[0] + 1
             }
