@@ -77,7 +77,7 @@ fn a_balancer_that_restarts_is_told_again() {
 
 #[test]
 fn a_reload_forgets_no_drain_and_hides_no_request() {
-    let (nodes, world, _) = two_sites(Duration::from_millis(800));
+    let (nodes, world, _) = two_sites(Duration::from_secs(3));
     let mut fronts = ["shop", "blog"].map(|site| world.lasting_front(site));
     // Something to tell, so that the state is written.
     fronts[0].want(&nodes[0].server.name, Traffic::Off);
@@ -89,7 +89,9 @@ fn a_reload_forgets_no_drain_and_hides_no_request() {
     let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
     transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
     // The master starts a new worker; the old one goes on with its requests, where nobody can ask it.
+    let before = world.worker();
     world.daemon.signal(Signal::SIGUSR2);
+    wait_until("a new worker answers", || world.worker().is_some_and(|now| Some(now) != before));
     let mut held_up = false;
     wait_until("the transfer ends", || {
         let working = nodes[0].working();

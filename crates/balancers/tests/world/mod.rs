@@ -281,6 +281,15 @@ impl HaProxyDaemon {
         Front::new(vec![Box::new(self.balancer(site))])
     }
 
+    /// The process that answers.
+    pub fn worker(&self) -> Option<u32> {
+        let mut stream = UnixStream::connect(&self.socket).ok()?;
+        stream.write_all(b"show info\n").ok()?;
+        let mut info = String::new();
+        stream.read_to_string(&mut info).ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid: ")?.parse().ok())
+    }
+
     /// What it was told outlives it.
     pub fn lasting_front(&self, site: &str) -> Front {
         let file = self.daemon.directory.path().join("state");
