@@ -1,5 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod balancers;
 mod calendar;
 mod enforce;
 mod figures;
@@ -7,6 +8,7 @@ mod first_light;
 mod isolation;
 mod lab;
 mod plan;
+mod pools;
 mod profiler;
 
 use anyhow::{Context, Result};
@@ -41,6 +43,10 @@ enum Command {
     Plan,
     /// Earliest fit, admission and memory of the calendar, from 1,000 to 1,000,000 reservations
     Calendar,
+    /// Decisions about nodes of web sites: their time, and policies compared in virtual time
+    Pools,
+    /// Requests that are lost while nodes move behind HAProxy, nginx and Apache
+    Balancers,
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Plan => plan::run(out),
         Command::Calendar => calendar::run(out),
+        Command::Pools => pools::run(out),
+        Command::Balancers => balancers::run(out),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
@@ -102,7 +110,16 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
+    for name in [
+        "plan",
+        "calendar",
+        "pools",
+        "balancers",
+        "profiler",
+        "enforce",
+        "isolation",
+        "first-light",
+    ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =
