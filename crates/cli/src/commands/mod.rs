@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod lab;
+pub mod load;
 pub mod plan;
 pub mod profile;
 pub mod run;
