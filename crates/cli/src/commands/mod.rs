@@ -5,6 +5,7 @@ pub mod bind;
 pub mod broker;
 pub mod certificates;
 pub mod lab;
+pub mod load;
 pub mod overview;
 pub mod plan;
 pub mod profile;
