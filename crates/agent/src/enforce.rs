@@ -258,7 +258,7 @@ impl Kernel {
     }
 
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
-        let installed = !tc::flow_filters(&mut self.socket, self.place.ifindex)?.is_empty();
+        let installed = !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
         match &mut self.flows {
             Some(flows) if installed => flows.apply(&flows::diff(wanted, observed))?,
             _ => {
@@ -318,6 +318,10 @@ impl Enforcer for Kernel {
         requester: Requester,
     ) -> Result<(), BindError> {
         self.bind_matching(assignment, flow, requester)
+    }
+
+    fn job_of(&self, process: i32) -> Option<Name> {
+        self.job_with(process).ok().flatten()
     }
 
     fn capabilities(&self) -> Option<&Capabilities> {
@@ -392,6 +396,10 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         requester: Requester,
     ) -> Result<(), BindError> {
         (**self).bind_flow(assignment, flow, requester)
+    }
+
+    fn job_of(&self, process: i32) -> Option<Name> {
+        (**self).job_of(process)
     }
 
     fn capabilities(&self) -> Option<&Capabilities> {

@@ -4,19 +4,22 @@
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
 use crate::agent::{Agent, Enforcer, Requester};
+use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;
+use keeptime_mpiqos::wire::{RankAnswer, RankState};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What both ends speak.
@@ -59,6 +62,15 @@ pub enum FromAgent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refusal: Option<String>,
     },
+    /// All that ranks of MPI programs ask for here, in the place of what they asked before.
+    Programs {
+        /// Greater than any before about the same job.
+        number: u64,
+        /// Whose.
+        job: Name,
+        /// Each rank of it that is here.
+        ranks: Vec<RankState>,
+    },
     /// It lives.
     Beat,
 }
@@ -92,15 +104,30 @@ pub enum ToAgent {
         /// Which.
         job: Name,
     },
+    /// What came of all that ranks of MPI programs ask for here.
+    Programs {
+        /// What was said under this number.
+        number: u64,
+        /// Whose.
+        job: Name,
+        /// By rank.
+        answers: BTreeMap<u32, RankAnswer>,
+    },
 }
 
 /// Keeps `agent` connected to the broker at `broker`, for ever.
 pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Path) {
-    let node = lock(agent).node().clone();
+    let (node, programs) = {
+        let agent = lock(agent);
+        (agent.node().clone(), Arc::clone(agent.programs()))
+    };
+    programs.expect_broker();
     let mut wait = Wait::of(&node);
     loop {
-        let mut link = Link { agent, broker: broker.into(), was_welcome: false };
+        let programs = Arc::clone(&programs);
+        let mut link = Link { agent, programs, broker: broker.into(), was_welcome: false };
         let ended = link.converse();
+        link.programs.disconnected();
         if link.was_welcome {
             wait = Wait::of(&node);
         }
@@ -146,6 +173,7 @@ impl Wait {
 /// One connection.
 struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
+    programs: Arc<Programs>,
     broker: PathBuf,
     was_welcome: bool,
 }
@@ -156,8 +184,9 @@ impl<E: Enforcer> Link<'_, E> {
         let stream = UnixStream::connect(&self.broker)?;
         stream.set_write_timeout(Some(ANSWER_WITHIN))?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        let out = Outgoing::of(stream.try_clone()?);
         let mut reader = Lines::of(stream);
-        reader.write(&self.hello())?;
+        out.say(&self.hello())?;
         let lease = match reader.read()? {
             Some(ToAgent::Welcome { lease_nanos }) => lease_nanos,
             Some(ToAgent::Unwelcome { reason }) => return Err(io::Error::other(reason)),
@@ -165,6 +194,7 @@ impl<E: Enforcer> Link<'_, E> {
         };
         self.was_welcome = true;
         tracing::info!("connected to the broker at {}", self.broker.display());
+        self.programs.connected(out.clone());
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
         reader.stream.get_ref().set_read_timeout(Some(beat))?;
         loop {
@@ -172,10 +202,10 @@ impl<E: Enforcer> Link<'_, E> {
                 Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(said)) => {
                     if let Some(answer) = self.obey(said) {
-                        reader.write(&answer)?;
+                        out.say(&answer)?;
                     }
                 }
-                Err(error) if is_timeout(&error) => reader.write(&FromAgent::Beat)?,
+                Err(error) if is_timeout(&error) => out.say(&FromAgent::Beat)?,
                 Err(error) => return Err(error),
             }
         }
@@ -198,10 +228,14 @@ impl<E: Enforcer> Link<'_, E> {
         let (number, request) = match said {
             ToAgent::Enforce { number, assignment } => (number, Request::Enforce(assignment)),
             ToAgent::Withdraw { number, job } => (number, Request::Withdraw { job }),
+            ToAgent::Programs { number, job, answers } => {
+                self.programs.answered(number, &job, answers);
+                return None;
+            }
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
         let refusal = match lock(self.agent).answer(request, BROKER, now()) {
-            Response::Done | Response::Status(_) => None,
+            Response::Done | Response::Status(_) | Response::Mpi(_) => None,
             Response::Refused { reason: why } | Response::Failed { error: why } => Some(why),
         };
         Some(FromAgent::Answer { number, refusal })
@@ -234,11 +268,22 @@ impl Lines {
         let line = std::mem::take(&mut self.begun);
         Ok(Some(serde_json::from_slice(&line)?))
     }
+}
 
-    fn write(&mut self, said: &FromAgent) -> io::Result<()> {
+/// The way to the broker, line by line, for whoever has something to say.
+#[derive(Debug, Clone)]
+pub(crate) struct Outgoing(Arc<Mutex<UnixStream>>);
+
+impl Outgoing {
+    pub fn of(stream: UnixStream) -> Self {
+        Self(Arc::new(Mutex::new(stream)))
+    }
+
+    pub fn say(&self, said: &FromAgent) -> io::Result<()> {
         let mut line = serde_json::to_vec(said)?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)
+        // A line that was begun and not ended ends the connection, whoever comes next.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
     }
 }
 

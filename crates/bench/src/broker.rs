@@ -170,6 +170,7 @@ fn granted(number: u64) -> Result<Event> {
         disk_read_bytes_per_second: BytesPerSecond::default(),
         disk_write_bytes_per_second: BytesPerSecond::default(),
         promise: None,
+        extension: Default::default(),
     };
     let granted = Granted {
         owner: "ada".parse()?,

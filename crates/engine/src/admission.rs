@@ -6,6 +6,7 @@ use crate::cluster::{Cluster, Resource};
 use crate::loads::Loads;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
+use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
@@ -87,6 +88,15 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         Ok(grant)
     }
 
+    /// `grant` with `extension` beside, over `span`. Its nodes stay.
+    pub fn extend(&self, grant: Grant, extension: Extension, span: Span) -> Result<Grant, Denied> {
+        extension.check(grant.nodes.len())?;
+        self.check_usable(&grant.nodes)?;
+        let grant = Grant { extension, ..grant };
+        self.fits(&grant, span)?;
+        Ok(grant)
+    }
+
     /// Nodes for `need` during `span`.
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
@@ -132,7 +142,7 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// What `grant` takes, of the user's own tables too.
     pub fn demands(&self, grant: &Grant) -> Result<Vec<Demand>, Invalid> {
         let (mut demands, sent) = self.cluster.demands(grant)?;
-        let cpu = u64::from(grant.cpu_ppm.get()) * grant.nodes.len() as u64;
+        let cpu = u64::from(grant.cpu().get()) * grant.nodes.len() as u64;
         demands.extend([Demand::new(self.user[0], cpu), Demand::new(self.user[1], sent.get())]);
         Ok(demands)
     }
@@ -272,6 +282,7 @@ impl Need {
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,
             disk_write_bytes_per_second: resources.disk_write_bytes_per_second,
             promise: self.promise.clone(),
+            extension: Extension::default(),
         }
     }
 }

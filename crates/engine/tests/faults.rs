@@ -9,9 +9,10 @@ mod world;
 
 use keeptime_engine::event::Granted;
 use keeptime_engine::{Answer, Call, Event, Input};
+use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Handle, NodeChoice, OnLoss, Request, State};
 use keeptime_model::topology::LinkDirection;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{CpuPpm, WallTime};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use world::{Manner, START, World, request};
@@ -36,6 +37,11 @@ enum Op {
         mbit: u64,
         ahead: u64,
         seconds: u64,
+    },
+    Extend {
+        which: u8,
+        percent: u32,
+        mbit: u64,
     },
     Cancel {
         which: u8,
@@ -90,6 +96,8 @@ fn op() -> impl Strategy<Value = Op> {
                 which, nodes, percent, mbit, ahead, seconds
             }
         ),
+        3 => (which.clone(), 0u32..101, 0u64..70)
+            .prop_map(|(which, percent, mbit)| Op::Extend { which, percent, mbit }),
         2 => which.prop_map(|which| Op::Cancel { which }),
         6 => node.clone().prop_map(|node| Op::Obey { node }),
         3 => Just(Op::Pump),
@@ -133,6 +141,17 @@ fn carry_out(world: &mut World, op: &Op) {
             if let Some(handle) = live(world, *which) {
                 let request = ask(world, nodes, *percent, *mbit, *ahead, *seconds);
                 world.begin("ada", Call::Modify { handle, request });
+            }
+        }
+        Op::Extend { which, percent, mbit } => {
+            if let Some(handle) = live(world, *which) {
+                let flows = match mbit {
+                    0 => vec![],
+                    mbit => vec![world::flow(0, 1, *mbit)],
+                };
+                let cpu_ppm = CpuPpm::from_percent(*percent);
+                let extension = Extension { flows, cpu_ppm, ..Extension::default() };
+                world.begin("ada", Call::Extend { handle, extension });
             }
         }
         Op::Cancel { which } => {
@@ -205,13 +224,16 @@ fn check_capacity(world: &World) {
             let nodes: Vec<_> =
                 grant.nodes.iter().map(|name| world.topology.find_node(name).unwrap()).collect();
             for node in &nodes {
-                *cpu.entry(*node).or_insert(0u64) += u64::from(grant.cpu_ppm.get());
+                *cpu.entry(*node).or_insert(0u64) += u64::from(grant.cpu().get());
             }
             let pattern = grant.pattern.as_ref();
-            for flow in pattern.map_or(vec![], |p| p.flows(nodes.len() as u32).unwrap()) {
-                let path = world.topology.path(nodes[flow.from as usize], nodes[flow.to as usize]);
+            let flows = pattern.map_or(vec![], |p| p.flows(nodes.len() as u32).unwrap());
+            let flows = flows.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second));
+            let beside = grant.extension.premium().map(|f| (f.from, f.to, f.bits_per_second));
+            for (from, to, rate) in flows.chain(beside) {
+                let path = world.topology.path(nodes[from as usize], nodes[to as usize]);
                 for LinkDirection(direction) in path {
-                    *links.entry(direction).or_insert(0u64) += grant.bits_per_second.get();
+                    *links.entry(direction).or_insert(0u64) += rate.get();
                 }
             }
         }

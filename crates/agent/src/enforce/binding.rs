@@ -65,7 +65,7 @@ impl Kernel {
             if !requester.is_trusted && users.iter().any(|user| *user != requester.user) {
                 return refuse(format!("is not user {}'s", requester.user));
             }
-            if let Some(other) = self.job_of(pid).map_err(failed)?.filter(|other| other != job) {
+            if let Some(other) = self.job_with(pid).map_err(failed)?.filter(|other| other != job) {
                 return refuse(format!("belongs to job {other}"));
             }
             found.push(identity);
@@ -74,7 +74,7 @@ impl Kernel {
     }
 
     /// The job of this node that a process belongs to.
-    fn job_of(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
+    pub(super) fn job_with(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
         for name in self.group.children()? {
             let Ok(job) = name.parse::<Name>() else { continue };
             if self.group.child(&name)?.pids()?.contains(&pid) {

@@ -41,7 +41,15 @@ impl Engine {
         let span = span(from, until);
         let user = self.tables_of(owner);
         let admission = self.admission(user, from);
-        match admission.grant(&request.ask, span) {
+        let found = admission.grant(&request.ask, span);
+        // Its program runs on: what it was given beside stays, unless its nodes do not.
+        let found = found.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
+            Some(before) if before.nodes == grant.nodes && !before.extension.is_empty() => {
+                admission.extend(grant, before.extension.clone(), span)
+            }
+            _ => Ok(grant),
+        });
+        match found {
             Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
