@@ -126,10 +126,12 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 	memcpy(&attribute->visible, &original->visible,
 	       original->is_malformed ? sizeof original->visible : SIZE_MIN);
 	attribute->is_malformed = original->is_malformed;
-	if (original->ask && original->visible.options & KEEPTIME_INHERIT_SHARED)
+	if (original->ask && original->visible.options & KEEPTIME_INHERIT_SHARED) {
 		ask_hold(original->ask);
-	else if (original->ask)
+		attribute->ask = original->ask;
+	} else if (original->ask) {
 		attribute->ask = ask_again(original->ask);
+	}
 	*(struct attribute **)copy = attribute;
 	*flag = 1;
 	if (attribute->ask && attribute->ask != original->ask)
