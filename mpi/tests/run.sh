@@ -19,7 +19,8 @@ choose_launcher() {
         launch=("${launcher:-$(command -v mpirun.openmpi || echo mpirun)}" --oversubscribe --allow-run-as-root
             -mca mpi_yield_when_idle 1 -mca pml ob1 -mca btl tcp,self -mca btl_tcp_if_include lo)
     else
-        launch=(env UCX_TLS=tcp,self UCX_NET_DEVICES=lo FI_PROVIDER=tcp FI_TCP_IFACE=lo
+        # Over TCP some versions of MPICH hang in MPI_Finalize: only where connections are looked at.
+        launch=(env "UCX_TLS=${transport:-sm},self" UCX_NET_DEVICES=lo FI_PROVIDER=tcp FI_TCP_IFACE=lo
             "${launcher:-$(command -v mpiexec.hydra || echo mpiexec)}")
     fi
 }
@@ -123,7 +124,9 @@ test_with_agent() {
 
 # Every line `endpoint RANK HOST:PORT PEER HOST:PORT` with both halves exchanged is there too.
 endpoints_are_mirror_images() {
-    preloaded "" 4 attributes 0 >"$work/out" || return 1
+    transport=tcp choose_launcher
+    preloaded "" 4 attributes 0 >"$work/out"
+    choose_launcher
     grep '^endpoint' "$work/out" | sort >"$work/ours"
     awk '{ print $1, $4, $5, $2, $3 }' "$work/ours" | sort >"$work/mirrored"
     cat "$work/ours"
@@ -132,7 +135,9 @@ endpoints_are_mirror_images() {
 
 test_what_is_told() {
     start_recorder || return
+    transport=tcp choose_launcher
     test_that "shapes" preloaded "$work/agent" 4 shapes paced
+    choose_launcher
     test_that "all to all" recorded '"members":[0,1,2,3],"index":0,"talk":"all-to-all"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1001'
     test_that "a grid talks to neighbours" recorded '"talk":"0>2 0>1 1>3 1>0 2>0 2>3 3>1 3>2"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1002'
     test_that "half of them" recorded '"members":[2,3],"index":0,"talk":"all-to-all"'
