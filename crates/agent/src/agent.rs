@@ -144,7 +144,9 @@ impl<E: Enforcer> Agent<E> {
             return found.ok_or_else(|| format!("process {process} belongs to no job"));
         };
         match self.book.assignments().get(&job) {
-            Some(assignment) if requester.is_trusted || assignment.user_id == Some(requester.user) => {
+            Some(assignment)
+                if requester.is_trusted || assignment.user_id == Some(requester.user) =>
+            {
                 Ok(job)
             }
             _ => Err(not_theirs(&job, requester)),

@@ -258,7 +258,8 @@ impl Kernel {
     }
 
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
-        let installed = !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
+        let installed =
+            !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
         match &mut self.flows {
             Some(flows) if installed => flows.apply(&flows::diff(wanted, observed))?,
             _ => {

@@ -263,7 +263,8 @@ mod tests {
     fn grant_next(programs: &Programs, lines: &mut impl BufRead) -> usize {
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        let FromAgent::Programs { number, job, ranks } = serde_json::from_str(&line).unwrap() else {
+        let FromAgent::Programs { number, job, ranks } = serde_json::from_str(&line).unwrap()
+        else {
             panic!("{line}")
         };
         let granted = Answer { state: AskState::Granted, ..Answer::refused("") };
@@ -316,7 +317,10 @@ mod tests {
         programs.progress(job(), Progress { operations: 140, ..one }, at(12));
         programs.progress(job(), Progress { rank: 1, operations: 900, ..one }, at(12));
         let status = programs.progress_of(&job()).unwrap();
-        assert_eq!((status.iterations, status.iterations_per_second, status.told), (14, 2.0, false));
+        assert_eq!(
+            (status.iterations, status.iterations_per_second, status.told),
+            (14, 2.0, false)
+        );
         programs.retain(|_| false);
         assert_eq!(programs.progress_of(&job()), None);
     }

@@ -1,11 +1,11 @@
 //! What is said on an agent's socket: one JSON object a line, a request and then its response.
 
+use crate::programs::ProgressStatus;
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
-use crate::programs::ProgressStatus;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::wire::{Progress, RankAnswer, Report};
 use serde::{Deserialize, Serialize};

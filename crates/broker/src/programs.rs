@@ -70,7 +70,8 @@ impl Desks {
     /// For the nodes of `topology`. Made inside of a runtime.
     pub fn new(core: Handle, hub: Arc<Hub>, topology: &Topology) -> Self {
         let nodes = topology.node_indices().map(|at| (at, topology.node(at).name.clone()));
-        let address = |node: &keeptime_model::topology::Node| Some((node.name.clone(), node.address?));
+        let address =
+            |node: &keeptime_model::topology::Node| Some((node.name.clone(), node.address?));
         let addresses = topology.nodes().iter().filter_map(address).collect();
         let early_until = Instant::now() + EARLY;
         let place = Place { core, hub, nodes: nodes.collect(), addresses, early_until };
@@ -138,7 +139,9 @@ impl Place {
         loop {
             let (owner, grant) = match self.live(handle).await {
                 Ok(found) => found,
-                Err(why) => return self.answer_all(handle, askers, |node| desk.refused(node, &why)),
+                Err(why) => {
+                    return self.answer_all(handle, askers, |node| desk.refused(node, &why));
+                }
             };
             let address = |name: &Name| self.addresses.get(name).copied();
             let addresses: Vec<_> =

@@ -1,9 +1,9 @@
 //! Events and grants in people's words. Pure.
 
 use keeptime_engine::Event;
+use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
-use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm};
 
 /// What happened, in a sentence without its time.
@@ -74,8 +74,14 @@ fn extension(extension: &Extension, nodes: &[Name]) -> String {
             format!("{} > {} {bits_per_second} {class}", name(*from), name(*to))
         })),
         flows => {
-            let sum = extension.premium().fold(0u64, |sum, f| sum.saturating_add(f.bits_per_second.get()));
-            parts.push(format!("{} flows, {} premium in all", flows.len(), BitsPerSecond::new(sum)));
+            let sum = extension
+                .premium()
+                .fold(0u64, |sum, f| sum.saturating_add(f.bits_per_second.get()));
+            parts.push(format!(
+                "{} flows, {} premium in all",
+                flows.len(),
+                BitsPerSecond::new(sum)
+            ));
         }
     }
     if extension.cpu_ppm != CpuPpm::default() {

@@ -158,7 +158,7 @@ fn a_broker_that_begins_anew_gives_nothing_back_that_is_still_asked_for() {
 fn without_a_reservation_nothing_is_granted() {
     let world = World::new(1);
     let visit = visit(&world, 1);
-    let mut ask = |job: &str| {
+    let ask = |job: &str| {
         let answer = visit.report(job.parse().unwrap(), rank(0, 1, 1, 10));
         answer.answers[0].reason.clone()
     };

@@ -214,7 +214,8 @@ fn progress_is_inferred_from_what_repeats_itself() {
     });
     let (code, said) = program.end();
     assert_eq!(code, Some(0), "{said}");
-    let total: f64 = said.split("iterations ").nth(1).unwrap().trim().lines().next().unwrap().parse().unwrap();
+    let total: f64 =
+        said.split("iterations ").nth(1).unwrap().trim().lines().next().unwrap().parse().unwrap();
     // It ran for three seconds.
     let rate = seen.last().unwrap().iterations_per_second;
     assert!(!seen[0].told && (rate / (total / 3.0) - 1.0).abs() < 0.5, "{rate} of {total} in 3 s");

@@ -188,7 +188,8 @@ impl Cluster {
         let mut demands = Vec::with_capacity(nodes.len() * 3 + flows.len() * 2);
         let mut sent = 0u64;
         let of_pattern = flows.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second));
-        let beside = grant.extension.premium().map(|flow| (flow.from, flow.to, flow.bits_per_second));
+        let beside =
+            grant.extension.premium().map(|flow| (flow.from, flow.to, flow.bits_per_second));
         for (from, to, rate) in of_pattern.chain(beside) {
             sent = sent.saturating_add(rate.get());
             self.index.for_each_direction(nodes[from as usize], nodes[to as usize], |direction| {

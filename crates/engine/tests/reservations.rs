@@ -104,8 +104,8 @@ fn agents_are_told_the_rates_of_their_own_disk() {
     resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(30);
     let handle = world.reserve("k", asked.clone()).unwrap();
     let told = &world.agents[1].holding[&handle.job()];
-    let read = DiskRates::default()
-        .with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
+    let read =
+        DiskRates::default().with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
     assert_eq!(told.disks, [("8:0".parse().unwrap(), read)].into());
     let Ask::Resources(resources) = &mut asked.ask else { panic!() };
     resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(71);

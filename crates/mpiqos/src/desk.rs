@@ -103,7 +103,8 @@ impl Desk {
     /// What is to be done. An ask that cannot be is refused here.
     pub fn next(&mut self, situation: &Situation<'_>) -> Step {
         let waiting = |(_, entry): &(&Key, &Entry)| entry.outcome.is_none();
-        let keys: Vec<_> = self.entries.iter().filter(waiting).map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> =
+            self.entries.iter().filter(waiting).map(|(key, _)| key.clone()).collect();
         for key in keys {
             let others = self.held().filter(|(other, _)| **other != key).map(|(_, held)| held);
             let all = others.chain([&self.entries[&key].wanted]);
@@ -204,7 +205,9 @@ impl Desk {
             for Pair { from, to, .. } in self.pairs(wanted, situation)? {
                 let sum = flows.entry((from, to, terms.class)).or_default();
                 let too_much = || {
-                    Obstacle::Impossible(format!("bits_per_second: {rate} for each pair is too much"))
+                    Obstacle::Impossible(format!(
+                        "bits_per_second: {rate} for each pair is too much"
+                    ))
                 };
                 sum.0 = sum.0.checked_add(rate).ok_or_else(too_much)?;
                 sum.1 = Bytes::new(sum.1.get().saturating_add(depth.get()));
@@ -276,7 +279,11 @@ impl Desk {
             }
         }
         let paced = rates.into_iter().filter_map(|((from, to), rate)| {
-            let beside = if by_pattern.contains(&RankFlow { from, to }) { reserved } else { BitsPerSecond::ZERO };
+            let beside = if by_pattern.contains(&RankFlow { from, to }) {
+                reserved
+            } else {
+                BitsPerSecond::ZERO
+            };
             let bits_per_second = rate?.checked_add(beside)?;
             Some(Pace { address: *situation.addresses.get(to as usize)?, bits_per_second })
         });
@@ -493,7 +500,10 @@ mod tests {
         assert_eq!(world.grant.extension.flows.len(), 12);
         let answer = &world.answers(3)[&2];
         assert_eq!(answer.answers[0].state, AskState::Granted);
-        assert_eq!(answer.answers[0].wire_bits_per_second, world.grant.extension.flows[0].bits_per_second);
+        assert_eq!(
+            answer.answers[0].wire_bits_per_second,
+            world.grant.extension.flows[0].bits_per_second
+        );
         assert_eq!(answer.pace.len(), 3);
         assert!(answer.pace[0].bits_per_second < answer.answers[0].wire_bits_per_second);
         // They leave one after the other; the last gives all back.

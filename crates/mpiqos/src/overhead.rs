@@ -77,7 +77,8 @@ fn known(message: Bytes) -> Bytes {
 
 /// `payload * bytes / message`, with headroom.
 fn scaled(payload: BitsPerSecond, bytes: u128, message: Bytes) -> Option<BitsPerSecond> {
-    let scaled = u128::from(payload.get()).checked_mul(bytes)?.checked_mul(100 + HEADROOM_PERCENT)?;
+    let scaled =
+        u128::from(payload.get()).checked_mul(bytes)?.checked_mul(100 + HEADROOM_PERCENT)?;
     let rate = scaled.div_ceil(u128::from(message.get()) * 100);
     u64::try_from(rate).ok().map(BitsPerSecond::new)
 }

@@ -15,8 +15,12 @@ use keeptime_mpiqos::overhead::{SEGMENT_BYTES, depth, wire_bytes, wire_rate};
 
 /// Bandwidth desired, then the reservation required: 10 frames a second with the normal bucket, 1
 /// with the normal, 1 with the large. All in kbit/s.
-const TABLE: [[u64; 4]; 4] =
-    [[400, 500, 750, 500], [800, 900, 1_450, 900], [1_600, 1_700, 2_700, 1_700], [2_400, 2_500, 3_600, 2_500]];
+const TABLE: [[u64; 4]; 4] = [
+    [400, 500, 750, 500],
+    [800, 900, 1_450, 900],
+    [1_600, 1_700, 2_700, 1_700],
+    [2_400, 2_500, 3_600, 2_500],
+];
 /// The paper tried reservations in steps.
 const STEP: u64 = 100;
 

@@ -153,11 +153,7 @@ pub fn attach_program(
 ///
 /// # Errors
 /// See [`NetlinkError`].
-pub fn detach_programs(
-    socket: &mut Socket,
-    ifindex: u32,
-    hook: Hook,
-) -> Result<(), NetlinkError> {
+pub fn detach_programs(socket: &mut Socket, ifindex: u32, hook: Hook) -> Result<(), NetlinkError> {
     let place = Place { ifindex, attach: Attach::Root, major: 0 };
     for filter in programs(socket, ifindex, hook)? {
         let mut gone = header(&place, Handle::from_u32(1), hook.handle());
