@@ -8,6 +8,7 @@ use crate::wire::{JobStatus, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use std::collections::BTreeMap;
@@ -184,7 +185,7 @@ impl<E: Enforcer> Agent<E> {
                 .book
                 .renewed(&job, until_unix_nanos, &self.capacity, now)
                 .map(|book| self.remember(book)),
-            Request::Withdraw { job } => Ok(self.turn_to(self.book.without(&job))),
+            Request::Withdraw { job } => Ok(self.give_back(&job)),
         };
         match turned {
             Ok(Ok(())) => Response::Done,
@@ -273,6 +274,13 @@ impl<E: Enforcer> Agent<E> {
         Err(error)
     }
 
+    /// Records that `job` is given back, then makes the kernel agree. If it does not, the next tick
+    /// tries again: whoever gave it back counts on it, and takes no notice of the answer.
+    fn give_back(&mut self, job: &Name) -> Result<(), BoxedError> {
+        self.remember(self.book.without(job))?;
+        self.reconcile()
+    }
+
     fn status(&mut self) -> Status {
         // What is over and not ended yet is in nobody's way any more.
         let lasting = |a: &&Assignment| self.latest < a.until_unix_nanos;
@@ -306,18 +314,6 @@ fn response(bound: Result<(), BindError>) -> Response {
         Err(BindError::Refused(reason)) => Response::Refused { reason },
         Err(BindError::Failed(error)) => Response::Failed { error: chain(error.as_ref()) },
     }
-}
-
-/// An error with its causes, outermost first.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -446,6 +442,23 @@ mod tests {
         assert_eq!(agent.enforcer.0.len(), 1);
         agent.tick(at(120)).unwrap();
         assert!(agent.enforcer.0.is_empty());
+    }
+
+    /// Found by simulation: the broker takes what was withdrawn to be free, whatever it is answered.
+    #[test]
+    fn what_was_given_back_is_not_taken_up_again_when_the_kernel_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = start(&directory, FakeKernel::default(), 1);
+        let both = ["a", "bad"].into_iter().fold(Book::default(), |book, job| {
+            book.with(assignment(job, 9), &agent.capacity, at(1)).unwrap()
+        });
+        agent.store.save(&both).unwrap();
+        let mut agent = start(&directory, agent.enforcer, 1);
+        let answer = agent.answer(Request::Withdraw { job: "a".parse().unwrap() }, ROOT, at(1));
+        assert!(matches!(answer, Response::Failed { .. }), "{answer:?}");
+        let left: Vec<_> = agent.assignments().map(|left| left.job.to_string()).collect();
+        assert_eq!(left, ["bad"]);
+        assert_eq!(agent.store.load().unwrap(), agent.book);
     }
 
     #[test]

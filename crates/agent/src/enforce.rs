@@ -27,6 +27,7 @@ use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
 use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{DiskId, DiskRates};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
@@ -427,7 +428,7 @@ pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
     match Kernel::open(config, group) {
         Ok(kernel) => Box::new(kernel),
         Err(error) => {
-            let reason = crate::agent::chain(error.as_ref());
+            let reason = chain(error.as_ref());
             Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) })
         }
     }

@@ -4,10 +4,12 @@
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
 use crate::agent::{Agent, Enforcer, Requester};
+use crate::dial::{Broker, Connection, Incoming};
 use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;
@@ -15,10 +17,9 @@ use keeptime_mpiqos::wire::{RankAnswer, RankState};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -115,27 +116,25 @@ pub enum ToAgent {
     },
 }
 
-/// Keeps `agent` connected to the broker at `broker`, for ever.
-pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Path) {
+/// Keeps `agent` connected to `broker`, for ever.
+pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker) {
     let (node, programs) = {
         let agent = lock(agent);
         (agent.node().clone(), Arc::clone(agent.programs()))
     };
     programs.expect_broker();
-    let mut wait = Wait::of(&node);
+    let (mut wait, mut last) = (Wait::of(&node), String::new());
     loop {
-        let programs = Arc::clone(&programs);
-        let mut link = Link { agent, programs, broker: broker.into(), was_welcome: false };
-        let ended = link.converse();
-        link.programs.disconnected();
+        let mut link = Link { agent, programs: &programs, broker, was_welcome: false };
+        let said = link.converse().err().map(|error| chain(&error)).unwrap_or_default();
+        programs.disconnected();
         if link.was_welcome {
-            wait = Wait::of(&node);
+            (wait, last) = (Wait::of(&node), String::new());
         }
-        if let Err(error) = ended
-            && wait.is_first()
-        {
-            // Said once for each time that it is gone.
-            tracing::warn!("no broker at {}: {error}; what was granted lasts", broker.display());
+        // The same trouble at every attempt is said once.
+        if said != last {
+            tracing::warn!("no broker at {broker}: {said}; what was granted lasts");
+            last = said;
         }
         std::thread::sleep(wait.next());
     }
@@ -157,10 +156,6 @@ impl Wait {
         Self { attempts: 0, share: (hasher.finish() & 0xff) as u32 }
     }
 
-    fn is_first(&self) -> bool {
-        self.attempts == 0
-    }
-
     fn next(&mut self) -> Duration {
         let doubled = WAIT_FIRST.saturating_mul(1 << self.attempts.min(16));
         self.attempts += 1;
@@ -173,19 +168,17 @@ impl Wait {
 /// One connection.
 struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
-    programs: Arc<Programs>,
-    broker: PathBuf,
+    programs: &'a Programs,
+    broker: &'a Broker,
     was_welcome: bool,
 }
 
 impl<E: Enforcer> Link<'_, E> {
     /// Until it ends.
     fn converse(&mut self) -> io::Result<()> {
-        let stream = UnixStream::connect(&self.broker)?;
-        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-        let out = Outgoing::of(stream.try_clone()?);
-        let mut reader = Lines::of(stream);
+        let node = lock(self.agent).node().clone();
+        let Connection { incoming, outgoing } = self.broker.dial(&node, ANSWER_WITHIN)?;
+        let (mut reader, out) = (Lines::of(incoming), Outgoing::of(outgoing));
         out.say(&self.hello())?;
         let lease = match reader.read()? {
             Some(ToAgent::Welcome { lease_nanos }) => lease_nanos,
@@ -193,10 +186,10 @@ impl<E: Enforcer> Link<'_, E> {
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         };
         self.was_welcome = true;
-        tracing::info!("connected to the broker at {}", self.broker.display());
+        tracing::info!("connected to the broker at {}", self.broker);
         self.programs.connected(out.clone());
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
-        reader.stream.get_ref().set_read_timeout(Some(beat))?;
+        reader.stream.get_ref().set_patience(beat)?;
         loop {
             match reader.read() {
                 Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -244,12 +237,12 @@ impl<E: Enforcer> Link<'_, E> {
 
 /// JSON lines over a stream whose reads may time out in the middle of a line.
 struct Lines {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Box<dyn Incoming>>,
     begun: Vec<u8>,
 }
 
 impl Lines {
-    fn of(stream: UnixStream) -> Self {
+    fn of(stream: Box<dyn Incoming>) -> Self {
         Self { stream: BufReader::new(stream), begun: Vec::new() }
     }
 
@@ -271,23 +264,34 @@ impl Lines {
 }
 
 /// The way to the broker, line by line, for whoever has something to say.
-#[derive(Debug, Clone)]
-pub(crate) struct Outgoing(Arc<Mutex<UnixStream>>);
+#[derive(Clone)]
+pub(crate) struct Outgoing(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Outgoing {
-    pub fn of(stream: UnixStream) -> Self {
+    pub fn of(stream: Box<dyn Write + Send>) -> Self {
         Self(Arc::new(Mutex::new(stream)))
     }
 
+    /// Says it now.
     pub fn say(&self, said: &FromAgent) -> io::Result<()> {
         let mut line = serde_json::to_vec(said)?;
         line.push(b'\n');
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A line that was begun and not ended ends the connection, whoever comes next.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+        stream.write_all(&line)?;
+        // What was taken may not have left yet.
+        stream.flush()
     }
 }
 
-fn is_timeout(error: &io::Error) -> bool {
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outgoing")
+    }
+}
+
+/// Whether nothing was said for as long as was waited: the connection goes on.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
@@ -295,6 +299,7 @@ fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn waits_grow_up_to_a_bound_and_nodes_differ() {
@@ -313,7 +318,7 @@ mod tests {
     fn a_line_that_comes_in_pieces_is_read_across_time_outs() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
-        let mut lines = Lines::of(ours);
+        let mut lines = Lines::of(Box::new(ours));
         let line = b"{\"welcome\":{\"lease_nanos\":7}}\n";
         theirs.write_all(&line[..9]).unwrap();
         assert!(is_timeout(&lines.read::<ToAgent>().unwrap_err()));

@@ -99,7 +99,9 @@ impl Programs {
         let mut state = self.lock();
         state.broker = Broker::Connected(broker);
         let jobs: BTreeSet<_> = state.ranks.values().map(|seat| seat.job.clone()).collect();
-        jobs.iter().for_each(|job| drop(state.say(job)));
+        for job in &jobs {
+            state.say(job);
+        }
     }
 
     /// The broker went away.
@@ -293,7 +295,7 @@ mod tests {
         // Said before the broker was there: it hears when it comes.
         programs.expect_broker();
         first.report(job(), rank(0));
-        programs.connected(Outgoing::of(ours));
+        programs.connected(Outgoing::of(Box::new(ours)));
         assert_eq!(grant_next(&programs, &mut lines), 1);
         assert_eq!(first.report(job(), rank(0)).answers[0].state, AskState::Granted);
         std::thread::scope(|scope| {

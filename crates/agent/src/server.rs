@@ -1,7 +1,8 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
-use crate::agent::{Agent, Enforcer, Requester, chain};
+use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -65,7 +66,7 @@ pub fn serve<E: Enforcer + 'static>(
         };
         let seats = if requester.is_trusted { &trusted } else { &strangers };
         let Some(seat) = seats.take() else { continue };
-        let agent = Arc::clone(&agent);
+        let agent = Arc::clone(agent);
         std::thread::spawn(move || {
             let _seat = seat;
             let _ = converse(&agent, stream, requester);

@@ -4,6 +4,7 @@
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
+use crate::scratch::Scratch;
 use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::machine::Machine;
 use keeptime_broker::client::Client;
@@ -14,7 +15,7 @@ use keeptime_broker::server::{self, ServeError};
 use keeptime_engine::Step;
 use keeptime_engine::event::{Event, Granted};
 use keeptime_ledger::{Ledger, SqliteLedger};
-use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::Serialize;
 use std::fmt::Write;
@@ -68,7 +69,7 @@ pub fn run(out: &Path) -> Result<()> {
         true => Extent { rounds: 1, window: window / 10, reservations: 1_000, restarts: 1 },
         false => Extent { rounds: 5, window, reservations: 100_000, restarts: 5 },
     };
-    let scratch = Scratch::new(out)?;
+    let scratch = Scratch::new(out, "broker")?;
     let clients = measure_grants(&scratch, &extent)?;
     let restarts = measure_restarts(&scratch, &extent)?;
     let machine = Machine::here();
@@ -92,7 +93,7 @@ fn figures(raw: &Raw) -> Figures {
 }
 
 fn measure_grants(scratch: &Scratch, extent: &Extent) -> Result<Vec<Clients>> {
-    let broker = Broker::start(scratch.config("grants")?)?;
+    let broker = Broker::start(config(scratch, "grants")?)?;
     let number = AtomicU64::new(0);
     let mut all =
         CLIENTS.map(|clients| Clients { clients, per_second: Vec::new(), wait_ms: Vec::new() });
@@ -133,7 +134,7 @@ impl Clients {
 }
 
 fn measure_restarts(scratch: &Scratch, extent: &Extent) -> Result<Vec<f64>> {
-    let config = scratch.config("restarts")?;
+    let config = config(scratch, "restarts")?;
     fill(&config.ledger, extent.reservations)?;
     let mut seconds = Vec::new();
     for _ in 0..extent.restarts {
@@ -165,6 +166,7 @@ fn granted(number: u64) -> Result<Event> {
     let grant = Grant {
         nodes: vec![format!("n{}", number % NODES + 1).parse()?],
         cpu_ppm: CpuPpm::new(1_000),
+        cpu_period_nanos: None,
         pattern: None,
         bits_per_second: BitsPerSecond::ZERO,
         disk_read_bytes_per_second: BytesPerSecond::default(),
@@ -191,10 +193,9 @@ fn request(number: u64) -> Request {
     let cpu_ppm = CpuPpm::new(1_000);
     let resources = Resources { nodes: NodeChoice::Any(1), cpu_ppm, ..Resources::nothing() };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: Some(WallTime::from_unix_nanos(seconds * 1_000_000_000)),
         duration_nanos: Some(MINUTE),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 
@@ -231,40 +232,15 @@ impl Broker {
     }
 }
 
-/// A directory on the disk that results are written to, removed with everything in it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(out: &Path) -> Result<Self> {
-        let directory = out.join("broker").join("scratch");
-        // What an earlier benchmark left when it was killed.
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Self(directory))
-    }
-
-    /// For a broker with files of this name.
-    fn config(&self, name: &str) -> Result<Config> {
-        let topology = self.0.join("topology.toml");
-        fs::write(&topology, star())?;
-        Ok(Config {
-            topology,
-            ledger: self.0.join(format!("{name}.db")),
-            socket: self.0.join(format!("{name}.sock")),
-            agents: self.0.join(format!("{name}-agents.sock")),
-            operators: Vec::new(),
-            requests_per_second: 1_000_000,
-            policy: PolicyFile { user_reservations: u32::MAX, ..PolicyFile::default() },
-        })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Whatever stays is removed by the next run.
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A configuration of a broker of its own, called `name`.
+fn config(scratch: &Scratch, name: &str) -> Result<Config> {
+    let directory = scratch.directory().join(name);
+    fs::create_dir_all(&directory)?;
+    let policy = PolicyFile { user_reservations: u32::MAX, ..PolicyFile::default() };
+    let requests_per_second = 1_000_000;
+    let config = Config { requests_per_second, policy, ..Config::in_directory(&directory) };
+    fs::write(&config.topology, star())?;
+    Ok(config)
 }
 
 fn star() -> String {

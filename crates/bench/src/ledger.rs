@@ -7,6 +7,7 @@
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
+use crate::scratch::Scratch;
 use anyhow::{Context, Result, ensure};
 use keeptime::machine::Machine;
 use keeptime_ledger::{Batch, Ledger, Record, Revision, SqliteLedger, Subject, Writer};
@@ -80,10 +81,10 @@ pub fn run(out: &Path) -> Result<()> {
         true => Extent { rounds: 1, syncs: 20, window: window / 20, batches: 2_000, replays: 1 },
         false => Extent { rounds: 5, syncs: 200, window, batches: 100_000, replays: 5 },
     };
-    let scratch = Scratch::new(out)?;
+    let scratch = Scratch::new(out, "ledger")?;
     let machine = Machine::here();
     let (sync_ms, callers) = measure_appends(&scratch, &extent)?;
-    let path = scratch.path("replay.db");
+    let path = scratch.directory().join("replay.db");
     fill(&path, extent.batches)?;
     let file_bytes = fs::metadata(&path)?.len();
     let replays = measure_replays(&path, &extent)?;
@@ -118,13 +119,13 @@ fn figures(raw: &Raw) -> Figures {
 }
 
 fn measure_appends(scratch: &Scratch, extent: &Extent) -> Result<(Vec<Vec<f64>>, Vec<Callers>)> {
-    let ledger = SqliteLedger::open(&scratch.path("appends.db"))?;
+    let ledger = SqliteLedger::open(&scratch.directory().join("appends.db"))?;
     let writer = Writer::start(ledger)?;
     let mut sync_ms = Vec::new();
     let mut all =
         CALLERS.map(|callers| Callers { callers, per_second: Vec::new(), wait_ms: Vec::new() });
     for _ in 0..extent.rounds {
-        sync_ms.push(measure_syncs(&scratch.path("syncs"), extent.syncs)?);
+        sync_ms.push(measure_syncs(&scratch.directory().join("syncs"), extent.syncs)?);
         for callers in &mut all {
             callers.measure(&writer, extent.window)?;
         }
@@ -225,29 +226,4 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let start = Instant::now();
     let value = work()?;
     Ok((start.elapsed().as_secs_f64() * 1e3, value))
-}
-
-/// A directory on the disk that results are written to, removed with everything in it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(out: &Path) -> Result<Self> {
-        let directory = out.join("ledger").join("scratch");
-        // What an earlier benchmark left when it was killed.
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        Ok(Self(directory))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Whatever stays is removed by the next run.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -19,8 +19,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
@@ -29,7 +28,7 @@ use tokio::time::timeout;
 /// told what it shall hold then, not how that came about.
 const ORDERS_MAX: usize = 1_024;
 /// Connections beside one for each node: those that are replaced, and strangers.
-const CONNECTIONS_SPARE: usize = 64;
+pub(crate) const CONNECTIONS_SPARE: usize = 64;
 /// A new connection says who it is within this time, and takes a line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
@@ -64,6 +63,11 @@ impl Hub {
         if connection.session == session && connection.orders.try_send(said).is_err() {
             connections.by_node.remove(&node);
         }
+    }
+
+    /// Ends this connection of a node, if it is still the one. Its agent comes back.
+    pub fn hang_up(&self, node: NodeIndex, session: Session) {
+        self.leave(node, session);
     }
 
     /// Ends all connections. Agents come back.
@@ -118,6 +122,17 @@ pub struct Reception {
     lease: Nanos,
 }
 
+/// Who is at the other end, as the door found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Speaker {
+    /// Whoever may speak for any node.
+    Any,
+    /// The agent of this node.
+    Node(Name),
+    /// Somebody who is no agent, and why.
+    Nobody(String),
+}
+
 /// Why a connection ended.
 #[derive(Debug, Error)]
 enum Ended {
@@ -125,6 +140,8 @@ enum Ended {
     HungUp,
     #[error("the agent was replaced or cut off")]
     CutOff,
+    #[error("what let it in is good no more")]
+    Outlived,
     #[error("{0}")]
     Unwelcome(String),
     #[error(transparent)]
@@ -142,6 +159,11 @@ impl Reception {
         Self { hub, core, desks, nodes, lease }
     }
 
+    /// How many nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Serves whoever connects.
     pub async fn serve(self, listener: UnixListener) {
         let room = Arc::new(Semaphore::new(self.nodes.len() + CONNECTIONS_SPARE));
@@ -157,20 +179,38 @@ impl Reception {
             };
             let reception = self.clone();
             tokio::spawn(async move {
-                let ended = reception.receive(stream).await;
-                tracing::debug!("a connection of an agent ended: {ended}");
+                let speaker = local(&stream);
+                let (read, write) = stream.into_split();
+                reception.receive(read, write, speaker, std::future::pending()).await;
                 drop(place);
             });
         }
     }
 
-    async fn receive(&self, stream: UnixStream) -> Ended {
-        let allowed = stream.peer_cred().is_ok_and(|peer| door::may_be_agent(peer.uid()));
-        let (read, mut write) = stream.into_split();
-        let mut lines = Lines { reader: BufReader::new(read), line: Vec::new() };
-        let (node, not_enforced, holding) = match self.hello(&mut lines, allowed).await {
+    /// One connection, on which `speaker` speaks, until it ends or has `outlived` what let it in.
+    pub async fn receive(
+        &self,
+        read: impl AsyncRead + Unpin,
+        write: impl AsyncWrite + Unpin,
+        speaker: Speaker,
+        outlived: impl Future<Output = ()>,
+    ) {
+        let lines = Lines { reader: BufReader::new(read), line: Vec::new() };
+        let ended = self.converse(lines, write, speaker, outlived).await;
+        tracing::debug!("a connection of an agent ended: {ended}");
+    }
+
+    async fn converse(
+        &self,
+        mut lines: Lines<impl AsyncRead + Unpin>,
+        mut write: impl AsyncWrite + Unpin,
+        speaker: Speaker,
+        outlived: impl Future<Output = ()>,
+    ) -> Ended {
+        let (node, not_enforced, holding) = match self.hello(&mut lines, speaker).await {
             Ok(hello) => hello,
             Err(Ended::Unwelcome(reason)) => {
+                tracing::warn!("an agent is not welcome: {reason}");
                 // Whether it hears why or not, it is not taken.
                 let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
                 return Ended::Unwelcome(reason);
@@ -185,6 +225,7 @@ impl Reception {
         let ended = tokio::select! {
             ended = self.listen(node, session, holding, lines) => ended,
             ended = pass_on(orders, write) => ended,
+            () = outlived => Err(Ended::Outlived),
         };
         self.hub.leave(node, session);
         // If the broker ends, so does what it knows of the connection.
@@ -194,14 +235,16 @@ impl Reception {
 
     async fn hello(
         &self,
-        lines: &mut Lines,
-        allowed: bool,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+        speaker: Speaker,
     ) -> Result<(NodeIndex, Vec<String>, Vec<Assignment>), Ended> {
         let refuse = |reason: String| Err(Ended::Unwelcome(reason));
         let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
-        if !allowed {
-            return refuse("only root and the broker's own user may be agents".into());
-        }
+        let own = match speaker {
+            Speaker::Any => None,
+            Speaker::Node(own) => Some(own),
+            Speaker::Nobody(why) => return refuse(why),
+        };
         let (version, name, not_enforced, holding) = match said {
             Some(FromAgent::Hello { version, node, not_enforced, holding }) => {
                 (version, node, not_enforced, holding)
@@ -214,6 +257,11 @@ impl Reception {
         if holding.len() > HOLDING_MAX {
             return refuse(format!("{} assignments; at most {HOLDING_MAX}", holding.len()));
         }
+        if let Some(own) = own.filter(|own| *own != name) {
+            return refuse(format!(
+                "the certificate is that of {own}, which cannot speak for {name}"
+            ));
+        }
         match self.nodes.get(&name) {
             Some(node) => Ok((*node, not_enforced, holding)),
             None => refuse(format!("there is no node {name} in the cluster")),
@@ -225,7 +273,7 @@ impl Reception {
         node: NodeIndex,
         session: Session,
         holding: Vec<Assignment>,
-        mut lines: Lines,
+        mut lines: Lines<impl AsyncRead + Unpin>,
     ) -> Result<(), Ended> {
         self.core.agent(Input::Connected { node, session, holding }).await?;
         while let Some(said) = lines.next().await? {
@@ -248,7 +296,7 @@ impl Reception {
 
 async fn pass_on(
     mut orders: mpsc::Receiver<ToAgent>,
-    mut write: OwnedWriteHalf,
+    mut write: impl AsyncWrite + Unpin,
 ) -> Result<(), Ended> {
     while let Some(order) = orders.recv().await {
         say(&mut write, &order).await?;
@@ -256,11 +304,24 @@ async fn pass_on(
     Err(Ended::CutOff)
 }
 
-async fn say(write: &mut OwnedWriteHalf, said: &ToAgent) -> io::Result<()> {
+async fn say(write: &mut (impl AsyncWrite + Unpin), said: &ToAgent) -> io::Result<()> {
     let mut line = serde_json::to_vec(said)?;
     line.push(b'\n');
-    let written = timeout(HELLO_WITHIN, write.write_all(&line)).await;
+    let written = async {
+        write.write_all(&line).await?;
+        // What was taken may not have left yet.
+        write.flush().await
+    };
+    let written = timeout(HELLO_WITHIN, written).await;
     written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// On a Unix socket it is who the kernel says.
+fn local(stream: &UnixStream) -> Speaker {
+    if stream.peer_cred().is_ok_and(|peer| door::may_be_agent(peer.uid())) {
+        return Speaker::Any;
+    }
+    Speaker::Nobody("only root and the broker's own user may be agents".into())
 }
 
 fn line(Order { number, act }: Order) -> ToAgent {
@@ -270,12 +331,12 @@ fn line(Order { number, act }: Order) -> ToAgent {
     }
 }
 
-struct Lines {
-    reader: BufReader<OwnedReadHalf>,
+struct Lines<R> {
+    reader: BufReader<R>,
     line: Vec<u8>,
 }
 
-impl Lines {
+impl<R: AsyncRead + Unpin> Lines<R> {
     /// The next line; nothing at the end, or where one is too long.
     async fn next(&mut self) -> io::Result<Option<FromAgent>> {
         self.line.clear();

@@ -1,27 +1,32 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
+//! The broker is on this machine, at its Unix socket, or elsewhere ([`crate::remote`]).
 
+use crate::remote::{Place, Remote, Transport};
 use crate::wire::{
-    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Reserve,
-    Timeline,
+    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Ran,
+    Reserve, Timeline,
 };
 use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Method, Request as HttpRequest, Response};
+use hyper::{Method, Request as HttpRequest, Response, header};
 use hyper_util::rt::TokioIo;
+use keeptime_credentials::dates;
+use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::book::Reservation;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_planner::translate::Decision;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 /// Longer than the broker takes for any answer.
@@ -34,7 +39,7 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// A broker that can be asked. Blocking; every call but the watch answers or fails within 15 s.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    place: Place,
     runtime: Runtime,
 }
 
@@ -43,22 +48,31 @@ pub struct Client {
 #[non_exhaustive]
 pub enum ClientError {
     /// The broker cannot be reached, or went away.
-    #[error("the broker at {} does not answer", socket.display())]
+    #[error("the broker at {place} does not answer")]
     Unreachable {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it should be.
+        place: String,
         /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// One of both does not trust the other.
+    #[error("no connection to the broker at {place}")]
+    Untrusted {
+        /// Where it should be.
+        place: String,
+        /// Which of both, and why.
+        #[source]
+        source: Untrusted,
     },
     /// It answered with a problem: bad input, a refusal, or not now.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
     /// It said something else.
-    #[error("the broker at {} gave an answer that does not fit", socket.display())]
+    #[error("the broker at {place} gave an answer that does not fit")]
     Unexpected {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it is.
+        place: String,
         /// What is wrong with it.
         #[source]
         source: serde_json::Error,
@@ -71,7 +85,7 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } => true,
             Self::Problem(problem) => matches!(problem.status, 429 | 503),
-            Self::Unexpected { .. } => false,
+            Self::Untrusted { .. } | Self::Unexpected { .. } => false,
         }
     }
 
@@ -90,8 +104,20 @@ impl Client {
     /// # Errors
     /// If the process may not have another epoll instance.
     pub fn new(socket: &Path) -> io::Result<Self> {
+        Self::at(Place::Socket(socket.into()))
+    }
+
+    /// For a broker elsewhere; connects with each call.
+    ///
+    /// # Errors
+    /// If the process may not have another epoll instance.
+    pub fn remote(remote: Remote) -> io::Result<Self> {
+        Self::at(Place::Remote(Box::new(remote)))
+    }
+
+    fn at(place: Place) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { socket: socket.into(), runtime })
+        Ok(Self { place, runtime })
     }
 
     /// Reserves. With the same key it can be sent again.
@@ -109,6 +135,39 @@ impl Client {
     /// As [`Self::reserve`].
     pub fn consider(&self, request: &Request) -> Result<Possible, ClientError> {
         self.ask(Method::POST, "/v1/consider", Some(request))
+    }
+
+    /// How a goal would be decided, step by step.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`]; a goal that cannot be kept is a decision, not an error.
+    pub fn explain(&self, request: &Request) -> Result<Decision, ClientError> {
+        self.ask(Method::POST, "/v1/explain", Some(request))
+    }
+
+    /// How the goal of a reservation was decided, granted or refused.
+    ///
+    /// # Errors
+    /// If it is not remembered: it was no goal, or others followed.
+    pub fn decision(&self, handle: Handle) -> Result<Decision, ClientError> {
+        self.get(&format!("/v1/reservations/{handle}/decision"))
+    }
+
+    /// Says that the holder of a reservation with a lease lives.
+    ///
+    /// # Errors
+    /// If it is over, or belongs to somebody else.
+    pub fn keep(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.ask::<(), _>(Method::POST, &format!("/v1/reservations/{handle}/keep"), None)
+    }
+
+    /// Tells what a run with a reservation took.
+    ///
+    /// # Errors
+    /// If it has not begun, is over, or belongs to somebody else.
+    pub fn report(&self, handle: Handle, actual: Nanos) -> Result<Reservation, ClientError> {
+        let ran = Ran { actual_nanos: actual };
+        self.ask(Method::POST, &format!("/v1/reservations/{handle}/runs"), Some(&ran))
     }
 
     /// Puts another request in the place of a reservation's.
@@ -263,7 +322,7 @@ impl Client {
         path: &str,
         body: Option<&B>,
     ) -> Result<Bytes, ClientError> {
-        let unexpected = |source| ClientError::Unexpected { socket: self.socket.clone(), source };
+        let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
         let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
         let body = Bytes::from(body.unwrap_or_default());
         let exchange = async {
@@ -285,19 +344,21 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await;
-        let stream = stream.map_err(|error| self.unreachable(error))?;
+        let stream: Box<dyn Transport> =
+            self.place.connect().await.map_err(|error| self.unreachable(error))?;
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = shaken.map_err(|error| self.unreachable(error))?;
         // It ends with the sender or the response, whose reader is told why.
         tokio::spawn(async move { drop(connection.await) });
-        let request = HttpRequest::builder()
+        let mut request = HttpRequest::builder()
             .method(method)
             .uri(path)
-            .header("host", "broker")
-            .header("content-type", "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.unreachable(error))?;
+            .header(header::HOST, self.place.host())
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = self.place.authorization() {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| self.unreachable(error))?;
         sender.send_request(request).await.map_err(|error| self.unreachable(error))
     }
 
@@ -314,15 +375,31 @@ impl Client {
 
     fn parse<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, ClientError> {
         serde_json::from_slice(text)
-            .map_err(|source| ClientError::Unexpected { socket: self.socket.clone(), source })
+            .map_err(|source| ClientError::Unexpected { place: self.place.to_string(), source })
     }
 
     fn unreachable(
         &self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> ClientError {
-        ClientError::Unreachable { socket: self.socket.clone(), source: source.into() }
+        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        let place = self.place.to_string();
+        match self.place.explain(source.as_ref(), dates::now()) {
+            Some(source) => ClientError::Untrusted { place, source },
+            None => ClientError::Unreachable { place, source },
+        }
     }
+}
+
+/// A key that no other request has: 128 random bits.
+///
+/// # Errors
+/// If the kernel has none.
+pub fn new_key() -> io::Result<RequestKey> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.parse().map_err(io::Error::other)
 }
 
 /// Names, numbers and handles only: nothing that needs escapes but the signs of user names.

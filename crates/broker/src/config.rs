@@ -1,11 +1,12 @@
 //! The broker's configuration file.
 
+use crate::tcp::config::Tcp;
 use keeptime_engine::Policy;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::UserName;
 use keeptime_model::units::{self, Nanos, Share};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The broker's configuration (TOML).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,9 @@ pub struct Config {
     /// Times and limits.
     #[serde(default)]
     pub policy: PolicyFile,
+    /// The door over TCP; without it there are the Unix sockets alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<Tcp>,
 }
 
 /// More than people and scripts need, and a small part of what the broker can serve: each request may
@@ -74,6 +78,20 @@ pub struct PolicyFile {
 }
 
 impl Config {
+    /// A broker with all its files in `directory`, by their usual names, without a door over TCP.
+    pub fn in_directory(directory: &Path) -> Self {
+        Self {
+            topology: directory.join("topology.toml"),
+            ledger: directory.join("ledger.db"),
+            socket: directory.join("broker.sock"),
+            agents: directory.join("agents.sock"),
+            operators: Vec::new(),
+            requests_per_second: REQUESTS_PER_SECOND,
+            policy: PolicyFile::default(),
+            tcp: None,
+        }
+    }
+
     /// Reads and checks a configuration file.
     ///
     /// # Errors
@@ -96,6 +114,7 @@ impl Config {
             return Err(Invalid::new("requests_per_second", config.requests_per_second, expected));
         }
         config.policy.check()?;
+        config.tcp.as_ref().map_or(Ok(()), Tcp::check)?;
         Ok(config)
     }
 
@@ -205,6 +224,41 @@ mod tests {
             let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
+    }
+
+    const TCP: &str = r#"
+        [tcp]
+        address = "0.0.0.0:7411"
+        agents = "[::]:7412"
+        certificate = "/etc/keeptime/broker.pem"
+        key = "/etc/keeptime/broker-key.pem"
+        client_ca = "/etc/keeptime/ca.pem"
+        tokens = "/etc/keeptime/tokens.toml"
+    "#;
+
+    #[test]
+    fn the_door_over_tcp_has_tls_and_somebody_to_let_in() {
+        let with =
+            |from: &str, to: &str| Config::from_toml(&format!("{FILE}{}", TCP.replace(from, to)));
+        let config = with("", "").unwrap();
+        assert_eq!(config.tcp.as_ref().unwrap().files().count(), 4);
+        assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
+        let cases = [
+            ("        key", "        #", "missing field `key`"),
+            ("        certificate", "        #", "missing field `certificate`"),
+            ("client_ca", "# client_ca", "tcp.client_ca: \"nothing\""),
+            ("0.0.0.0:7411", "broker.example", "ADDRESS:PORT, as in 0.0.0.0:7411"),
+            ("0.0.0.0:7411", "[::]:7412", "another port than that of address"),
+            ("tokens", "token", "unknown field `token`"),
+        ];
+        for (from, to, expected) in cases {
+            let error = with(from, to).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error} should contain {expected}");
+        }
+        let nobody =
+            "client_ca = \"/etc/keeptime/ca.pem\"\n        tokens = \"/etc/keeptime/tokens.toml\"";
+        let error = with(nobody, "").unwrap_err().to_string();
+        assert!(error.contains("nobody could come in"), "{error}");
     }
 
     proptest! {

@@ -404,6 +404,10 @@ impl Core {
                     }
                 }))
             }
+            Output::HangUp { node, session } => {
+                let hub = Arc::clone(&self.hub);
+                Some(Box::new(move |_| hub.hang_up(node, session)))
+            }
             Output::Answer { ticket, answer } => {
                 let asker = self.askers.remove(&ticket)?;
                 // Whoever asked may have gone.

@@ -1,4 +1,5 @@
-//! Who is at the other end of a connection: on a Unix socket it is who the kernel says.
+//! Who is at the other end of a connection: on a Unix socket it is who the kernel says. Over TCP it is
+//! who a certificate or a token says: [`crate::tcp`].
 
 use keeptime_engine::Caller;
 use keeptime_model::reservation::UserName;
@@ -24,6 +25,13 @@ impl Operators {
         #[expect(clippy::unwrap_used, reason = "every number gives a user name")]
         let user = user.unwrap_or_else(|| format!("uid-{uid}").parse().unwrap());
         let operator = is_own(uid) || self.0.contains(&user);
+        Caller { user, operator }
+    }
+
+    /// The user of this name, who came over the network: an operator only if named as one. What root
+    /// and the broker's own user may, they may on this machine.
+    pub fn named(&self, user: UserName) -> Caller {
+        let operator = self.0.contains(&user);
         Caller { user, operator }
     }
 }
@@ -53,5 +61,7 @@ mod tests {
         let other = Operators::default().caller(STRANGER);
         assert_eq!((other.user.to_string(), other.operator), (format!("uid-{STRANGER}"), false));
         assert!(!may_be_agent(STRANGER));
+        let far = |name: &str| operators.named(name.parse().unwrap()).operator;
+        assert!(far(&format!("uid-{STRANGER}")) && !far("root"), "root is so on its machine alone");
     }
 }

@@ -9,8 +9,9 @@
 //! * [`agents`]: the connections of the agents;
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
+//! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
-//! * [`client`]: the other end;
+//! * [`client`]: the other end; [`remote`]: where it finds the broker;
 //! * [`config`], [`server`]: the daemon.
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,8 @@ pub mod outbox;
 pub mod programs;
 pub mod rates;
 pub mod records;
+pub mod remote;
 pub mod server;
+pub mod tcp;
 pub mod wire;
 pub mod words;

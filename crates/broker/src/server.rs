@@ -7,6 +7,7 @@ use crate::core::{Core, CoreError, Handle};
 use crate::door::Operators;
 use crate::http::{self, Shared};
 use crate::rates::Rates;
+use crate::tcp;
 use axum::Router;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -28,6 +29,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 /// Connections of users at a time.
@@ -83,6 +85,12 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The door over TCP cannot be opened.
+    #[error("the door over TCP cannot be opened")]
+    Tcp(#[from] tcp::TcpError),
+    /// Signals cannot be received.
+    #[error("cannot receive SIGHUP")]
+    Signal(#[source] io::Error),
     /// Its socket is gone: nobody can ask it any more.
     #[error("{socket} was removed")]
     Removed {
@@ -117,7 +125,8 @@ pub fn cluster(config: &Config) -> Result<Cluster, ServeError> {
 pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     let cluster = cluster(config)?;
     let topology = cluster.topology().clone();
-    // First of all: a second broker on the same ledger ends here, and takes nobody's socket.
+    let far = config.tcp.as_ref().map(tcp::Door::new).transpose()?;
+    // Before anything is made: a second broker on the same ledger ends here, and takes nobody's socket.
     let ledger = SqliteLedger::open(&config.ledger)?;
     let writer = Writer::start(ledger).map_err(ServeError::Thread)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -138,8 +147,14 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     let (rates, to_hub) = (Rates::new(config.requests_per_second), Arc::clone(&hub));
     let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates);
     let operators = Operators::new(config.operators.iter().cloned());
-    let door = Door { router: http::router(shared), operators, open: Arc::default() };
+    let (router, open) = (http::router(shared), Arc::default());
     let reception = Reception::new(hub, handle.clone(), &topology, lease);
+    // Without a door over TCP there is nothing to read again, and nothing to end for.
+    let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
+    if let Some(far) = far {
+        far.open(router.clone(), operators.clone(), reception.clone(), hangup)?;
+    }
+    let door = Door { router, operators, open };
     runtime.spawn(reception.serve(agents));
     runtime.spawn(door.serve(users));
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
@@ -254,16 +269,21 @@ impl Door {
     }
 }
 
+/// What is spoken on every connection of a user, which has to send its headers within a time.
+pub(crate) fn protocol(header_within: Duration) -> http1::Builder {
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_within)
+        .max_buf_size(BUFFER_BYTES_MAX);
+    protocol
+}
+
 async fn converse(stream: UnixStream, router: Router, caller: Caller) -> hyper::Result<()> {
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
         hyper::service::Service::call(&service, request)
     });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WITHIN)
-        .max_buf_size(BUFFER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
+    protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service).await
 }

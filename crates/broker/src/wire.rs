@@ -9,7 +9,7 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -40,8 +40,16 @@ pub struct Possible {
     pub grant: Grant,
 }
 
+/// `POST /v1/reservations/{handle}/runs`: a run with the reservation has ended.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ran {
+    /// What it took.
+    pub actual_nanos: Nanos,
+}
+
 /// `PUT /v1/applications/{name}`, and what `GET` answers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
     /// The application.

@@ -26,6 +26,10 @@ pub fn event(event: &Event) -> String {
         Event::Started { .. } => "started: every agent of it enforces it".into(),
         Event::Ended { .. } => "ended: its time was over".into(),
         Event::Cancelled { by, .. } => format!("cancelled by {by}"),
+        Event::Abandoned { .. } => "given back: its holder went away".into(),
+        Event::Ran { actual_nanos, .. } => {
+            format!("a run with it took {:.3} s", actual_nanos.as_secs_f64())
+        }
         Event::Failed { node, why, .. } => format!("failed: {node} cannot enforce it: {why}"),
         Event::Lost { node, instead, .. } => {
             let instead = instead.as_ref().map(|other| format!("; instead: {}", grant(other)));
@@ -41,7 +45,8 @@ pub fn grant(grant: &Grant) -> String {
     let nodes: Vec<_> = grant.nodes.iter().map(Name::as_str).collect();
     let mut parts = vec![nodes.join(" ")];
     if grant.cpu_ppm != CpuPpm::default() {
-        parts.push(format!("{} of a CPU each", grant.cpu_ppm));
+        let period = grant.cpu_period_nanos.map(|period| format!(" in every {period}"));
+        parts.push(format!("{} of a CPU each{}", grant.cpu_ppm, period.unwrap_or_default()));
     }
     if let Some(pattern) = &grant.pattern {
         parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second));
@@ -104,12 +109,14 @@ mod tests {
     use super::*;
     use keeptime_model::pattern::Pattern;
     use keeptime_model::reservation::Handle;
+    use keeptime_model::units::Nanos;
 
     #[test]
     fn a_grant_says_what_is_held_and_nothing_else() {
         let mut held = Grant {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             cpu_ppm: CpuPpm::from_percent(20),
+            cpu_period_nanos: None,
             pattern: None,
             bits_per_second: BitsPerSecond::ZERO,
             disk_read_bytes_per_second: BytesPerSecond::default(),
@@ -120,7 +127,9 @@ mod tests {
         assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
         held.pattern = Some(Pattern::AllToAll);
         held.bits_per_second = BitsPerSecond::from_mbit(10);
-        assert!(grant(&held).ends_with("each, 10 Mbit/s for each flow (all-to-all)"));
+        held.cpu_period_nanos = Some(Nanos::from_millis(50));
+        let words = grant(&held);
+        assert!(words.ends_with("each in every 50 ms, 10 Mbit/s for each flow (all-to-all)"));
         let handle = Handle::new(1);
         let lost =
             Event::Lost { handle, node: "n1".parse().unwrap(), instead: Some(Box::new(held)) };

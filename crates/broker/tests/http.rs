@@ -56,18 +56,46 @@ fn what_is_reserved_is_told_to_agents_seen_by_all_and_given_back() {
 }
 
 #[test]
+fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
+    let world = World::new(1);
+    let client = world.client();
+    let asked = keeptime_model::reservation::Request {
+        lease_nanos: Some(Nanos::from_secs(1)),
+        ..request(1, 10, 0, 600)
+    };
+    let [kept, silent] =
+        ["a", "b"].map(|key| client.reserve(key.parse().unwrap(), asked.clone()).unwrap().handle);
+    wait("the end of the silent one", || {
+        assert_eq!(client.keep(kept).unwrap().state, State::Active);
+        client.reservation(silent).unwrap().state == State::Cancelled
+    });
+    let error = client.keep(silent).unwrap_err();
+    assert_eq!(error.problem().unwrap().status, 409);
+    let last = client.history(silent).unwrap().records.pop().unwrap();
+    assert_eq!(last.text, "given back: its holder went away");
+    client.report(kept, Nanos::from_millis(1_500)).unwrap();
+    let last = client.history(kept).unwrap().records.pop().unwrap();
+    assert_eq!(last.text, "a run with it took 1.500 s");
+    let error = client.decision(kept).unwrap_err();
+    assert!(error.to_string().contains("no decision about r1 is remembered"), "{error}");
+}
+
+#[test]
 fn bad_input_is_told_what_would_be_accepted() {
     let world = World::new(1);
     let asked = r#"{"ask": {"resources": {"nodes": {"any": 1}, "cpu_ppm": 1}}}"#;
     let with = |more: &str| format!(r#"{{"request": {asked}{more}}}"#);
     let big = "x".repeat(300 << 10);
-    let cases: [(&str, &str, &str, u16, &str); 16] = [
+    let cases: [(&str, &str, &str, u16, &str); 19] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
         ("POST", "/v1/reservations", &with(r#", "key": "a b""#), 400, "letters, digits and"),
         ("POST", "/v1/reservations", &big, 413, "limit"),
         ("POST", "/v1/consider", r#"{"ask": {"resources": {"nodes": {"any": 0}}}}"#, 400, "1 to"),
+        ("POST", "/v1/explain", asked, 400, "a goal"),
+        ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
+        ("POST", "/v1/reservations/r17/runs", "{}", 400, "missing field `actual_nanos`"),
         ("GET", "/v1/reservations/17", "", 400, "a handle, as in r17"),
         ("GET", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
         ("GET", "/v1/reservations/r17/history", "", 404, "there is no reservation r17"),
@@ -110,6 +138,13 @@ fn the_document_is_what_is_served() {
             assert_eq!(is_there, of_path.get(method).is_some(), "{method} {path}: {answer}");
             assert!(!answer.contains("there is nothing at"), "{path}: {answer}");
         }
+    }
+    let of_method = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    for operation in of_method.filter(|part| part.get("operationId").is_some()) {
+        assert!(operation["responses"]["401"].is_object(), "{operation}");
+    }
+    for scheme in ["certificate", "token"] {
+        assert!(document["components"]["securitySchemes"][scheme].is_object());
     }
     let source = include_str!("../src/http/mod.rs").split("fn answer_in_time").next().unwrap();
     let routes = source.matches("\"/v1/").count();

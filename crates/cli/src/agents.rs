@@ -64,6 +64,8 @@ fn start_one(lab: &Lab, node: &Node) -> Result<()> {
 
 fn config(lab: &Lab, node: &Node) -> Config {
     let directory = lab.node_directory(&node.name);
+    let broker_tls = brokers::far_place(lab, &node.name);
+    let near = brokers::agents_socket(lab.directory());
     Config {
         node: node.name.clone(),
         socket: socket_in(&directory),
@@ -73,7 +75,8 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
-        broker: Some(brokers::agents_socket(lab.directory())),
+        broker: broker_tls.is_none().then_some(near),
+        broker_tls,
         // All nodes share the machine's disks: none of them may promise one.
         disks: Vec::new(),
     }

@@ -4,6 +4,10 @@
 #![allow(missing_docs)]
 
 mod broker;
+mod door;
+mod manual;
+
+pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -27,13 +31,7 @@ use std::path::PathBuf;
 #[command(
     name = "keeptime",
     version,
-    after_help = "A first round, as root:\n  \
-        keeptime lab up                          a cluster of 4 nodes on this machine\n  \
-        keeptime profile raycast --nodes 2,4     measure the volume renderer once\n  \
-        keeptime plan raycast --within 1s --set interleave=0\n  \
-        keeptime run raycast --within 1s --set interleave=0\n  \
-        keeptime lab down\n\n\
-        Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage."
+    after_help = manual::OVERVIEW
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -153,6 +151,10 @@ pub struct LabUpArguments {
     /// Take nodes, switches and links from a topology file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu"])]
     pub topology: Option<PathBuf>,
+    /// Have agents and users come over TCP with TLS, as on a real cluster: the broker is on the lab's
+    /// front end, and certificates for all of them are made in the lab's directory, under pki
+    #[arg(long)]
+    pub tls: bool,
 }
 
 #[derive(Debug, Args)]
@@ -175,6 +177,10 @@ pub struct LabExecArguments {
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run the agent of this node in the foreground
+    ///
+    /// It makes the kernel enforce what was assigned to the node, repairs what somebody else changed, and
+    /// keeps what was granted until its end when it hears nothing from the broker.
+    #[command(after_long_help = manual::AGENT_RUN)]
     Run {
         /// Its configuration file
         #[arg(long, value_name = "FILE")]
@@ -306,7 +312,8 @@ impl GoalArguments {
             }
         }
         let (at_least, within) = (self.at_least, self.within);
-        Ok(Goal { at_least, within, set, nodes: self.nodes, prefer: self.prefer })
+        let (nodes, prefer, quantile) = (self.nodes, self.prefer, Some(self.quantile));
+        Ok(Goal { at_least, within, set, nodes, prefer, quantile })
     }
 }
 

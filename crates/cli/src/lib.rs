@@ -5,13 +5,15 @@
 //! * [`cluster`], [`hold`], [`execute`]: a lab, a job's resources, one run;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
-//! * [`brokers`]: a lab's broker; [`requests`], [`times`], [`gantt`]: between people's words and its own;
+//! * [`brokers`]: a lab's broker; [`place`]: which broker is meant; [`certificates`]: a small authority;
+//! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
 
 pub mod agents;
 pub mod arguments;
 pub mod brokers;
+pub mod certificates;
 pub mod chart;
 pub mod cluster;
 pub mod commands;
@@ -23,8 +25,8 @@ pub mod hold;
 pub mod interrupt;
 pub mod load;
 pub mod machine;
+pub mod place;
 pub mod profiler;
-pub mod recent;
 pub mod record;
 pub mod report;
 pub mod requests;

@@ -18,8 +18,7 @@ pub fn new(application: Option<&Name>, wanted: &Wanted, now: &Zoned) -> Result<R
         Some(name) => Ask::Goal { application: name.clone(), goal: Goal::default() },
         None => Ask::Resources(Resources::nothing()),
     };
-    let empty = Request { ask, from_unix_nanos: None, duration_nanos: None, on_loss: OnLoss::Tell };
-    changed(empty, times::parse("now", now)?, wanted, now)
+    changed(Request::new(ask), times::parse("now", now)?, wanted, now)
 }
 
 /// `old`, which starts at `start`, with what is wanted in the place of what it has.
@@ -73,6 +72,7 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
         resources.nodes = node_choice(nodes)?;
     }
     resources.cpu_ppm = wanted.cpu.unwrap_or(resources.cpu_ppm);
+    resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
         resources.pattern = Some(pattern.clone());
     }
@@ -87,6 +87,7 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
 fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
     let resource_words = [
         ("cpu", wanted.cpu.is_some()),
+        ("period", wanted.period.is_some()),
         ("pattern", wanted.pattern.is_some()),
         ("rate", wanted.rate.is_some()),
         ("read", wanted.read.is_some()),

@@ -8,7 +8,7 @@ use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
 use keeptime_broker::wire::Filter;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::skip;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,15 +40,7 @@ impl Broker {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let at = |name: &str| directory.path().join(name);
         fs::write(at("topology.toml"), TOPOLOGY).unwrap();
-        let config = Config {
-            topology: at("topology.toml"),
-            ledger: at("ledger.db"),
-            socket: at("broker.sock"),
-            agents: at("agents.sock"),
-            operators: vec![],
-            requests_per_second: REQUESTS_PER_SECOND,
-            policy: PolicyFile::default(),
-        };
+        let config = Config::in_directory(directory.path());
         fs::write(at("broker.toml"), config.to_toml()).unwrap();
         let mut broker = Self { directory, config, process: None };
         broker.start();
@@ -108,10 +100,9 @@ fn small(from: WallTime) -> Request {
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: Some(from),
         duration_nanos: Some(Nanos::from_secs(60)),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

@@ -171,7 +171,9 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
 
     // One that is bound to a processor cannot carry a schedule: nobody does then, and it is told why.
     if std::thread::available_parallelism().unwrap().get() > 1 {
-        let (_pinned, _) = node.start(true, &format!("exec taskset -c 0 sh -c '{busy}'"));
+        // Again where the agent was quicker: who has a schedule is not bound any more.
+        let pinned = format!("while ! taskset -c 0 sh -c '{busy}'; do :; done");
+        let (_pinned, _) = node.start(true, &pinned);
         let obstacle = || node.job().unwrap().cpu_obstacle.unwrap_or_default();
         let is_told = || obstacle().contains("is bound to some of the processors");
         wait("the obstacle", Duration::from_secs(3), is_told);

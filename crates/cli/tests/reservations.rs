@@ -5,74 +5,16 @@
 
 mod world;
 
-use keeptime::brokers;
 use keeptime_agent::server::now;
 use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
-use world::{KEEPTIME, World, assert_code, said, wait};
+use world::{World, assert_code, said, wait};
 
 const LIMIT: Duration = Duration::from_secs(20);
-
-/// The lab's broker as it is now.
-struct Daemon<'a> {
-    world: &'a World,
-    /// Started by this test, after the lab's own was killed.
-    process: Option<Child>,
-}
-
-impl Daemon<'_> {
-    fn directory(&self) -> PathBuf {
-        brokers::socket(self.world.lab().directory()).parent().unwrap().to_path_buf()
-    }
-
-    fn kill(&mut self) {
-        match self.process.take() {
-            Some(mut process) => {
-                process.kill().unwrap();
-                process.wait().unwrap();
-            }
-            None => {
-                let text = std::fs::read_to_string(self.directory().join("broker.pid")).unwrap();
-                let pid = text.split(' ').next().unwrap().parse().unwrap();
-                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-            }
-        }
-        wait("the end of the broker", LIMIT, || !self.answers());
-    }
-
-    fn start(&mut self) {
-        let mut command = Command::new(KEEPTIME);
-        command.args(["broker", "run", "--config"]).arg(self.directory().join("broker.toml"));
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        self.process = Some(command.spawn().unwrap());
-        wait("the broker", LIMIT, || self.answers());
-    }
-
-    fn answers(&self) -> bool {
-        self.world.keeptime(&["nodes"]).output().unwrap().status.success()
-    }
-
-    fn wait_for_agents(&self) {
-        wait("all agents", LIMIT, || {
-            let nodes = json(&self.world.keeptime(&["nodes", "--json"]).output().unwrap());
-            nodes["nodes"].as_array().unwrap().iter().all(|node| node["connected"] == true)
-        });
-    }
-}
-
-impl Drop for Daemon<'_> {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
@@ -139,15 +81,14 @@ fn what_begins_later_is_told_to_agents_at_once_and_enforced_from_its_start_on() 
 #[test]
 fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     let Some(world) = World::new("kill9", 30) else { return };
-    let mut daemon = Daemon { world: &world, process: None };
     run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
     let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "6s"];
     run(&world, &short, 0);
-    daemon.kill();
+    world.kill_broker();
     assert!(world.has_tree("n1") && world.jobs().len() == 3);
     wait("the end of what was short, without a broker", LIMIT, || world.jobs().len() == 2);
-    daemon.start();
-    daemon.wait_for_agents();
+    world.start_broker();
+    world.wait_for_agents();
     let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
     assert_eq!(shown["state"], "active");
     wait("its end in the record", LIMIT, || {
@@ -158,11 +99,11 @@ fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     world.kill_agent("n1");
     assert!(world.has_tree("n1"), "the kernel goes on");
     world.start_agent("n1");
-    daemon.wait_for_agents();
+    world.wait_for_agents();
     assert!(run(&world, &["show", "r1"], 0).starts_with("r1 active"));
-    daemon.kill();
-    daemon.start();
-    daemon.wait_for_agents();
+    world.kill_broker();
+    world.start_broker();
+    world.wait_for_agents();
     run(&world, &["cancel", "r1"], 0);
     wait("the end of it", LIMIT, || world.jobs().is_empty() && !world.has_tree("n1"));
 }
@@ -170,20 +111,32 @@ fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
 #[test]
 fn what_was_given_back_while_an_agent_was_away_is_withdrawn_when_it_comes_back() {
     let Some(world) = World::new("away", 30) else { return };
-    let daemon = Daemon { world: &world, process: None };
     run(&world, &["reserve", "--nodes", "n1", "--cpu", "10%", "--for", "10min"], 0);
     world.kill_agent("n1");
     run(&world, &["cancel", "r1"], 0);
     world.start_agent("n1");
-    daemon.wait_for_agents();
+    world.wait_for_agents();
     wait("the withdrawal", LIMIT, || world.jobs().is_empty());
+}
+
+#[test]
+fn an_agent_that_hangs_longer_than_its_lease_is_given_up_and_taken_back() {
+    let Some(world) = World::new("hung", 30) else { return };
+    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let agent = Pid::from_raw(world.agent("n1") as i32);
+    kill(agent, Signal::SIGSTOP).unwrap();
+    wait("its loss", LIMIT, || run(&world, &["show", "r1"], 0).starts_with("r1 lost"));
+    kill(agent, Signal::SIGCONT).unwrap();
+    world.wait_for_agents();
+    wait("what is lost to be given back", LIMIT, || world.jobs().is_empty());
+    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
 }
 
 #[test]
 fn a_lab_goes_with_its_broker() {
     let Some(world) = World::new("down", 15) else { return };
-    let socket = brokers::socket(world.lab().directory());
-    assert!(keeptime_broker::client::Client::new(&socket).unwrap().nodes(None).is_ok());
+    let socket = world.cluster().broker_socket();
+    assert!(world.has_broker());
     run(&world, &["lab", "down"], 0);
     assert!(world.processes().is_empty(), "{:?}", world.processes());
     assert!(!socket.exists());

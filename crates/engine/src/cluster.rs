@@ -265,6 +265,7 @@ impl Cluster {
         };
         let until = until.unwrap_or(WallTime::from_unix_nanos(u64::MAX));
         let assignment = |node| Assignment {
+            cpu_period_nanos: grant.cpu_period_nanos,
             disks: self.disk_rates(node, grant),
             from_unix_nanos: from,
             ..Assignment::new(handle.job(), grant.cpu(), until)

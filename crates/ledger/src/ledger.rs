@@ -49,7 +49,7 @@ pub trait Ledger: Send {
     fn snapshot(&self) -> Result<Option<Snapshot>, LedgerError>;
 
     /// Saves a part of a snapshot; with the last one it becomes [`Ledger::snapshot`], and the
-    /// ledger keeps the newest [`SNAPSHOTS_KEPT`]. A snapshot that was not finished before the
+    /// ledger keeps the newest `SNAPSHOTS_KEPT`. A snapshot that was not finished before the
     /// ledger was opened again is gone. One sync.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use nix::unistd::gettid;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
 /// What the kernel is asked for: `runtime` in every `period`, each slice before the next period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -253,42 +253,51 @@ pub fn leave(tid: i32) -> Result<(), SyscallError> {
 }
 
 /// How much CPU the kernel would still promise to threads that are bound to no processor, found out
-/// by asking for it: a thread for each processor takes what it can get, for less than a millisecond.
-/// Whoever asks meanwhile is refused.
+/// by asking for it: a sleeping thread for each processor takes what it can get, for less than a
+/// millisecond. Whoever asks meanwhile is refused.
 ///
 /// # Errors
 /// If the kernel refuses for another reason than that it has promised too much.
 pub fn admissible() -> Result<CpuPpm, SyscallError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let mut sum = CpuPpm::default();
-        // Dropping them lets the threads go.
-        let mut holds = Vec::new();
-        for _ in 0..threads {
-            let ((tell, told), (hold, held)) = (channel(), channel::<()>());
-            scope.spawn(move || {
-                // Nobody listens once another thread failed; and `hold` sends nothing.
-                let _ = tell.send(take_most());
-                let _ = held.recv();
-                leave(gettid().as_raw())
-            });
-            // A thread sends before it ends.
-            let taken = told.recv().unwrap_or(Ok(CpuPpm::default()))?;
-            sum = sum.checked_add(taken).unwrap_or(sum);
-            holds.push(hold);
-        }
-        Ok(sum)
-    })
+    let sleepers: Vec<_> = (0..threads).map_while(|_| Sleeper::start()).collect();
+    let taken: Result<Vec<_>, _> = sleepers.iter().map(|sleeper| take_most(sleeper.tid)).collect();
+    let left: Result<(), _> = sleepers.iter().try_for_each(|sleeper| leave(sleeper.tid));
+    let add = |sum: CpuPpm, taken| sum.checked_add(taken).unwrap_or(sum);
+    let sum = taken?.into_iter().fold(CpuPpm::default(), add);
+    left.map(|()| sum)
 }
 
-/// Gives the calling thread as much of a processor as the kernel admits.
-fn take_most() -> Result<CpuPpm, SyscallError> {
+/// A thread that sleeps until this is dropped, to try schedules on. One that gave a schedule of next
+/// to nothing to itself would get on a period later.
+pub(crate) struct Sleeper {
+    /// Its number.
+    pub tid: i32,
+    _awake: Sender<()>,
+}
+
+impl Sleeper {
+    /// Nothing if it does not start.
+    pub fn start() -> Option<Self> {
+        let ((tell, told), (awake, asleep)) = (channel(), channel::<()>());
+        let sleep = move || {
+            // Whoever started it may have gone.
+            let _ = tell.send(gettid().as_raw());
+            let _ = asleep.recv();
+        };
+        std::thread::Builder::new().spawn(sleep).ok()?;
+        Some(Self { tid: told.recv().ok()?, _awake: awake })
+    }
+}
+
+/// Gives a sleeping thread as much of a processor as the kernel admits.
+fn take_most(tid: i32) -> Result<CpuPpm, SyscallError> {
     let (mut taken, mut refused) = (LEAST_PPM, 1_000_001);
     while refused - taken > 1 {
         let middle = CpuPpm::new(taken + (refused - taken) / 2);
         // Within the bounds by construction; if not, that is as much as there is.
         let Ok(spec) = DeadlineSpec::of(middle, Nanos::from_secs(1)) else { break };
-        match set(gettid().as_raw(), spec) {
+        match set(tid, spec) {
             Ok(()) => taken = middle.get(),
             Err(error) if error.errno == Errno::EBUSY => refused = middle.get(),
             Err(error) => return Err(error),

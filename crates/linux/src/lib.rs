@@ -14,7 +14,8 @@
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
-//! * [`tc`]: classes, shapers and filters of an interface.
+//! * [`tc`]: classes, shapers and filters of an interface;
+//! * [`tcp`]: connections whose other end may vanish.
 
 pub mod bound;
 pub mod cgroup;
@@ -32,5 +33,6 @@ pub mod process;
 pub mod sockets;
 pub mod syscall;
 pub mod tc;
+pub mod tcp;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -4,7 +4,7 @@
 //! Nothing is concluded from version numbers. What lacks privilege is unknown, not missing.
 
 use crate::cgroup::{CgroupError, Group, Hierarchies};
-use crate::deadline::{self, DeadlineSpec};
+use crate::deadline::{self, DeadlineSpec, Sleeper};
 use crate::disk::{DiskLimits, Version, disks};
 use crate::egress::{Link, switch_port};
 use crate::flows::{FlowTable, Flows, FlowsError, Settings};
@@ -13,6 +13,7 @@ use crate::syscall::SyscallError;
 use crate::tc::{self, Attach, Observed, Op, Place, Shaper, TREE_MAJOR, apply};
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::disk::{DiskDirection, DiskRates};
+use keeptime_model::errors::chain;
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -228,11 +229,14 @@ fn deadline_answer() -> Answer {
         // So little that it fits whatever the kernel has promised already.
         let spec = DeadlineSpec::of(CpuPpm::new(1), Nanos::from_secs(4));
         let spec = spec.map_err(|error| Trouble { text: error.to_string(), errno: None })?;
-        let thread = nix::unistd::gettid().as_raw();
-        deadline::set(thread, spec).and_then(|()| deadline::leave(thread)).map_err(trouble)
+        let unknown =
+            || Trouble { text: "no thread to try it on".into(), errno: Some(Errno::EPERM) };
+        let sleeper = Sleeper::start().ok_or_else(unknown)?;
+        deadline::set(sleeper.tid, spec)
+            .and_then(|()| deadline::leave(sleeper.tid))
+            .map_err(trouble)
     };
-    let thread = std::thread::spawn(move || attempt().into_answer());
-    thread.join().unwrap_or_else(|_| Answer::Unknown("the attempt panicked".into()))
+    attempt().into_answer()
 }
 
 // ---- answers ----------------------------------------------------------------------------------
@@ -293,11 +297,6 @@ fn trouble_of_group(error: &CgroupError) -> Trouble {
 
 fn of_group(result: Result<(), CgroupError>) -> Answer {
     result.map_err(|error| trouble_of_group(&error)).into_answer()
-}
-
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const LOOPBACK: u32 = 1;

@@ -114,22 +114,9 @@ impl Assignment {
                 format!("more than from_unix_nanos ({})", self.from_unix_nanos.unix_nanos());
             return Err(Invalid::new("until_unix_nanos", until, expected));
         }
-        self.check_cpu()?;
+        check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
         self.check_flows()?;
         self.check_disks()
-    }
-
-    fn check_cpu(&self) -> Result<(), Invalid> {
-        if self.cpu_ppm == CpuPpm::default() {
-            return Err(Invalid::new("cpu_ppm", self.cpu_ppm, "more than 0 %"));
-        }
-        let [least, most] = CPU_PERIODS;
-        match self.cpu_period_nanos.filter(|period| !(least..=most).contains(period)) {
-            None => Ok(()),
-            Some(period) => {
-                Err(Invalid::new("cpu_period_nanos", period, format!("{least} to {most}")))
-            }
-        }
     }
 
     fn check_flows(&self) -> Result<(), Invalid> {
@@ -162,6 +149,21 @@ impl Assignment {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks a share of the CPU and its period: a job without CPU cannot run.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn check_cpu(share: CpuPpm, period: Option<Nanos>) -> Result<(), Invalid> {
+    if share == CpuPpm::default() {
+        return Err(Invalid::new("cpu_ppm", share, "more than 0 %"));
+    }
+    let [least, most] = CPU_PERIODS;
+    match period.filter(|period| !(least..=most).contains(period)) {
+        None => Ok(()),
+        Some(period) => Err(Invalid::new("cpu_period_nanos", period, format!("{least} to {most}"))),
     }
 }
 

@@ -9,7 +9,8 @@
 //! * [`extension`]: what a program asks for beside, while it runs;
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
-//! * [`capability`]: what a node can enforce, against what an assignment asks for.
+//! * [`capability`]: what a node can enforce, against what an assignment asks for;
+//! * [`errors`]: an error with its causes in one line.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -23,6 +24,7 @@ pub mod assignment;
 pub mod capability;
 pub mod connection;
 pub mod disk;
+pub mod errors;
 pub mod extension;
 pub mod goal;
 pub mod invalid;

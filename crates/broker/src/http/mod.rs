@@ -84,7 +84,11 @@ pub fn router(shared: Shared) -> Router {
             get(reservations::show).put(reservations::modify).delete(reservations::cancel),
         )
         .route("/v1/reservations/{handle}/history", get(reservations::history))
+        .route("/v1/reservations/{handle}/decision", get(reservations::decision))
+        .route("/v1/reservations/{handle}/keep", post(reservations::keep))
+        .route("/v1/reservations/{handle}/runs", post(reservations::report))
         .route("/v1/consider", post(reservations::consider))
+        .route("/v1/explain", post(reservations::explain))
         .route(
             "/v1/applications/{name}",
             get(reservations::application)

@@ -3,11 +3,13 @@
 use super::{Rejection, Shared, body, json};
 use crate::records;
 use crate::wire::{
-    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Reserve,
+    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran,
+    Reserve,
 };
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Extension, FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keeptime_engine::book::Reservation;
@@ -32,7 +34,7 @@ pub async fn reserve(
 ) -> Result<Response, Rejection> {
     let Reserve { key, request } = body(bytes)?;
     let key = request_key(key, &headers)?;
-    let reservation = changed(&shared, caller, Call::Reserve { key, request }).await?;
+    let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
     let mut response = json(StatusCode::CREATED, &reservation);
     let location = format!("/v1/reservations/{}", reservation.handle);
     if let Ok(location) = location.parse() {
@@ -54,11 +56,7 @@ pub async fn list(
     Ok(json(StatusCode::OK, &listing))
 }
 
-pub async fn show(
-    State(shared): State<Shared>,
-    handle: Result<Path<String>, PathRejection>,
-) -> Result<Response, Rejection> {
-    let handle = parse(handle)?;
+pub async fn show(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
     let find = move |engine: &Engine| engine.book().reservations().get(&handle).cloned();
     match shared.core.read(find).await? {
         Some(reservation) => Ok(json(StatusCode::OK, &reservation)),
@@ -69,31 +67,56 @@ pub async fn show(
 pub async fn modify(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    handle: Result<Path<String>, PathRejection>,
+    Of(handle): Of,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
-    let handle = parse(handle)?;
     let request: Request = body(bytes)?;
-    let reservation = changed(&shared, caller, Call::Modify { handle, request }).await?;
-    Ok(json(StatusCode::OK, &reservation))
+    changed(&shared, caller, Call::Modify { handle, request }).await
 }
 
 pub async fn cancel(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    handle: Result<Path<String>, PathRejection>,
+    Of(handle): Of,
 ) -> Result<Response, Rejection> {
-    let handle = parse(handle)?;
-    let reservation = changed(&shared, caller, Call::Cancel { handle }).await?;
-    Ok(json(StatusCode::OK, &reservation))
+    changed(&shared, caller, Call::Cancel { handle }).await
+}
+
+/// The holder of a reservation with a lease lives.
+pub async fn keep(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
+    changed(&shared, caller, Call::Keep { handle }).await
+}
+
+/// A run with a reservation has ended.
+pub async fn report(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Ran { actual_nanos: actual } = body(bytes)?;
+    changed(&shared, caller, Call::Report { handle, actual }).await
+}
+
+/// How a goal was decided, step by step, while the broker remembers.
+pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+    let find = move |engine: &Engine| engine.decision(handle).cloned();
+    match shared.core.read(find).await? {
+        Some(decision) => Ok(json(StatusCode::OK, &*decision)),
+        None => {
+            let detail =
+                format!("no decision about {handle} is remembered; the last are, of goals");
+            Err(Problem::new(404, "not found", detail).into())
+        }
+    }
 }
 
 /// What happened to a reservation, also to one that is over, until it is compacted.
-pub async fn history(
-    State(shared): State<Shared>,
-    handle: Result<Path<String>, PathRejection>,
-) -> Result<Response, Rejection> {
-    let handle = parse(handle)?;
+pub async fn history(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
     let writer = shared.writer.clone();
     let subject = Subject::new(handle.number());
     let read = move || writer.call(move |ledger| ledger.history(subject, HISTORY_MAX));
@@ -126,6 +149,19 @@ pub async fn consider(
                 Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
             Ok(json(StatusCode::OK, &possible))
         }
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+/// How a goal would be decided, step by step.
+pub async fn explain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let request: Request = body(bytes)?;
+    match answer(&shared, caller, Call::Explain { request }).await? {
+        Answer::Decided(decision) => Ok(json(StatusCode::OK, &*decision)),
         other => Err(unexpected(&other).into()),
     }
 }
@@ -199,7 +235,12 @@ async fn answer(shared: &Shared, caller: Caller, call: Call) -> Result<Answer, R
     answer.map_err(|error| (*error).into())
 }
 
-async fn changed(
+/// Carries out what is about a reservation that is there, and shows it.
+async fn changed(shared: &Shared, caller: Caller, call: Call) -> Result<Response, Rejection> {
+    Ok(json(StatusCode::OK, &reservation(shared, caller, call).await?))
+}
+
+async fn reservation(
     shared: &Shared,
     caller: Caller,
     call: Call,
@@ -214,9 +255,16 @@ fn unexpected(answer: &Answer) -> Problem {
     Problem::new(500, "not understood", format!("the engine answered {answer:?}"))
 }
 
-fn parse(handle: Result<Path<String>, PathRejection>) -> Result<Handle, Rejection> {
-    let Path(text) = handle?;
-    Ok(text.parse()?)
+/// The reservation that the address names.
+pub struct Of(Handle);
+
+impl<S: Send + Sync> FromRequestParts<S> for Of {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state).await?;
+        Ok(Self(text.parse()?))
+    }
 }
 
 /// In the body or in a header; the same if in both.

@@ -5,6 +5,7 @@
 
 use keeptime_agent::agent::Agent;
 use keeptime_agent::book::Capacity;
+use keeptime_agent::dial::Broker;
 use keeptime_agent::enforce::Unenforced;
 use keeptime_agent::link;
 use keeptime_agent::store::Store;
@@ -14,7 +15,7 @@ use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
 use keeptime_model::disk::DiskRates;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use std::fmt::Write;
 use std::fs;
@@ -40,19 +41,16 @@ struct Running {
 impl World {
     /// Nodes n1, n2 and so on behind one switch, each with a processor and 100 Mbit/s; all there.
     pub fn new(nodes: usize) -> Self {
+        Self::with(nodes, |_| {})
+    }
+
+    /// As [`Self::new`], with something else in the broker's configuration.
+    pub fn with(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        fs::write(at("topology.toml"), topology(nodes)).unwrap();
+        fs::write(directory.path().join("topology.toml"), topology(nodes)).unwrap();
         let policy = PolicyFile { agent_lease: Nanos::from_secs(2), ..PolicyFile::default() };
-        let config = Config {
-            topology: at("topology.toml"),
-            ledger: at("ledger.db"),
-            socket: at("broker.sock"),
-            agents: at("agents.sock"),
-            operators: vec![],
-            requests_per_second: REQUESTS_PER_SECOND,
-            policy,
-        };
+        let mut config = Config { policy, ..Config::in_directory(directory.path()) };
+        change(&mut config);
         let mut world = Self { config, agents: vec![], broker: None, directory };
         world.start();
         for number in 1..=nodes {
@@ -77,7 +75,7 @@ impl World {
         let agent = Agent::start(name, capacity, store, enforcer, now()).unwrap();
         let agent = Arc::new(Mutex::new(agent));
         self.agents.push(Arc::clone(&agent));
-        let broker = self.config.agents.clone();
+        let broker = Broker::Socket(self.config.agents.clone());
         // It ends with the test program.
         std::thread::spawn(move || link::keep(&agent, &broker));
     }
@@ -178,10 +176,8 @@ pub fn request(nodes: u32, percent: u32, mbit: u64, seconds: u64) -> Request {
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
-        from_unix_nanos: None,
         duration_nanos: (seconds > 0).then(|| Nanos::from_secs(seconds)),
-        on_loss: OnLoss::Tell,
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

@@ -1,6 +1,9 @@
 //! The words about the broker and reservations.
 
+use super::door::{CertificatesArguments, TokenCommand};
+use super::manual;
 use clap::{Args, Subcommand};
+use keeptime_broker::remote::Address;
 use keeptime_model::goal::Preference;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -14,6 +17,7 @@ pub enum BrokerCommand {
     ///
     /// It keeps every reservation in its ledger, lets users ask over its socket, and tells the agents
     /// what to enforce. When it is down, agents keep what was granted until its end.
+    #[command(after_long_help = manual::BROKER_RUN)]
     Run {
         /// Its configuration file
         #[arg(long, value_name = "FILE")]
@@ -25,17 +29,38 @@ pub enum BrokerCommand {
         #[arg(long)]
         print_config: bool,
     },
+    /// The tokens by which users are known over the network
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Make certificates for the broker, nodes and users, and an authority that issues them
+    Certificates(CertificatesArguments),
 }
 
-/// Which broker to ask.
+/// Which broker to ask, and what to show there.
 #[derive(Debug, Clone, Args)]
 pub struct BrokerPlace {
-    /// The broker's socket [default: that of the lab]
-    #[arg(long, value_name = "SOCKET", env = "KEEPTIME_BROKER")]
-    pub broker: Option<PathBuf>,
-    /// The lab whose broker to ask
-    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
-    pub lab: Name,
+    /// The broker: the path of its socket, or https://HOST:PORT [default: that of the lab]
+    #[arg(long, value_name = "SOCKET|URL", env = "KEEPTIME_BROKER")]
+    pub broker: Option<Address>,
+    /// The lab whose broker to ask [default: lab]
+    #[arg(long, env = "KEEPTIME_LAB")]
+    pub lab: Option<Name>,
+    /// For https: the authority that issued the broker's certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CA")]
+    pub ca: Option<PathBuf>,
+    /// For https: your certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE")]
+    pub certificate: Option<PathBuf>,
+    /// For https: the key of your certificate (PEM, mode 0600)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE_KEY")]
+    pub certificate_key: Option<PathBuf>,
+    /// For https: your token, instead of a certificate (mode 0600)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Where these stand when they are not given [default: ~/.config/keeptime/client.toml, or
+    /// /etc/keeptime/client.toml]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CLIENT_CONFIG")]
+    pub client_config: Option<PathBuf>,
 }
 
 /// What is wanted, and when.
@@ -47,6 +72,9 @@ pub struct Wanted {
     /// CPU on each node; 100 % is one processor
     #[arg(long)]
     pub cpu: Option<CpuPpm>,
+    /// In every so long each node's share of CPU is to be had, as in 20ms
+    #[arg(long)]
+    pub period: Option<Nanos>,
     /// Who sends to whom: hypercube, all-to-all, ring, pairs, or flows as in "0>1 1>0"
     #[arg(long)]
     pub pattern: Option<Pattern>,

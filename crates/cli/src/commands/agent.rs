@@ -100,7 +100,7 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     let agent = Agent::start(config.node.clone(), capacity, store, enforcer, now())?;
     tracing::info!("agent of {} serves {}", config.node, config.socket.display());
     let agent = Arc::new(Mutex::new(agent));
-    if let Some(broker) = config.broker {
+    if let Some(broker) = config.place() {
         let agent = Arc::clone(&agent);
         std::thread::spawn(move || link::keep(&agent, &broker));
     }

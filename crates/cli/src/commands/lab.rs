@@ -60,7 +60,7 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
     // A lab without agents or a broker is of no use: it goes as a whole.
-    if let Err(error) = start_daemons(&lab) {
+    if let Err(error) = start_daemons(&lab, arguments.tls) {
         let ended = brokers::end(lab.directory());
         let removed = ended.map(|()| labs.down(lab.name()));
         return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
@@ -79,7 +79,14 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     Ok(())
 }
 
-fn start_daemons(lab: &Lab) -> Result<()> {
+/// Starts a lab's broker and agents, and waits until they have found each other.
+///
+/// # Errors
+/// Which do not, with the last lines of their logs.
+pub fn start_daemons(lab: &Lab, tls: bool) -> Result<()> {
+    if tls {
+        brokers::make_certificates(lab)?;
+    }
     brokers::start(lab)?;
     agents::start(lab)?;
     brokers::wait_for_agents(lab)
@@ -92,7 +99,7 @@ fn directory(labs: &Labs, name: &Name) -> PathBuf {
 
 /// The lab that was asked for.
 fn spec(arguments: &LabUpArguments) -> Result<Spec> {
-    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology } = arguments;
+    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology, tls: _ } = arguments;
     let name = lab.name.clone();
     if let Some(path) = topology {
         let text =

@@ -1,9 +1,9 @@
 //! `keeptime nodes`, `links` and `timeline`: what there is, and what of it is reserved when.
 
-use super::reservations::{connect, failure};
 use super::{Ending, print_json};
 use crate::arguments::{AtArguments, TimelineArguments};
-use crate::{files, gantt, times};
+use crate::place::connect;
+use crate::{brokers, files, gantt, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -13,7 +13,7 @@ use keeptime_model::units::{BytesPerSecond, WallTime};
 
 /// Shows the nodes.
 pub fn nodes(arguments: &AtArguments) -> Result<Ending> {
-    let nodes = connect(&arguments.place)?.nodes(moment(arguments)?).map_err(failure)?;
+    let nodes = connect(&arguments.place)?.nodes(moment(arguments)?).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&nodes)?;
     } else {
@@ -24,7 +24,7 @@ pub fn nodes(arguments: &AtArguments) -> Result<Ending> {
 
 /// Shows the links.
 pub fn links(arguments: &AtArguments) -> Result<Ending> {
-    let links = connect(&arguments.place)?.links(moment(arguments)?).map_err(failure)?;
+    let links = connect(&arguments.place)?.links(moment(arguments)?).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&links)?;
     } else {
@@ -38,7 +38,7 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let now = Zoned::now();
     let from = arguments.from.as_ref().map(|text| times::parse(text, &now)).transpose()?;
     let to = times::parse(&arguments.to, &now)?;
-    let timeline = connect(&arguments.place)?.timeline(from, to).map_err(failure)?;
+    let timeline = connect(&arguments.place)?.timeline(from, to).map_err(brokers::failure)?;
     let zone = TimeZone::system();
     if let Some(path) = &arguments.svg {
         files::save(path, gantt::svg(&timeline, &zone).as_bytes())?;

@@ -2,21 +2,20 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{
-    BrokerPlace, ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
+    ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
     WatchArguments,
 };
+use crate::place::connect;
 use crate::{brokers, files, requests, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use keeptime_broker::client::{Client, ClientError};
+use keeptime_broker::client::{ClientError, new_key};
 use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
-use keeptime_lab::Labs;
-use keeptime_model::Invalid;
-use keeptime_model::reservation::{Handle, RequestKey};
+use keeptime_model::reservation::Handle;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -39,7 +38,10 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
             Err(error) => refused(error, arguments.json),
         };
     }
-    let key = arguments.key.clone().map_or_else(new_key, Ok)?;
+    let key = match &arguments.key {
+        Some(key) => key.clone(),
+        None => new_key()?,
+    };
     match client.reserve(key, request) {
         Ok(reservation) => told(&reservation, arguments.json),
         Err(error) => refused(error, arguments.json),
@@ -49,7 +51,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
 /// Puts something else in the place of what a reservation has.
 pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
-    let old = client.reservation(arguments.handle).map_err(failure)?;
+    let old = client.reservation(arguments.handle).map_err(brokers::failure)?;
     let (start, now) = (old.from_unix_nanos, Zoned::now());
     let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
     match client.modify(arguments.handle, &request) {
@@ -62,14 +64,14 @@ pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
 pub fn cancel(arguments: &OneArguments) -> Result<Ending> {
     match connect(&arguments.place)?.cancel(arguments.handle) {
         Ok(reservation) => told(&reservation, arguments.json),
-        Err(error) => Err(failure(error)),
+        Err(error) => Err(brokers::failure(error)),
     }
 }
 
 /// Shows one reservation.
 pub fn show(arguments: &OneArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
-    told(&client.reservation(arguments.handle).map_err(failure)?, arguments.json)
+    told(&client.reservation(arguments.handle).map_err(brokers::failure)?, arguments.json)
 }
 
 /// Lists reservations.
@@ -84,7 +86,7 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
     };
     let mut all = Vec::new();
     loop {
-        let listing = client.reservations(&filter).map_err(failure)?;
+        let listing = client.reservations(&filter).map_err(brokers::failure)?;
         all.extend(listing.reservations);
         filter.after = listing.next;
         if filter.after.is_none() {
@@ -101,7 +103,7 @@ pub fn list(arguments: &ListArguments) -> Result<Ending> {
 
 /// Explains a reservation by everything that was recorded about it.
 pub fn why(arguments: &OneArguments) -> Result<Ending> {
-    let history = connect(&arguments.place)?.history(arguments.handle).map_err(failure)?;
+    let history = connect(&arguments.place)?.history(arguments.handle).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&history)?;
         return Ok(Ending::Done);
@@ -121,7 +123,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
     let mut after = arguments.after.as_deref().map(str::parse::<Position>).transpose()?;
     if let (Some(handle), None) = (arguments.handle, after) {
         // What happened before is told first: it may be over already.
-        for happened in client.history(handle).map_err(failure)?.records {
+        for happened in client.history(handle).map_err(brokers::failure)?.records {
             after = Some(happened.position());
             tell(&happened, arguments.json)?;
             if is_end(&happened.event) {
@@ -147,7 +149,7 @@ pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
                 eprintln!("keeptime: {error}; looking again");
                 std::thread::sleep(AGAIN_AFTER);
             }
-            Err(error) => return Err(failure(error)),
+            Err(error) => return Err(brokers::failure(error)),
         }
     }
 }
@@ -163,38 +165,15 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     let default = || files::default_profile_path(application.name());
     let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
     let known = Known { application, profile };
-    connect(&arguments.place)?.register(&known).map_err(failure)?;
+    connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
     println!("{} is known", known.application.name());
     Ok(Ending::Done)
-}
-
-/// The broker that is meant.
-///
-/// # Errors
-/// If there is no such lab.
-pub fn connect(place: &BrokerPlace) -> Result<Client> {
-    let socket = match &place.broker {
-        Some(socket) => socket.clone(),
-        None => brokers::socket(Labs::of_this_user().open(&place.lab)?.directory()),
-    };
-    Ok(Client::new(&socket)?)
-}
-
-/// What a broker's answer is to this program: bad input is the user's.
-pub fn failure(error: ClientError) -> anyhow::Error {
-    match error.problem().cloned() {
-        Some(Problem { field: Some(field), value, expected, .. }) => {
-            let (value, expected) = (value.unwrap_or_default(), expected.unwrap_or_default());
-            Invalid { field, value, expected }.into()
-        }
-        _ => error.into(),
-    }
 }
 
 /// A refusal is told with what would be admitted; everything else is an error.
 fn refused(error: ClientError, json: bool) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
-        return Err(failure(error));
+        return Err(brokers::failure(error));
     };
     if json {
         print_json(&error.problem())?;
@@ -262,12 +241,4 @@ fn is_end(event: &Event) -> bool {
             | Event::Lost { .. }
             | Event::Forgotten { .. }
     )
-}
-
-/// A key that no other request has: 128 random bits.
-fn new_key() -> Result<RequestKey> {
-    let mut bytes = [0; 16];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(hex.parse()?)
 }

@@ -1,10 +1,10 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
 use super::{Engine, Ticket, Timeout};
-use crate::admission::{Admission, Denied};
+use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
-use crate::offers::{Kind, Offer, Proposal, span};
+use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
@@ -24,7 +24,7 @@ impl Engine {
         key: RequestKey,
         request: Request,
         old: Option<&Reservation>,
-    ) -> Result<Proposal, Denied> {
+    ) -> Result<Proposal, Declined> {
         request.check()?;
         let from = self.start(&request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
@@ -41,23 +41,26 @@ impl Engine {
         let span = span(from, until);
         let user = self.tables_of(owner);
         let admission = self.admission(user, from);
-        let found = admission.grant(&request.ask, span);
+        let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
-        let found = found.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
+        let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
             Some(before) if before.nodes == grant.nodes && !before.extension.is_empty() => {
                 admission.extend(grant, before.extension.clone(), span)
             }
             _ => Ok(grant),
         });
-        match found {
-            Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
+        match granted {
+            Ok(grant) => {
+                let owner = owner.clone();
+                Ok(Proposal { owner, key, request, from, until, grant, decision })
+            }
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
                 refusal.earliest_start_unix_nanos =
                     admission.earliest(&request.ask, when).map(|found| found.0);
-                Err(Denied::Refused(refusal))
+                Err(Declined { denied: Denied::Refused(refusal), decision })
             }
-            Err(invalid) => Err(invalid),
+            Err(invalid) => Err(invalid.into()),
         }
     }
 

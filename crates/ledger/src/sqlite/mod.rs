@@ -1,7 +1,7 @@
 //! The ledger of one broker: an SQLite database in its write-ahead log mode, synced on every write.
 //!
 //! Beside `PATH` lie `PATH-wal` and `PATH-shm` (SQLite's own, part of the ledger) and `PATH-writer`
-//! (the lock, and how far the writer had answered: see [`holder`]). `sqlite3` may read the ledger
+//! (the lock, and how far the writer had answered: see `holder`). `sqlite3` may read the ledger
 //! while a broker writes it. It has to be on a local file system: locks and syncs of network file
 //! systems cannot be relied upon.
 

@@ -12,6 +12,7 @@ use crate::netlink::Socket;
 use crate::tc::{
     Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
 };
+use keeptime_model::errors::chain;
 use keeptime_model::units::{Bytes, Nanos};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -441,11 +442,6 @@ fn open() -> Result<Socket, String> {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const CHUNK_BYTES: usize = 64 * 1024;

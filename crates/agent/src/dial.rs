@@ -1,0 +1,220 @@
+//! Where the broker is, and a connection to it: a Unix socket, or TCP with TLS on which both ends show
+//! certificates. Files are read for each connection, so that a certificate can be renewed meanwhile.
+
+use crate::link::is_timeout;
+use keeptime_credentials::dates;
+use keeptime_credentials::endpoint::Endpoint;
+use keeptime_credentials::identity::Identity;
+use keeptime_credentials::tls::{AGENT, Client, OwnFiles};
+use keeptime_linux::tcp::end_when_silent;
+use keeptime_model::name::Name;
+use rustls::ClientConnection;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A broker that acknowledges nothing for so long is gone.
+const SILENT_MAX: Duration = Duration::from_secs(20);
+
+/// Where the broker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Broker {
+    /// On this machine: its socket for agents.
+    Socket(PathBuf),
+    /// Elsewhere.
+    Tls(BrokerTls),
+}
+
+/// The broker's address for agents, and what the agent shows there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrokerTls {
+    /// Its host and port.
+    pub address: Endpoint,
+    /// The node's certificate (PEM), which names the node.
+    pub certificate: PathBuf,
+    /// Its key (PEM, mode 0600).
+    pub key: PathBuf,
+    /// The authorities that issue the broker's certificate (PEM).
+    pub ca: PathBuf,
+}
+
+/// Both ways of a connection: one thread may wait for what comes in while others say something.
+pub(crate) struct Connection {
+    pub incoming: Box<dyn Incoming>,
+    pub outgoing: Box<dyn Write + Send>,
+}
+
+/// What comes in; reads may time out.
+pub(crate) trait Incoming: Read {
+    /// How long a read waits.
+    fn set_patience(&self, patience: Duration) -> io::Result<()>;
+}
+
+impl Broker {
+    /// A new connection for the agent of `node`; what is said on it has to be taken within
+    /// `patience`.
+    pub(crate) fn dial(&self, node: &Name, patience: Duration) -> io::Result<Connection> {
+        match self {
+            Self::Socket(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(patience))?;
+                stream.set_patience(patience)?;
+                let outgoing = Box::new(stream.try_clone()?);
+                Ok(Connection { incoming: Box::new(stream), outgoing })
+            }
+            Self::Tls(place) => {
+                let secured = Arc::new(Secured::connect(place, node, patience)?);
+                let outgoing = Box::new(SecuredOutgoing(Arc::clone(&secured)));
+                Ok(Connection { incoming: Box::new(SecuredIncoming(secured)), outgoing })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::Tls(place) => write!(f, "{}", place.address),
+        }
+    }
+}
+
+impl Incoming for UnixStream {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(patience))
+    }
+}
+
+/// A connection with TLS.
+struct Secured {
+    session: Mutex<ClientConnection>,
+    stream: TcpStream,
+    tls: Client,
+    host: String,
+}
+
+/// Its two ends: one for one thread, one for any.
+struct SecuredIncoming(Arc<Secured>);
+struct SecuredOutgoing(Arc<Secured>);
+
+impl Secured {
+    fn connect(place: &BrokerTls, node: &Name, patience: Duration) -> io::Result<Self> {
+        let BrokerTls { address, certificate, key, ca } = place;
+        let own = OwnFiles { certificate: certificate.clone(), key: key.clone() };
+        let tls = Client::read(ca, Some(&own), AGENT).map_err(io::Error::other)?;
+        check_own(&tls, node, place)?;
+        let stream = connect(address, patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(patience))?;
+        end_when_silent(&stream, SILENT_MAX)?;
+        let session = ClientConnection::new(tls.config(), address.name());
+        let session = Mutex::new(session.map_err(io::Error::other)?);
+        let secured = Self { session, stream, tls, host: address.host().to_owned() };
+        let shaken = secured.lock().complete_io(&mut &secured.stream);
+        shaken.map_err(|error| secured.explained(error))?;
+        Ok(secured)
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.lock().reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            // Waits without the lock: others may say something meanwhile.
+            self.stream.peek(&mut [0])?;
+            let mut session = self.lock();
+            session.read_tls(&mut &self.stream)?;
+            let processed = session.process_new_packets();
+            // What the other end is to hear of it, an alert perhaps; the reason for it comes first.
+            let flushed = self.flush(&mut session);
+            processed.map_err(io::Error::other)?;
+            flushed?;
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut session = self.lock();
+        let count = session.writer().write(bytes)?;
+        self.flush(&mut session)?;
+        Ok(count)
+    }
+
+    fn flush(&self, session: &mut ClientConnection) -> io::Result<()> {
+        while session.wants_write() {
+            session.write_tls(&mut &self.stream)?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClientConnection> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In words that say what to do, where it is about certificates.
+    fn explained(&self, error: io::Error) -> io::Error {
+        if is_timeout(&error) {
+            return error;
+        }
+        match self.tls.explain(&error, &self.host, dates::now()) {
+            Some(untrusted) => io::Error::other(untrusted),
+            None => error,
+        }
+    }
+}
+
+/// The broker would refuse it; here it is known which file to look at.
+fn check_own(tls: &Client, node: &Name, place: &BrokerTls) -> io::Result<()> {
+    let wanted = Identity::Node(node.clone());
+    let has = match tls.facts().map(|facts| &facts.identity) {
+        Some(Ok(identity)) if *identity == wanted => return Ok(()),
+        Some(Ok(identity)) => format!("it is of {identity}"),
+        Some(Err(problem)) => problem.to_string(),
+        None => "there is none".into(),
+    };
+    let path = place.certificate.display();
+    let text = format!("{path} is no certificate of {wanted} ({}): {has}", wanted.uri());
+    Err(io::Error::other(text))
+}
+
+fn connect(address: &Endpoint, within: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in (address.host(), address.port()).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, within) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+impl Read for SecuredIncoming {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| self.0.explained(error))
+    }
+}
+
+impl Incoming for SecuredIncoming {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.0.stream.set_read_timeout(Some(patience))
+    }
+}
+
+impl Write for SecuredOutgoing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| self.0.explained(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.0.flush(&mut self.0.lock());
+        flushed.map_err(|error| self.0.explained(error))
+    }
+}
