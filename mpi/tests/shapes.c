@@ -77,6 +77,8 @@ int main(int argc, char **argv)
 		wait_until_paced(0);
 	}
 	MPI_Bcast(&token, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	puts("at the end");
+	fflush(stdout);
 	MPI_Finalize();
 	return 0;
 }

@@ -275,6 +275,13 @@ same_on_all() { # KEY-PATTERN PROGRAM ARGUMENTS...: lines that do not depend on 
     [ -s "$work/1.lines" ] && cmp "$work/1.lines" "$work/2.lines" && cmp "$work/1.lines" "$work/4.lines"
 }
 
+# The smallest eigenvalue is 1; a start that is its eigenvector would be there at once.
+cg_comes_close() {
+    mpi 2 cg --rows 3000 --iterations 15 >"$work/times" && cat "$work/times"
+    awk '$1 == "iteration" && $2 == 0 { far = $3 > 2 } $1 == "zeta" { near = $2 > 1 - 1e-6 && $2 < 1.001 }
+        END { exit !(far && near) }' "$work/times"
+}
+
 test_measuring() {
     test_that "pingpong" tells one_way_mbit 2 pingpong --bytes 1000 --seconds 0.2
     test_that "two pairs play pingpong" tells round_trip_us 4 pingpong --seconds 0.2 --warmup 3
@@ -284,6 +291,7 @@ test_measuring() {
     test_that "osu latency" tells latency 2 osu --least 8 --most 64 --times 20
     test_that "osu bandwidth" tells bandwidth 2 osu --test bandwidth --least 65536 --most 131072 --times 3
     test_that "cg is the same on all" same_on_all '^iteration' cg --rows 3000 --iterations 4
+    test_that "cg begins far off and comes close" cg_comes_close
     test_that "ft is the same on all" same_on_all '^iteration' ft --size 16 --iterations 3
     test_that "ft goes there and back" tells round_trip_error 2 ft --size 16 --iterations 1
     test_that "by no more than rounding" awk '$1 == "round_trip_error" { exit !($2 < 1e-12) }' "$work/times"
