@@ -9,6 +9,7 @@ namespace workload {
 class Samples {
   public:
     void add(double value) { values_.push_back(value); }
+    std::size_t count() const { return values_.size(); }
     bool empty() const { return values_.empty(); }
 
     /// The least value that `share` of all do not exceed; there must be one at least.

@@ -4,6 +4,7 @@
 use crate::agents::Hub;
 use crate::core::Handle;
 use keeptime_agent::link::ToAgent;
+use keeptime_credentials::dates;
 use keeptime_engine::agents::Session;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Call, CallError, Caller};
@@ -11,6 +12,7 @@ use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{self, Grant};
 use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::WallTime;
 use keeptime_mpiqos::desk::{Desk, Situation, Step};
 use keeptime_mpiqos::wire::{Answer, RankAnswer, RankState};
 use std::collections::BTreeMap;
@@ -43,7 +45,15 @@ struct Place {
     hub: Arc<Hub>,
     nodes: BTreeMap<NodeIndex, Name>,
     addresses: BTreeMap<Name, Ipv4Addr>,
+    began: WallTime,
     early_until: Instant,
+}
+
+/// A reservation that can be extended: whose it is, what it holds, and since when.
+struct Live {
+    owner: Caller,
+    grant: Grant,
+    since: WallTime,
 }
 
 /// All that ranks of a job ask for on one node.
@@ -73,8 +83,8 @@ impl Desks {
         let address =
             |node: &keeptime_model::topology::Node| Some((node.name.clone(), node.address?));
         let addresses = topology.nodes().iter().filter_map(address).collect();
-        let early_until = Instant::now() + EARLY;
-        let place = Place { core, hub, nodes: nodes.collect(), addresses, early_until };
+        let (began, early_until) = (dates::now(), Instant::now() + EARLY);
+        let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
         Self { place: Arc::new(place), open: Mutex::default() }
     }
 
@@ -101,11 +111,11 @@ impl Desks {
         loop {
             match timeout(IDLE_MAX, reports.recv()).await {
                 Ok(Some(first)) => {
-                    let mut askers = vec![self.place.hear(&mut desk, first)];
+                    let mut all = vec![first];
                     while let Ok(next) = reports.try_recv() {
-                        askers.push(self.place.hear(&mut desk, next));
+                        all.push(next);
                     }
-                    self.place.work(handle, &mut desk, &askers).await;
+                    self.place.hear(handle, &mut desk, all).await;
                 }
                 Ok(None) => return,
                 Err(_) => {
@@ -126,19 +136,36 @@ impl Desks {
 }
 
 impl Place {
-    fn hear(&self, desk: &mut Desk, report: Report) -> Asker {
-        let Report { node, session, number, ranks } = report;
-        if let Some(name) = self.nodes.get(&node) {
+    /// Nodes that have no part in the reservation have no say in it.
+    async fn hear(&self, handle: reservation::Handle, desk: &mut Desk, reports: Vec<Report>) {
+        let job = handle.job();
+        let grant = match self.live(handle).await {
+            Ok(live) => live.grant,
+            Err(why) => {
+                *desk = Desk::default();
+                return reports.iter().for_each(|report| self.refuse(&job, report, &why));
+            }
+        };
+        desk.keep_to(&grant.nodes);
+        let mut askers = Vec::new();
+        for report in reports {
+            let Some(name) = self.nodes.get(&report.node).filter(|n| grant.nodes.contains(n))
+            else {
+                self.refuse(&job, &report, "this node has no part in the reservation");
+                continue;
+            };
+            let Report { node, session, number, ranks } = report;
             desk.report(name, ranks);
+            askers.push(Asker { node, session, number });
         }
-        Asker { node, session, number }
+        self.work(handle, desk, &askers).await;
     }
 
     /// Has the reservation extended until nothing is left to do, and answers.
     async fn work(&self, handle: reservation::Handle, desk: &mut Desk, askers: &[Asker]) {
         loop {
-            let (owner, grant) = match self.live(handle).await {
-                Ok(found) => found,
+            let Live { owner, grant, since } = match self.live(handle).await {
+                Ok(live) => live,
                 Err(why) => {
                     return self.answer_all(handle, askers, |node| desk.refused(node, &why));
                 }
@@ -146,7 +173,8 @@ impl Place {
             let address = |name: &Name| self.addresses.get(name).copied();
             let addresses: Vec<_> =
                 grant.nodes.iter().map(|n| address(n).unwrap_or(Ipv4Addr::UNSPECIFIED)).collect();
-            let is_early = Instant::now() < self.early_until;
+            // Of a reservation that is younger than this broker, nobody asked another one for anything.
+            let is_early = since < self.began && Instant::now() < self.early_until;
             let situation = Situation { grant: &grant, addresses: &addresses, is_early };
             let Step::Extend(key, extension) = desk.next(&situation) else {
                 return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
@@ -160,16 +188,17 @@ impl Place {
         }
     }
 
-    /// A reservation that can be extended: whose it is, and what it holds.
-    async fn live(&self, handle: reservation::Handle) -> Result<(Caller, Grant), String> {
+    async fn live(&self, handle: reservation::Handle) -> Result<Live, String> {
         let find = move |engine: &keeptime_engine::Engine| {
             engine.book().reservations().get(&handle).cloned()
         };
         let found = self.core.read(find).await.map_err(|error| error.to_string())?;
         let found = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
-        let Reservation { owner, state, grant, .. } = found;
+        let Reservation { owner, state, grant, since_unix_nanos: since, .. } = found;
         match grant.filter(|_| state.is_live()) {
-            Some(grant) => Ok((Caller { user: owner, operator: false }, grant)),
+            Some(grant) => {
+                Ok(Live { owner: Caller { user: owner, operator: false }, grant, since })
+            }
             None => Err(CallError::Over { handle, state }.to_string()),
         }
     }

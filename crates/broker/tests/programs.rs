@@ -18,7 +18,11 @@ use world::{World, request, wait};
 
 /// A reservation of CPU on all nodes in their order, `r1`.
 fn with_reservation(nodes: usize) -> World {
-    let world = World::new(nodes);
+    reserved(World::new(nodes), nodes)
+}
+
+/// The same on the first of them.
+fn reserved(world: World, nodes: usize) -> World {
     let Request { ask: Asked::Resources(mut resources), .. } = request(1, 20, 0, 600) else {
         panic!()
     };
@@ -152,6 +156,18 @@ fn a_broker_that_begins_anew_gives_nothing_back_that_is_still_asked_for() {
     assert!(promised(&world, 1) > 20_000_000);
     drop(visits);
     wait("all to be given back", || extension(&world).is_empty());
+}
+
+#[test]
+fn a_node_that_has_no_part_in_it_has_no_say() {
+    let world = reserved(World::new(3), 2);
+    let visits = [visit(&world, 1), visit(&world, 2)];
+    assert_eq!(states(&all_ask(&visits, 1, 10)), [AskState::Granted; 2]);
+    let held = extension(&world);
+    let answer = visit(&world, 3).report(job(), rank(0, 2, 2, 50));
+    assert!(answer.answers[0].reason.contains("has no part"), "{answer:?}");
+    assert_eq!(states(&all_ask(&visits, 1, 10)), [AskState::Granted; 2]);
+    assert_eq!(extension(&world), held);
 }
 
 #[test]

@@ -193,6 +193,26 @@ fn what_was_granted_lasts_when_agents_and_brokers_are_killed_and_ends_with_the_p
 }
 
 #[test]
+fn a_job_whose_program_nobody_may_change_is_given_flows_from_outside() {
+    let Some(world) = reserved("attach", Flavour::OpenMpi) else { return };
+    let attach = |words: &[&str]| {
+        world.keeptime(&[&["mpi", "attach", "r1"], words].concat()).output().unwrap()
+    };
+    let ten = ["--class", "premium", "--bandwidth", "10Mbit", "--message-size", "1 MiB"];
+    assert_code(&attach(&[&ten[..], &["--ranks", "0,1"]].concat()), 0);
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    assert!(["n1", "n2"].iter().all(|node| world.has_tree(node)));
+    // What is refused leaves what holds.
+    assert_code(&attach(&["--class", "premium", "--bandwidth", "200Mbit"]), 1);
+    let odd = attach(&[&ten[..], &["--ranks", "0,2"]].concat());
+    assert_code(&odd, 64);
+    assert!(world::said(&odd).contains("ranks below 2"), "{}", world::said(&odd));
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    assert_code(&attach(&["--class", "best-effort"]), 0);
+    wait_until_nothing_is_left(&world);
+}
+
+#[test]
 fn ranks_that_die_give_back_what_they_had() {
     let Some(world) = reserved("dies", Flavour::OpenMpi) else { return };
     let program = Running::start(&world, Flavour::OpenMpi, &["abort", "kill"]);

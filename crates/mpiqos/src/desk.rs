@@ -35,7 +35,8 @@ pub struct Situation<'a> {
     pub grant: &'a Grant,
     /// The address of each of its nodes.
     pub addresses: &'a [Ipv4Addr],
-    /// Nodes may still tell what ranks have asked for before: nothing is given back meanwhile.
+    /// Nodes may still come back and tell what ranks have asked for before: until all have, nothing is
+    /// given back, and nothing refused because one of them is away.
     pub is_early: bool,
 }
 
@@ -100,8 +101,21 @@ impl Desk {
         self.gather();
     }
 
+    /// The job runs on these nodes now: what ranks ask for elsewhere is asked no more.
+    pub fn keep_to(&mut self, nodes: &[Name]) {
+        let before = self.ranks.len();
+        self.ranks.retain(|_, seated| nodes.contains(&seated.node));
+        if self.ranks.len() < before {
+            self.gather();
+        }
+    }
+
     /// What is to be done. An ask that cannot be is refused here.
     pub fn next(&mut self, situation: &Situation<'_>) -> Step {
+        let is_heard = |node: &Name| self.heard.contains(node);
+        if situation.is_early && !situation.grant.nodes.iter().all(is_heard) {
+            return Step::Rest;
+        }
         let waiting = |(_, entry): &(&Key, &Entry)| entry.outcome.is_none();
         let keys: Vec<_> =
             self.entries.iter().filter(waiting).map(|(key, _)| key.clone()).collect();
@@ -113,10 +127,6 @@ impl Desk {
                 Err(Obstacle::Impossible(why)) => self.tried(Some(&key), Err(why)),
                 Err(Obstacle::Unplaced) => {}
             }
-        }
-        let is_heard = |node: &Name| self.heard.contains(node);
-        if situation.is_early && !situation.grant.nodes.iter().all(is_heard) {
-            return Step::Rest;
         }
         match self.extension(self.held().map(|(_, held)| held), situation) {
             Ok(extension) if extension != situation.grant.extension => {
@@ -631,6 +641,22 @@ mod tests {
         world.settle();
         assert!(world.grant.extension.is_empty());
         assert_eq!(world.state(1, 0), AskState::Granted);
+    }
+
+    #[test]
+    fn ranks_that_were_left_behind_ask_for_nothing() {
+        let mut world = World::new(3, 1_000);
+        for number in 0..2 {
+            let asks = vec![ask(&[0, 1], 0, 1, 40)];
+            world.desk.report(&node(number + 1), vec![rank(number, 2, asks)]);
+        }
+        world.settle();
+        assert_eq!(world.grant.extension.flows.len(), 2);
+        world.grant.nodes.remove(0);
+        let moved = world.grant.nodes.clone();
+        world.desk.keep_to(&moved);
+        world.desk.report(&node(2), vec![]);
+        assert!(world.desk.is_idle());
     }
 
     #[test]
