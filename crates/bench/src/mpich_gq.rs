@@ -159,13 +159,13 @@ impl Testbed {
             eprintln!("figure 1, {shaper:?}");
             let way = Way { shaper, kbps: 40_000, bucket: Bucket::Normal };
             let length = seconds.to_string();
-            let words = ["stream", "--bytes", "62500", "--fps", "100", "--seconds", &length];
+            let words = ["stream", "--bytes", "312500", "--fps", "20", "--seconds", &length];
             let told = self.trial(way, &words, "late_frames")?;
             let mut by_second = vec![0.0; seconds];
             for frame in told.all("frame")? {
                 // Number, when it arrived, how late that was.
                 if let Some(sum) = by_second.get_mut(frame[1] as usize) {
-                    *sum += 62_500.0 * 8e-6;
+                    *sum += 312_500.0 * 8e-6;
                 }
             }
             Ok(by_second)
@@ -174,7 +174,7 @@ impl Testbed {
     }
 
     fn figure_5(&self, message: u32, shaper: Shaper) -> Result<Vec<Point>> {
-        let point = |kbps: u32| {
+        let point = |kbps: u32| -> Result<Point> {
             eprintln!("figure 5, messages of {message} bytes, {kbps} kbit/s, {shaper:?}");
             let way = Way { shaper, kbps, bucket: Bucket::Normal };
             let bytes = message.to_string();
@@ -189,7 +189,7 @@ impl Testbed {
 
     fn figure_6(&self, frame: u32, shaper: Shaper) -> Result<Vec<Point>> {
         let payload = f64::from(frame) * 8.0 * 10.0 / 1_000.0;
-        let point = |share: f64| {
+        let point = |share: f64| -> Result<Point> {
             let kbps = (payload * share).round() as u32;
             eprintln!("figure 6, frames of {frame} bytes, {kbps} kbit/s, {shaper:?}");
             let way = Way { shaper, kbps, bucket: Bucket::Normal };
@@ -313,7 +313,7 @@ fn draw(raw: &Raw, directory: &Path) -> Result<()> {
     let [edge, node] = &raw.figure_1;
     let group = |(second, (edge, node)): (usize, (&f64, &f64))| {
         // Every fifth second has its number.
-        let label = if second % 5 == 0 { second.to_string() } else { String::new() };
+        let label = if second.is_multiple_of(5) { second.to_string() } else { String::new() };
         Group { label, bars: vec![*edge, *node] }
     };
     let figure_1 = BarChart {

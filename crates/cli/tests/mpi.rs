@@ -6,18 +6,16 @@
 
 mod world;
 
-use keeptime::brokers;
-use keeptime::cluster::RemoteLauncher;
+use keeptime_lab::FRONT_END;
 use keeptime_launch::mpi::{Flavour, Launch, Mpi};
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::BitsPerSecond;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 use world::{KEEPTIME, World, assert_code, wait};
 
@@ -30,7 +28,19 @@ struct Running<'a> {
     world: &'a World,
     child: Child,
     output: PathBuf,
-    _remote: RemoteLauncher,
+}
+
+/// As `Cluster::remote_launcher`, with the program in the place of this one.
+fn remote(world: &World) -> PathBuf {
+    let path = world.directory.path().join("remote");
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
+         exec '{KEEPTIME}' lab exec --die-with-parent --job r1 {} \"$host\" -- /bin/sh -c \"$*\"\n",
+        world.name,
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    path
 }
 
 fn folder(flavour: Flavour) -> PathBuf {
@@ -59,21 +69,21 @@ impl<'a> Running<'a> {
     fn start(world: &'a World, flavour: Flavour, words: &[&str]) -> Self {
         let cluster = world.cluster();
         let hosts = [0, 1].map(|node| cluster.address(NodeIndex(node)).unwrap().to_string());
-        let remote = cluster.remote_launcher(&"r1".parse().unwrap()).unwrap();
+        let remote = remote(world);
         let network = cluster.launch_network();
-        let launch = Launch { hosts: &hosts, remote: remote.path(), network };
+        let launch = Launch { hosts: &hosts, remote: &remote, network };
         let folder = fs::canonicalize(folder(flavour)).unwrap();
         let program = folder.join(words[0]).display().to_string();
         let preload = format!("LD_PRELOAD={}", folder.join("libkeeptime_mpi.so").display());
         let mut command = vec!["env".to_string(), preload, program];
         command.extend(words[1..].iter().map(|word| (*word).to_string()));
         let line = Mpi::find(flavour).unwrap().command_line(&launch, &command);
-        let line = cluster.front_end_line(&line).unwrap();
         let output = world.directory.path().join("output");
         let file = File::create(&output).unwrap();
-        let mut start = Command::new(&line[0]);
-        start.args(&line[1..]).stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
-        Self { world, child: start.spawn().unwrap(), output, _remote: remote }
+        let exec = ["lab", "exec", "--die-with-parent", world.name.as_str(), FRONT_END, "--"];
+        let mut start = world.keeptime(&exec);
+        start.args(&line).stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
+        Self { world, child: start.spawn().unwrap(), output }
     }
 
     fn said(&self) -> String {
@@ -173,23 +183,13 @@ fn what_was_granted_lasts_when_agents_and_brokers_are_killed_and_ends_with_the_p
     assert!(world.has_tree("n1"), "the kernel goes on");
     world.start_agent("n1");
     assert_eq!(premium(&world), [[WIRE], [WIRE]]);
-    let directory = brokers::socket(world.lab().directory()).parent().unwrap().to_path_buf();
-    let text = fs::read_to_string(directory.join("broker.pid")).unwrap();
-    let pid = text.split(' ').next().unwrap().parse().unwrap();
-    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-    let answers = || world.keeptime(&["nodes"]).output().unwrap().status.success();
-    wait("the end of the broker", LIMIT, || !answers());
-    let mut broker = Command::new(KEEPTIME);
-    broker.args(["broker", "run", "--config"]).arg(directory.join("broker.toml"));
-    let mut broker = broker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait("the broker", LIMIT, answers);
+    world.kill_broker();
+    world.start_broker();
     assert_eq!(premium(&world), [[WIRE], [WIRE]]);
     let (code, said) = program.end();
     assert_eq!(code, Some(0), "{said}");
     assert!(!said.contains("turned to"), "{said}");
     wait_until_nothing_is_left(&world);
-    broker.kill().unwrap();
-    broker.wait().unwrap();
 }
 
 #[test]

@@ -107,7 +107,8 @@ impl Told {
     /// The numbers of all lines `KEY NUMBER…`.
     pub fn all(&self, key: &str) -> Result<Vec<Vec<f64>>> {
         let lines = self.0.iter().filter_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        let numbers = |line: &str| line.split(' ').map(|word| Ok(word.parse()?)).collect();
+        let number = |word: &str| -> Result<f64> { Ok(word.parse()?) };
+        let numbers = |line: &str| -> Result<Vec<f64>> { line.split(' ').map(number).collect() };
         lines.map(numbers).collect()
     }
 
