@@ -7,8 +7,7 @@ OUT ?= out
 SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-isolation bench-mpi \
-        eval-mpich-gq soak soak-calls clean
+        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-isolation soak soak-calls clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -44,7 +43,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-enforce bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -71,14 +70,8 @@ bench-enforce: build ## Reserved flows against greedy ones, rate error, leftover
 bench-isolation: build ## A node's compute time against what the other nodes do (root)
 	@$(KEEPTIME)-bench isolation --out $(OUT)
 
-bench-mpi: build workloads ## What MPI programs have that ask for quality of service (root)
-	@$(KEEPTIME)-bench mpi --out $(OUT)
-
 bench-first-light: build workloads ## Promised against actual under contention, with and without (root)
 	@$(KEEPTIME)-bench first-light --out $(OUT)
-
-eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (root, 20 minutes)
-	@$(KEEPTIME)-bench mpich-gq --out $(OUT)
 
 clean:
 	$(CARGO) clean

@@ -9,8 +9,6 @@ mod first_light;
 mod isolation;
 mod lab;
 mod ledger;
-mod mpi;
-mod mpich_gq;
 mod plan;
 mod profiler;
 mod scratch;
@@ -61,10 +59,6 @@ enum Command {
     Ledger,
     /// Grants through a broker's socket, and how soon it serves again after a restart
     Broker,
-    /// What MPI programs have that ask for quality of service, and what that costs
-    Mpi,
-    /// Figures 1, 5 and 6 and table 1 of MPICH-GQ, done again
-    MpichGq,
     /// What TLS, certificates and tokens cost
     Door,
     /// All figures that were written, and those that are not met
@@ -92,8 +86,6 @@ fn main() -> ExitCode {
         Command::FirstLight => first_light::run(out),
         Command::Ledger => ledger::run(out),
         Command::Broker => broker::run(out),
-        Command::Mpi => mpi::run(out),
-        Command::MpichGq => mpich_gq::run(out),
         Command::Door => door::run(out),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
@@ -136,7 +128,6 @@ fn summary(out: &Path) -> Result<()> {
         "profiler",
         "enforce",
         "isolation",
-        "mpi",
         "first-light",
     ] {
         let path = out.join(format!("{name}.json"));
