@@ -6,12 +6,13 @@ use crate::programs::Programs;
 use crate::store::{Store, StoreError};
 use crate::wire::{JobStatus, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
-use keeptime_model::capability::Capabilities;
+use keeptime_model::capability::{Capabilities, Guarantee};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
+use keeptime_model::reservation::UserName;
 use keeptime_model::units::WallTime;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -29,12 +30,7 @@ pub trait Enforcer: Send {
     ///
     /// # Errors
     /// If one may not be bound, or the kernel refuses.
-    fn bind(
-        &mut self,
-        job: &Name,
-        processes: &[u32],
-        requester: Requester,
-    ) -> Result<(), BindError>;
+    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError>;
 
     /// Counts open connections to a job that is enforced, as long as it lasts.
     ///
@@ -44,7 +40,7 @@ pub trait Enforcer: Send {
         &mut self,
         assignment: &Assignment,
         flow: &ConnectionPattern,
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<(), BindError>;
 
     /// The job whose groups a process is in; nothing where jobs have none.
@@ -75,12 +71,27 @@ pub enum BindError {
 }
 
 /// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Requester {
-    /// The user at the other end of the socket.
-    pub user: u32,
-    /// Root and the agent's own user may ask for everything.
-    pub is_trusted: bool,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requester {
+    /// Root, the agent's own user, or the broker: may ask for everything.
+    Trusted,
+    /// Anybody else may bind what is theirs to jobs that are theirs.
+    User {
+        /// The user at the other end of the socket.
+        id: u32,
+        /// As reservations name that user.
+        name: UserName,
+    },
+}
+
+impl Requester {
+    /// Whose processes may be bound; nothing = everybody's.
+    fn user_id(&self) -> Option<u32> {
+        match self {
+            Self::Trusted => None,
+            Self::User { id, .. } => Some(*id),
+        }
+    }
 }
 
 /// One node's agent.
@@ -138,20 +149,18 @@ impl<E: Enforcer> Agent<E> {
         &self,
         named: Option<Name>,
         process: i32,
-        requester: Requester,
+        requester: &Requester,
     ) -> Result<Name, String> {
         let Some(job) = named else {
             let found = self.enforcer.job_of(process);
             return found.ok_or_else(|| format!("process {process} belongs to no job"));
         };
-        match self.book.assignments().get(&job) {
-            Some(assignment)
-                if requester.is_trusted || assignment.user_id == Some(requester.user) =>
-            {
-                Ok(job)
-            }
-            _ => Err(not_theirs(&job, requester)),
+        match requester {
+            Requester::User { name, .. } => self.check_of(&job, name)?,
+            Requester::Trusted if self.book.assignments().contains_key(&job) => {}
+            Requester::Trusted => return Err(format!("no job {job} is assigned here")),
         }
+        Ok(job)
     }
 
     /// What it was assigned.
@@ -164,8 +173,14 @@ impl<E: Enforcer> Agent<E> {
         self.enforcer.not_enforced()
     }
 
+    /// What it refuses, since it could not enforce it.
+    pub fn refused(&self) -> BTreeSet<Guarantee> {
+        let missing = self.capacity.capabilities.iter().flat_map(Capabilities::missing);
+        missing.map(|unmet| unmet.asked).collect()
+    }
+
     /// Answers one request at `now`.
-    pub fn answer(&mut self, request: Request, requester: Requester, now: WallTime) -> Response {
+    pub fn answer(&mut self, request: Request, requester: &Requester, now: WallTime) -> Response {
         self.latest = self.latest.max(now);
         if let Err(reason) = self.may_ask(&request, requester) {
             return Response::Refused { reason };
@@ -176,8 +191,12 @@ impl<E: Enforcer> Agent<E> {
                 let reason = "a program asks on a connection of its own".into();
                 return Response::Refused { reason };
             }
-            Request::Bind { job, processes } => return self.bind(&job, &processes, requester),
-            Request::BindFlow { job, flow } => return self.bind_flow(&job, &flow, requester),
+            Request::Bind { job, processes } => {
+                return self.bind(&job, &processes, requester.user_id());
+            }
+            Request::BindFlow { job, flow } => {
+                return self.bind_flow(&job, &flow, requester.user_id());
+            }
             Request::Enforce(assignment) => {
                 self.book.with(assignment, &self.capacity, now).map(|book| self.turn_to(book))
             }
@@ -210,34 +229,33 @@ impl<E: Enforcer> Agent<E> {
         self.reconcile()
     }
 
-    /// Other users may bind what is theirs to jobs that are theirs, and nothing else.
-    fn may_ask(&self, request: &Request, requester: Requester) -> Result<(), String> {
-        let job = match request {
-            _ if requester.is_trusted => return Ok(()),
-            Request::Bind { job, .. } | Request::BindFlow { job, .. } => job,
-            _ => return Err("only root and the agent's own user may ask for that".into()),
+    fn may_ask(&self, request: &Request, requester: &Requester) -> Result<(), String> {
+        let Requester::User { name, .. } = requester else { return Ok(()) };
+        let (Request::Bind { job, .. } | Request::BindFlow { job, .. }) = request else {
+            return Err("only root and the agent's own user may ask for that".into());
         };
-        match self.book.assignments().get(job).and_then(|assignment| assignment.user_id) {
-            Some(user) if user == requester.user => Ok(()),
-            _ => Err(not_theirs(job, requester)),
-        }
+        self.check_of(job, name)
     }
 
-    fn bind(&mut self, job: &Name, processes: &[u32], requester: Requester) -> Response {
-        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, processes, requester));
+    fn check_of(&self, job: &Name, name: &UserName) -> Result<(), String> {
+        let assigned = self.book.assignments().get(job);
+        if assigned.is_some_and(|assignment| assignment.owner.as_ref() == Some(name)) {
+            return Ok(());
+        }
+        // Not said apart: nobody learns of jobs of others.
+        Err(format!("no job {job} of {name} is assigned here"))
+    }
+
+    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Response {
+        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, processes, user));
         // What was bound has the job's schedule at once.
         let bound = bound.and_then(|()| self.reconcile().map_err(BindError::Failed));
         response(bound)
     }
 
-    fn bind_flow(
-        &mut self,
-        job: &Name,
-        flow: &ConnectionPattern,
-        requester: Requester,
-    ) -> Response {
+    fn bind_flow(&mut self, job: &Name, flow: &ConnectionPattern, user: Option<u32>) -> Response {
         let assignment = self.begun(job);
-        response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, requester)))
+        response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, user)))
     }
 
     /// A job that is enforced now.
@@ -303,11 +321,6 @@ impl<E: Enforcer> Agent<E> {
     }
 }
 
-/// Not said apart: nobody learns of jobs of others.
-fn not_theirs(job: &Name, requester: Requester) -> String {
-    format!("no job {job} of user {} is assigned here", requester.user)
-}
-
 fn response(bound: Result<(), BindError>) -> Response {
     match bound {
         Ok(()) => Response::Done,
@@ -325,7 +338,7 @@ mod tests {
     /// A kernel that holds a set of jobs and refuses those whose names start with `bad`; and what was
     /// bound to which job for whom.
     #[derive(Debug, Default)]
-    struct FakeKernel(BTreeMap<Name, Assignment>, Vec<(Name, Vec<u32>, u32)>);
+    struct FakeKernel(BTreeMap<Name, Assignment>, Vec<(Name, Vec<u32>, Option<u32>)>);
 
     impl Enforcer for FakeKernel {
         fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
@@ -343,12 +356,12 @@ mod tests {
             &mut self,
             job: &Name,
             processes: &[u32],
-            requester: Requester,
+            user: Option<u32>,
         ) -> Result<(), BindError> {
             if processes.contains(&1) {
                 return Err(BindError::Refused("process 1 is nobody's".into()));
             }
-            self.1.push((job.clone(), processes.to_vec(), requester.user));
+            self.1.push((job.clone(), processes.to_vec(), user));
             Ok(())
         }
 
@@ -356,9 +369,9 @@ mod tests {
             &mut self,
             assignment: &Assignment,
             _flow: &ConnectionPattern,
-            requester: Requester,
+            user: Option<u32>,
         ) -> Result<(), BindError> {
-            self.bind(&assignment.job, &[], requester)
+            self.bind(&assignment.job, &[], user)
         }
 
         fn capabilities(&self) -> Option<&Capabilities> {
@@ -374,8 +387,7 @@ mod tests {
         }
     }
 
-    const ROOT: Requester = Requester { user: 0, is_trusted: true };
-    const USER: Requester = Requester { user: 7, is_trusted: false };
+    const ROOT: &Requester = &Requester::Trusted;
 
     fn at(seconds: u64) -> WallTime {
         WallTime::from_unix_nanos(seconds * 1_000_000_000)
@@ -498,19 +510,20 @@ mod tests {
     fn other_users_bind_to_their_own_jobs_and_do_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let mut agent = start(&directory, FakeKernel::default(), 1);
-        let theirs = Assignment { user_id: Some(7), ..assignment("theirs", 9) };
+        let theirs = Assignment { owner: Some("ada".parse().unwrap()), ..assignment("theirs", 9) };
+        let user = &Requester::User { id: 7, name: "ada".parse().unwrap() };
         for wanted in [theirs.clone(), assignment("nobodys", 9)] {
             assert_eq!(agent.answer(Request::Enforce(wanted), ROOT, at(1)), Response::Done);
         }
         let flow = "10.0.0.2".parse().unwrap();
         let job = || "theirs".parse().unwrap();
         let bind = Request::Bind { job: job(), processes: vec![9] };
-        assert_eq!(agent.answer(bind, USER, at(1)), Response::Done);
+        assert_eq!(agent.answer(bind, user, at(1)), Response::Done);
         assert_eq!(
-            agent.answer(Request::BindFlow { job: job(), flow }, USER, at(1)),
+            agent.answer(Request::BindFlow { job: job(), flow }, user, at(1)),
             Response::Done
         );
-        assert_eq!(agent.enforcer.1, [(job(), vec![9], 7), (job(), vec![], 7)]);
+        assert_eq!(agent.enforcer.1, [(job(), vec![9], Some(7)), (job(), vec![], Some(7))]);
         let refused = [
             Request::Bind { job: "nobodys".parse().unwrap(), processes: vec![9] },
             Request::Bind { job: "away".parse().unwrap(), processes: vec![9] },
@@ -520,7 +533,7 @@ mod tests {
             Request::Status,
         ];
         for request in refused {
-            let answer = agent.answer(request.clone(), USER, at(1));
+            let answer = agent.answer(request.clone(), user, at(1));
             assert!(matches!(answer, Response::Refused { .. }), "{request:?}: {answer:?}");
         }
         assert_eq!(agent.enforcer.0.len(), 2);

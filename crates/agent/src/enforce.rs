@@ -8,7 +8,7 @@ mod unenforced;
 
 pub use unenforced::Unenforced;
 
-use crate::agent::{BindError, BoxedError, Enforcer, Requester};
+use crate::agent::{BindError, BoxedError, Enforcer};
 use crate::book::Capacity;
 use crate::config::Config;
 use crate::shares::{FLOOR, disk_shares, launchers_share, wants_deadline};
@@ -304,22 +304,17 @@ impl Enforcer for Kernel {
         self.set_egress(wanted)
     }
 
-    fn bind(
-        &mut self,
-        job: &Name,
-        processes: &[u32],
-        requester: Requester,
-    ) -> Result<(), BindError> {
-        self.bind_processes(job, processes, requester)
+    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
+        self.bind_processes(job, processes, user)
     }
 
     fn bind_flow(
         &mut self,
         assignment: &Assignment,
         flow: &ConnectionPattern,
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<(), BindError> {
-        self.bind_matching(assignment, flow, requester)
+        self.bind_matching(assignment, flow, user)
     }
 
     fn job_of(&self, process: i32) -> Option<Name> {
@@ -382,22 +377,17 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         (**self).reconcile(wanted)
     }
 
-    fn bind(
-        &mut self,
-        job: &Name,
-        processes: &[u32],
-        requester: Requester,
-    ) -> Result<(), BindError> {
-        (**self).bind(job, processes, requester)
+    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
+        (**self).bind(job, processes, user)
     }
 
     fn bind_flow(
         &mut self,
         assignment: &Assignment,
         flow: &ConnectionPattern,
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<(), BindError> {
-        (**self).bind_flow(assignment, flow, requester)
+        (**self).bind_flow(assignment, flow, user)
     }
 
     fn job_of(&self, process: i32) -> Option<Name> {

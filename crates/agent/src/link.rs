@@ -9,6 +9,7 @@ use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
@@ -16,7 +17,7 @@ use keeptime_model::units::Nanos;
 use keeptime_mpiqos::wire::{RankAnswer, RankState};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -36,8 +37,6 @@ const WAIT_FIRST: Duration = Duration::from_millis(100);
 const WAIT_LAST: Duration = Duration::from_secs(3);
 /// Beats in the time of a lease: two may be lost.
 const BEATS: u64 = 3;
-/// The agent dialled it: whoever serves that socket may ask for everything.
-const BROKER: Requester = Requester { user: 0, is_trusted: true };
 
 /// What an agent says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +51,8 @@ pub enum FromAgent {
         node: Name,
         /// What it cannot enforce, and why: a sentence each.
         not_enforced: Vec<String>,
+        /// What it refuses for that reason. A node that is not asked to enforce anything refuses nothing.
+        refused: BTreeSet<Guarantee>,
         /// All that it enforces for reservations, or will.
         holding: Vec<Assignment>,
     },
@@ -213,6 +214,7 @@ impl<E: Enforcer> Link<'_, E> {
             version: VERSION,
             node: agent.node().clone(),
             not_enforced: agent.not_enforced(),
+            refused: agent.refused(),
             holding: agent.assignments().filter(is_reserved).cloned().collect(),
         }
     }
@@ -227,7 +229,7 @@ impl<E: Enforcer> Link<'_, E> {
             }
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
-        let refusal = match lock(self.agent).answer(request, BROKER, now()) {
+        let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {
             Response::Done | Response::Status(_) | Response::Mpi(_) => None,
             Response::Refused { reason: why } | Response::Failed { error: why } => Some(why),
         };

@@ -2,6 +2,7 @@
 
 use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_linux::users;
 use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -61,15 +62,15 @@ pub fn serve<E: Enforcer + 'static>(
     let (trusted, strangers) = (Seats::new(CONNECTIONS_MAX), Seats::new(STRANGERS_MAX));
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
-        let Ok((stream, requester)) = stream.and_then(|s| requester(&s).map(|r| (s, r))) else {
+        let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
             continue;
         };
-        let seats = if requester.is_trusted { &trusted } else { &strangers };
+        let seats = if is_trusted(user) { &trusted } else { &strangers };
         let Some(seat) = seats.take() else { continue };
         let agent = Arc::clone(agent);
         std::thread::spawn(move || {
             let _seat = seat;
-            let _ = converse(&agent, stream, requester);
+            let _ = converse(&agent, stream, &requester(user));
         });
     }
     Ok(())
@@ -143,7 +144,7 @@ fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
 fn converse<E: Enforcer>(
     agent: &Mutex<Agent<E>>,
     stream: UnixStream,
-    requester: Requester,
+    requester: &Requester,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(IDLE_MAX))?;
@@ -185,10 +186,20 @@ fn converse<E: Enforcer>(
 
 /// The kernel says who is at the other end. A user id that this user namespace does not know is
 /// nobody's.
-fn requester(stream: &UnixStream) -> io::Result<Requester> {
-    let user = getsockopt(stream, PeerCredentials)?.uid();
-    let own = nix::unistd::geteuid().as_raw();
-    Ok(Requester { user, is_trusted: user == 0 || user == own })
+fn peer(stream: &UnixStream) -> io::Result<u32> {
+    Ok(getsockopt(stream, PeerCredentials)?.uid())
+}
+
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == nix::unistd::geteuid().as_raw()
+}
+
+/// May ask a directory service: on the connection's own thread.
+fn requester(user: u32) -> Requester {
+    match is_trusted(user) {
+        true => Requester::Trusted,
+        false => Requester::User { id: user, name: users::name_of(user) },
+    }
 }
 
 /// A thread that panicked in the middle left the book as it was: books are replaced whole.

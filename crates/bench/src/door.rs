@@ -1,9 +1,10 @@
-//! What the door over TCP costs: a request on a connection of its own, by certificate and by token,
-//! against the same over the Unix socket; and looking a token up in a file that is full.
+//! What the door over TCP costs: a client's first request, for which it connects, and the next one on the
+//! same connection, by certificate and by token, against the same over the Unix socket; and looking a
+//! token up in a file that is full.
 
 use crate::figures::{Figures, quantile};
 use crate::quick;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, timed};
 use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::certificates::{Site, authority_files, broker_files};
 use keeptime::machine::Machine;
@@ -36,12 +37,21 @@ const TOPOLOGY: &str = "name = \"pair\"\nlinks = [{ between = [\"n1\", \"n2\"], 
 #[derive(Debug, Serialize)]
 struct Raw {
     machine: Machine,
-    /// Milliseconds from a call to its answer, by way.
-    ways: Vec<(&'static str, Vec<f64>)>,
+    ways: Vec<Way>,
     /// Microseconds, with a file that is full.
     lookups: Vec<f64>,
     /// Milliseconds, of a file that is full.
     readings: Vec<f64>,
+}
+
+/// One way in: milliseconds from a call to its answer.
+#[derive(Debug, Serialize)]
+struct Way {
+    name: &'static str,
+    /// Of a client that connects for it.
+    first: Vec<f64>,
+    /// Of the same client, afterwards.
+    next: Vec<f64>,
 }
 
 /// Measures and writes the figures.
@@ -56,12 +66,18 @@ pub fn run(out: &Path) -> Result<()> {
 
 fn figures(raw: &Raw) -> Figures {
     let mut figures = Figures::new("door");
-    let near = raw.ways.first().map(|(_, waits)| waits.as_slice()).unwrap_or_default();
-    for (at, (way, waits)) in raw.ways.iter().enumerate() {
-        for (name, q) in [("median", 0.5), ("99th percentile", 0.99)] {
-            let name = format!("a connection and a request, {way}: {name}");
-            let baseline = (at > 0).then(|| quantile(near, q));
-            figures.value(name, "ms", quantile(waits, q), waits, baseline, None);
+    type Waits = fn(&Way) -> &[f64];
+    let first: (_, Waits) = ("a connection and a request", |way| &way.first);
+    let next: (_, Waits) = ("a request more", |way| &way.next);
+    for (call, waits_of) in [first, next] {
+        let near = raw.ways.first().map(waits_of).unwrap_or_default();
+        for (at, way) in raw.ways.iter().enumerate() {
+            let waits = waits_of(way);
+            for (name, q) in [("median", 0.5), ("99th percentile", 0.99)] {
+                let name = format!("{call}, {}: {name}", way.name);
+                let baseline = (at > 0).then(|| quantile(near, q));
+                figures.value(name, "ms", quantile(waits, q), waits, baseline, None);
+            }
         }
     }
     let name = format!("looking up one token of {TOKENS_MAX}");
@@ -71,8 +87,11 @@ fn figures(raw: &Raw) -> Figures {
     figures
 }
 
+/// Makes a client.
+type NewClient<'a> = &'a dyn Fn() -> Result<Client>;
+
 /// The ways in turn, so that all meet the same machine.
-fn measure_ways(scratch: &Path, requests: usize) -> Result<Vec<(&'static str, Vec<f64>)>> {
+fn measure_ways(scratch: &Path, requests: usize) -> Result<Vec<Way>> {
     let (config, certified, token) = prepare(scratch)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -81,23 +100,26 @@ fn measure_ways(scratch: &Path, requests: usize) -> Result<Vec<(&'static str, Ve
             let endpoint = || {
                 format!("{HOST}:{}", address(&config)?.port()).parse().map_err(anyhow::Error::from)
             };
-            let clients = [
-                ("Unix socket", Client::new(&config.socket)?),
-                ("TLS and certificate", Client::remote(Remote::new(endpoint()?, &certified)?)?),
-                ("TLS and token", Client::remote(Remote::new(endpoint()?, &token)?)?),
+            let near = || Ok(Client::new(&config.socket)?);
+            let far = |files| Ok(Client::remote(Remote::new(endpoint()?, files)?)?);
+            let (by_certificate, by_token) = (|| far(&certified), || far(&token));
+            let new: [(&str, NewClient); 3] = [
+                ("Unix socket", &near),
+                ("TLS and certificate", &by_certificate),
+                ("TLS and token", &by_token),
             ];
-            for (_, client) in &clients {
-                while client.nodes(None).is_err() {
+            for (_, client) in new {
+                while client()?.nodes(None).is_err() {
                     ensure!(!broker.is_finished(), "the broker has ended");
                     thread::sleep(Duration::from_millis(5));
                 }
             }
-            let mut ways = clients.each_ref().map(|(way, _)| (*way, Vec::new()));
+            let mut ways = new.map(|(name, _)| Way { name, first: Vec::new(), next: Vec::new() });
             for _ in 0..requests {
-                for ((_, client), (_, waits)) in clients.iter().zip(&mut ways) {
-                    let start = Instant::now();
-                    client.nodes(None)?;
-                    waits.push(start.elapsed().as_secs_f64() * 1e3);
+                for ((_, client), Way { first, next, .. }) in new.iter().zip(&mut ways) {
+                    let client = client()?;
+                    first.push(timed(|| Ok(client.nodes(None)?))?.0);
+                    next.push(timed(|| Ok(client.nodes(None)?))?.0);
                 }
             }
             Ok(Vec::from(ways))

@@ -11,10 +11,11 @@ use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERS
 use keeptime_engine::Input;
 use keeptime_engine::agents::{Act, Order, Session};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,6 +49,14 @@ struct Connection {
     /// Dropping it ends the connection.
     orders: mpsc::Sender<ToAgent>,
     not_enforced: Vec<String>,
+}
+
+/// An agent that has said hello.
+struct Known {
+    node: NodeIndex,
+    not_enforced: Vec<String>,
+    refused: BTreeSet<Guarantee>,
+    holding: Vec<Assignment>,
 }
 
 impl Hub {
@@ -207,23 +216,24 @@ impl Reception {
         speaker: Speaker,
         outlived: impl Future<Output = ()>,
     ) -> Ended {
-        let (node, not_enforced, holding) = match self.hello(&mut lines, speaker).await {
-            Ok(hello) => hello,
-            Err(Ended::Unwelcome(reason)) => {
-                tracing::warn!("an agent is not welcome: {reason}");
-                // Whether it hears why or not, it is not taken.
-                let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
-                return Ended::Unwelcome(reason);
-            }
-            Err(ended) => return ended,
-        };
+        let Known { node, not_enforced, refused, holding } =
+            match self.hello(&mut lines, speaker).await {
+                Ok(hello) => hello,
+                Err(Ended::Unwelcome(reason)) => {
+                    tracing::warn!("an agent is not welcome: {reason}");
+                    // Whether it hears why or not, it is not taken.
+                    let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
+                    return Ended::Unwelcome(reason);
+                }
+                Err(ended) => return ended,
+            };
         let welcome = ToAgent::Welcome { lease_nanos: self.lease };
         if let Err(error) = say(&mut write, &welcome).await {
             return error.into();
         }
         let (session, orders) = self.hub.enter(node, not_enforced);
         let ended = tokio::select! {
-            ended = self.listen(node, session, holding, lines) => ended,
+            ended = self.listen(node, session, refused, holding, lines) => ended,
             ended = pass_on(orders, write) => ended,
             () = outlived => Err(Ended::Outlived),
         };
@@ -237,7 +247,7 @@ impl Reception {
         &self,
         lines: &mut Lines<impl AsyncRead + Unpin>,
         speaker: Speaker,
-    ) -> Result<(NodeIndex, Vec<String>, Vec<Assignment>), Ended> {
+    ) -> Result<Known, Ended> {
         let refuse = |reason: String| Err(Ended::Unwelcome(reason));
         let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
         let own = match speaker {
@@ -245,11 +255,9 @@ impl Reception {
             Speaker::Node(own) => Some(own),
             Speaker::Nobody(why) => return refuse(why),
         };
-        let (version, name, not_enforced, holding) = match said {
-            Some(FromAgent::Hello { version, node, not_enforced, holding }) => {
-                (version, node, not_enforced, holding)
-            }
-            _ => return refuse("a connection begins with hello".into()),
+        let Some(FromAgent::Hello { version, node: name, not_enforced, refused, holding }) = said
+        else {
+            return refuse("a connection begins with hello".into());
         };
         if version != VERSION {
             return refuse(format!("version {version}; this broker speaks version {VERSION}"));
@@ -263,7 +271,7 @@ impl Reception {
             ));
         }
         match self.nodes.get(&name) {
-            Some(node) => Ok((*node, not_enforced, holding)),
+            Some(node) => Ok(Known { node: *node, not_enforced, refused, holding }),
             None => refuse(format!("there is no node {name} in the cluster")),
         }
     }
@@ -272,10 +280,11 @@ impl Reception {
         &self,
         node: NodeIndex,
         session: Session,
+        refused: BTreeSet<Guarantee>,
         holding: Vec<Assignment>,
         mut lines: Lines<impl AsyncRead + Unpin>,
     ) -> Result<(), Ended> {
-        self.core.agent(Input::Connected { node, session, holding }).await?;
+        self.core.agent(Input::Connected { node, session, refused, holding }).await?;
         while let Some(said) = lines.next().await? {
             let input = match said {
                 FromAgent::Answer { number, refusal } => {

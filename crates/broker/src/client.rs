@@ -25,6 +25,7 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Runtime;
@@ -37,11 +38,17 @@ const SILENT_MAX: Duration = Duration::from_secs(45);
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// A broker that can be asked. Blocking; every call but the watch answers or fails within 15 s.
+///
+/// A connection is kept for the next call: connecting costs the broker more than an answer does.
 #[derive(Debug)]
 pub struct Client {
     place: Place,
     runtime: Runtime,
+    kept: Mutex<Option<Connection>>,
 }
+
+/// Over which one request after the other is sent.
+type Connection = http1::SendRequest<Full<Bytes>>;
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, Error)]
@@ -99,7 +106,7 @@ impl ClientError {
 }
 
 impl Client {
-    /// For the broker at `socket`; connects with each call.
+    /// For the broker at `socket`; connects with the first call.
     ///
     /// # Errors
     /// If the process may not have another epoll instance.
@@ -107,7 +114,7 @@ impl Client {
         Self::at(Place::Socket(socket.into()))
     }
 
-    /// For a broker elsewhere; connects with each call.
+    /// For a broker elsewhere; connects with the first call.
     ///
     /// # Errors
     /// If the process may not have another epoll instance.
@@ -117,7 +124,7 @@ impl Client {
 
     fn at(place: Place) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { place, runtime })
+        Ok(Self { place, runtime, kept: Mutex::default() })
     }
 
     /// Reserves. With the same key it can be sent again.
@@ -279,9 +286,12 @@ impl Client {
         ];
         let path = with_query("/v1/events", &query);
         self.runtime.block_on(async {
-            let mut response = self.send(Method::GET, &path, Bytes::new()).await?;
+            let mut connection = self.connect().await?;
+            let request = self.request(Method::GET, &path, Bytes::new())?;
+            let sent = connection.send_request(request).await;
+            let mut response = sent.map_err(|error| self.unreachable(error))?;
             if !response.status().is_success() {
-                return Err(self.problem(response).await?);
+                return Err(self.problem(&self.bytes(response).await?)?);
             }
             let mut text = Vec::new();
             loop {
@@ -325,12 +335,14 @@ impl Client {
         let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
         let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
         let body = Bytes::from(body.unwrap_or_default());
+        let request = self.request(method, path, body)?;
         let exchange = async {
-            let response = self.send(method, path, body).await?;
-            if !response.status().is_success() {
-                return Err(self.problem(response).await?);
-            }
-            self.bytes(response).await
+            let (connection, response) = self.send(request).await?;
+            let status = response.status();
+            let bytes = self.bytes(response).await?;
+            // Only now the next request can follow.
+            *self.kept() = Some(connection);
+            if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
         };
         self.runtime.block_on(async {
             let answered = tokio::time::timeout(ANSWER_WITHIN, exchange).await;
@@ -338,18 +350,12 @@ impl Client {
         })
     }
 
-    async fn send(
+    fn request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Response<Incoming>, ClientError> {
-        let stream: Box<dyn Transport> =
-            self.place.connect().await.map_err(|error| self.unreachable(error))?;
-        let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|error| self.unreachable(error))?;
-        // It ends with the sender or the response, whose reader is told why.
-        tokio::spawn(async move { drop(connection.await) });
+    ) -> Result<HttpRequest<Full<Bytes>>, ClientError> {
         let mut request = HttpRequest::builder()
             .method(method)
             .uri(path)
@@ -358,8 +364,46 @@ impl Client {
         if let Some(token) = self.place.authorization() {
             request = request.header(header::AUTHORIZATION, token);
         }
-        let request = request.body(Full::new(body)).map_err(|error| self.unreachable(error))?;
-        sender.send_request(request).await.map_err(|error| self.unreachable(error))
+        request.body(Full::new(body)).map_err(|error| self.unreachable(error))
+    }
+
+    /// Sends a request over the kept connection, or a new one if the broker has closed that meanwhile.
+    async fn send(
+        &self,
+        mut request: HttpRequest<Full<Bytes>>,
+    ) -> Result<(Connection, Response<Incoming>), ClientError> {
+        // Between calls nobody looks after the connection: the runtime hears now whether it was closed,
+        // and the connection's task ends then.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let kept = self.kept().take().filter(|connection| !connection.is_closed());
+        if let Some(mut connection) = kept {
+            match connection.try_send_request(request).await {
+                Ok(response) => return Ok((connection, response)),
+                // What was not sent may be sent again; of anything else nobody knows what became.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(self.unreachable(error.into_error())),
+                },
+            }
+        }
+        let mut connection = self.connect().await?;
+        let sent = connection.send_request(request).await;
+        Ok((connection, sent.map_err(|error| self.unreachable(error))?))
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
+        let stream: Box<dyn Transport> =
+            self.place.connect().await.map_err(|error| self.unreachable(error))?;
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| self.unreachable(error))?;
+        // It ends with the sender or the response, whose reader is told why.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn bytes(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
@@ -368,9 +412,8 @@ impl Client {
         Ok(body.to_bytes())
     }
 
-    async fn problem(&self, response: Response<Incoming>) -> Result<ClientError, ClientError> {
-        let bytes = self.bytes(response).await?;
-        Ok(ClientError::Problem(Box::new(self.parse(&bytes)?)))
+    fn problem(&self, text: &[u8]) -> Result<ClientError, ClientError> {
+        Ok(ClientError::Problem(Box::new(self.parse(text)?)))
     }
 
     fn parse<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, ClientError> {
@@ -412,4 +455,36 @@ fn with_query(path: &str, query: &[(&str, Option<String>)]) -> String {
 
 fn nanos(time: WallTime) -> String {
     time.unix_nanos().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_connection_serves_until_the_broker_closes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        // Two answers on each of two connections.
+        let broker = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (stream, _) = listener.accept().unwrap();
+                let (mut lines, mut writer) = (BufReader::new(&stream).lines(), &stream);
+                for _ in 0..2 {
+                    assert!(lines.by_ref().map_while(Result::ok).any(|line| line.is_empty()));
+                    let body = "{\"at_unix_nanos\":0,\"nodes\":[]}";
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
+                    writer.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+                }
+            }
+        });
+        let client = Client::new(&socket).unwrap();
+        for _ in 0..4 {
+            assert!(client.nodes(None).unwrap().nodes.is_empty());
+        }
+        broker.join().unwrap();
+    }
 }

@@ -33,7 +33,9 @@ const ROOM: usize = 4_096;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Batches between two snapshots: what a broker that starts reads again takes well under a second.
+/// Batches between two snapshots, or half as many as there are reservations if these are more, so that
+/// snapshots take a constant share of the writing: what a broker that starts reads again takes well under
+/// a second.
 pub const SNAPSHOT_EVERY: u64 = 10_000;
 
 /// Why nothing can be answered now.
@@ -473,7 +475,8 @@ impl Core {
 
     /// Saves a snapshot from time to time, on a thread of its own.
     fn save_snapshot(&mut self) {
-        let due = self.head.get() >= self.snapshots.last.get() + SNAPSHOT_EVERY;
+        let every = SNAPSHOT_EVERY.max(self.engine.book().reservations().len() as u64 / 2);
+        let due = self.head.get() >= self.snapshots.last.get() + every;
         if !due || self.snapshots.is_saving.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -2,8 +2,8 @@
 //! who a certificate or a token says: [`crate::tcp`].
 
 use keeptime_engine::Caller;
+use keeptime_linux::users;
 use keeptime_model::reservation::UserName;
-use nix::unistd::{Uid, User};
 use std::collections::BTreeSet;
 
 /// Who may change the reservations of others.
@@ -16,14 +16,9 @@ impl Operators {
         Self(names.into_iter().collect())
     }
 
-    /// The user with this number. One that has no name here is called after its number. May ask a
-    /// directory service: not for a thread that others wait for.
+    /// The user with this number. May ask a directory service, as [`users::name_of`].
     pub fn caller(&self, uid: u32) -> Caller {
-        let named = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-        let user = named.and_then(|user| user.name.parse::<UserName>().ok());
-        // Letters, a hyphen and digits.
-        #[expect(clippy::unwrap_used, reason = "every number gives a user name")]
-        let user = user.unwrap_or_else(|| format!("uid-{uid}").parse().unwrap());
+        let user = users::name_of(uid);
         let operator = is_own(uid) || self.0.contains(&user);
         Caller { user, operator }
     }

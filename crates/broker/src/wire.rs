@@ -13,6 +13,7 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTi
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The header with a request's key, where the body does not have it.
 pub const KEY_HEADER: &str = "idempotency-key";
@@ -89,7 +90,7 @@ pub const LIST_MAX: usize = 1_000;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Listing {
     /// In the order of their handles.
-    pub reservations: Vec<Reservation>,
+    pub reservations: Vec<Arc<Reservation>>,
     /// There may be more: ask again with `after` this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Handle>,

@@ -206,12 +206,15 @@ fn a_broker_that_comes_back_has_everything_and_agents_do_not_notice() {
         ..request(1, 90, 0, 60)
     };
     let later = client.reserve("later".parse().unwrap(), later).unwrap();
+    let idle = world.client();
+    assert!(idle.nodes(None).is_ok());
     world.stop();
     assert_eq!(world.jobs(1), ["r1"], "without a broker it goes on");
     assert!(client.reservation(granted.handle).unwrap_err().is_retryable());
     world.start();
     assert_eq!(client.reservation(granted.handle).unwrap(), granted);
     assert_eq!(client.reservation(later.handle).unwrap(), later);
+    assert!(idle.nodes(None).is_ok(), "that its connection was closed meanwhile is not its matter");
     world.wait_until_all_are_there();
     assert_eq!(client.reservation(granted.handle).unwrap().state, State::Active);
     assert_eq!(world.jobs(2), ["r1"]);

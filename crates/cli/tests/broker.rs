@@ -15,7 +15,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -143,13 +144,17 @@ fn what_was_acknowledged_survives_kill_9_in_the_middle_of_commits() {
         broker.start();
         let found = everything(&broker.client());
         for (handle, granted) in acknowledged.lock().unwrap().iter() {
-            assert_eq!(found.get(handle), Some(granted), "{handle} was acknowledged");
+            assert_eq!(
+                found.get(handle).map(AsRef::as_ref),
+                Some(granted),
+                "{handle} was acknowledged"
+            );
         }
     }
     assert!(acknowledged.into_inner().unwrap().len() > 200);
 }
 
-fn everything(client: &Client) -> BTreeMap<Handle, Reservation> {
+fn everything(client: &Client) -> BTreeMap<Handle, Arc<Reservation>> {
     let mut filter = Filter::default();
     let mut all = BTreeMap::new();
     loop {

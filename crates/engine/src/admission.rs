@@ -1,12 +1,15 @@
 //! Whether a request fits at a time, and where; otherwise why not. Nothing is taken.
 
+use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Lacking, Reason, Refusal};
 use crate::cluster::{Cluster, Resource};
 use crate::loads::Loads;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
-use keeptime_model::extension::Extension;
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::capability::Guarantee;
+use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -24,14 +27,15 @@ use std::sync::Arc;
 const LIGHT_NODES_FOR_EACH: usize = 4;
 
 /// All that an admission depends on.
-pub(crate) struct Admission<'a, U> {
+pub(crate) struct Admission<'a> {
     pub cluster: &'a Cluster,
     pub calendar: &'a Calendar,
     pub book: &'a Book,
     /// Where to look first.
     pub loads: &'a Loads,
-    /// Whether the agent of a node is there to enforce it.
-    pub usable: U,
+    pub agents: &'a Agents,
+    /// Whether it starts so soon that agents have to be there.
+    pub soon: bool,
     /// The user's own tables: CPU and sent rate.
     pub user: [ResourceId; 2],
 }
@@ -68,7 +72,7 @@ impl From<Reason> for Denied {
     }
 }
 
-impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
+impl Admission<'_> {
     /// What would be granted over `span`. For a goal, what the planner finds on what is free during
     /// all of it.
     pub fn grant(&self, ask: &Ask, span: Span) -> Outcome {
@@ -97,7 +101,7 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     ) -> Result<(&FittedProfile, Decision), Invalid> {
         let profile = self.profile(application)?;
         goal.check(profile.application())?;
-        let free = self.free(span, &Resources::nothing());
+        let free = self.free(span, &Need::least_of(profile));
         let decision = schedule(goal, profile, self.cluster.index(), &free, &Options::default());
         Ok((profile, decision))
     }
@@ -105,7 +109,7 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// `grant` with `extension` beside, over `span`. Its nodes stay.
     pub fn extend(&self, grant: Grant, extension: Extension, span: Span) -> Result<Grant, Denied> {
         extension.check(grant.nodes.len())?;
-        self.check_usable(&grant.nodes)?;
+        self.check_usable(&grant.nodes, &guarantees_beside(&extension))?;
         let grant = Grant { extension, ..grant };
         self.fits(&grant, span)?;
         Ok(grant)
@@ -115,7 +119,7 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names)?;
+                self.check_usable(names, &guarantees(&need.resources))?;
                 names.clone()
             }
             NodeChoice::Any(count) => {
@@ -133,8 +137,9 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// which is what takes the time in a large cluster.
     fn place_lightly(&self, need: &Need, count: u32, span: Span) -> Option<Placed> {
         let enough = (count as usize).saturating_mul(LIGHT_NODES_FOR_EACH);
-        let light = self.loads.lightest().filter(|node| (self.usable)(*node)).take(enough);
-        let light: BTreeSet<_> = light.collect();
+        let asked = guarantees(&need.resources);
+        let light = self.loads.lightest().filter(|node| self.is_usable(*node, &asked));
+        let light: BTreeSet<_> = light.take(enough).collect();
         let free = self.free_on(span, &need.resources, |node| light.contains(&node));
         self.choose(need, count, &free).ok()
     }
@@ -176,7 +181,8 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// What is free during all of `span` on the nodes that are usable and whose disks can give what
     /// `resources` says.
     pub fn free(&self, span: Span, resources: &Resources) -> Availability {
-        self.free_on(span, resources, &self.usable)
+        let asked = guarantees(resources);
+        self.free_on(span, resources, |node| self.is_usable(node, &asked))
     }
 
     fn free_on(
@@ -233,14 +239,32 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         }
     }
 
-    fn check_usable(&self, names: &[Name]) -> Result<(), Denied> {
-        let mut away = Vec::new();
+    /// Whether a node's agent is there, where it has to be, and can enforce all that is asked.
+    pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
+        self.is_there(node) && self.agents.refused(node, asked).is_none()
+    }
+
+    fn is_there(&self, node: NodeIndex) -> bool {
+        !self.soon || self.agents.is_connected(node)
+    }
+
+    fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
+        let (mut away, mut refused) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for name in names {
-            if !(self.usable)(self.cluster.node(name)?) {
+            let node = self.cluster.node(name)?;
+            if !self.is_there(node) {
                 away.push(name.clone());
             }
+            if let Some(guarantee) = self.agents.refused(node, asked) {
+                refused.entry(guarantee).or_default().push(name.clone());
+            }
         }
-        if away.is_empty() { Ok(()) } else { Err(Reason::NodesAway(away).into()) }
+        // Whoever is away may come back; what cannot be enforced is told first.
+        match refused.pop_first() {
+            Some((asked, nodes)) => Err(Reason::NotEnforced { asked, nodes }.into()),
+            None if away.is_empty() => Ok(()),
+            None => Err(Reason::NodesAway(away).into()),
+        }
     }
 
     fn planned(&self, profile: &FittedProfile, decision: &Decision) -> Result<Grant, Denied> {
@@ -279,6 +303,29 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     }
 }
 
+/// What nodes have to enforce for an extension.
+fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
+    let is_treated = |flow: &ExtensionFlow| flow.class > TrafficClass::BestEffort;
+    let disk = [extension.disk_read_bytes_per_second, extension.disk_write_bytes_per_second];
+    let asked = [
+        Some(Guarantee::CpuShare),
+        extension.flows.iter().any(is_treated).then_some(Guarantee::Bandwidth),
+        disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
+    ];
+    asked.into_iter().flatten().collect()
+}
+
+/// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
+pub(crate) fn guarantees(resources: &Resources) -> BTreeSet<Guarantee> {
+    let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
+    let asked = [
+        Some(Guarantee::CpuShare),
+        resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
+        disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
+    ];
+    asked.into_iter().flatten().collect()
+}
+
 /// CPU of many nodes may be more than one node can have.
 fn cpu_words(ppm: u64) -> String {
     u32::try_from(ppm)
@@ -286,6 +333,12 @@ fn cpu_words(ppm: u64) -> String {
 }
 
 impl Need {
+    /// What every plan for an application asks of a node.
+    pub fn least_of(profile: &FittedProfile) -> Resources {
+        let pattern = Some(profile.application().pattern().clone());
+        Resources { pattern, ..Resources::nothing() }
+    }
+
     /// What a plan needs, on any nodes.
     pub fn of_plan(profile: &FittedProfile, plan: &Plan) -> Self {
         let application = profile.application();

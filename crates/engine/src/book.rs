@@ -64,7 +64,8 @@ pub struct Known {
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     applications: BTreeMap<Name, Known>,
-    reservations: BTreeMap<Handle, Reservation>,
+    /// Shared with snapshots that are being saved.
+    reservations: BTreeMap<Handle, Arc<Reservation>>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
     /// What was asked at first, of reservations that were changed since.
     originals: BTreeMap<Handle, Request>,
@@ -79,7 +80,7 @@ pub struct Book {
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
     applications: Vec<(Application, Profile, Vec<Observation>)>,
-    reservations: Vec<Reservation>,
+    reservations: Vec<Arc<Reservation>>,
     #[serde(default)]
     originals: Vec<(Handle, Request)>,
     next: u64,
@@ -92,7 +93,7 @@ impl Book {
     }
 
     /// All reservations that are not forgotten.
-    pub fn reservations(&self) -> &BTreeMap<Handle, Reservation> {
+    pub fn reservations(&self) -> &BTreeMap<Handle, Arc<Reservation>> {
         &self.reservations
     }
 
@@ -116,7 +117,7 @@ impl Book {
         Handle::new(self.next.max(1))
     }
 
-    /// Writes the book down. O(its size).
+    /// Writes the book down. O(number of reservations), which are shared and not copied.
     pub fn snapshot(&self) -> Snapshot {
         let known =
             |known: &Known| (known.application.clone(), known.profile.clone(), known.runs.clone());
@@ -182,7 +183,7 @@ impl Book {
                 since_unix_nanos: time,
             }),
             Event::Modified { handle, modified } => {
-                if let Some(reservation) = self.reservations.get_mut(handle) {
+                if let Some(reservation) = self.reservations.get_mut(handle).map(Arc::make_mut) {
                     let former =
                         std::mem::replace(&mut reservation.request, modified.request.clone());
                     self.originals.entry(*handle).or_insert(former);
@@ -205,7 +206,7 @@ impl Book {
             Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
             Event::Forgotten { handle } => {
                 if let Some(old) = self.reservations.remove(handle) {
-                    self.keys.remove(&(old.owner, old.key));
+                    self.keys.remove(&(old.owner.clone(), old.key.clone()));
                     self.originals.remove(handle);
                 }
             }
@@ -238,7 +239,8 @@ impl Book {
         known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
     }
 
-    fn insert(&mut self, reservation: Reservation) {
+    fn insert(&mut self, reservation: impl Into<Arc<Reservation>>) {
+        let reservation = reservation.into();
         let handle = reservation.handle;
         self.next = self.next.max(handle.number() + 1);
         self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
@@ -249,7 +251,9 @@ impl Book {
     }
 
     fn turn(&mut self, handle: Handle, state: State, time: WallTime) {
-        let Some(reservation) = self.reservations.get_mut(&handle) else { return };
+        let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
+            return;
+        };
         let was_live = std::mem::replace(&mut reservation.state, state).is_live();
         reservation.since_unix_nanos = time;
         if was_live

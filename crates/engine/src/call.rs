@@ -3,6 +3,7 @@
 use crate::book::Reservation;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
@@ -91,7 +92,7 @@ pub enum Answer {
     /// It is known now.
     Registered,
     /// The reservation as it is now.
-    Reservation(Box<Reservation>),
+    Reservation(Arc<Reservation>),
     /// It would be granted.
     Possible {
         /// From when on.
@@ -205,6 +206,13 @@ pub enum Reason {
     },
     /// The agents of these nodes are not connected.
     NodesAway(Vec<Name>),
+    /// These nodes cannot enforce what is asked of them.
+    NotEnforced {
+        /// What.
+        asked: Guarantee,
+        /// Which.
+        nodes: Vec<Name>,
+    },
     /// It starts too far ahead.
     TooFarAhead {
         /// At most so far.
@@ -267,6 +275,9 @@ impl fmt::Display for Reason {
             }
             Self::NodesAway(names) => {
                 write!(f, "the agents of these nodes are not connected: {}", list(names))
+            }
+            Self::NotEnforced { asked, nodes } => {
+                write!(f, "these nodes cannot enforce {asked}: {}", list(nodes))
             }
             Self::TooFarAhead { ahead_max_nanos } => {
                 write!(f, "reservations start at most {ahead_max_nanos} ahead")

@@ -8,12 +8,12 @@ use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::extension::ExtensionFlow;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Grant, Handle};
+use keeptime_model::reservation::{Grant, Handle, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::tree::PlacementIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
 /// Most flows of one reservation: all-to-all on 256 nodes. Each is walked over its path.
@@ -28,7 +28,7 @@ const TABLES_OF_A_NODE: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Cluster {
     index: PlacementIndex,
-    names: BTreeMap<Name, NodeIndex>,
+    names: HashMap<Name, NodeIndex>,
     addresses: Vec<Ipv4Addr>,
     /// By node: out of it and into it, where it has one link only.
     access: Vec<Option<[LinkDirection; 2]>>,
@@ -69,7 +69,7 @@ impl Cluster {
             node.address.ok_or_else(|| Invalid::new(field, "nothing", "an IPv4 address"))
         };
         let addresses = nodes().map(address).collect::<Result<_, _>>()?;
-        let names: BTreeMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
+        let names: HashMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
         let links = links_of_nodes(&topology, &names);
         let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
         let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
@@ -252,6 +252,7 @@ impl Cluster {
     pub(crate) fn assignments(
         &self,
         handle: Handle,
+        owner: &UserName,
         grant: &Grant,
         from: WallTime,
         until: Option<WallTime>,
@@ -267,6 +268,7 @@ impl Cluster {
         let assignment = |node| Assignment {
             cpu_period_nanos: grant.cpu_period_nanos,
             disks: self.disk_rates(node, grant),
+            owner: Some(owner.clone()),
             from_unix_nanos: from,
             ..Assignment::new(handle.job(), grant.cpu(), until)
         };
@@ -315,7 +317,7 @@ fn has_one_link(
 /// By node: its links, out of it and into it.
 fn links_of_nodes(
     topology: &Topology,
-    names: &BTreeMap<Name, NodeIndex>,
+    names: &HashMap<Name, NodeIndex>,
 ) -> Vec<Vec<[LinkDirection; 2]>> {
     let mut links = vec![Vec::new(); names.len()];
     for (number, link) in topology.links().iter().enumerate() {

@@ -6,13 +6,17 @@ mod world;
 
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
+use keeptime_model::capability::Guarantee;
 use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::extension::Extension;
 use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
+use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::translate::Verdict;
+use std::collections::BTreeSet;
 use world::{Manner, World, application, at, flow, named, policy, request, star};
 
 fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
@@ -77,6 +81,52 @@ fn an_agent_that_refuses_or_stays_silent_gives_everything_back() {
         world.agents[1].manner = Manner::Obeys;
         assert!(world.reserve("again", request(named(&["n1"]), 100, 0, 0, 60)).is_ok());
     }
+}
+
+#[test]
+fn what_a_node_cannot_enforce_is_not_promised_there() {
+    let mut world = World::star(2);
+    world.disconnect(0);
+    world.agents[0].refused = [Guarantee::Bandwidth].into();
+    world.connect(0);
+    let grant_of = |world: &World, handle| {
+        let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+        grant.nodes.iter().map(Name::to_string).collect::<Vec<_>>()
+    };
+    let loopback = Pattern::Matrix(BTreeSet::new());
+    let on = |nodes, from| {
+        let mut request = request(nodes, 10, 0, from, 60);
+        let Ask::Resources(resources) = &mut request.ask else { panic!() };
+        resources.pattern = Some(loopback.clone());
+        resources.bits_per_second = BitsPerSecond::from_mbit(1);
+        request
+    };
+    // Now and in advance.
+    for (key, from) in [("now", 0), ("later", 3_600)] {
+        let handle = world.reserve(key, on(NodeChoice::Any(1), from)).unwrap();
+        assert_eq!(grant_of(&world, handle), ["n2"]);
+        let refusal = refused(world.reserve(&format!("{key}-n1"), on(named(&["n1"]), from)));
+        let expected = "these nodes cannot enforce reserved bandwidth: n1";
+        assert_eq!(refusal.to_string(), expected);
+        assert_eq!(refusal.earliest_start_unix_nanos, None);
+    }
+    refused(world.reserve("both", on(NodeChoice::Any(2), 3_600)));
+    // What it can enforce is to be had there, and it remembers while it is away.
+    assert!(world.reserve("cpu", request(named(&["n1"]), 10, 0, 0, 60)).is_ok());
+    world.disconnect(0);
+    refused(world.reserve("away", on(named(&["n1"]), 3_600)));
+    // Somebody loaded the module.
+    world.agents[0].refused.clear();
+    world.connect(0);
+    assert!(world.reserve("again", on(named(&["n1"]), 3_600)).is_ok());
+}
+
+#[test]
+fn agents_know_whose_a_job_is() {
+    let mut world = World::star(1);
+    let handle = world.reserve("k", request(named(&["n1"]), 10, 0, 0, 60)).unwrap();
+    let told = &world.agents[0].holding[&handle.job()];
+    assert_eq!(told.owner, Some("ada".parse().unwrap()));
 }
 
 /// Found by simulation: the agent's answer to what is recorded was overtaken by a change to the very

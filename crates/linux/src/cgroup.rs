@@ -5,6 +5,7 @@
 //! version 1, and one of version 2 without controllers whose groups tell packets apart). A [`Group`] is
 //! the same path in every hierarchy that is of use. Every path begins with [`MARK`].
 
+use crate::deadline;
 use crate::disk::{self, DiskCounters, DiskLimits, Throttle};
 use keeptime_model::Invalid;
 use keeptime_model::disk::DiskId;
@@ -563,13 +564,16 @@ impl Group {
         Ok(pids)
     }
 
-    /// Kills every process in it and in the groups inside, and waits until they are gone.
+    /// Kills every process in it and in the groups inside, and waits until they are gone. Those that do
+    /// not end for want of processor time lose their schedules first ([`deadline`]): a thread dies when
+    /// it runs, and one that has used up its slice does so in the next period, if the kernel still knows
+    /// when that begins (on Linux 6.18 it was seen to forget).
     ///
     /// # Errors
     /// [`CgroupError::Unkillable`] after a bounded time.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
         let tries = KILL_LIMIT.as_millis() / POLL_SPAN.as_millis();
-        for _ in 0..tries {
+        for number in 0..tries {
             self.kill_by_kernel();
             let pids = self.pids()?;
             if pids.is_empty() {
@@ -577,8 +581,12 @@ impl Group {
             }
             // 0 stands for a process of another process namespace: not ours to name.
             for pid in pids.into_iter().filter(|pid| *pid > 0) {
-                let pid = nix::unistd::Pid::from_raw(pid);
-                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+                let killed = nix::unistd::Pid::from_raw(pid);
+                let _ = nix::sys::signal::kill(killed, nix::sys::signal::Signal::SIGKILL);
+                if number >= PATIENT_TRIES {
+                    // Without privilege there is no such schedule.
+                    let _ = deadline::release(&threads(pid));
+                }
             }
             std::thread::sleep(POLL_SPAN);
         }
@@ -716,6 +724,12 @@ fn with_descendants(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(found)
 }
 
+/// The threads of a process; none if it is gone.
+fn threads(pid: i32) -> Vec<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 pub(crate) fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
     match std::fs::remove_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -781,6 +795,8 @@ const PPM_MIN: u64 = 1_000;
 /// Killed processes end within milliseconds, but for those in uninterruptible sleep.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const POLL_SPAN: Duration = Duration::from_millis(5);
+/// Of the tries to kill, those that leave schedules alone: nearly all processes end by then.
+const PATIENT_TRIES: u128 = 10;
 /// One second together: many times what an ending process needs.
 const RETRIES: usize = 200;
 

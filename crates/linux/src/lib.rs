@@ -15,7 +15,8 @@
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
 //! * [`tc`]: classes, shapers and filters of an interface;
-//! * [`tcp`]: connections whose other end may vanish.
+//! * [`tcp`]: connections whose other end may vanish;
+//! * [`users`]: who a user number is.
 
 pub mod bound;
 pub mod cgroup;
@@ -36,3 +37,4 @@ pub mod tc;
 pub mod tcp;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod users;

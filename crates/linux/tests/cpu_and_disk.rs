@@ -206,6 +206,26 @@ fn those_who_compute_have_the_share_and_what_they_start_is_found() {
     assert!(pids.iter().all(|pid| deadline::read(*pid).unwrap().is_none()), "all or none");
 }
 
+// Who has used up a slice of a long period would die when the next begins: four seconds later.
+#[test]
+fn who_has_no_time_left_to_die_is_given_some() {
+    let _alone = alone();
+    if admissible().is_none() {
+        return;
+    }
+    let Some(group) = TestGroup::new("throttled") else { return };
+    let mut program = Program::waiting("while :; do :; done");
+    group.0.join(program.pid()).unwrap();
+    let spec = DeadlineSpec::of(CpuPpm::new(2_500), Nanos::from_secs(4)).unwrap();
+    deadline::set(program.pid(), spec).unwrap();
+    program.go();
+    std::thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    group.0.kill_all().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(group.0.pids().unwrap().is_empty());
+}
+
 // The ordinary niceness of a process outlives its schedule.
 #[test]
 fn who_leaves_is_as_nice_as_before() {

@@ -3,6 +3,7 @@
 use crate::Invalid;
 use crate::disk::{DiskDirection, DiskId, DiskRates};
 use crate::name::Name;
+use crate::reservation::UserName;
 use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub struct Assignment {
     pub disks: BTreeMap<DiskId, DiskRates>,
     /// The user who may bind processes and connections to the job, besides root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_id: Option<u32>,
+    pub owner: Option<UserName>,
     /// Enforced from then on; 0 = at once.
     #[serde(default)]
     pub from_unix_nanos: WallTime,
@@ -92,7 +93,7 @@ impl Assignment {
             cpu_mechanism: CpuMechanism::Auto,
             flows: Vec::new(),
             disks: BTreeMap::new(),
-            user_id: None,
+            owner: None,
             from_unix_nanos: WallTime::default(),
             until_unix_nanos: until,
         }
@@ -258,12 +259,12 @@ mod tests {
         let disks = prop::collection::btree_map(disk, any_rates(), 0..4);
         let period = prop::option::of((0u64..2_000_000_000).prop_map(Nanos::new));
         let times = (0u64..100, 0u64..100);
-        (0u32..3_000_000, period, mechanism, disks, prop::option::of(any::<u32>()), times).prop_map(
-            |(ppm, period, mechanism, disks, user_id, (from, until))| Assignment {
+        (0u32..3_000_000, period, mechanism, disks, prop::option::of("[a-z]{1,9}"), times).prop_map(
+            |(ppm, period, mechanism, disks, owner, (from, until))| Assignment {
                 cpu_period_nanos: period,
                 cpu_mechanism: mechanism,
                 disks,
-                user_id,
+                owner: owner.map(|name| name.parse().unwrap()),
                 from_unix_nanos: WallTime::from_unix_nanos(from),
                 ..Assignment::new(
                     "job".parse().unwrap(),

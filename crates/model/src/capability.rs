@@ -64,19 +64,28 @@ pub struct Capability {
 #[serde(transparent)]
 pub struct Capabilities(pub Vec<Capability>);
 
+/// Something that can be asked of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Guarantee {
+    /// A share of the CPU.
+    CpuShare,
+    /// The share by deadlines, and not otherwise.
+    CpuSchedule,
+    /// A rate of a disk.
+    DiskRate,
+    /// Reserved bandwidth.
+    Bandwidth,
+}
+
 /// Something that an assignment asks for and the node cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmet {
     /// What is asked for.
-    pub asked: &'static str,
+    pub asked: Guarantee,
     /// Why it cannot be.
     pub why: String,
-}
-
-/// Something that an assignment asks for: one of the mechanisms will do.
-struct Need {
-    asked: &'static str,
-    any_of: &'static [Feature],
 }
 
 impl Feature {
@@ -110,50 +119,53 @@ impl Capabilities {
 
     /// The first thing that `assignment` asks for and this node cannot enforce.
     pub fn unmet(&self, assignment: &Assignment) -> Option<Unmet> {
-        needs(assignment).into_iter().find_map(|need| self.lacks(&need))
+        Guarantee::of(assignment).into_iter().find_map(|asked| self.lacks(asked))
     }
 
     /// Everything that assignments can ask for and this node cannot enforce.
     pub fn missing(&self) -> Vec<Unmet> {
-        ALL_NEEDS.iter().filter_map(|need| self.lacks(need)).collect()
+        Guarantee::ALL.into_iter().filter_map(|asked| self.lacks(asked)).collect()
     }
 
-    fn lacks(&self, need: &Need) -> Option<Unmet> {
-        if need.any_of.iter().any(|feature| self.has(*feature)) {
-            return None;
-        }
-        let why = need.any_of.iter().map(|feature| match self.answer(*feature) {
+    fn lacks(&self, asked: Guarantee) -> Option<Unmet> {
+        let is_there = |any_of: &&&[Feature]| any_of.iter().any(|feature| self.has(*feature));
+        let lacking = asked.mechanisms().iter().find(|any_of| !is_there(any_of))?;
+        let why = lacking.iter().map(|feature| match self.answer(*feature) {
             None => format!("{feature} was not tried"),
             Some(answer) => format!("{feature}: {answer}"),
         });
-        Some(Unmet { asked: need.asked, why: why.collect::<Vec<_>>().join("; ") })
+        Some(Unmet { asked, why: why.collect::<Vec<_>>().join("; ") })
     }
 }
 
-const CPU: Need = Need {
-    asked: "a share of the CPU",
-    any_of: &[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2],
-};
-const DEADLINE: Need =
-    Need { asked: "a CPU schedule by SCHED_DEADLINE", any_of: &[Feature::CpuDeadline] };
-const DISK: Need =
-    Need { asked: "a rate of a disk", any_of: &[Feature::DiskThrottleV1, Feature::DiskThrottleV2] };
-const CLASSES: Need = Need { asked: "reserved bandwidth", any_of: &[Feature::TrafficClasses] };
-const CLASSIFIER: Need = Need { asked: "flows told apart", any_of: &[Feature::FlowClassifier] };
-const ALL_NEEDS: [Need; 5] = [CPU, DEADLINE, DISK, CLASSES, CLASSIFIER];
+impl Guarantee {
+    /// All, in the order in which they are told.
+    pub const ALL: [Self; 4] = [Self::CpuShare, Self::CpuSchedule, Self::DiskRate, Self::Bandwidth];
 
-fn needs(assignment: &Assignment) -> Vec<Need> {
-    let mut needs = vec![CPU];
-    if assignment.cpu_mechanism == CpuMechanism::Deadline {
-        needs.push(DEADLINE);
+    /// What `assignment` asks for.
+    fn of(assignment: &Assignment) -> Vec<Self> {
+        let mut asked = vec![Self::CpuShare];
+        if assignment.cpu_mechanism == CpuMechanism::Deadline {
+            asked.push(Self::CpuSchedule);
+        }
+        if assignment.flows.iter().any(|flow| flow.class > TrafficClass::BestEffort) {
+            asked.push(Self::Bandwidth);
+        }
+        if !assignment.disks.is_empty() {
+            asked.push(Self::DiskRate);
+        }
+        asked
     }
-    if assignment.flows.iter().any(|flow| flow.class > TrafficClass::BestEffort) {
-        needs.extend([CLASSES, CLASSIFIER]);
+
+    /// What it takes: one of each of these.
+    fn mechanisms(self) -> &'static [&'static [Feature]] {
+        match self {
+            Self::CpuShare => &[&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2]],
+            Self::CpuSchedule => &[&[Feature::CpuDeadline]],
+            Self::DiskRate => &[&[Feature::DiskThrottleV1, Feature::DiskThrottleV2]],
+            Self::Bandwidth => &[&[Feature::TrafficClasses], &[Feature::FlowClassifier]],
+        }
     }
-    if !assignment.disks.is_empty() {
-        needs.push(DISK);
-    }
-    needs
 }
 
 impl fmt::Display for Feature {
@@ -182,6 +194,17 @@ impl fmt::Display for Answer {
             Self::No(why) => write!(f, "no, {why}"),
             Self::Unknown(why) => write!(f, "unknown, {why}"),
         }
+    }
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::CpuShare => "a share of the CPU",
+            Self::CpuSchedule => "a CPU schedule by SCHED_DEADLINE",
+            Self::DiskRate => "a rate of a disk",
+            Self::Bandwidth => "reserved bandwidth",
+        })
     }
 }
 
@@ -237,16 +260,17 @@ mod tests {
         let mut asked = assignment();
         assert_eq!(poor.unmet(&asked), None);
         asked.cpu_mechanism = CpuMechanism::Deadline;
-        assert_eq!(poor.unmet(&asked).unwrap().asked, DEADLINE.asked);
+        assert_eq!(poor.unmet(&asked).unwrap().asked, Guarantee::CpuSchedule);
         asked.cpu_mechanism = CpuMechanism::Auto;
         let rates = DiskRates {
             read_bytes_per_second: Some(BytesPerSecond::new(1)),
             ..DiskRates::default()
         };
         asked.disks = [("8:0".parse().unwrap(), rates)].into();
-        assert_eq!(poor.unmet(&asked).unwrap().asked, DISK.asked);
+        assert_eq!(poor.unmet(&asked).unwrap().asked, Guarantee::DiskRate);
         let missing: Vec<_> = poor.missing().iter().map(|unmet| unmet.asked).collect();
-        assert_eq!(missing, [DEADLINE.asked, DISK.asked, CLASSIFIER.asked]);
+        use Guarantee::{Bandwidth, CpuSchedule, DiskRate};
+        assert_eq!(missing, [CpuSchedule, DiskRate, Bandwidth]);
     }
 
     #[test]

@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const TICK: Nanos = Nanos::from_secs(1);
 /// What is over is enforced no longer than this, if the agent is there and the kernel well.
 const GRACE: Nanos = Nanos::from_secs(2);
-const BROKER: Requester = Requester { user: 0, is_trusted: true };
 
 /// What a kernel does when the agent makes it agree.
 #[derive(Debug, Default)]
@@ -90,7 +89,7 @@ impl Enforcer for Kernel {
         Ok(())
     }
 
-    fn bind(&mut self, _: &Name, _: &[u32], _: Requester) -> Result<(), BindError> {
+    fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
         Err(BindError::Refused("nothing runs here".into()))
     }
 
@@ -98,7 +97,7 @@ impl Enforcer for Kernel {
         &mut self,
         _: &Assignment,
         _: &ConnectionPattern,
-        _: Requester,
+        _: Option<u32>,
     ) -> Result<(), BindError> {
         Err(BindError::Refused("nothing is connected here".into()))
     }
@@ -276,7 +275,7 @@ impl Node {
         // What is over is given back before: its ticks come often enough for that. A kernel that
         // refuses this refuses the order too, or does not matter to it.
         drop(agent.tick(at));
-        let response = agent.answer(request, BROKER, at);
+        let response = agent.answer(request, &Requester::Trusted, at);
         if self.kernel.lock().last_words.is_some() {
             return Outcome::Died;
         }

@@ -1,7 +1,7 @@
 //! What runs already becomes part of a job: who may have that done to what, and how.
 
 use super::{Kernel, destination};
-use crate::agent::{BindError, BoxedError, Requester};
+use crate::agent::{BindError, BoxedError};
 use keeptime_linux::cgroup::CgroupError;
 use keeptime_linux::process::{self, Identity};
 use keeptime_linux::sockets::{self, Connection};
@@ -16,9 +16,9 @@ impl Kernel {
         &mut self,
         job: &Name,
         numbers: &[u32],
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<(), BindError> {
-        let processes = self.bindable(job, numbers, requester)?;
+        let processes = self.bindable(job, numbers, user)?;
         self.bind_all(job, &processes).map_err(BindError::Failed)
     }
 
@@ -27,7 +27,7 @@ impl Kernel {
         &mut self,
         assignment: &Assignment,
         flow: &ConnectionPattern,
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<(), BindError> {
         let job = &assignment.job;
         let goes_there = |assigned: &AssignedFlow| {
@@ -38,7 +38,6 @@ impl Kernel {
             return Err(BindError::Refused(format!("job {job} has no flow to {address}")));
         }
         let all = self.connections().map_err(BindError::Failed)?;
-        let user = (!requester.is_trusted).then_some(requester.user);
         let found = sockets::matching(flow, user, &all);
         let found = found.map_err(|invalid| BindError::Refused(invalid.to_string()))?;
         self.bind_sockets(job, &found).map_err(BindError::Failed)
@@ -49,7 +48,7 @@ impl Kernel {
         &self,
         job: &Name,
         numbers: &[u32],
-        requester: Requester,
+        user: Option<u32>,
     ) -> Result<Vec<Identity>, BindError> {
         let mut found = Vec::new();
         for number in numbers {
@@ -62,8 +61,8 @@ impl Kernel {
                 return refuse("is the agent or the first of this node".into());
             }
             let Some(users) = process::users(pid).map_err(failed)? else { continue };
-            if !requester.is_trusted && users.iter().any(|user| *user != requester.user) {
-                return refuse(format!("is not user {}'s", requester.user));
+            if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
+                return refuse(format!("is not user {own}'s"));
             }
             if let Some(other) = self.job_with(pid).map_err(failed)?.filter(|other| other != job) {
                 return refuse(format!("belongs to job {other}"));

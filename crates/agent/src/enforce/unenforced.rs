@@ -1,6 +1,6 @@
 //! A node without enforcement: it keeps and tells what it was assigned.
 
-use crate::agent::{BindError, BoxedError, Enforcer, Requester};
+use crate::agent::{BindError, BoxedError, Enforcer};
 use crate::wire::JobStatus;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
@@ -22,7 +22,7 @@ impl Enforcer for Unenforced {
         Ok(())
     }
 
-    fn bind(&mut self, _: &Name, _: &[u32], _: Requester) -> Result<(), BindError> {
+    fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
         Err(self.refusal())
     }
 
@@ -30,7 +30,7 @@ impl Enforcer for Unenforced {
         &mut self,
         _: &Assignment,
         _: &ConnectionPattern,
-        _: Requester,
+        _: Option<u32>,
     ) -> Result<(), BindError> {
         Err(self.refusal())
     }

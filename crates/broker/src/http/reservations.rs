@@ -19,6 +19,7 @@ use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
 /// millisecond.
@@ -211,7 +212,7 @@ fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
     for (handle, reservation) in all.by_ref().take(LOOK_AT_MAX) {
         last = Some(*handle);
         if is_wanted(filter, reservation) {
-            reservations.push(reservation.clone());
+            reservations.push(Arc::clone(reservation));
         }
         if reservations.len() == limit {
             break;
@@ -244,7 +245,7 @@ async fn reservation(
     shared: &Shared,
     caller: Caller,
     call: Call,
-) -> Result<Box<Reservation>, Rejection> {
+) -> Result<Arc<Reservation>, Rejection> {
     match answer(shared, caller, call).await? {
         Answer::Reservation(reservation) => Ok(reservation),
         other => Err(unexpected(&other).into()),

@@ -12,6 +12,7 @@ use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, Use
 use keeptime_model::units::Nanos;
 use keeptime_planner::drift::Observation;
 use keeptime_planner::translate::Verdict;
+use std::sync::Arc;
 
 impl Engine {
     pub(super) fn call(&mut self, ticket: Ticket, caller: &Caller, call: Call) {
@@ -101,7 +102,7 @@ impl Engine {
             Some(refusal) => {
                 Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
             }
-            None => Ok(Some(Some(Answer::Reservation(Box::new(found.clone()))))),
+            None => Ok(Some(Some(Answer::Reservation(Arc::clone(found))))),
         }
     }
 
@@ -212,7 +213,7 @@ impl Engine {
         self.own(caller, handle)?;
         self.end(handle, Event::Cancelled { handle, by: caller.user.clone() });
         let over = &self.book.reservations()[&handle];
-        Ok(Answer::Reservation(Box::new(over.clone())))
+        Ok(Answer::Reservation(Arc::clone(over)))
     }
 
     pub(super) fn keep(&mut self, caller: &Caller, handle: Handle) -> Result<Answer, CallError> {

@@ -6,9 +6,10 @@ use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
 use crate::offers::{Kind, Offer, Proposal};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::reservation::{Handle, OnLoss, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
     pub(super) fn answered(&mut self, node: NodeIndex, number: u64, refusal: Option<String>) {
@@ -141,8 +142,10 @@ impl Engine {
         &mut self,
         node: NodeIndex,
         session: Session,
+        refused: BTreeSet<Guarantee>,
         holding: Vec<Assignment>,
     ) {
+        self.agents.refuses(node, refused);
         let (sent, agreed) = self.agents.connected(node, session, holding, self.moment());
         sent.into_iter().for_each(|sent| self.send(Some(sent)));
         self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));

@@ -17,6 +17,7 @@ use crate::offers::{Offers, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::reservation::{Handle, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
@@ -55,6 +56,8 @@ pub enum Input {
         node: NodeIndex,
         /// This connection.
         session: Session,
+        /// What it refuses, since it could not enforce it.
+        refused: BTreeSet<Guarantee>,
         /// All that it enforces, or will.
         holding: Vec<Assignment>,
     },
@@ -224,7 +227,9 @@ impl Engine {
         self.pass();
         match input {
             Input::Call { ticket, caller, call } => self.call(ticket, &caller, call),
-            Input::Connected { node, session, holding } => self.connected(node, session, holding),
+            Input::Connected { node, session, refused, holding } => {
+                self.connected(node, session, refused, holding);
+            }
             Input::Heard { node, session } => {
                 self.agents.heard(node, session, self.moment());
             }
@@ -372,7 +377,7 @@ impl Engine {
 
     fn current(&self, handle: Handle) -> Option<Answer> {
         let found = self.book.reservations().get(&handle)?;
-        Some(Answer::Reservation(Box::new(found.clone())))
+        Some(Answer::Reservation(Arc::clone(found)))
     }
 
     fn is_live(&self, handle: Handle) -> bool {
@@ -388,7 +393,8 @@ impl Engine {
         let assignments = || {
             let found = self.book.reservations().get(&handle)?;
             let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
-            self.cluster.assignments(handle, found.grant.as_ref()?, from, until).ok()
+            let grant = found.grant.as_ref()?;
+            self.cluster.assignments(handle, &found.owner, grant, from, until).ok()
         };
         assignments().unwrap_or_default()
     }

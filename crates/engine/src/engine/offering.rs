@@ -9,7 +9,6 @@ use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
 
@@ -107,21 +106,15 @@ impl Engine {
         When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
     }
 
-    /// Admission of requests of a user with these tables that start at `from`: soon only on nodes
-    /// that are there.
-    pub(super) fn admission(
-        &self,
-        user: [ResourceId; 2],
-        from: WallTime,
-    ) -> Admission<'_, impl Fn(NodeIndex) -> bool> {
-        let soon = from <= self.told_until();
-        let agents = &self.agents;
+    /// Admission of requests of a user with these tables that start at `from`.
+    pub(super) fn admission(&self, user: [ResourceId; 2], from: WallTime) -> Admission<'_> {
         Admission {
             cluster: &self.cluster,
             calendar: &self.calendar,
             book: &self.book,
             loads: &self.loads,
-            usable: move |node| !soon || agents.is_connected(node),
+            agents: &self.agents,
+            soon: from <= self.told_until(),
             user,
         }
     }
@@ -167,8 +160,8 @@ impl Engine {
             self.grant(handle, proposal, &kind);
             return self.current(handle);
         }
-        let assignments =
-            self.cluster.assignments(handle, &proposal.grant, proposal.from, proposal.until);
+        let Proposal { owner, grant, from, until, .. } = &proposal;
+        let assignments = self.cluster.assignments(handle, owner, grant, *from, *until);
         let assignments = assignments.unwrap_or_default();
         let waiting = assignments.keys().copied().collect();
         let deadline = self.after(self.policy.answer_within_nanos);

@@ -9,6 +9,7 @@ use keeptime_engine::{
 };
 use keeptime_model::application::Application;
 use keeptime_model::assignment::{Assignment, TrafficClass};
+use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::ExtensionFlow;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -16,7 +17,7 @@ use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 
 /// How an agent behaves.
@@ -36,6 +37,8 @@ pub enum Manner {
 pub struct Agent {
     pub manner: Manner,
     pub session: Option<Session>,
+    /// What it says that it cannot enforce.
+    pub refused: BTreeSet<Guarantee>,
     pub holding: BTreeMap<Name, Assignment>,
     pub inbox: VecDeque<Order>,
 }
@@ -126,7 +129,8 @@ impl World {
         let now = self.now;
         agent.holding.retain(|_, assignment| assignment.until_unix_nanos > now);
         let holding = agent.holding.values().cloned().collect();
-        self.input(Input::Connected { node: NodeIndex(node), session, holding });
+        let refused = self.agents[node as usize].refused.clone();
+        self.input(Input::Connected { node: NodeIndex(node), session, refused, holding });
     }
 
     pub fn disconnect(&mut self, node: u32) {

@@ -139,13 +139,15 @@ impl History {
     /// The first difference.
     pub fn compare(&self, book: &Book) -> Result<(), Violation> {
         let theirs = book.reservations();
-        if *theirs == self.reservations {
+        if theirs.values().map(AsRef::as_ref).eq(self.reservations.values()) {
             return Ok(());
         }
-        let differs = |handle: &&Handle| theirs.get(*handle) != self.reservations.get(*handle);
+        let both = |handle: &Handle| {
+            (self.reservations.get(handle), theirs.get(handle).map(AsRef::as_ref))
+        };
+        let differs = |handle: &&Handle| matches!(both(handle), (mine, its) if mine != its);
         let first = theirs.keys().chain(self.reservations.keys()).filter(differs).min();
-        let at = first.copied().unwrap_or(Handle::new(0));
-        let (mine, its) = (self.reservations.get(&at), theirs.get(&at));
+        let (mine, its) = both(first.unwrap_or(&Handle::new(0)));
         Err(Violation(format!("the engine has {its:?} where the record has {mine:?}")))
     }
 

@@ -10,7 +10,7 @@ use keeptime_engine::{Answer, CallError, Input, Moment, Output, Step, Ticket};
 use keeptime_ledger::{Fault, LedgerError};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 impl World {
     pub(super) fn broker_starts(&mut self) -> Result<(), Violation> {
@@ -245,7 +245,8 @@ impl World {
                     broker.lose(former);
                     self.close(former, End::Broker);
                 }
-                Input::Connected { node: index, session, holding }
+                let refused = BTreeSet::new();
+                Input::Connected { node: index, session, refused, holding }
             }
             FromAgent::HungUp => return self.lost(connection),
             FromAgent::Beat => {
