@@ -194,7 +194,8 @@ impl Place {
         };
         let found = self.core.read(find).await.map_err(|error| error.to_string())?;
         let found = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
-        let Reservation { owner, state, grant, since_unix_nanos: since, .. } = found;
+        let Reservation { owner, state, grant, since_unix_nanos: since, .. } =
+            Arc::unwrap_or_clone(found);
         match grant.filter(|_| state.is_live()) {
             Some(grant) => {
                 Ok(Live { owner: Caller { user: owner, operator: false }, grant, since })
