@@ -18,9 +18,11 @@ deps:
 build: deps ## Build the keeptime binary
 	$(CARGO) build --release --locked --workspace
 
-workloads: deps ## Build the MPI programs for Open MPI and MPICH
+workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and MPICH
 	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
 	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
+	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
+	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
 
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root, under 8 minutes)
 	@$(KEEPTIME) demo --out $(OUT)/demo
@@ -79,4 +81,4 @@ bench-first-light: build workloads ## Promised against actual under contention, 
 
 clean:
 	$(CARGO) clean
-	rm -rf $(OUT) workloads/build
+	rm -rf $(OUT) workloads/build mpi/build

@@ -6,8 +6,10 @@
 mod broker;
 mod door;
 mod manual;
+mod mpi;
 
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
+pub use mpi::{AttachArguments, AttachTerms, MpiCommand};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -74,6 +76,9 @@ pub enum Command {
     Register(RegisterArguments),
     /// Count processes and connections that are there already to a job, as long as it lasts
     Bind(BindArguments),
+    /// Quality of service for MPI programs that nobody may change
+    #[command(subcommand)]
+    Mpi(MpiCommand),
     /// Measure an application on the lab until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything
@@ -86,7 +91,7 @@ pub enum Command {
     Report(ReportArguments),
     /// The whole main job on a lab of 4 nodes: profile, plan, run, contention, report
     Demo(DemoArguments),
-    /// Plain TCP load inside a lab, as a part of measurements
+    /// Plain load inside a lab, as a part of measurements
     #[command(hide = true, subcommand)]
     Traffic(TrafficCommand),
     /// The process that holds a lab's switches and nodes
@@ -429,6 +434,15 @@ pub enum TrafficCommand {
     Send {
         /// ADDRESS:PORT
         to: std::net::SocketAddrV4,
+        #[arg(long, default_value = "60s")]
+        limit: Nanos,
+    },
+    /// Send datagrams at a rate, whether they arrive or not
+    Blast {
+        /// ADDRESS:PORT
+        to: std::net::SocketAddrV4,
+        #[arg(long, default_value = "10Mbit")]
+        rate: BitsPerSecond,
         #[arg(long, default_value = "60s")]
         limit: Nanos,
     },
