@@ -59,7 +59,9 @@ pub fn run(out: &Path) -> Result<()> {
         for (waiting_name, waiting, tells_computing) in WAITINGS {
             let program = format!("{ratio_name}, {waiting_name}");
             let mut both = Vec::new();
-            for (policy_name, policy) in [("paper", Policy::paper()), ("ours", Policy::predictive())] {
+            for (policy_name, policy) in
+                [("paper", Policy::paper()), ("ours", Policy::predictive())]
+            {
                 let mut of_policy = Vec::new();
                 for seed in 0..seeds {
                     for targets in [[30, 50], [50, 20], [10, 80]] {
@@ -124,20 +126,33 @@ fn one(
         }
         None => controller.retarget(second, None)?,
     };
-    let mut fractions = Vec::new();
+    // Seconds, and the part of full speed.
+    let mut seen: Vec<(f64, f64)> = Vec::new();
     let mut changes = 0;
     let truth = plant.clone();
     steer(&mut controller, proposal, &mut plant, AFTER, |report, controller| {
-        fractions.push(report.rate() / truth.full_rate_at(report.to()));
-        changes += usize::from(fractions.len() > AFTER / 2 && controller.pending().is_some());
+        seen.push((report.seconds(), report.rate() / truth.full_rate_at(report.to())));
+        changes += usize::from(seen.len() > AFTER / 2 && controller.pending().is_some());
     })?;
-    let error = |fraction: &f64| 100.0 * (fraction - second.as_f64());
-    let within = fractions.iter().position(|f| error(f).abs() <= threshold_percent);
+    let error = |fraction: f64| 100.0 * (fraction - second.as_f64()).abs();
+    let within = seen.iter().position(|(_, fraction)| error(*fraction) <= threshold_percent);
     let response = within.map_or(NEVER, |at| (at + 1) as f64);
-    let settled = fractions[AFTER / 2..].chunks_exact(REPORTS_A_MEAN);
-    let mean = |group: &[f64]| (group.iter().map(error).sum::<f64>() / group.len() as f64).abs();
+    let settled = seen[AFTER / 2..].chunks_exact(REPORTS_A_MEAN);
+    let mean = |group: &[(f64, f64)]| {
+        let done: f64 = group.iter().map(|(seconds, fraction)| seconds * fraction).sum();
+        error(done / group.iter().map(|(seconds, _)| seconds).sum::<f64>())
+    };
     let (errors, program) = (settled.map(mean).collect(), program.to_owned());
-    Ok(Run { program, policy: policy_name, targets, threshold_percent, seed, response, errors, changes })
+    Ok(Run {
+        program,
+        policy: policy_name,
+        targets,
+        threshold_percent,
+        seed,
+        response,
+        errors,
+        changes,
+    })
 }
 
 /// What one report costs the controller of an application on 64 nodes.

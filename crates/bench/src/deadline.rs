@@ -82,7 +82,9 @@ struct Run {
 pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
     let logs = match log {
         Some(path) => vec![read(path)?],
-        None => LOADS.map(|load| (format!("model, load {load}"), model::log(jobs(), load, SEED))).into(),
+        None => {
+            LOADS.map(|load| (format!("model, load {load}"), model::log(jobs(), load, SEED))).into()
+        }
     };
     let mut figures = Figures::new("deadline");
     let mut runs = Vec::new();
@@ -113,7 +115,8 @@ fn add_figures(run: &Run, figures: &mut Figures) {
     let fewer = (theirs + 1) as f64 / (ours + 1) as f64;
     value("times fewer late than by backfill", "", fewer, None, Some(Target::AtLeast(5.0)));
     value("promises broken", "", planned.broken(jobs) as f64, None, Some(Target::AtMost(0.0)));
-    let (used, baseline) = (planned.utilisation(jobs, *nodes), backfilled.utilisation(jobs, *nodes));
+    let (used, baseline) =
+        (planned.utilisation(jobs, *nodes), backfilled.utilisation(jobs, *nodes));
     value("utilisation", "%", 100.0 * used, Some(100.0 * baseline), None);
 }
 
@@ -125,7 +128,8 @@ fn load(nodes: u32, jobs: &[Submission]) -> f64 {
 }
 
 fn read(path: &Path) -> Result<(String, Log)> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let log = swf::read(&text, jobs(), SEED).with_context(|| format!("in {}", path.display()))?;
     ensure!(!log.jobs.is_empty(), "{}: no job that ran", path.display());
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

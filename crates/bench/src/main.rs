@@ -114,7 +114,16 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "control", "deadline", "profiler", "enforce", "isolation", "first-light"] {
+    for name in [
+        "plan",
+        "calendar",
+        "control",
+        "deadline",
+        "profiler",
+        "enforce",
+        "isolation",
+        "first-light",
+    ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

@@ -148,7 +148,10 @@ impl Bounds {
         let asked = sum(wanted);
         let left = free
             .checked_sub(asked)
-            .filter(|_| self.kernel_sum(running).saturating_add(self.kernel_sum(wanted)) <= self.kernel_capacity())
+            .filter(|_| {
+                self.kernel_sum(running).saturating_add(self.kernel_sum(wanted))
+                    <= self.kernel_capacity()
+            })
             .ok_or(Refusal::Full { free, wanted: asked })?;
         match self.placement {
             Placement::Global => Ok(left),
@@ -209,7 +212,8 @@ impl Bounds {
     /// rounded down.
     fn kernel_sum(&self, tasks: &[Schedule]) -> u64 {
         let ratio = |task: &Schedule| {
-            let ratio = (u128::from(task.slice().get()) << 20) / u128::from(task.period().get().max(1));
+            let ratio =
+                (u128::from(task.slice().get()) << 20) / u128::from(task.period().get().max(1));
             u64::try_from(ratio).unwrap_or(u64::MAX)
         };
         tasks.iter().map(ratio).fold(0, u64::saturating_add)
@@ -250,7 +254,11 @@ mod tests {
             bounds.admit(&[], &[task]).unwrap_err().to_string()
         };
         assert!(refusal(1_000_001, 1_000_000).contains("at most 100 %"));
-        assert!(refusal(500_000, 99_999).contains("100 us to 4194.304 ms"), "{}", refusal(500_000, 99_999));
+        assert!(
+            refusal(500_000, 99_999).contains("100 us to 4194.304 ms"),
+            "{}",
+            refusal(500_000, 99_999)
+        );
         assert!(refusal(10_000, 100_000).contains("slice of 1 us"), "{}", refusal(10_000, 100_000));
         assert!(Bounds::bandwidth(1).admit(&[], &[task(5, 10)]).is_err(), "a quota of 0.5 ms");
         assert_eq!(Bounds::bandwidth(2).admit(&[], &[task(200, 10)]), Ok(CpuPpm::new(0)));
@@ -261,7 +269,9 @@ mod tests {
         let bounds = Bounds::user_level(2);
         let running = [task(60, 100), task(60, 100)];
         let refusal = bounds.admit(&running, &[task(60, 100)]).unwrap_err();
-        assert!(matches!(refusal, Refusal::Scattered { free, .. } if free == CpuPpm::from_percent(38)));
+        assert!(
+            matches!(refusal, Refusal::Scattered { free, .. } if free == CpuPpm::from_percent(38))
+        );
         assert_eq!(bounds.admit(&running, &[task(38, 100), task(38, 50)]), Ok(CpuPpm::new(0)));
         assert_eq!(bounds.partition(&[task(30, 9), task(60, 9), task(50, 9)]), Ok(vec![1, 0, 1]));
     }

@@ -174,7 +174,11 @@ impl Settings {
         let floors = self.floors();
         match (0..granted.len()).find(|node| granted[*node] < floors[*node]) {
             None => Ok(granted),
-            Some(_) => Err(Invalid::new("target", self.target, format!("at most {}", self.reach(&granted)))),
+            Some(_) => Err(Invalid::new(
+                "target",
+                self.target,
+                format!("at most {}", self.reach(&granted)),
+            )),
         }
     }
 
@@ -526,12 +530,12 @@ mod tests {
     fn what_one_node_refuses_no_node_has() {
         let mut controller = started(50);
         let before = controller.view().schedules;
-        let proposal = controller.report(&iteration(1_000, 250)).unwrap().unwrap();
+        let proposal = controller.report(&iteration(1_000, 900)).unwrap().unwrap();
         controller.resolve(proposal.sequence, Outcome::Refused);
         assert_eq!((controller.view().schedules, controller.view().refused), (before, 1));
         // Some reports pass; then it is tried again.
         let tried = (2..30).filter_map(|second| {
-            let proposal = controller.report(&iteration(second * 1_000, 250)).unwrap()?;
+            let proposal = controller.report(&iteration(second * 1_000, 900)).unwrap()?;
             controller.resolve(proposal.sequence, Outcome::Refused);
             Some(second)
         });
@@ -620,11 +624,12 @@ mod tests {
         let mut controller = started(40);
         let proposal = controller.report(&iteration(1_000_000, 500)).unwrap().unwrap();
         controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_001_000) });
-        // Back by a quarter of an hour: the first report tells, the next one counts.
+        // Back by a quarter of an hour: the first report tells, the next ones count.
         assert_eq!(controller.report(&iteration(1_000, 500)), Ok(None));
         assert_eq!(controller.view().health, Health::Steered);
-        assert!(controller.report(&iteration(1_500, 900)).unwrap().is_some());
-        assert_eq!(controller.tick(at(3_000)), None);
+        let mut later = (2..8).map(|second| iteration(second * 1_000, 900));
+        assert!(later.any(|report| controller.report(&report).unwrap().is_some()));
+        assert_eq!(controller.tick(at(9_000)), None);
         assert!(controller.tick(at(30_000)).is_none(), "a proposal is pending, and follows");
         // Forward by an hour: as if nothing had been reported.
         assert_eq!(controller.view().health, Health::Unreported);

@@ -170,7 +170,8 @@ impl Calibration {
             *sum += used.as_secs_f64();
         }
         let most = report.computed().iter().max().copied();
-        self.computed = self.computed.zip(most.map(Nanos::as_secs_f64)).map(|(sum, most)| sum + most);
+        self.computed =
+            self.computed.zip(most.map(Nanos::as_secs_f64)).map(|(sum, most)| sum + most);
         Ok(())
     }
 
@@ -273,7 +274,10 @@ mod tests {
         }
         let full = calibration.finish().unwrap();
         assert!((full.rate() - 10.0).abs() < 1e-9);
-        assert_eq!(full.utilisations().map(|u| (u * 100.0).round()).collect::<Vec<_>>(), [52., 26.]);
+        assert_eq!(
+            full.utilisations().map(|u| (u * 100.0).round()).collect::<Vec<_>>(),
+            [52., 26.]
+        );
         assert_eq!(calibration.observe(&report(1.0, &[1])).unwrap_err().field, "used");
     }
 

@@ -59,8 +59,7 @@ mod tests {
     use super::*;
 
     /// Deviation 1, nearly: the quantiles of a normal distribution in a mixed order.
-    const VALUES: [f64; 10] =
-        [-0.39, 1.64, -1.04, 0.13, -0.67, 0.67, -1.64, 0.39, 1.04, -0.13];
+    const VALUES: [f64; 10] = [-0.39, 1.64, -1.04, 0.13, -0.67, 0.67, -1.64, 0.39, 1.04, -0.13];
 
     fn observed(values: impl IntoIterator<Item = f64>) -> Noise {
         let mut noise = Noise::new(0.02);

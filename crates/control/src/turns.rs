@@ -105,9 +105,14 @@ mod tests {
         let [a, b, c] = &names();
         let mut turns = Turns::new(Nanos::from_secs(1));
         let wishes = [a, b, c].map(|job| wish(job, &NODES, 1.0));
-        let granted: Vec<_> = (1..=9).flat_map(|s| turns.grant(Nanos::from_secs(s), &wishes)).collect();
+        let granted: Vec<_> =
+            (1..=9).flat_map(|s| turns.grant(Nanos::from_secs(s), &wishes)).collect();
         assert_eq!(granted.len(), 9);
-        assert!([a, b, c].iter().all(|job| granted.iter().filter(|granted| *granted == job).count() == 3));
+        assert!(
+            [a, b, c]
+                .iter()
+                .all(|job| granted.iter().filter(|granted| *granted == job).count() == 3)
+        );
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl Window {
         self.count
     }
 
+    /// So long they took.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
     /// The mean over time; zero if there are none.
     pub fn mean(&self) -> f64 {
         if self.seconds > 0.0 { self.sum / self.seconds } else { 0.0 }

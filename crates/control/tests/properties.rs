@@ -249,7 +249,10 @@ fn planted_bugs_are_found() {
         let found = found.count();
         assert!(found > 32, "{name} was found on {found} of 64 plants");
     }
-    assert!((0..64).any(|seed| share_nodes(seed, true).is_err()), "a promise that is not asked for");
+    assert!(
+        (0..64).any(|seed| share_nodes(seed, true).is_err()),
+        "a promise that is not asked for"
+    );
 }
 
 /// Applications that share two nodes of one processor each. With `careless`, targets are set without

@@ -102,7 +102,8 @@ fn what_is_left_goes_to_who_asks_for_it() {
 #[test]
 fn a_refusal_says_what_could_be() {
     let promised = job(1, 60, 2, Wants::By(at(60)));
-    let refusal = refused(admit(at(0), &whole(2), &[promised.clone()], &job(2, 60, 2, Wants::By(at(90)))));
+    let refusal =
+        refused(admit(at(0), &whole(2), &[promised.clone()], &job(2, 60, 2, Wants::By(at(90)))));
     let earliest = refusal.earliest.unwrap();
     assert!((at(120)..at(121)).contains(&earliest), "{refusal:?}");
     assert_eq!(refusal.part, Some(Share::from_percent(50).unwrap()));
@@ -151,12 +152,14 @@ fn any_job(number: usize) -> impl Strategy<Value = Job> {
         1 => (1u32..100).prop_map(|percent| Wants::Rate(Share::from_percent(percent).unwrap())),
         1 => Just(Wants::Rest),
     ];
-    (1u64..100, speeds, 5u32..101, 0u64..60, wants).prop_map(move |(work, speed_ppm, cpu, from, wants)| Job {
-        speed_ppm,
-        cpu_ppm: CpuPpm::from_percent(cpu),
-        from_unix_nanos: at(from),
-        ..job(number, work, 1, wants)
-    })
+    (1u64..100, speeds, 5u32..101, 0u64..60, wants).prop_map(
+        move |(work, speed_ppm, cpu, from, wants)| Job {
+            speed_ppm,
+            cpu_ppm: CpuPpm::from_percent(cpu),
+            from_unix_nanos: at(from),
+            ..job(number, work, 1, wants)
+        },
+    )
 }
 
 fn any_jobs() -> impl Strategy<Value = Vec<Job>> {

@@ -101,7 +101,9 @@ mod tests {
         let load = work as f64 / (f64::from(NODES) * last as f64);
         assert!((load - 0.7).abs() < 0.05, "{load}");
         assert!(made.jobs.is_sorted_by_key(|job| job.submitted));
-        assert!(made.jobs.iter().all(|job| job.requested >= job.run && job.deadline > job.submitted));
+        assert!(
+            made.jobs.iter().all(|job| job.requested >= job.run && job.deadline > job.submitted)
+        );
         let serial = made.jobs.iter().filter(|job| job.nodes == 1).count();
         assert!((200..400).contains(&serial), "{serial}");
     }

@@ -32,7 +32,8 @@ pub fn read(text: &str, most: usize, seed: u64) -> Result<Log> {
         }
     }
     let nodes = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
-    let nodes = nodes.context("the header has no line \"; MaxProcs: NUMBER\" with a number above 0")?;
+    let nodes =
+        nodes.context("the header has no line \"; MaxProcs: NUMBER\" with a number above 0")?;
     jobs.retain(|job| job.nodes <= nodes);
     jobs.sort_by_key(|job| job.submitted);
     let first = jobs.first().map_or(0, |job| job.submitted);
@@ -112,7 +113,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let error = |from: &str, to: &str| format!("{:#}", read(&LOG.replacen(from, to, 1), 9, 1).unwrap_err());
+        let error = |from: &str, to: &str| {
+            format!("{:#}", read(&LOG.replacen(from, to, 1), 9, 1).unwrap_err())
+        };
         assert_eq!(error("1000", "x"), "line 5: submit time (field 2): \"x\" is no number");
         assert_eq!(error("1000", "-7"), "line 5: submit time is -7, expected at least 0");
         assert_eq!(error(" 1 1 -1 -1", ""), "line 5: 14 numbers, expected 18");

@@ -23,6 +23,8 @@ pub struct Program {
     pub messages: f64,
     /// Seconds that messages are under way.
     pub network: f64,
+    /// In how many rounds, each of which needs all ranks before the next one begins.
+    pub rounds: u32,
     /// What a rank does meanwhile.
     pub waiting: Waiting,
 }
@@ -30,9 +32,9 @@ pub struct Program {
 /// What a rank does while it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// Looks without pause, as MPI libraries do.
+    /// Looks without pause, as MPI libraries do. Messages get on only while it looks.
     Polls,
-    /// Sleeps.
+    /// Sleeps; the kernel moves messages meanwhile.
     Blocks,
 }
 
@@ -118,6 +120,7 @@ impl Program {
             compute: vec![compute; ranks],
             messages: communicate * MESSAGES,
             network: communicate * (1.0 - MESSAGES),
+            rounds: 4,
             waiting,
         }
     }
@@ -153,6 +156,21 @@ impl BspPlant {
         1.0 / ((compute + self.program.messages) * slowness + self.program.network)
     }
 
+    /// Everybody's messages reach everybody, which takes `seconds` if all run.
+    fn exchange(&mut self, seconds: f64) {
+        let last = self.ranks.iter().map(|rank| rank.ready).fold(0.0, f64::max);
+        let tick = self.machine.tick;
+        match self.program.waiting {
+            Waiting::Blocks => self.ranks.iter_mut().for_each(|rank| rank.ready = last + seconds),
+            Waiting::Polls => {
+                for rank in &mut self.ranks {
+                    let sees = rank.spin(last, tick);
+                    rank.ready = rank.look(sees, seconds, tick);
+                }
+            }
+        }
+    }
+
     fn slowness(&self, now: f64) -> f64 {
         let wave = std::f64::consts::TAU * now / self.machine.wander_seconds;
         1.0 + self.machine.wander * wave.sin()
@@ -174,8 +192,14 @@ impl Plant for BspPlant {
                 None => now - chance * period,
             };
             let interference = self.machine.interference * chance;
-            rank.server =
-                Some(Server { period, slice, budget: 0.0, next: begins, opens: begins, interference });
+            rank.server = Some(Server {
+                period,
+                slice,
+                budget: 0.0,
+                next: begins,
+                opens: begins,
+                interference,
+            });
         }
     }
 
@@ -185,23 +209,21 @@ impl Plant for BspPlant {
         for (at, rank) in self.ranks.iter().enumerate() {
             let scatter = 1.0 + self.machine.scatter * self.random.normal();
             let half = self.program.messages / 2.0;
-            let work = (self.program.compute[at] * scatter.max(0.0) + half) * self.slowness(rank.ready);
+            let work =
+                (self.program.compute[at] * scatter.max(0.0) + half) * self.slowness(rank.ready);
             sent.push(work);
         }
-        let mut arrived = 0.0f64;
         for (rank, work) in self.ranks.iter_mut().zip(&sent) {
             (rank.used, rank.computed) = (0.0, 0.0);
             rank.ready = rank.run(rank.ready, *work, self.machine.tick);
-            arrived = arrived.max(rank.ready);
         }
-        arrived += self.program.network;
-        let half = self.program.messages / 2.0 * self.slowness(arrived);
+        let round = self.program.network / f64::from(self.program.rounds.max(1));
+        for _ in 0..self.program.rounds.max(1) {
+            self.exchange(round);
+        }
+        let half = self.program.messages / 2.0 * self.slowness(self.now_seconds());
         for rank in &mut self.ranks {
-            let sees = match self.program.waiting {
-                Waiting::Polls => rank.spin(arrived, self.machine.tick),
-                Waiting::Blocks => arrived,
-            };
-            rank.ready = rank.run(sees, half, self.machine.tick);
+            rank.ready = rank.run(rank.ready, half, self.machine.tick);
         }
         let nanos = |seconds: f64| Nanos::from_secs_f64(seconds).unwrap_or_default();
         let used: Vec<_> = self.ranks.iter().map(|rank| nanos(rank.used)).collect();
@@ -223,8 +245,13 @@ impl Plant for BspPlant {
 impl Rank {
     /// When `work` CPU seconds are done that begin at `from`.
     fn run(&mut self, from: f64, work: f64, tick: f64) -> f64 {
-        self.used += work;
         self.computed += work;
+        self.look(from, work, tick)
+    }
+
+    /// When it has looked for messages for `work` CPU seconds from `from` on.
+    fn look(&mut self, from: f64, work: f64, tick: f64) -> f64 {
+        self.used += work;
         match &mut self.server {
             None => from + work,
             Some(server) => server.serve(from, work, f64::INFINITY, tick).0,
@@ -274,7 +301,8 @@ impl Server {
                 // Long pauses are passed in one step; only the last of their periods matters.
                 let passed = ((now - self.next) / self.period).floor().max(0.0);
                 self.budget = (self.budget + self.slice * (1.0 + passed)).min(self.slice);
-                self.opens = self.next + passed * self.period
+                self.opens = self.next
+                    + passed * self.period
                     + self.interference * (self.period - self.slice).max(0.0);
                 self.next += (1.0 + passed) * self.period;
             }

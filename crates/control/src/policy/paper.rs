@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(millis(Some(search.start(&aim(0.5)))), Some(200));
         assert_eq!(millis(search.observe(&aim(0.5), sample(0.54))), Some(198));
         assert_eq!(millis(search.observe(&aim(0.5), sample(0.46))), Some(196));
-        assert_eq!(search.observe(&aim(0.5), sample(0.53)), None);
+        assert_eq!(search.observe(&aim(0.5), sample(0.529)), None);
     }
 
     #[test]

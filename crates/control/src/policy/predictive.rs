@@ -4,8 +4,8 @@
 //!   expected to cost least ([`period_costs`]). What was learned at one target is taken along to the
 //!   next, so that most new targets are met by the first step.
 //! * **Feedback**: the mean since the last change is compared with the target. Nothing is done within
-//!   a band that is a third of the threshold, or what noise explains, whichever is wider; so with few
-//!   reports only large errors count, and with many also small ones.
+//!   a band that is a third of the threshold, or what noise or a part of a period explains, whichever is
+//!   widest; so with few reports only large errors count, and with many also small ones.
 //! * **Delay**: a report right after a change that looks as before the change is taken for an answer
 //!   that has not come yet, up to twice.
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
@@ -71,7 +71,9 @@ struct Trial {
 impl Predictive {
     pub(super) fn start(&mut self, aim: &Aim) -> Setting {
         self.trials.clear();
-        let share = cheapest_first(aim).first().map(|period| Setting { period: *period, share: aim.target });
+        let share = cheapest_first(aim)
+            .first()
+            .map(|period| Setting { period: *period, share: aim.target });
         // Without any period that holds so small a slice, the longest is nearest to it.
         let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
         self.change(share.unwrap_or(longest))
@@ -95,7 +97,7 @@ impl Predictive {
             variance: deviation * deviation / self.window.count().max(1.0),
         };
         let error = seen.fraction - aim.target;
-        let explained = CONFIDENCE * seen.variance.sqrt();
+        let explained = (CONFIDENCE * seen.variance.sqrt()).max(self.by_phase(aim, setting.period));
         if error.abs() <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
@@ -118,7 +120,8 @@ impl Predictive {
         // What a target took more or less than the model says, the next one will take as well.
         let share = band(aim).clamp(aim.target * setting.share / before);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
-        let period = if holds { Some(setting.period) } else { cheapest_first(aim).first().copied() };
+        let period =
+            if holds { Some(setting.period) } else { cheapest_first(aim).first().copied() };
         let period = period.unwrap_or(aim.range.period_most_nanos);
         Some(self.change(Setting { period, share }))
     }
@@ -130,6 +133,13 @@ impl Predictive {
 
     pub(super) fn noise(&self) -> f64 {
         self.noise.as_ref().map_or(0.0, Noise::deviation)
+    }
+
+    /// How far the mean may be off because the reports do not span whole periods: up to the pause of
+    /// one period more or less.
+    fn by_phase(&self, aim: &Aim, period: Nanos) -> f64 {
+        let pause = aim.target * (1.0 - aim.target).max(0.0) * period.as_secs_f64();
+        pause / self.window.seconds().max(f64::MIN_POSITIVE)
     }
 
     /// Whatever comes next is compared with what comes after it.
@@ -216,21 +226,22 @@ fn cheapest_first(aim: &Aim) -> Vec<Nanos> {
 
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
-/// * **asleep**: in periods much shorter than an iteration computing is stretched by 1 / U, and the
-///   waiting comes on top of that;
+/// * **asleep**: in periods much shorter than what an iteration waits, computing is stretched by 1 / U and
+///   the waiting comes on top of that; in longer ones budget is saved up meanwhile;
 /// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
-/// * **skew**: nodes' slices begin up to a tick apart, and only where all run does the program run;
-/// * **scatter**: with periods longer than an iteration single reports say less.
+/// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
+/// * **scatter**: the longer the period, the less single reports say.
 pub fn period_costs(aim: &Aim, period: Nanos) -> f64 {
     let (target, period) = (aim.target, period.as_secs_f64());
     let iterations = period * target / aim.iteration_seconds;
-    let near = iterations / (1.0 + iterations * iterations);
     let waiting = (1.0 - aim.utilisation_most).max(0.0);
-    let asleep = target * target * waiting / (1.0 + iterations * iterations);
-    let beat = BEAT * target * (1.0 - target) * near;
+    let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
+    let asleep = target * target * waiting / (1.0 + saved_up * saved_up);
+    let pauses = target * (1.0 - target);
+    let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
     let slice = target * aim.utilisation_most * period;
-    let skew = target * iterations / (1.0 + iterations) * TICK / (slice + TICK);
-    let scatter = SCATTER * target * iterations;
+    let skew = target * iterations / (1.0 + iterations) * SKEW / (slice + SKEW);
+    let scatter = SCATTER * pauses * iterations;
     asleep + beat + skew + scatter
 }
 
@@ -259,10 +270,11 @@ const SLOPE_PRIOR: f64 = 9.0;
 /// A steeper or flatter answer is another effect than that of the share.
 const SLOPE_LEAST: f64 = 0.5;
 const SLOPE_MOST: f64 = 2.0;
-/// The kernel cuts slices at its tick of 250 Hz.
-const TICK: f64 = 0.004;
-const BEAT: f64 = 0.25;
-const SCATTER: f64 = 0.002;
+/// Seconds that nodes' clocks may be apart.
+const SKEW: f64 = 0.001;
+/// Weights found on the simulated programs of `plant::bsp`.
+const BEAT: f64 = 0.02;
+const SCATTER: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {
@@ -319,12 +331,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reached_tries_each_period_once_and_keeps_the_best() {
-        let far = |setting: Setting| if setting.period == Nanos::from_millis(80) { 0.2 } else { 0.1 };
+        let far =
+            |setting: Setting| if setting.period == Nanos::from_millis(80) { 0.2 } else { 0.1 };
         let settings = run(&aim(0.3), 500, far);
         let last = settings[settings.len() - 1];
         assert_eq!(last.period, Nanos::from_millis(80), "{settings:?}");
-        let changes =
-            settings.windows(2).filter(|pair| pair[0].period != pair[1].period).count();
+        let changes = settings.windows(2).filter(|pair| pair[0].period != pair[1].period).count();
         assert!(changes <= Range::default().periods().len(), "{changes}");
         assert!(settings.iter().all(|s| (s.share - 0.3).abs() <= 0.02), "{settings:?}");
         // The share is at its bound, and stays there.
@@ -358,7 +370,12 @@ mod tests {
     // Sleepers want periods that hold many iterations, pollers short ones.
     #[test]
     fn the_first_period_follows_from_the_program() {
-        let sleeper = Aim { iteration_seconds: 0.01, utilisation_most: 0.5, utilisation_least: 0.5, ..aim(0.4) };
+        let sleeper = Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.5,
+            utilisation_least: 0.5,
+            ..aim(0.4)
+        };
         let poller = aim(0.4);
         let first = |aim: &Aim| cheapest_first(aim)[0];
         assert!(first(&sleeper) >= Nanos::from_millis(80), "{:?}", cheapest_first(&sleeper));

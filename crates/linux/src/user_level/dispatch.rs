@@ -108,7 +108,8 @@ impl Dispatcher {
             Some((_, earliest)) if earliest == pid => Place::First,
             _ => Place::Waiting,
         };
-        let places = self.tasks.iter().map(|(pid, task)| (*pid, (task.processor, place(pid, task))));
+        let places =
+            self.tasks.iter().map(|(pid, task)| (*pid, (task.processor, place(pid, task))));
         let again = self.tasks.values().map(|task| task.next_look(now)).min();
         let again = again.map(|again| again.max(now.saturating_add(LOOK_LEAST)));
         Decision { places: places.collect(), again }

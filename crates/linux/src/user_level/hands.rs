@@ -42,7 +42,9 @@ impl Hands {
         let read = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(clock_gettime);
         match read {
             Ok(_) if !self.process.identity().is_alive() => Ok(None),
-            Ok(time) => Ok(Some(Nanos::new(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64))),
+            Ok(time) => {
+                Ok(Some(Nanos::new(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)))
+            }
             Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
             Err(errno) => Err(error("clock_gettime", pid)(errno)),
         }
@@ -111,7 +113,9 @@ pub(super) fn hurry() -> Result<(), Errno> {
 pub(super) fn now() -> Nanos {
     // Cannot fail: every kernel has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(Nanos::new(0), |now| Nanos::new(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64))
+    now.map_or(Nanos::new(0), |now| {
+        Nanos::new(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+    })
 }
 
 /// A thread's class and niceness.

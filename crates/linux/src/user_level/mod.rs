@@ -186,7 +186,8 @@ impl Scheduling {
                 used.insert(*pid, time);
             }
         }
-        for pid in self.held.keys().filter(|pid| !used.contains_key(pid)).copied().collect::<Vec<_>>()
+        for pid in
+            self.held.keys().filter(|pid| !used.contains_key(pid)).copied().collect::<Vec<_>>()
         {
             self.dispatcher.remove(pid);
             self.held.remove(&pid);
@@ -202,7 +203,8 @@ impl Scheduling {
                 let _ = hands.put(processor, place);
             }
         }
-        again.map_or(FOREVER, |again| Duration::from_nanos(again.saturating_sub(hands::now()).get()))
+        again
+            .map_or(FOREVER, |again| Duration::from_nanos(again.saturating_sub(hands::now()).get()))
     }
 }
 

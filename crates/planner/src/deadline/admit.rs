@@ -67,7 +67,8 @@ impl Request<'_> {
         let plan = plan(self.now, self.cluster, &all);
         let was_late = |name| self.before.jobs().get(name).is_some_and(|own| !own.kept);
         // Who was late before is not a reason to refuse others.
-        let keeps = plan.jobs().iter().all(|(job, own)| own.kept || (*job != name && was_late(job)));
+        let keeps =
+            plan.jobs().iter().all(|(job, own)| own.kept || (*job != name && was_late(job)));
         (keeps && plan.jobs().contains_key(&name)).then_some(plan)
     }
 
@@ -98,9 +99,8 @@ impl Request<'_> {
     /// The earliest deadline between one that is too early and one that is late enough, as far as
     /// halving finds it: each try is a whole plan.
     fn earliest(&self, wanted: &Job, deadline: WallTime, ends: WallTime) -> Option<WallTime> {
-        let possible = |at: WallTime| {
-            self.with(Job { wants: Wants::By(at), ..wanted.clone() }).is_some()
-        };
+        let possible =
+            |at: WallTime| self.with(Job { wants: Wants::By(at), ..wanted.clone() }).is_some();
         let (mut early, mut late) = (deadline.unix_nanos(), ends.max(deadline).unix_nanos());
         // Due when it would end, it comes before jobs that are due later: they may not bear that.
         let mut found = None;

@@ -74,7 +74,8 @@ impl Cluster {
 /// Plans all `jobs` from `now` on. Jobs that make no sense ([`Job::check`]), or have done all that they
 /// had to, have no plan.
 pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
-    let jobs: Vec<_> = jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect();
+    let jobs: Vec<_> =
+        jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect();
     let by_deadline = lay_all(now, cluster, in_order(now, &jobs, due));
     if by_deadline.keeps_all() {
         return by_deadline;
@@ -140,7 +141,11 @@ fn has_nodes(job: &Job, cluster: &Cluster) -> bool {
 }
 
 /// Rates, then deadlines by `key`, then the rest; what has started before what has not.
-fn in_order<'a>(now: WallTime, jobs: &[&'a Job], key: impl Fn(WallTime, &Job) -> u64) -> Vec<&'a Job> {
+fn in_order<'a>(
+    now: WallTime,
+    jobs: &[&'a Job],
+    key: impl Fn(WallTime, &Job) -> u64,
+) -> Vec<&'a Job> {
     let mut order = jobs.to_vec();
     order.sort_by_key(|job| {
         let class = match job.wants {

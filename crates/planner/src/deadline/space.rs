@@ -141,7 +141,8 @@ impl<'a> Space<'a> {
     fn rate(&self, step: &Step, job: &Job, nodes: &[NodeIndex], most: Share) -> u32 {
         let cpu = u64::from(job.cpu_ppm.get());
         let free = nodes.iter().map(|node| u64::from(step.free[node.0 as usize])).min();
-        let rate = free.map_or(0, |free| (free * 1_000_000 / cpu).min(u64::from(most.ppm()))) as u32;
+        let rate =
+            free.map_or(0, |free| (free * 1_000_000 / cpu).min(u64::from(most.ppm()))) as u32;
         if rate < self.cluster.rate_least.ppm().min(most.ppm()) { 0 } else { rate }
     }
 
