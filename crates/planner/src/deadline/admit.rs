@@ -3,6 +3,7 @@
 use super::job::{Job, Wants};
 use super::plan::{Cluster, JobPlan, Plan, plan};
 use keeptime_model::Invalid;
+use keeptime_model::name::Name;
 use keeptime_model::units::{Nanos, Share, WallTime};
 
 /// The answer to a request.
@@ -65,7 +66,7 @@ impl Request<'_> {
         let name = wanted.name.clone();
         let all: Vec<_> = self.jobs.iter().cloned().chain([wanted]).collect();
         let plan = plan(self.now, self.cluster, &all);
-        let was_late = |name| self.before.jobs().get(name).is_some_and(|own| !own.kept);
+        let was_late = |job: &Name| self.before.jobs().get(job).is_some_and(|own| !own.kept);
         // Who was late before is not a reason to refuse others.
         let keeps =
             plan.jobs().iter().all(|(job, own)| own.kept || (*job != name && was_late(job)));

@@ -76,11 +76,11 @@ impl Cluster {
 pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
     let jobs: Vec<_> =
         jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect();
-    let by_deadline = lay_all(now, cluster, in_order(now, &jobs, due));
+    let by_deadline = lay_all(now, cluster, in_order(&jobs, due));
     if by_deadline.keeps_all() {
         return by_deadline;
     }
-    let by_slack = lay_all(now, cluster, in_order(now, &jobs, latest_start));
+    let by_slack = lay_all(now, cluster, in_order(&jobs, latest_start));
     if by_slack.missed() < by_deadline.missed() { by_slack } else { by_deadline }
 }
 
@@ -141,25 +141,21 @@ fn has_nodes(job: &Job, cluster: &Cluster) -> bool {
 }
 
 /// Rates, then deadlines by `key`, then the rest; what has started before what has not.
-fn in_order<'a>(
-    now: WallTime,
-    jobs: &[&'a Job],
-    key: impl Fn(WallTime, &Job) -> u64,
-) -> Vec<&'a Job> {
+fn in_order<'a>(jobs: &[&'a Job], key: impl Fn(&Job) -> u64) -> Vec<&'a Job> {
     let mut order = jobs.to_vec();
-    order.sort_by_key(|job| {
+    order.sort_by_cached_key(|job| {
         let class = match job.wants {
             Wants::Rate(_) => 0,
             Wants::By(_) => 1,
             Wants::Rest => 2,
         };
         let came = job.from_unix_nanos;
-        (class, key(now, job), !job.is_placed(), came, &job.name)
+        (class, key(job), !job.is_placed(), came, job.name.clone())
     });
     order
 }
 
-fn due(_: WallTime, job: &Job) -> u64 {
+fn due(job: &Job) -> u64 {
     match job.wants {
         Wants::By(deadline) => deadline.unix_nanos(),
         _ => 0,
@@ -167,16 +163,10 @@ fn due(_: WallTime, job: &Job) -> u64 {
 }
 
 /// The last instant at which it could start on the most nodes that it can use, alone.
-fn latest_start(_: WallTime, job: &Job) -> u64 {
-    let fastest = u64::from(job.speed_ppm.values().copied().max().unwrap_or(1).max(1));
-    let shortest = u128::from(job.remaining_nanos.get()) * 1_000_000 / u128::from(fastest);
-    match job.wants {
-        Wants::By(deadline) => {
-            let shortest = u64::try_from(shortest).unwrap_or(u64::MAX);
-            deadline.unix_nanos().saturating_sub(shortest)
-        }
-        _ => 0,
-    }
+fn latest_start(job: &Job) -> u64 {
+    let fastest = u128::from(job.speed_ppm.values().copied().max().unwrap_or(1).max(1));
+    let shortest = u128::from(job.remaining_nanos.get()) * 1_000_000 / fastest;
+    due(job).saturating_sub(u64::try_from(shortest).unwrap_or(u64::MAX))
 }
 
 fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
