@@ -6,7 +6,7 @@ KEEPTIME = target/release/keeptime
 OUT ?= out
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-control bench-deadline bench-profiler bench-isolation clean
+        bench-plan bench-calendar bench-profiler bench-isolation clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -34,7 +34,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-control bench-deadline bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -42,12 +42,6 @@ bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nod
 
 bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
-
-bench-control: build ## Rate control on simulated programs, the paper's policy and ours
-	@$(KEEPTIME)-bench control --out $(OUT)
-
-bench-deadline: build ## Late jobs of batch logs, planned and by first come with backfill
-	@$(KEEPTIME)-bench deadline --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)

@@ -1,8 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
 mod calendar;
-mod control;
-mod deadline;
 mod enforce;
 mod figures;
 mod first_light;
@@ -43,14 +41,6 @@ enum Command {
     Plan,
     /// Earliest fit, admission and memory of the calendar, from 1,000 to 1,000,000 reservations
     Calendar,
-    /// Rate control on simulated programs: the time-sharing paper's policy and ours
-    Control,
-    /// Deadline jobs on a batch log: how many are late, against first come with backfill
-    Deadline {
-        /// A log in Standard Workload Format; without one, logs are made by a model
-        #[arg(long)]
-        log: Option<PathBuf>,
-    },
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -76,8 +66,6 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Plan => plan::run(out),
         Command::Calendar => calendar::run(out),
-        Command::Control => control::run(out),
-        Command::Deadline { log } => deadline::run(out, log.as_deref()),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
@@ -114,16 +102,7 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in [
-        "plan",
-        "calendar",
-        "control",
-        "deadline",
-        "profiler",
-        "enforce",
-        "isolation",
-        "first-light",
-    ] {
+    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

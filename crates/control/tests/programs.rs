@@ -137,33 +137,6 @@ fn ours_holds_programs_of_every_ratio_at_their_rates() {
     }
 }
 
-#[test]
-fn zz_debug() {
-    for (w, ratio) in [
-        (Waiting::Blocks, 5.0),
-        (Waiting::Blocks, 1.0),
-        (Waiting::Blocks, 0.2),
-        (Waiting::Polls, 5.0),
-        (Waiting::Polls, 1.0),
-        (Waiting::Polls, 0.2),
-    ] {
-        let full = plant(ratio, w, steady(), 1).full_speed(50).unwrap();
-        let u = full.utilisation(0);
-        println!("{w:?} {ratio} u={u:.3} T={:.4}", full.iteration_seconds());
-        for target in [0.1, 0.3, 0.5, 0.8] {
-            let rates: Vec<_> = [10, 20, 40, 80, 160, 320]
-                .map(|p| format!("{:.3}", rate_at(plant(ratio, w, steady(), 1), u * target, p)))
-                .into();
-            let steered =
-                run(plant(ratio, w, steady(), 3), target, 0.02, Policy::predictive(), 400);
-            println!(
-                "  {target}: {rates:?} -> err {:.4} within {:?} unprop {:.4}",
-                steered.error, steered.first_within, steered.unproportional
-            );
-        }
-    }
-}
-
 // The paper's IS case: two nodes work half as much as the others.
 #[test]
 fn ranks_that_work_unequally_have_unequal_shares() {

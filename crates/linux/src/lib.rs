@@ -8,8 +8,7 @@
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
-//! * [`tc`]: classes, shapers and filters of an interface;
-//! * [`user_level`]: CPU schedules kept from user space.
+//! * [`tc`]: classes, shapers and filters of an interface.
 
 pub mod cgroup;
 pub mod counters;
@@ -23,4 +22,3 @@ pub mod syscall;
 pub mod tc;
 #[cfg(feature = "testing")]
 pub mod testing;
-pub mod user_level;
