@@ -1,11 +1,14 @@
 //! Whether a request fits at a time, and where; otherwise why not. Nothing is taken.
 
+use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Lacking, Reason, Refusal};
 use crate::cluster::{Cluster, Resource};
 use crate::loads::Loads;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
+use keeptime_model::capability::Guarantee;
+use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
@@ -14,21 +17,23 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
-use keeptime_planner::translate::{Options, Plan, Verdict, schedule};
+use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// So many times as many nodes as are needed are looked at first.
 const LIGHT_NODES_FOR_EACH: usize = 4;
 
 /// All that an admission depends on.
-pub(crate) struct Admission<'a, U> {
+pub(crate) struct Admission<'a> {
     pub cluster: &'a Cluster,
     pub calendar: &'a Calendar,
     pub book: &'a Book,
     /// Where to look first.
     pub loads: &'a Loads,
-    /// Whether the agent of a node is there to enforce it.
-    pub usable: U,
+    pub agents: &'a Agents,
+    /// Whether it starts so soon that agents have to be there.
+    pub soon: bool,
     /// The user's own tables: CPU and sent rate.
     pub user: [ResourceId; 2],
 }
@@ -38,6 +43,13 @@ pub(crate) struct Admission<'a, U> {
 pub(crate) struct Need {
     pub resources: Resources,
     pub promise: Option<Promise>,
+}
+
+/// What came of a request.
+pub(crate) struct Outcome {
+    pub granted: Result<Grant, Denied>,
+    /// How it was decided, if it was a goal.
+    pub decision: Option<Arc<Decision>>,
 }
 
 /// Why a request cannot be granted.
@@ -58,40 +70,45 @@ impl From<Reason> for Denied {
     }
 }
 
-impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
+impl Admission<'_> {
     /// What would be granted over `span`. For a goal, what the planner finds on what is free during
     /// all of it.
-    pub fn grant(&self, ask: &Ask, span: Span) -> Result<Grant, Denied> {
-        let grant = match ask {
-            Ask::Goal { application, goal } => {
-                let profile = self.profile(application)?;
-                goal.check(profile.application())?;
-                let free = self.free(span, &Resources::nothing());
-                let decision =
-                    schedule(goal, profile, self.cluster.index(), &free, &Options::default());
-                match decision.verdict {
-                    Verdict::Planned(plan) => self.planned(profile, &plan),
-                    Verdict::Refused(refusal) => {
-                        let counter_offers = refusal.counter_offers;
-                        let reason = Reason::Goal(refusal.reason);
-                        let refusal = Refusal { counter_offers, ..reason.into() };
-                        return Err(Denied::Refused(Box::new(refusal)));
-                    }
+    pub fn grant(&self, ask: &Ask, span: Span) -> Outcome {
+        let (found, decision) = match ask {
+            Ask::Goal { application, goal } => match self.decide(application, goal, span) {
+                Ok((profile, decision)) => {
+                    (self.planned(profile, &decision), Some(Arc::new(decision)))
                 }
-            }
+                Err(invalid) => (Err(invalid.into()), None),
+            },
             Ask::Resources(resources) => {
-                self.place(&Need { resources: resources.clone(), promise: None }, span)?
+                let need = Need { resources: resources.clone(), promise: None };
+                (self.place(&need, span), None)
             }
         };
-        self.fits(&grant, span)?;
-        Ok(grant)
+        let granted = found.and_then(|grant| self.fits(&grant, span).map(|()| grant));
+        Outcome { granted, decision }
+    }
+
+    /// What the planner finds for a goal on what is free during all of `span`.
+    fn decide(
+        &self,
+        application: &Name,
+        goal: &Goal,
+        span: Span,
+    ) -> Result<(&FittedProfile, Decision), Invalid> {
+        let profile = self.profile(application)?;
+        goal.check(profile.application())?;
+        let free = self.free(span, &Need::least_of(profile));
+        let decision = schedule(goal, profile, self.cluster.index(), &free, &Options::default());
+        Ok((profile, decision))
     }
 
     /// Nodes for `need` during `span`.
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names)?;
+                self.check_usable(names, &guarantees(&need.resources))?;
                 names.clone()
             }
             NodeChoice::Any(count) => {
@@ -109,8 +126,9 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// which is what takes the time in a large cluster.
     fn place_lightly(&self, need: &Need, count: u32, span: Span) -> Option<Placed> {
         let enough = (count as usize).saturating_mul(LIGHT_NODES_FOR_EACH);
-        let light = self.loads.lightest().filter(|node| (self.usable)(*node)).take(enough);
-        let light: BTreeSet<_> = light.collect();
+        let asked = guarantees(&need.resources);
+        let light = self.loads.lightest().filter(|node| self.is_usable(*node, &asked));
+        let light: BTreeSet<_> = light.take(enough).collect();
         let free = self.free_on(span, &need.resources, |node| light.contains(&node));
         self.choose(need, count, &free).ok()
     }
@@ -152,7 +170,8 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// What is free during all of `span` on the nodes that are usable and whose disks can give what
     /// `resources` says.
     pub fn free(&self, span: Span, resources: &Resources) -> Availability {
-        self.free_on(span, resources, &self.usable)
+        let asked = guarantees(resources);
+        self.free_on(span, resources, |node| self.is_usable(node, &asked))
     }
 
     fn free_on(
@@ -209,19 +228,47 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         }
     }
 
-    fn check_usable(&self, names: &[Name]) -> Result<(), Denied> {
-        let mut away = Vec::new();
-        for name in names {
-            if !(self.usable)(self.cluster.node(name)?) {
-                away.push(name.clone());
-            }
-        }
-        if away.is_empty() { Ok(()) } else { Err(Reason::NodesAway(away).into()) }
+    /// Whether a node's agent is there, where it has to be, and can enforce all that is asked.
+    pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
+        self.is_there(node) && self.agents.refused(node, asked).is_none()
     }
 
-    fn planned(&self, profile: &FittedProfile, plan: &Plan) -> Grant {
-        let nodes = plan.placement.nodes.iter().map(|node| self.cluster.name(*node).clone());
-        Need::of_plan(profile, plan).on(nodes.collect())
+    fn is_there(&self, node: NodeIndex) -> bool {
+        !self.soon || self.agents.is_connected(node)
+    }
+
+    fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
+        let (mut away, mut refused) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        for name in names {
+            let node = self.cluster.node(name)?;
+            if !self.is_there(node) {
+                away.push(name.clone());
+            }
+            if let Some(guarantee) = self.agents.refused(node, asked) {
+                refused.entry(guarantee).or_default().push(name.clone());
+            }
+        }
+        // Whoever is away may come back; what cannot be enforced is told first.
+        match refused.pop_first() {
+            Some((asked, nodes)) => Err(Reason::NotEnforced { asked, nodes }.into()),
+            None if away.is_empty() => Ok(()),
+            None => Err(Reason::NodesAway(away).into()),
+        }
+    }
+
+    fn planned(&self, profile: &FittedProfile, decision: &Decision) -> Result<Grant, Denied> {
+        match &decision.verdict {
+            Verdict::Planned(plan) => {
+                let nodes = plan.placement.nodes.iter();
+                let names = nodes.map(|node| self.cluster.name(*node).clone());
+                Ok(Need::of_plan(profile, plan).on(names.collect()))
+            }
+            Verdict::Refused(refusal) => {
+                let counter_offers = refusal.counter_offers.clone();
+                let reason = Reason::Goal(refusal.reason.clone());
+                Err(Denied::Refused(Box::new(Refusal { counter_offers, ..reason.into() })))
+            }
+        }
     }
 
     /// What a slot table lacks, in the user's words.
@@ -229,17 +276,46 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         let amount = lacking.lack.lacking;
         let (resource, lack) = match self.cluster.resource(lacking.resource) {
             Some(resource) => self.cluster.words(resource, amount),
-            None if lacking.resource == self.user[0] => {
-                let cpu = CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX));
-                ("your share of CPU".into(), cpu.to_string())
-            }
-            None => ("your share of bandwidth".into(), BitsPerSecond::new(amount).to_string()),
+            None => self.share_words(lacking.resource, amount),
         };
         Lacking { resource, lacking: lack, first_unix_nanos: lacking.lack.first }
     }
+
+    /// Of one of the user's own tables. The limit is told too: it is seen nowhere else.
+    fn share_words(&self, resource: ResourceId, amount: u64) -> (String, String) {
+        let limit = self.calendar.table(resource).map_or(0, |table| table.capacity());
+        let (name, words): (_, fn(u64) -> String) = match resource == self.user[0] {
+            true => ("CPU", cpu_words),
+            false => ("bandwidth", |rate| BitsPerSecond::new(rate).to_string()),
+        };
+        (format!("your share of {name} ({} in all)", words(limit)), words(amount))
+    }
+}
+
+/// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
+pub(crate) fn guarantees(resources: &Resources) -> BTreeSet<Guarantee> {
+    let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
+    let asked = [
+        Some(Guarantee::CpuShare),
+        resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
+        disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
+    ];
+    asked.into_iter().flatten().collect()
+}
+
+/// CPU of many nodes may be more than one node can have.
+fn cpu_words(ppm: u64) -> String {
+    u32::try_from(ppm)
+        .map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
 }
 
 impl Need {
+    /// What every plan for an application asks of a node.
+    pub fn least_of(profile: &FittedProfile) -> Resources {
+        let pattern = Some(profile.application().pattern().clone());
+        Resources { pattern, ..Resources::nothing() }
+    }
+
     /// What a plan needs, on any nodes.
     pub fn of_plan(profile: &FittedProfile, plan: &Plan) -> Self {
         let application = profile.application();
@@ -267,6 +343,7 @@ impl Need {
         Grant {
             nodes,
             cpu_ppm: resources.cpu_ppm,
+            cpu_period_nanos: resources.cpu_period_nanos,
             pattern: resources.pattern.clone(),
             bits_per_second: resources.bits_per_second,
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,

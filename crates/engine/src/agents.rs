@@ -4,11 +4,12 @@
 
 use crate::engine::Moment;
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which connection of an agent: every new one has another number, greater than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +44,8 @@ pub(crate) struct Agents {
 #[derive(Debug, Clone)]
 struct Agent {
     session: Option<Session>,
+    /// What it could not enforce when it was heard of last; nothing is known to be so before.
+    refused: BTreeSet<Guarantee>,
     heard: Moment,
     told: BTreeMap<Handle, Told>,
     /// Orders without an answer yet, of this session.
@@ -67,13 +70,24 @@ impl Agents {
     /// `count` agents that are not connected; their leases begin at `now`.
     pub fn new(count: usize, lease: Nanos, now: Moment) -> Self {
         let (told, pending) = (BTreeMap::new(), BTreeMap::new());
-        let agent = Agent { session: None, heard: now, told, pending };
+        let refused = BTreeSet::new();
+        let agent = Agent { session: None, refused, heard: now, told, pending };
         Self { lease, agents: vec![agent; count], next_order: 1 }
     }
 
     /// Whether the agent is connected.
     pub fn is_connected(&self, node: NodeIndex) -> bool {
         self.agent(node).session.is_some()
+    }
+
+    /// It could not enforce these.
+    pub fn refuses(&mut self, node: NodeIndex, refused: BTreeSet<Guarantee>) {
+        self.agent_mut(node).refused = refused;
+    }
+
+    /// The first of `asked` that the agent is known to refuse.
+    pub fn refused(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> Option<Guarantee> {
+        self.agent(node).refused.intersection(asked).next().copied()
     }
 
     /// When it is away unless something is heard of it before, by the steady clock.
@@ -138,9 +152,9 @@ impl Agents {
         is_present
     }
 
-    /// The lease is over: whatever connection there is does not count any more.
-    pub fn away(&mut self, node: NodeIndex) {
-        self.agent_mut(node).session = None;
+    /// The lease is over: the connection does not count any more. Which it was, if there was one.
+    pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
+        self.agent_mut(node).session.take()
     }
 
     /// The agent shall enforce `assignment`; told at once if it is connected.
@@ -183,9 +197,12 @@ impl Agents {
         self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
     }
 
-    /// Whether this is what the agent was told last of the reservation.
+    /// Whether this is what the agent was told last of the reservation, and it has not refused it.
     pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
-        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
+        let agent = self.agent(node);
+        let is_open = agent.pending.values().any(|pending| *pending == handle);
+        let told = agent.told.get(&handle).filter(|told| told.accepted || is_open);
+        told.is_some_and(|told| told.assignment == *assignment)
     }
 
     /// What the agent shall enforce of the reservation.

@@ -9,6 +9,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::WallTime;
+use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,7 +54,9 @@ pub struct Known {
     pub application: Application,
     /// What was measured.
     pub profile: Profile,
-    /// The same, ready to be planned with.
+    /// What the last runs took, oldest first.
+    runs: Vec<Observation>,
+    /// The profile, ready to be planned with, as the last runs say that things are now.
     pub fitted: Arc<FittedProfile>,
 }
 
@@ -61,8 +64,11 @@ pub struct Known {
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     applications: BTreeMap<Name, Known>,
-    reservations: BTreeMap<Handle, Reservation>,
+    /// Shared with snapshots that are being saved.
+    reservations: BTreeMap<Handle, Arc<Reservation>>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
+    /// What was asked at first, of reservations that were changed since.
+    originals: BTreeMap<Handle, Request>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
     /// Greater than any handle that was given.
@@ -73,8 +79,10 @@ pub struct Book {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
-    applications: Vec<(Application, Profile)>,
-    reservations: Vec<Reservation>,
+    applications: Vec<(Application, Profile, Vec<Observation>)>,
+    reservations: Vec<Arc<Reservation>>,
+    #[serde(default)]
+    originals: Vec<(Handle, Request)>,
     next: u64,
 }
 
@@ -85,13 +93,18 @@ impl Book {
     }
 
     /// All reservations that are not forgotten.
-    pub fn reservations(&self) -> &BTreeMap<Handle, Reservation> {
+    pub fn reservations(&self) -> &BTreeMap<Handle, Arc<Reservation>> {
         &self.reservations
     }
 
     /// Under which handle a user's key was used.
     pub fn find(&self, owner: &UserName, key: &RequestKey) -> Option<Handle> {
         self.keys.get(&(owner.clone(), key.clone())).copied()
+    }
+
+    /// What was asked under the key of a reservation, whatever it was changed to since.
+    pub fn original<'a>(&'a self, of: &'a Reservation) -> &'a Request {
+        self.originals.get(&of.handle).unwrap_or(&of.request)
     }
 
     /// How many live reservations a user has.
@@ -104,12 +117,15 @@ impl Book {
         Handle::new(self.next.max(1))
     }
 
-    /// Writes the book down. O(its size).
+    /// Writes the book down. O(number of reservations), which are shared and not copied.
     pub fn snapshot(&self) -> Snapshot {
-        let known = |known: &Known| (known.application.clone(), known.profile.clone());
+        let known =
+            |known: &Known| (known.application.clone(), known.profile.clone(), known.runs.clone());
+        let original = |(handle, request): (&Handle, &Request)| (*handle, request.clone());
         Snapshot {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),
+            originals: self.originals.iter().map(original).collect(),
             next: self.next,
         }
     }
@@ -119,9 +135,10 @@ impl Book {
     /// # Errors
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
-        let mut book = Self { next: snapshot.next, ..Self::default() };
-        for (application, profile) in snapshot.applications {
-            book.register(application, profile)?;
+        let originals = snapshot.originals.into_iter().collect();
+        let mut book = Self { next: snapshot.next, originals, ..Self::default() };
+        for (application, profile, runs) in snapshot.applications {
+            book.register(application, profile, runs)?;
         }
         for reservation in snapshot.reservations {
             book.insert(reservation);
@@ -136,7 +153,8 @@ impl Book {
     pub(crate) fn apply(&mut self, event: &Event, time: WallTime) -> Result<(), Invalid> {
         match event {
             Event::Registered { application, profile } => {
-                self.register((**application).clone(), (**profile).clone())?;
+                // Measured anew: how things are now is what the profile says.
+                self.register((**application).clone(), (**profile).clone(), Vec::new())?;
             }
             Event::Granted { handle, granted } => self.insert(Reservation {
                 handle: *handle,
@@ -165,8 +183,10 @@ impl Book {
                 since_unix_nanos: time,
             }),
             Event::Modified { handle, modified } => {
-                if let Some(reservation) = self.reservations.get_mut(handle) {
-                    reservation.request = modified.request.clone();
+                if let Some(reservation) = self.reservations.get_mut(handle).map(Arc::make_mut) {
+                    let former =
+                        std::mem::replace(&mut reservation.request, modified.request.clone());
+                    self.originals.entry(*handle).or_insert(former);
                     reservation.from_unix_nanos = modified.from_unix_nanos;
                     reservation.until_unix_nanos = modified.until_unix_nanos;
                     reservation.grant = Some(modified.grant.clone());
@@ -174,26 +194,53 @@ impl Book {
             }
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
-            Event::Cancelled { handle, .. } => self.turn(*handle, State::Cancelled, time),
+            Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
+                self.turn(*handle, State::Cancelled, time);
+            }
+            Event::Ran { handle, observation, .. } => {
+                if let Some(observation) = observation {
+                    self.learn(*handle, *observation);
+                }
+            }
             Event::Failed { handle, .. } => self.turn(*handle, State::Failed, time),
             Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
             Event::Forgotten { handle } => {
                 if let Some(old) = self.reservations.remove(handle) {
-                    self.keys.remove(&(old.owner, old.key));
+                    self.keys.remove(&(old.owner.clone(), old.key.clone()));
+                    self.originals.remove(handle);
                 }
             }
         }
         Ok(())
     }
 
-    fn register(&mut self, application: Application, profile: Profile) -> Result<(), Invalid> {
-        let fitted = Arc::new(FittedProfile::new(application.clone(), &profile)?);
+    fn register(
+        &mut self,
+        application: Application,
+        profile: Profile,
+        runs: Vec<Observation>,
+    ) -> Result<(), Invalid> {
+        let fitted = FittedProfile::new(application.clone(), &profile)?;
+        let fitted = Arc::new(fitted.with_drift(Drift::estimate(&runs)));
         let name = application.name().clone();
-        self.applications.insert(name, Known { application, profile, fitted });
+        self.applications.insert(name, Known { application, profile, runs, fitted });
         Ok(())
     }
 
-    fn insert(&mut self, reservation: Reservation) {
+    /// Promises of the application that a reservation was granted for follow one more run.
+    fn learn(&mut self, handle: Handle, run: Observation) {
+        let grant = self.reservations.get(&handle).and_then(|found| found.grant.as_ref());
+        let Some(promise) = grant.and_then(|grant| grant.promise.as_ref()) else { return };
+        let Some(known) = self.applications.get_mut(&promise.application) else { return };
+        known.runs.push(run);
+        let forgotten = known.runs.len().saturating_sub(RUNS);
+        known.runs.drain(..forgotten);
+        let fitted = FittedProfile::clone(&known.fitted);
+        known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
+    }
+
+    fn insert(&mut self, reservation: impl Into<Arc<Reservation>>) {
+        let reservation = reservation.into();
         let handle = reservation.handle;
         self.next = self.next.max(handle.number() + 1);
         self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
@@ -204,7 +251,9 @@ impl Book {
     }
 
     fn turn(&mut self, handle: Handle, state: State, time: WallTime) {
-        let Some(reservation) = self.reservations.get_mut(&handle) else { return };
+        let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
+            return;
+        };
         let was_live = std::mem::replace(&mut reservation.state, state).is_live();
         reservation.since_unix_nanos = time;
         if was_live

@@ -3,13 +3,16 @@
 use crate::book::Reservation;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use keeptime_planner::refusal::{self, CounterOffer};
+use keeptime_planner::translate::Decision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Who asks, as the door found out.
@@ -55,6 +58,23 @@ pub enum Call {
         /// Which.
         handle: Handle,
     },
+    /// The holder of a reservation lives: its lease begins anew.
+    Keep {
+        /// Which.
+        handle: Handle,
+    },
+    /// A run with the reservation took so long. Promises follow what runs took.
+    Report {
+        /// Which.
+        handle: Handle,
+        /// How long.
+        actual: Nanos,
+    },
+    /// Explains how a goal would be decided, step by step. Nothing is reserved.
+    Explain {
+        /// What.
+        request: Request,
+    },
 }
 
 /// What came of a call.
@@ -63,7 +83,7 @@ pub enum Answer {
     /// It is known now.
     Registered,
     /// The reservation as it is now.
-    Reservation(Box<Reservation>),
+    Reservation(Arc<Reservation>),
     /// It would be granted.
     Possible {
         /// From when on.
@@ -73,6 +93,8 @@ pub enum Answer {
         /// What.
         grant: Box<Grant>,
     },
+    /// So a goal would be decided.
+    Decided(Arc<Decision>),
 }
 
 /// Why a call was not carried out. Nothing has changed then, but that refusals are remembered.
@@ -175,6 +197,13 @@ pub enum Reason {
     },
     /// The agents of these nodes are not connected.
     NodesAway(Vec<Name>),
+    /// These nodes cannot enforce what is asked of them.
+    NotEnforced {
+        /// What.
+        asked: Guarantee,
+        /// Which.
+        nodes: Vec<Name>,
+    },
     /// It starts too far ahead.
     TooFarAhead {
         /// At most so far.
@@ -237,6 +266,9 @@ impl fmt::Display for Reason {
             }
             Self::NodesAway(names) => {
                 write!(f, "the agents of these nodes are not connected: {}", list(names))
+            }
+            Self::NotEnforced { asked, nodes } => {
+                write!(f, "these nodes cannot enforce {asked}: {}", list(nodes))
             }
             Self::TooFarAhead { ahead_max_nanos } => {
                 write!(f, "reservations start at most {ahead_max_nanos} ahead")

@@ -4,14 +4,15 @@
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Grant, Handle};
+use keeptime_model::reservation::{Grant, Handle, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::tree::PlacementIndex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
 /// Most flows of one reservation: all-to-all on 256 nodes. Each is walked over its path.
@@ -26,7 +27,7 @@ const TABLES_OF_A_NODE: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Cluster {
     index: PlacementIndex,
-    names: BTreeMap<Name, NodeIndex>,
+    names: HashMap<Name, NodeIndex>,
     addresses: Vec<Ipv4Addr>,
     /// By node: out of it and into it, where it has one link only.
     access: Vec<Option<[LinkDirection; 2]>>,
@@ -67,7 +68,7 @@ impl Cluster {
             node.address.ok_or_else(|| Invalid::new(field, "nothing", "an IPv4 address"))
         };
         let addresses = nodes().map(address).collect::<Result<_, _>>()?;
-        let names: BTreeMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
+        let names: HashMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
         let links = links_of_nodes(&topology, &names);
         let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
         let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
@@ -248,6 +249,7 @@ impl Cluster {
     pub(crate) fn assignments(
         &self,
         handle: Handle,
+        owner: &UserName,
         grant: &Grant,
         from: WallTime,
         until: Option<WallTime>,
@@ -259,14 +261,15 @@ impl Cluster {
             burst_bytes: None,
             class,
         };
-        let assignment = |_| Assignment {
-            job: handle.job(),
-            cpu_ppm: grant.cpu_ppm,
-            flows: Vec::new(),
-            until_unix_nanos: until.unwrap_or(WallTime::from_unix_nanos(u64::MAX)),
+        let until = until.unwrap_or(WallTime::from_unix_nanos(u64::MAX));
+        let assignment = |node| Assignment {
+            cpu_period_nanos: grant.cpu_period_nanos,
+            disks: self.disk_rates(node, grant),
+            owner: Some(owner.clone()),
+            from_unix_nanos: from,
+            ..Assignment::new(handle.job(), grant.cpu_ppm, until)
         };
-        let _ = from;
-        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(node))).collect();
+        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
         for rank_flow in flows(grant)? {
             let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
             if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {
@@ -281,6 +284,17 @@ impl Cluster {
         }
         Ok(all)
     }
+
+    /// What `grant` has of a node's disk.
+    fn disk_rates(&self, node: NodeIndex, grant: &Grant) -> BTreeMap<DiskId, DiskRates> {
+        let some = |rate: BytesPerSecond| Some(rate).filter(|rate| rate.get() > 0);
+        let rates = DiskRates {
+            read_bytes_per_second: some(grant.disk_read_bytes_per_second),
+            write_bytes_per_second: some(grant.disk_write_bytes_per_second),
+        };
+        let disk = self.topology().node(node).disk.filter(|_| rates != DiskRates::default());
+        disk.map(|disk| (disk.device, rates)).into_iter().collect()
+    }
 }
 
 fn has_one_link(
@@ -292,7 +306,7 @@ fn has_one_link(
 /// By node: its links, out of it and into it.
 fn links_of_nodes(
     topology: &Topology,
-    names: &BTreeMap<Name, NodeIndex>,
+    names: &HashMap<Name, NodeIndex>,
 ) -> Vec<Vec<[LinkDirection; 2]>> {
     let mut links = vec![Vec::new(); names.len()];
     for (number, link) in topology.links().iter().enumerate() {

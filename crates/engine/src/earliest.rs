@@ -7,12 +7,13 @@
 //! on to the time at which the one that limits has room. What it finds is always admitted then; it
 //! may miss an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Need};
+use crate::admission::{Admission, Need, guarantees};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, Grant, NodeChoice};
+use keeptime_model::reservation::{Ask, Grant, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
 use keeptime_planner::placement::Placed;
@@ -22,12 +23,15 @@ use keeptime_planner::translate::{Options, Verdict, schedule};
 /// thousand), so the answer comes within milliseconds.
 const ROUNDS_MAX: usize = 64;
 
-impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
+impl Admission<'_> {
     /// The earliest start in `when` at which `ask` would be granted, and what.
     pub fn earliest(&self, ask: &Ask, when: When) -> Option<(WallTime, Grant)> {
         let need = self.least_need(ask)?;
         match &need.resources.nodes {
-            NodeChoice::Named(nodes) => self.earliest_on(need.on(nodes.clone()), when),
+            NodeChoice::Named(nodes) if self.can_ever(nodes, &need.resources) => {
+                self.earliest_on(need.on(nodes.clone()), when)
+            }
+            NodeChoice::Named(_) => None,
             NodeChoice::Any(count) => self.earliest_anywhere(&need, *count, when),
         }
     }
@@ -43,12 +47,19 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         let profile = self.profile(application).ok()?;
         let goal = Goal { prefer: Preference::Cheapest, ..goal.clone() };
         let now = Span::since(WallTime::default());
-        let idle = self.cluster.free(self.calendar, now, &self.usable).emptied();
+        let idle = self.free(now, &Need::least_of(profile)).emptied();
         let decision = schedule(&goal, profile, self.cluster.index(), &idle, &Options::default());
         match decision.verdict {
             Verdict::Planned(plan) => Some(Need::of_plan(profile, &plan)),
             Verdict::Refused(_) => None,
         }
+    }
+
+    /// Whether these nodes are known to refuse nothing of it.
+    fn can_ever(&self, nodes: &[Name], resources: &Resources) -> bool {
+        let asked = guarantees(resources);
+        let refused = |node| self.agents.refused(node, &asked).is_some();
+        !nodes.iter().any(|name| self.cluster.node(name).is_ok_and(refused))
     }
 
     fn earliest_on(&self, grant: Grant, when: When) -> Option<(WallTime, Grant)> {
@@ -59,7 +70,8 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
 
     fn earliest_anywhere(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Grant)> {
         let all = self.cluster.topology().node_indices();
-        let own: Vec<_> = all.filter(|node| (self.usable)(*node)).collect();
+        let asked = guarantees(&need.resources);
+        let own: Vec<_> = all.filter(|node| self.is_usable(*node, &asked)).collect();
         let own: Vec<_> = own.into_iter().map(|node| self.of_node(need, count, node)).collect();
         let mut when = when;
         for _ in 0..ROUNDS_MAX {

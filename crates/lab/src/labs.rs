@@ -268,6 +268,11 @@ impl Lab {
         (format!("{}/{}", network.address, network.prefix), device)
     }
 
+    /// The address of its front end, by which nodes reach what is there.
+    pub fn front_end(&self) -> Ipv4Addr {
+        self.spec.front_end()
+    }
+
     /// Its directory: what is in there goes with the lab.
     pub fn directory(&self) -> &Path {
         self.files.directory()
@@ -468,24 +473,33 @@ pub(crate) fn runtime_of(lab: &Path) -> &Path {
 /// Removes what stays when all processes have been told to end: waits for them, and removes the
 /// groups and then the files. Returns how many processes had to be killed here.
 pub(crate) fn remove_leftovers(files: &LabFiles) -> Result<usize, LabError> {
+    let name = files.directory().file_name().unwrap_or_default().to_string_lossy();
+    let group = match (name.parse::<Name>(), Hierarchies::discover()) {
+        // An ordinary user cannot have made any.
+        (Ok(name), Ok(hierarchies)) if nix::unistd::geteuid().is_root() => {
+            Some(hierarchies.group(lab_group_path(&name))?).filter(Group::exists)
+        }
+        _ => None,
+    };
     for init in files.read_state().map(|state| state.nodes).unwrap_or_default() {
-        if let Some(init) = init.identity().open()?
-            && !init.wait(END_LIMIT)?
-        {
+        let Some(process) = init.identity().open()? else { continue };
+        if process.wait(END_LIMIT)? {
+            continue;
+        }
+        // It waits for all in its namespace, and one of them may have no processor time to end in.
+        if let Some(group) = &group {
+            group.kill_all()?;
+        }
+        if !process.wait(END_LIMIT)? {
             let what = format!("process 1 of a node ({})", init.identity().pid);
             return Err(LabError::Stuck { what, seconds: END_LIMIT.as_secs() });
         }
     }
-    let name = files.directory().file_name().unwrap_or_default().to_string_lossy();
     let mut stragglers = 0;
-    if let (Ok(name), Ok(hierarchies)) = (name.parse::<Name>(), Hierarchies::discover()) {
-        let group = hierarchies.group(lab_group_path(&name))?;
-        // An ordinary user cannot have made any.
-        if group.exists() && nix::unistd::geteuid().is_root() {
-            stragglers = group.pids()?.len();
-            group.kill_all()?;
-            group.remove()?;
-        }
+    if let Some(group) = group {
+        stragglers = group.pids()?.len();
+        group.kill_all()?;
+        group.remove()?;
     }
     files.remove()?;
     Ok(stragglers)

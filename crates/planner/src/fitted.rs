@@ -3,11 +3,10 @@
 use crate::curve::{Deviations, FittedCurve};
 use crate::drift::{Drift, Observation};
 use crate::placement::RankFlows;
-use crate::translate::Plan;
 use keeptime_model::Invalid;
-use keeptime_model::application::Application;
+use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::Profile;
-use keeptime_model::units::Nanos;
+use keeptime_model::units::{BitsPerSecond, Nanos};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -61,15 +60,19 @@ impl FittedProfile {
         self.drift
     }
 
-    /// What a run of `plan` that took `actual` says of the drift; nothing if `plan` is not of these
-    /// curves.
-    pub fn observe(&self, plan: &Plan, actual: Nanos) -> Option<Observation> {
-        let nodes = u32::try_from(plan.placement.nodes.len()).ok()?;
-        let is_planned =
-            |c: &&FittedCurve| c.nodes() == nodes && **c.parameters() == plan.parameters;
-        let curve = self.curves.iter().find(is_planned)?;
+    /// What a run on so many nodes, with that rate for each flow, that took `actual` says of the
+    /// drift; nothing if there is no such curve.
+    pub fn observe(
+        &self,
+        parameters: &Parameters,
+        nodes: u32,
+        rate: BitsPerSecond,
+        actual: Nanos,
+    ) -> Option<Observation> {
+        let is_it = |c: &&FittedCurve| c.nodes() == nodes && **c.parameters() == *parameters;
+        let curve = self.curves.iter().find(is_it)?;
         Some(Observation {
-            measured_nanos: curve.measured_at(plan.bandwidth_bits_per_second)?,
+            measured_nanos: curve.measured_at(rate)?,
             computing_nanos: curve.computing(),
             actual_nanos: actual,
         })

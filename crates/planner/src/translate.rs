@@ -27,7 +27,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The share of runs that a promised time holds for; up to 50 % it is the median.
+    /// The share of runs that a promised time holds for, where the goal does not state one; up to
+    /// 50 % it is the median.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// Whether bandwidths between measured points count.
@@ -110,6 +111,7 @@ pub fn schedule(
     options: &Options,
 ) -> Decision {
     let cpu = profile.application().cpu();
+    let options = &Options { quantile: goal.quantile.unwrap_or(options.quantile), ..*options };
     let mut allocator = Allocator::new(index, availability, profile.flows(), cpu);
     let explanation = qos_translate(goal, profile, &mut allocator, options);
     let planned = explanation.chosen.and_then(|c| plan(profile, &mut allocator, &explanation, c));

@@ -1,15 +1,14 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
 use super::{Engine, Ticket, Timeout};
-use crate::admission::{Admission, Denied};
+use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
-use crate::offers::{Kind, Offer, Proposal, span};
+use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ impl Engine {
         key: RequestKey,
         request: Request,
         old: Option<&Reservation>,
-    ) -> Result<Proposal, Denied> {
+    ) -> Result<Proposal, Declined> {
         request.check()?;
         let from = self.start(&request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
@@ -41,15 +40,19 @@ impl Engine {
         let span = span(from, until);
         let user = self.tables_of(owner);
         let admission = self.admission(user, from);
-        match admission.grant(&request.ask, span) {
-            Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
+        let Outcome { granted, decision } = admission.grant(&request.ask, span);
+        match granted {
+            Ok(grant) => {
+                let owner = owner.clone();
+                Ok(Proposal { owner, key, request, from, until, grant, decision })
+            }
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
                 refusal.earliest_start_unix_nanos =
                     admission.earliest(&request.ask, when).map(|found| found.0);
-                Err(Denied::Refused(refusal))
+                Err(Declined { denied: Denied::Refused(refusal), decision })
             }
-            Err(invalid) => Err(invalid),
+            Err(invalid) => Err(invalid.into()),
         }
     }
 
@@ -96,21 +99,15 @@ impl Engine {
         When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
     }
 
-    /// Admission of requests of a user with these tables that start at `from`: soon only on nodes
-    /// that are there.
-    pub(super) fn admission(
-        &self,
-        user: [ResourceId; 2],
-        from: WallTime,
-    ) -> Admission<'_, impl Fn(NodeIndex) -> bool> {
-        let soon = from <= self.told_until();
-        let agents = &self.agents;
+    /// Admission of requests of a user with these tables that start at `from`.
+    pub(super) fn admission(&self, user: [ResourceId; 2], from: WallTime) -> Admission<'_> {
         Admission {
             cluster: &self.cluster,
             calendar: &self.calendar,
             book: &self.book,
             loads: &self.loads,
-            usable: move |node| !soon || agents.is_connected(node),
+            agents: &self.agents,
+            soon: from <= self.told_until(),
             user,
         }
     }
@@ -156,8 +153,8 @@ impl Engine {
             self.grant(handle, proposal, &kind);
             return self.current(handle);
         }
-        let assignments =
-            self.cluster.assignments(handle, &proposal.grant, proposal.from, proposal.until);
+        let Proposal { owner, grant, from, until, .. } = &proposal;
+        let assignments = self.cluster.assignments(handle, owner, grant, *from, *until);
         let assignments = assignments.unwrap_or_default();
         let waiting = assignments.keys().copied().collect();
         let deadline = self.after(self.policy.answer_within_nanos);
