@@ -28,7 +28,8 @@ constexpr const char* story =
     "load keeps the processor, the memory or the disk busy for a while, as other users would.\n"
     "Contention is how many processes want to run: 1.5 are one, and another one half of the time; it can\n"
     "follow a trace, as in load trace playback. All kinds of load run beside each other.\n"
-    "Prints at the end `cpu_seconds N`, `memory_passes N` and `disk_mib N`: what it really did.";
+    "Prints at the end `competed_seconds N` (processes wanted the processor for so long, in all),\n"
+    "`cpu_seconds N`, `memory_passes N` and `disk_mib N`: what it really did.";
 
 constexpr const char* examples =
     "Examples:\n"
@@ -81,15 +82,16 @@ class Load {
     Clock::time_point end_;
 };
 
-/// The `number`-th process that competes: runs for its part of every cycle.
-void compete(const Load& load, const std::vector<Stretch>& trace, int number) {
+/// The `number`-th process that competes: runs for its part of every cycle. Adds up for how long it wanted to.
+void compete(const Load& load, const std::vector<Stretch>& trace, int number, std::atomic<std::uint64_t>& micros) {
     Work work(0);
     while (load.goes_on()) {
         const double part = std::min(std::max(contention_at(trace, load.seconds()) - number, 0.0), 1.0);
-        const double until = load.seconds() + part * cycle_seconds;
-        while (part > 0 && load.seconds() < until) {
+        const double from = load.seconds();
+        while (part > 0 && load.seconds() < from + part * cycle_seconds) {
             work.compute(10'000);
         }
+        micros += static_cast<std::uint64_t>((load.seconds() - from) * 1e6);
         if (part < 1) {
             load.pause((1 - part) * cycle_seconds);
         }
@@ -139,11 +141,12 @@ void load(const Settings& settings) {
         throw error(disk.problem());
     }
     const Load load(settings.seconds);
+    std::atomic<std::uint64_t> micros{0};
     std::atomic<std::uint64_t> passes{0};
     std::atomic<std::uint64_t> mib{0};
     std::vector<std::thread> threads;
     for (int number = 0; number < most; ++number) {
-        threads.emplace_back([&, number] { compete(load, trace, number); });
+        threads.emplace_back([&, number] { compete(load, trace, number, micros); });
     }
     if (settings.memory_mib > 0) {
         threads.emplace_back([&] { touch(load, settings.memory_mib, passes); });
@@ -157,8 +160,9 @@ void load(const Settings& settings) {
     if (!disk.problem().empty()) {
         throw error(disk.problem());
     }
-    std::printf("cpu_seconds %.3f\nmemory_passes %llu\ndisk_mib %llu\n", cpu_seconds(),
-                static_cast<unsigned long long>(passes), static_cast<unsigned long long>(mib));
+    std::printf("competed_seconds %.3f\ncpu_seconds %.3f\nmemory_passes %llu\ndisk_mib %llu\n",
+                static_cast<double>(micros) * 1e-6, cpu_seconds(), static_cast<unsigned long long>(passes),
+                static_cast<unsigned long long>(mib));
 }
 
 }  // namespace
