@@ -16,8 +16,8 @@
 //!
 //! let cluster = Cluster::of(4, CpuPpm::from_percent(90));
 //! let start = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
-//! let hours = |hours| start.saturating_add(Nanos::from_secs(3_600 * hours));
-//! let job = |name: &str, work: u64, by| Job {
+//! let hours = |hours: u64| start.saturating_add(Nanos::from_secs(3_600 * hours));
+//! let job = |name: &str, work: u64, by: u64| Job {
 //!     wants: Wants::By(hours(by)),
 //!     ..Job::new(name.parse().unwrap(), Nanos::from_secs(3_600 * work), 4)
 //! };
