@@ -1,27 +1,10 @@
 #include "common/frames.hpp"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 namespace workload {
 
 namespace {
-
-// Breaks rank 1, or rank 0 when alone, as the fault tests want it.
-void break_down(const FrameOptions& options, const Hypercube& cube, int frame) {
-    if (frame != options.fault_frame || cube.rank() != std::min(1, cube.ranks() - 1)) {
-        return;
-    }
-    if (options.fault == "crash") {
-        std::abort();
-    }
-    while (options.fault == "hang") {
-        pause();
-    }
-}
 
 double timed_frame(Hypercube& cube, const std::function<void()>& draw) {
     cube.synchronise();
@@ -45,9 +28,7 @@ void FrameOptions::declare(Options& options) {
     options.number("--warmup", &warmup, 0, 1'000, "frames before, not counted");
     options.choice("--wait", &wait_, {"polite", "poll"},
                    "how a rank waits: sleeping between looks, or looking without pause");
-    options.choice("--fault", &fault, {"none", "crash", "hang"},
-                   "for the project's fault tests: rank 1 (0 when alone) aborts or sleeps for ever");
-    options.number("--fault-frame", &fault_frame, 0, 1'000'000, "the frame at whose start it does so");
+    fault.declare(options, "frame");
 }
 
 void run_frames(const FrameOptions& options, Hypercube& cube, const std::function<void(int)>& draw) {
@@ -64,7 +45,7 @@ void run_frames(const FrameOptions& options, Hypercube& cube, const std::functio
         for (int frame = 0; frame < options.frames; ++frame) {
             // After the ranks have started together: rank 0 has told all frames before.
             const double seconds = timed_frame(cube, [&] {
-                break_down(options, cube, frame);
+                options.fault.strike(cube.rank(), cube.ranks(), frame);
                 draw(frame);
             });
             sum += seconds;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "common/fault.hpp"
 #include "common/hypercube.hpp"
 #include "common/options.hpp"
 
@@ -18,8 +19,7 @@ class FrameOptions {
     int frames = 10;
     int at_least = 0;  ///< in seconds
     int warmup = 1;
-    int fault_frame = 0;
-    std::string fault = "none";
+    Fault fault;
 
   private:
     std::string wait_ = "polite";

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests of the MPI programs: pictures against references on 1, 2 and 4 ranks, the surface against what
-# every closed surface obeys, told times, and bad input.
+# every closed surface obeys, who sends what to whom, sorted keys, told times, and bad input.
 #
 # usage: tests/run.sh BUILD_FOLDER MPICXX [LAUNCHER]     (make check calls it)
 # UPDATE=1 takes the pictures of 1 rank as new references: look at them before you commit them.
@@ -64,7 +64,7 @@ refuses() { # EXIT_CODE LINE COMMAND...
     got=$?
     echo "exit code $got, stderr:"
     cat "$work/err"
-    [ "$got" = "$code" ] && [ "$(grep -cF -- "$line" "$work/err")" = 1 ] && ! grep -q seconds_per_frame "$work/out"
+    [ "$got" = "$code" ] && [ "$(grep -cF -- "$line" "$work/err")" = 1 ] && ! grep -qE "^seconds_per_" "$work/out"
 }
 
 said() { # FILE KEY: the value of a line `KEY VALUE`
@@ -195,6 +195,145 @@ test_times() {
     test_that "isosurface tells times" times_are_told isosurface --volume "$volume"
 }
 
+# --- bulk-synchronous programs and sorting ----------------------------------------------------------
+
+# Lines in order, one an iteration, then the mean and its inverse.
+iterations_are_told() { # COUNT COMMAND...
+    local count=$1
+    shift
+    "$@" | tee "$work/times"
+    awk -v count="$count" '
+        $1 == "iteration" && ($2 != told++ || NF != 3 || mean != "") { exit 1 }
+        $1 == "iteration" { sum += $3 }
+        $1 == "seconds_per_iteration" { mean = $2 }
+        $1 == "iterations_per_second" { rate = $2 }
+        END { off = mean * told - sum
+              exit !(told == count && mean > 0 && off < 1e-5 * told && off > -1e-5 * told &&
+                     rate * mean > 0.99 && rate * mean < 1.01) }
+    ' "$work/times"
+}
+
+# Who sends how much to whom in 3 iterations: "FROM TO BYTES" for each edge.
+talks() { # EXPECTED RANKS ARGUMENTS...
+    local expected=$1 ranks=$2
+    shift 2
+    timeout -k 5 120 "${launch[@]}" -n "$ranks" env LD_PRELOAD="$PWD/$build/witness.so" "$build/bsp" \
+        --steps 1 --iterations 3 "$@" 2>&1 | tee "$work/sent"
+    [ "$(awk '$1 == "sent" { print $2, $3, $4 }' "$work/sent" | sort | tr '\n' ';')" = "$expected" ]
+}
+
+lasts() { # SECONDS COMMAND...
+    local seconds=$1
+    shift
+    "$@" | tee "$work/times"
+    awk -v least="$seconds" '$1 == "iteration" { sum += $3 } END { exit !(sum >= least && sum < least + 5) }' "$work/times"
+}
+
+# A rank that computes for twice as long makes all wait for it.
+heavier() {
+    mpi 2 bsp --steps 20000 --iterations 20 >"$work/even" && mpi 2 bsp --steps 20000 --iterations 20 --imbalance 200 >"$work/uneven" &&
+        awk '$1 == "seconds_per_iteration" { time[++n] = $2 } END { print time[1], time[2]; exit !(time[2] > 1.8 * time[1]) }' \
+            "$work/even" "$work/uneven"
+}
+
+writes_and_cleans_up() {
+    mpi 2 bsp --steps 1 --iterations 2 --disk-mib 1 --disk-file "$work/disk" && ! ls "$work"/disk.* 2>/dev/null
+}
+
+finds_bytes() { # LEAST MOST ARGUMENTS...
+    local least=$1 most=$2
+    shift 2
+    mpi 2 bsp --compute 5 --iterations 3 "$@" | tee "$work/bytes"
+    awk -v least="$least" -v most="$most" '$1 == "bytes" { bytes = $2 } END { exit !(bytes >= least && bytes <= most) }' "$work/bytes"
+}
+
+test_bsp() {
+    local pattern
+    for pattern in all-to-all ring neighbours hypercube pairs tree gather none; do
+        test_that "bsp tells iterations, $pattern" iterations_are_told 5 \
+            mpi 4 bsp --pattern "$pattern" --steps 10 --iterations 5
+    done
+    test_that "bsp on 3, polling" iterations_are_told 4 mpi 3 bsp --steps 1 --iterations 4 --wait poll --granularity 5
+    test_that "bsp sends along a ring" talks "0 1 300;1 2 300;2 0 300;" 3 --pattern ring --bytes 100
+    test_that "bsp sends to neighbours once where they are the same" talks "0 1 300;1 0 300;" 2 --pattern neighbours --bytes 100
+    test_that "bsp sends along a tree" talks "0 1 300;0 2 300;1 0 300;1 3 300;2 0 300;3 1 300;" 4 --pattern tree --bytes 100
+    test_that "bsp divides bytes among supersteps" talks "0 1 300;1 0 300;" 2 --pattern pairs --bytes 100 --granularity 4
+    printf '# a triangle\n0 1\n1 2  # and back\n\n2 0\n' >"$work/flows"
+    test_that "bsp sends along a file's flows" talks "0 1 30;1 2 30;2 0 30;" 3 --flows "$work/flows" --bytes 10
+    printf '0 1\n0 3\n' >"$work/bad"
+    test_that "flows beyond the ranks" refuses 2 'line 2: "0 3": not accepted; give two different ranks from 0 to 2' \
+        mpi 3 bsp --flows "$work/bad"
+    test_that "bsp goes on as long as it is told" lasts 2 mpi 2 bsp --compute 5 --iterations 1 --at-least 2
+    test_that "a heavier rank is waited for" heavier
+    # 20 ms are a message of megabytes, and of more than this even where each look has to wait; no message takes 0.5 us.
+    test_that "bsp finds bytes for a ratio" finds_bytes 100000 200000000 --ratio 0.25
+    test_that "bsp finds when no bytes are few enough" finds_bytes 1 1 --ratio 10000
+    test_that "bsp writes and cleans up" writes_and_cleans_up
+    test_that "bsp cannot write" refuses 2 "cannot be made (No such file" "$build/bsp" --disk-mib 1 --disk-file "$work/no/where"
+    test_that "an odd number of pairs" refuses 64 "start it on an even number" mpi 3 bsp --pattern pairs
+    test_that "unknown pattern" refuses 64 "give all-to-all or ring" "$build/bsp" --pattern star
+    test_that "bsp crashes when told" breaks_in_iteration_1 "-ne 0" mpi 2 bsp --fault crash --steps 1
+    test_that "bsp hangs when told" breaks_in_iteration_1 "-eq 124" timeout -k 2 4 "$build/bsp" --fault hang --steps 1
+}
+
+breaks_in_iteration_1() { # CONDITION_ON_EXIT_CODE COMMAND...
+    local condition got
+    read -ra condition <<<"$1"
+    shift
+    "$@" --fault-iteration 1 --iterations 3 >"$work/times" 2>&1
+    got=$?
+    cat "$work/times"
+    test "$got" "${condition[@]}" && grep -q '^iteration 0 ' "$work/times" && ! grep -qE '^(iteration 1|seconds_per)' "$work/times"
+}
+
+# Ranks in the middle get most of what is distributed like a bell.
+bell() {
+    mpi 4 is --keys 16 --split range --iterations 1 | tee "$work/keys"
+    awk '$1 == "keys" { got[$2] = $3 } END { exit !(got[1] > 2 * got[0] && got[2] > 2 * got[3]) }' "$work/keys"
+}
+
+test_is() {
+    local ranks
+    for ranks in 1 2 3 4; do
+        test_that "is verifies on $ranks" bash -c "$(declare -f mpi); launch=(${launch[*]@Q}) build=$build; mpi $ranks is --keys 14 --iterations 5 | grep -qx 'verified 5'"
+    done
+    test_that "is tells iterations" iterations_are_told 3 mpi 2 is --keys 12 --iterations 3 --bits 8
+    test_that "few keys of few bits" iterations_are_told 2 mpi 4 is --keys 4 --bits 4 --iterations 2 --wait poll
+    test_that "equal ranges are unequal work" bell
+    test_that "a wrong order is found" refuses 2 "not verified: not in order" mpi 2 is --keys 12 --spoil order
+    test_that "wrong keys are found" refuses 2 "not verified: other keys than before" mpi 2 is --keys 12 --spoil keys
+    test_that "too many keys" refuses 64 "--keys 31: not accepted" "$build/is" --keys 31
+}
+
+# --- external load ----------------------------------------------------------------------------------
+
+# Ends by itself in time, and does what was asked for. What comes of it depends on who else is on the machine; for
+# how long it wanted the processor does not, but for the turns that it has to wait at the end of each of its own.
+loads() { # KEY LEAST MOST ARGUMENTS...
+    local key=$1 least=$2 most=$3
+    shift 3
+    timeout -k 1 8 "$build/load" "$@" | tee "$work/load"
+    awk -v key="$key" -v least="$least" -v most="$most" '$1 == key { value = $2 } END { exit !(value >= least && value <= most) }' "$work/load"
+}
+
+at_most_competed() {
+    awk '$1 == "competed_seconds" { competed = $2 } $1 == "cpu_seconds" { used = $2 }
+        END { exit !(used > 0 && used < competed + 0.1) }' "$work/load"
+}
+
+test_load() {
+    test_that "half a process" loads competed_seconds 0.9 1.4 --cpu 0.5 --seconds 2
+    test_that "it used no more than it wanted" at_most_competed
+    printf '0.5 1 # one after half a second\n1 0\n' >"$work/trace"
+    test_that "a trace" loads competed_seconds 0.45 0.6 --trace "$work/trace" --seconds 2
+    test_that "memory" loads memory_passes 1 1e9 --memory-mib 4 --seconds 1
+    test_that "a disk within its rate" loads disk_mib 1 5 --disk-mib 1 --disk-rate 2 --seconds 1 --disk-file "$work/loaded"
+    test_that "its file is removed" test ! -e "$work/loaded"
+    printf '0 1\n0 2\n' >"$work/trace"
+    test_that "a trace that does not go on" refuses 2 'line 2: "0 2": not accepted' "$build/load" --trace "$work/trace"
+    test_that "without end" refuses 64 "--seconds 3601: not accepted" "$build/load" --seconds 3601
+}
+
 # --- bad input --------------------------------------------------------------------------------------
 
 test_usage() {
@@ -311,6 +450,9 @@ test_surfaces
 test_pictures
 test_bytes
 test_times
+test_bsp
+test_is
+test_load
 test_usage
 test_bad_files
 test_measuring

@@ -9,7 +9,8 @@
 //! * [`translate`]: from a goal to a plan or a refusal (thesis, chapter 3);
 //! * [`explanation`]: the way from all curves to the chosen point (thesis, Figures 3.4 to 3.9);
 //! * [`refusal`]: why not, and what would be admitted instead;
-//! * [`refine`]: which run the profiler makes next.
+//! * [`refine`]: which run the profiler makes next;
+//! * [`deadline`]: when, on how many nodes and how fast jobs with deadlines run.
 //!
 //! "Thesis" is the work that Keeptime's translator and allocator follow: a QoS-aware middleware
 //! for clusters on Myrinet, chapter 3.
@@ -62,6 +63,7 @@
 
 pub mod availability;
 pub mod curve;
+pub mod deadline;
 pub mod drift;
 pub mod explanation;
 pub mod fitted;

@@ -1,0 +1,637 @@
+//! One controller for one application: reports of its progress in, schedules for all its nodes out.
+//!
+//! **All nodes or none.** A change is a [`Proposal`] for every node together; whoever carries it out
+//! asks all nodes, and says by [`Controller::resolve`] that all of them have it, or that none has.
+//! Until then nothing else is proposed, and reports of work that began earlier do not count: they
+//! are about two schedules.
+//!
+//! **Nothing is more than was promised.** [`Settings::ceilings`] is what an application may come to
+//! need at its target; no proposal goes beyond what was granted of it.
+//!
+//! A controller is a value: written down at any time and read again, it goes on as if nothing had
+//! happened ([`Controller::resume`]); the schedules themselves are kept by the nodes meanwhile.
+
+use crate::full_speed::FullSpeed;
+use crate::policy::{Aim, Policy, Setting};
+use crate::report::Report;
+use crate::schedule::{Range, Schedule, cpu_floor, utilisation};
+use crate::window::Sample;
+use keeptime_model::Invalid;
+use keeptime_model::units::{CpuPpm, Nanos, Share};
+use serde::{Deserialize, Serialize};
+
+/// What a user asks for, and what is known of the application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The part of full speed.
+    #[serde(rename = "target_ppm")]
+    pub target: Share,
+    /// How far from it is near enough, in percentage points of full speed.
+    #[serde(rename = "threshold_ppm")]
+    pub threshold: Share,
+    /// What full speed is.
+    pub full_speed: FullSpeed,
+    /// What schedules its nodes can keep.
+    pub range: Range,
+    /// How schedules are found.
+    pub policy: Policy,
+    /// What each node has granted; nothing = what [`Settings::ceilings`] asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_ppm: Option<Vec<CpuPpm>>,
+}
+
+/// Schedules for all nodes of the application, to be put in force together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proposal {
+    /// Names it in [`Controller::resolve`].
+    pub sequence: u64,
+    /// For each node.
+    pub schedules: Vec<Schedule>,
+}
+
+/// What became of a proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every node has it, the last one since then.
+    InForce {
+        /// By the clock of the reports.
+        since: Nanos,
+    },
+    /// A node refused, and no node has it.
+    Refused,
+}
+
+/// Whether the controller has what it steers by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Health {
+    /// Reports come.
+    Steered,
+    /// No rate is reported: the application has its proportional share, whatever it makes of it.
+    Unreported,
+}
+
+/// What people are shown of a controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// The part of full speed that was asked for.
+    pub target_ppm: Share,
+    /// The part that the last report told; nothing if none came since the target was set.
+    pub actual: Option<f64>,
+    /// Full speed now, in work a second.
+    pub full_speed: f64,
+    /// What the nodes have.
+    pub schedules: Vec<Schedule>,
+    /// How far single reports lie apart, where it is estimated.
+    pub noise: Option<f64>,
+    /// Whether reports come.
+    pub health: Health,
+    /// Proposals that were refused.
+    pub refused: u64,
+}
+
+/// Steers one application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Controller {
+    settings: Settings,
+    granted: Vec<CpuPpm>,
+    /// What all nodes have.
+    in_force: Option<InForce>,
+    pending: Option<Pending>,
+    /// The setting that follows once the pending one is resolved.
+    next: Option<Setting>,
+    sequence: u64,
+    refused: u64,
+    /// After a refusal, so many reports pass before anything but a new target is proposed.
+    reports_to_pass: u32,
+    health: Health,
+    heard_nanos: Nanos,
+    /// The time between reports, lately.
+    interval: Option<f64>,
+    actual: Option<f64>,
+}
+
+/// Schedules, the setting that they come from, and since when reports are about them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InForce {
+    setting: Setting,
+    schedules: Vec<Schedule>,
+    since_nanos: Nanos,
+}
+
+/// A proposal that nobody has answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pending {
+    setting: Setting,
+    proposal: Proposal,
+}
+
+impl Settings {
+    /// With our policy, the usual range, and everything granted.
+    pub fn new(target: Share, threshold: Share, full_speed: FullSpeed) -> Self {
+        let (range, policy) = (Range::default(), Policy::predictive());
+        Self { target, threshold, full_speed, range, policy, granted_ppm: None }
+    }
+
+    /// What the application may come to need of each node at its target: to be promised to it, so that
+    /// no correction within the threshold is ever refused. Rounded up.
+    pub fn ceilings(&self) -> Vec<CpuPpm> {
+        self.of_each_node(self.target.as_f64() + self.threshold.as_f64(), DRIFT_GRANTED)
+    }
+
+    /// The least with which the target can be reached, if the model is exact. Rounded up.
+    pub fn floors(&self) -> Vec<CpuPpm> {
+        self.of_each_node(self.target.as_f64(), 1.0)
+    }
+
+    fn of_each_node(&self, share: f64, drift: f64) -> Vec<CpuPpm> {
+        let ceil = |used: f64| {
+            let rounded_up = cpu_floor(share * used * drift).get().saturating_add(1);
+            // No more than the processors that the program keeps busy.
+            CpuPpm::new(rounded_up).min(cpu_floor(used.ceil()))
+        };
+        self.full_speed.utilisations().map(ceil).collect()
+    }
+
+    fn check(&self) -> Result<Vec<CpuPpm>, Invalid> {
+        self.range.check()?;
+        for (field, share) in [("target", self.target), ("threshold", self.threshold)] {
+            if share.ppm() == 0 {
+                return Err(Invalid::new(field, share, "more than 0 %"));
+            }
+        }
+        let granted = self.granted_ppm.clone().unwrap_or_else(|| self.ceilings());
+        if granted.len() != self.full_speed.nodes() {
+            let expected = format!("one for each of {} nodes", self.full_speed.nodes());
+            return Err(Invalid::new("granted", granted.len(), expected));
+        }
+        let floors = self.floors();
+        match (0..granted.len()).find(|node| granted[*node] < floors[*node]) {
+            None => Ok(granted),
+            Some(_) => Err(Invalid::new(
+                "target",
+                self.target,
+                format!("at most {}", self.reach(&granted)),
+            )),
+        }
+    }
+
+    /// The greatest target that what is granted suffices for.
+    fn reach(&self, granted: &[CpuPpm]) -> Share {
+        let used = self.full_speed.utilisations();
+        let share = |(granted, used): (&CpuPpm, f64)| utilisation(*granted) / used;
+        let least = granted.iter().zip(used).map(share).fold(1.0, f64::min);
+        // Tenths of a per cent: what people would type in.
+        let rounded = (cpu_floor(least).get() / 1_000) * 1_000;
+        Share::try_from(rounded).unwrap_or(Share::ONE)
+    }
+}
+
+impl Controller {
+    /// Begins to steer at `now`, by the clock of the reports.
+    ///
+    /// # Errors
+    /// The first setting that is wrong; a target that what is granted does not suffice for is
+    /// refused with the greatest that it does suffice for.
+    pub fn start(settings: Settings, now: Nanos) -> Result<(Self, Proposal), Invalid> {
+        let granted = settings.check()?;
+        let mut controller = Self {
+            settings,
+            granted,
+            in_force: None,
+            pending: None,
+            next: None,
+            sequence: 0,
+            refused: 0,
+            reports_to_pass: 0,
+            health: Health::Steered,
+            heard_nanos: now,
+            interval: None,
+            actual: None,
+        };
+        let aim = controller.aim();
+        let setting = controller.settings.policy.start(&aim);
+        let proposal = controller.propose(setting);
+        Ok((controller, proposal))
+    }
+
+    /// Takes a report in; a proposal if something is to change.
+    ///
+    /// # Errors
+    /// A report that says what fewer or more nodes used than there are.
+    pub fn report(&mut self, report: &Report) -> Result<Option<Proposal>, Invalid> {
+        let nodes = self.settings.full_speed.nodes();
+        if !report.used().is_empty() && report.used().len() != nodes {
+            let expected = format!("the CPU time of {nodes} nodes, or nothing");
+            return Err(Invalid::new("used", report.used().len(), expected));
+        }
+        self.hear(report);
+        let Some(in_force) = &self.in_force else { return Ok(None) };
+        if self.pending.is_some() || report.from() < in_force.since_nanos {
+            return Ok(None);
+        }
+        if self.settings.policy.follows_full_speed() {
+            self.settings.full_speed.learn(report);
+        }
+        let fraction = report.rate() / self.settings.full_speed.rate();
+        self.actual = Some(fraction);
+        let sample = Sample { fraction, seconds: report.seconds() };
+        if self.reports_to_pass > 0 {
+            self.reports_to_pass -= 1;
+            return Ok(None);
+        }
+        let aim = self.aim();
+        let setting = self.settings.policy.observe(&aim, sample);
+        let setting = setting.or_else(|| self.drifted());
+        Ok(setting.and_then(|setting| self.propose_change(setting)))
+    }
+
+    /// Sets another target; a proposal unless one is pending, which it then follows.
+    ///
+    /// # Errors
+    /// As [`Controller::start`]; nothing has changed then. `granted` is what each node has granted for
+    /// the new target; nothing = what [`Settings::ceilings`] asks for.
+    pub fn retarget(
+        &mut self,
+        target: Share,
+        granted: Option<Vec<CpuPpm>>,
+    ) -> Result<Option<Proposal>, Invalid> {
+        let settings = Settings { target, granted_ppm: granted, ..self.settings.clone() };
+        self.granted = settings.check()?;
+        let before = std::mem::replace(&mut self.settings, settings).target.as_f64();
+        self.reports_to_pass = 0;
+        let aim = self.aim();
+        let setting = self.settings.policy.retarget(before, &aim);
+        Ok(setting.and_then(|setting| self.propose_change(setting)))
+    }
+
+    /// Says what became of a proposal. One that is not pending any more changes nothing. The next
+    /// proposal, if one waited.
+    pub fn resolve(&mut self, sequence: u64, outcome: Outcome) -> Option<Proposal> {
+        let Pending { setting, proposal } =
+            self.pending.take_if(|pending| pending.proposal.sequence == sequence)?;
+        match outcome {
+            Outcome::InForce { since } => {
+                // The first period is one of transition.
+                let since_nanos = since.saturating_add(setting.period);
+                self.in_force =
+                    Some(InForce { setting, schedules: proposal.schedules, since_nanos });
+            }
+            Outcome::Refused => {
+                self.refused += 1;
+                self.reports_to_pass = REPORTS_AFTER_REFUSAL;
+                if let Some(in_force) = &self.in_force {
+                    self.settings.policy.refused(in_force.setting);
+                }
+            }
+        }
+        let next = self.next.take()?;
+        self.propose_change(next)
+    }
+
+    /// To be called now and then: notices when reports stay away. A proposal if the application is to
+    /// have its proportional share for that reason.
+    pub fn tick(&mut self, now: Nanos) -> Option<Proposal> {
+        let usual = self.interval.unwrap_or(0.0);
+        let patience = Nanos::from_secs_f64(usual * SILENT_INTERVALS)?.max(SILENT_LEAST);
+        let silent = now.saturating_sub(self.heard_nanos) > patience;
+        if !silent || self.health == Health::Unreported || self.in_force.is_none() {
+            return None;
+        }
+        self.health = Health::Unreported;
+        self.actual = None;
+        let aim = self.aim();
+        let setting = self.settings.policy.start(&aim);
+        self.propose_change(setting)
+    }
+
+    /// Goes on after a restart, at `now` by a clock that may be another one. `observed` is what
+    /// the nodes have; a proposal if that is not what they should.
+    pub fn resume(&mut self, now: Nanos, observed: &[Schedule]) -> Option<Proposal> {
+        self.heard_nanos = now;
+        self.next = None;
+        match (self.pending.take(), &mut self.in_force) {
+            // Whether all nodes have what was pending is seen on them, not remembered.
+            (Some(Pending { setting, proposal }), _) if proposal.schedules == observed => {
+                let schedules = proposal.schedules;
+                self.in_force = Some(InForce { setting, schedules, since_nanos: now });
+                None
+            }
+            (dropped, Some(in_force)) => {
+                in_force.since_nanos = now;
+                let setting = in_force.setting;
+                let adopted = in_force.schedules == observed;
+                if dropped.is_some() {
+                    self.settings.policy.refused(setting);
+                }
+                (!adopted).then(|| self.propose(setting))
+            }
+            (_, None) => {
+                let aim = self.aim();
+                let setting = self.settings.policy.start(&aim);
+                Some(self.propose(setting))
+            }
+        }
+    }
+
+    /// What waits for [`Controller::resolve`].
+    pub fn pending(&self) -> Option<&Proposal> {
+        self.pending.as_ref().map(|pending| &pending.proposal)
+    }
+
+    /// What people are shown.
+    pub fn view(&self) -> View {
+        View {
+            target_ppm: self.settings.target,
+            actual: self.actual,
+            full_speed: self.settings.full_speed.rate(),
+            schedules: self.in_force.as_ref().map_or(vec![], |f| f.schedules.clone()),
+            noise: self.settings.policy.noise(),
+            health: self.health,
+            refused: self.refused,
+        }
+    }
+
+    /// What was asked for, and what is known now.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn hear(&mut self, report: &Report) {
+        let interval = self.interval.get_or_insert(report.seconds());
+        *interval += (report.seconds() - *interval) / INTERVALS_REMEMBERED;
+        if report.to().saturating_add(CLOCK_BACK) < self.heard_nanos {
+            // Instants from before the clock was set back mean nothing any more.
+            self.heard_nanos = report.to();
+            if let Some(in_force) = &mut self.in_force {
+                in_force.since_nanos = report.to();
+            }
+        }
+        self.heard_nanos = self.heard_nanos.max(report.to());
+        self.health = Health::Steered;
+    }
+
+    fn aim(&self) -> Aim {
+        let full = &self.settings.full_speed;
+        Aim {
+            target: self.settings.target.as_f64(),
+            threshold: self.settings.threshold.as_f64(),
+            range: self.settings.range,
+            iteration_seconds: full.iteration_seconds(),
+            utilisation_most: full.utilisations().fold(0.0, f64::max),
+            utilisation_least: full.utilisations().fold(f64::INFINITY, f64::min),
+        }
+    }
+
+    /// The setting that is in force, if what nodes use has changed so much that their schedules are not
+    /// what it says any more.
+    fn drifted(&self) -> Option<Setting> {
+        let in_force = self.in_force.as_ref()?;
+        let bound = self.settings.threshold.as_f64() * DRIFT_BORNE;
+        let used = self.settings.full_speed.utilisations();
+        let off = |(schedule, used): (&Schedule, f64)| {
+            (utilisation(schedule.cpu()) / used - in_force.setting.share).abs() > bound
+        };
+        in_force.schedules.iter().zip(used).any(off).then_some(in_force.setting)
+    }
+
+    /// Proposes `setting`, now or after what is pending; nothing if the nodes have just that.
+    fn propose_change(&mut self, setting: Setting) -> Option<Proposal> {
+        if self.pending.is_some() {
+            self.next = Some(setting);
+            return None;
+        }
+        let schedules = self.schedules(setting);
+        if let Some(in_force) = self.in_force.as_mut().filter(|f| f.schedules == schedules) {
+            in_force.setting = setting;
+            return None;
+        }
+        Some(self.propose(setting))
+    }
+
+    fn propose(&mut self, setting: Setting) -> Proposal {
+        self.sequence += 1;
+        let proposal = Proposal { sequence: self.sequence, schedules: self.schedules(setting) };
+        self.pending = Some(Pending { setting, proposal: proposal.clone() });
+        proposal
+    }
+
+    fn schedules(&self, setting: Setting) -> Vec<Schedule> {
+        let of_node = |(used, granted): (f64, &CpuPpm)| {
+            let cpu = cpu_floor(setting.share * used).min(*granted).max(LEAST);
+            Schedule::new(cpu, setting.period)
+        };
+        self.settings.full_speed.utilisations().zip(&self.granted).map(of_node).collect()
+    }
+}
+
+/// Nodes may come to use so much more of a processor than was measured when they become slower;
+/// what has more than that granted would be kept from others for nothing.
+const DRIFT_GRANTED: f64 = 1.1;
+/// Schedules follow what nodes use once they are off by this part of the threshold.
+const DRIFT_BORNE: f64 = 0.15;
+/// No schedule is nothing: a program that has none could not tell that it needs one.
+const LEAST: CpuPpm = CpuPpm::new(100);
+/// A node that is full stays so for a while.
+const REPORTS_AFTER_REFUSAL: u32 = 8;
+/// Reports stay away if so many are missing, and no less than so long.
+const SILENT_INTERVALS: f64 = 10.0;
+const SILENT_LEAST: Nanos = Nanos::from_secs(10);
+const INTERVALS_REMEMBERED: f64 = 8.0;
+/// Reports that are so much older than the last one come from a clock that was set back.
+const CLOCK_BACK: Nanos = Nanos::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percent(value: u32) -> Share {
+        Share::from_percent(value).unwrap()
+    }
+
+    /// Ten iterations a second at full speed; two nodes that use 52 % and 26 % then.
+    fn settings(target: u32) -> Settings {
+        let cpu = [52, 26].map(CpuPpm::from_percent);
+        Settings::new(percent(target), percent(2), FullSpeed::new(10.0, &cpu).unwrap())
+    }
+
+    fn at(millis: u64) -> Nanos {
+        Nanos::from_millis(millis)
+    }
+
+    fn started(target: u32) -> Controller {
+        let (mut controller, proposal) = Controller::start(settings(target), at(0)).unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(0) });
+        controller
+    }
+
+    /// One iteration that began at `from` and took `millis`, on nodes that use what they need.
+    fn iteration(from: u64, millis: u64) -> Report {
+        Report::new(at(from), at(from + millis), 1.0, &[52, 26].map(at)).unwrap()
+    }
+
+    #[test]
+    fn nodes_that_work_unequally_have_different_schedules() {
+        let (_, proposal) = Controller::start(settings(50), at(0)).unwrap();
+        let cpu: Vec<_> = proposal.schedules.iter().map(|s| s.cpu()).collect();
+        assert_eq!(cpu, [CpuPpm::from_percent(26), CpuPpm::from_percent(13)]);
+        assert_eq!(proposal.schedules[0].period(), proposal.schedules[1].period());
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_name() {
+        let refused = |change: fn(&mut Settings)| {
+            let mut settings = settings(50);
+            change(&mut settings);
+            Controller::start(settings, at(0)).unwrap_err()
+        };
+        assert_eq!(refused(|s| s.target = percent(0)).field, "target");
+        assert_eq!(refused(|s| s.threshold = percent(0)).field, "threshold");
+        assert_eq!(refused(|s| s.range.period_most_nanos = at(1)).field, "period_most");
+        assert_eq!(refused(|s| s.granted_ppm = Some(vec![])).field, "granted");
+        // 20 % of a processor that the program uses 52 % of: 38.4 % of full speed.
+        let few = refused(|s| s.granted_ppm = Some([20, 40].map(CpuPpm::from_percent).into()));
+        assert_eq!((few.field.as_str(), few.expected.as_str()), ("target", "at most 38.4 %"));
+    }
+
+    #[test]
+    fn a_report_of_two_schedules_does_not_count() {
+        let (mut controller, proposal) = Controller::start(settings(50), at(0)).unwrap();
+        // Before the first schedule is in force, and while it begins to be.
+        assert_eq!(controller.report(&iteration(0, 900)), Ok(None));
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_000) });
+        assert_eq!(controller.report(&iteration(990, 900)), Ok(None));
+        assert_eq!(controller.view().actual, None);
+        assert!(controller.report(&iteration(2_000, 900)).unwrap().is_some());
+    }
+
+    #[test]
+    fn one_proposal_at_a_time() {
+        let mut controller = started(50);
+        let first = controller.report(&iteration(1_000, 300)).unwrap().unwrap();
+        assert_eq!(controller.report(&iteration(2_000, 300)), Ok(None));
+        // A target that is set meanwhile follows.
+        assert_eq!(controller.retarget(percent(20), None), Ok(None));
+        let next = controller.resolve(first.sequence, Outcome::InForce { since: at(3_000) });
+        let next = next.unwrap();
+        assert!(next.schedules[0].cpu() < CpuPpm::from_percent(12), "{next:?}");
+        // What was answered is answered.
+        assert_eq!(controller.resolve(first.sequence, Outcome::Refused), None);
+        assert_eq!(controller.pending(), Some(&next));
+    }
+
+    #[test]
+    fn what_one_node_refuses_no_node_has() {
+        let mut controller = started(50);
+        let before = controller.view().schedules;
+        let proposal = controller.report(&iteration(1_000, 900)).unwrap().unwrap();
+        controller.resolve(proposal.sequence, Outcome::Refused);
+        assert_eq!((controller.view().schedules, controller.view().refused), (before, 1));
+        // Some reports pass; then it is tried again.
+        let tried = (2..30).filter_map(|second| {
+            let proposal = controller.report(&iteration(second * 1_000, 900)).unwrap()?;
+            controller.resolve(proposal.sequence, Outcome::Refused);
+            Some(second)
+        });
+        let tried: Vec<_> = tried.collect();
+        assert!((2..=4).contains(&tried.len()) && tried[0] > 8, "{tried:?}");
+    }
+
+    #[test]
+    fn a_new_target_beyond_what_is_granted_changes_nothing() {
+        let mut controller = started(50);
+        let before = controller.clone();
+        let granted = Some([27, 14].map(CpuPpm::from_percent).to_vec());
+        let error = controller.retarget(percent(60), granted).unwrap_err();
+        assert_eq!(error.to_string().matches("at most 51.9 %").count(), 1, "{error}");
+        assert_eq!(controller, before);
+    }
+
+    #[test]
+    fn a_rate_that_is_never_told_means_the_proportional_share() {
+        let mut controller = started(50);
+        let proportional = controller.view().schedules;
+        let proposal = controller.report(&iteration(1_000, 300)).unwrap().unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_400) });
+        assert_ne!(controller.view().schedules, proportional);
+        assert_eq!(controller.tick(at(11_000)), None);
+        let proposal = controller.tick(at(12_000)).unwrap();
+        assert_eq!(proposal.schedules, proportional);
+        assert_eq!(controller.view().health, Health::Unreported);
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(12_000) });
+        assert_eq!(controller.tick(at(60_000)), None, "told once");
+        controller.report(&iteration(61_000, 200)).unwrap();
+        assert_eq!(controller.view().health, Health::Steered);
+    }
+
+    #[test]
+    fn a_rank_that_reports_for_too_many_is_refused() {
+        let report = Report::new(at(1), at(2), 1.0, &[at(1)]).unwrap();
+        assert_eq!(started(50).report(&report).unwrap_err().field, "used");
+    }
+
+    // Goal: a killed controller resumes without a bump. Method: writes it down at every step, reads it
+    // again, and compares what it does next with one that was never killed.
+    #[test]
+    fn a_restart_at_any_step_changes_nothing() {
+        let mut steady = started(40);
+        let mut restarted = steady.clone();
+        for step in 1..200u64 {
+            let text = serde_json::to_string(&restarted).unwrap();
+            restarted = serde_json::from_str(&text).unwrap();
+            let now = at(step * 1_000);
+            assert_eq!(restarted.resume(now, &steady.view().schedules), None);
+            let report = iteration(step * 1_000, 250 + step % 7 * 4);
+            let (one, two) = (steady.report(&report).unwrap(), restarted.report(&report).unwrap());
+            assert_eq!(one.is_some(), two.is_some(), "at {step}");
+            for (controller, proposal) in [(&mut steady, one), (&mut restarted, two)] {
+                if let Some(proposal) = proposal {
+                    controller.resolve(proposal.sequence, Outcome::InForce { since: now });
+                }
+            }
+            for (a, b) in steady.view().schedules.iter().zip(&restarted.view().schedules) {
+                // Text may differ from memory in the last bit.
+                assert!(a.cpu().get().abs_diff(b.cpu().get()) <= 1 && a.period() == b.period());
+            }
+        }
+    }
+
+    #[test]
+    fn a_restart_between_the_two_steps_looks_what_the_nodes_have() {
+        let mut controller = started(40);
+        let before = controller.view().schedules;
+        let proposal = controller.report(&iteration(1_000, 500)).unwrap().unwrap();
+        let mut had = controller.clone();
+        assert_eq!(had.resume(at(0), &proposal.schedules), None);
+        assert_eq!(had.view().schedules, proposal.schedules);
+        let mut had_not = controller.clone();
+        assert_eq!(had_not.resume(at(0), &before), None);
+        assert_eq!(had_not.view().schedules, before);
+        // Nodes that were restarted have nothing, or half of it.
+        let mut lost = controller.clone();
+        let again = lost.resume(at(0), &[before[0], proposal.schedules[1]]).unwrap();
+        assert_eq!(again.schedules, before);
+    }
+
+    #[test]
+    fn a_clock_that_steps_is_survived() {
+        let mut controller = started(40);
+        let proposal = controller.report(&iteration(1_000_000, 500)).unwrap().unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_001_000) });
+        // Back by a quarter of an hour: the first report tells, the next ones count.
+        assert_eq!(controller.report(&iteration(1_000, 500)), Ok(None));
+        assert_eq!(controller.view().health, Health::Steered);
+        let mut later = (2..8).map(|second| iteration(second * 1_000, 900));
+        assert!(later.any(|report| controller.report(&report).unwrap().is_some()));
+        assert_eq!(controller.tick(at(9_000)), None);
+        assert!(controller.tick(at(30_000)).is_none(), "a proposal is pending, and follows");
+        // Forward by an hour: as if nothing had been reported.
+        assert_eq!(controller.view().health, Health::Unreported);
+    }
+}

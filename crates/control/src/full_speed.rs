@@ -1,0 +1,291 @@
+//! What 100 % is: the rate of a program that nothing limits, and what it uses of every node then.
+//!
+//! Full speed wanders: what neighbours on the same processor do makes the same computation take up to a
+//! third longer, for seconds at a time. A program that is held at 30 % does not show its full
+//! speed, but the CPU time that it computes for one unit of work does: if that rises, the time at
+//! full speed rises by as much, while the time that it waits stays what it was.
+//!
+//! A program that sleeps while it waits shows that by the CPU time that it uses. One that polls uses all
+//! that it is given, whatever it gets done: its full speed is followed if reports tell what it
+//! computed ([`Report::with_computed`]), and stays as it was measured if not.
+
+use crate::report::Report;
+use crate::schedule::{cpu_floor, utilisation};
+use keeptime_model::Invalid;
+use keeptime_model::units::{CpuPpm, Nanos};
+use serde::{Deserialize, Serialize};
+
+/// The rate at full speed and the CPU time of one unit of work on every node, now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FullSpeed {
+    /// Seconds of one unit of work, as measured.
+    seconds: f64,
+    /// CPU seconds that it uses on each node.
+    used: Vec<Cost>,
+    /// CPU seconds that it computes on the node that computes most, if that is told.
+    computed: Option<Cost>,
+    /// Whether it uses CPU time while it waits.
+    polls: bool,
+}
+
+/// CPU seconds of one unit of work.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cost {
+    measured: f64,
+    now: f64,
+}
+
+impl FullSpeed {
+    /// A program that does `rate` units of work in a second when nothing limits it, and uses `cpu`
+    /// of each of its nodes then. One that uses nearly a whole processor anywhere is taken to poll
+    /// ([`FullSpeed::polling`] says otherwise).
+    ///
+    /// # Errors
+    /// A rate that is not above zero, no nodes, or nodes that use nothing.
+    pub fn new(rate: f64, cpu: &[CpuPpm]) -> Result<Self, Invalid> {
+        if !rate.is_finite() || rate <= 0.0 {
+            return Err(Invalid::new("full_speed", rate, "a rate above 0"));
+        }
+        if !(1..=NODES_MAX).contains(&cpu.len()) {
+            let expected = format!("1 to {NODES_MAX} nodes");
+            return Err(Invalid::new("nodes", cpu.len(), expected));
+        }
+        if let Some(at) = cpu.iter().position(|used| *used == CpuPpm::default()) {
+            return Err(Invalid::new(format!("nodes[{at}].cpu"), cpu[at], "more than 0 %"));
+        }
+        let used = cpu.iter().map(|used| Cost::measured(utilisation(*used) / rate)).collect();
+        let polls = cpu.iter().any(|used| *used >= POLLS_FROM);
+        Ok(Self { seconds: 1.0 / rate, used, computed: None, polls })
+    }
+
+    /// The same of a program that does or does not use CPU time while it waits.
+    #[must_use]
+    pub fn polling(self, polls: bool) -> Self {
+        Self { polls, ..self }
+    }
+
+    /// The same of a program that computes for `seconds` of CPU time for one unit of work, on the node
+    /// where that is most.
+    #[must_use]
+    pub fn computing(self, seconds: f64) -> Self {
+        let sensible = seconds.is_finite() && seconds > 0.0;
+        Self { computed: sensible.then(|| Cost::measured(seconds)), ..self }
+    }
+
+    /// How many nodes the application has.
+    pub fn nodes(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Work in a second at full speed, now.
+    pub fn rate(&self) -> f64 {
+        1.0 / self.iteration_seconds()
+    }
+
+    /// Seconds of one unit of work at full speed, now: what the node with the most to compute
+    /// computes, and what was waited for when it was measured.
+    pub fn iteration_seconds(&self) -> f64 {
+        let most = |value: fn(&Cost) -> f64| self.used.iter().map(value).fold(0.0, f64::max);
+        let slower = match self.computed {
+            Some(cost) => cost.now - cost.measured,
+            None => most(|cost| cost.now) - most(|cost| cost.measured),
+        };
+        // A node that computes on several processors may save more than there is.
+        (self.seconds + slower).max(self.seconds / DRIFT_MOST)
+    }
+
+    /// What a node uses at full speed, now, in processors. What polls uses what it used.
+    pub fn utilisation(&self, node: usize) -> f64 {
+        let cost = self.used[node];
+        if self.polls { cost.measured / self.seconds } else { cost.now / self.iteration_seconds() }
+    }
+
+    /// The same for every node.
+    pub fn utilisations(&self) -> impl Iterator<Item = f64> {
+        (0..self.nodes()).map(|node| self.utilisation(node))
+    }
+
+    /// Learns from what a report says of CPU time, if that says anything.
+    pub fn learn(&mut self, report: &Report) {
+        if report.work() <= 0.0 {
+            return;
+        }
+        if !self.polls && report.used().len() == self.nodes() {
+            for (cost, used) in self.used.iter_mut().zip(report.used()) {
+                cost.learn(used.as_secs_f64() / report.work());
+            }
+        }
+        if let (Some(cost), Some(most)) = (&mut self.computed, report.computed().iter().max()) {
+            cost.learn(most.as_secs_f64() / report.work());
+        }
+    }
+}
+
+impl Cost {
+    fn measured(seconds: f64) -> Self {
+        Self { measured: seconds, now: seconds }
+    }
+
+    fn learn(&mut self, seen: f64) {
+        // One report that was interrupted, or a rank that hangs, is no news of the processors.
+        let seen = seen.clamp(self.measured / DRIFT_MOST, self.measured * DRIFT_MOST);
+        self.now += (seen - self.now) * LEARNING;
+    }
+}
+
+/// Finds full speed from reports of a program that runs unlimited.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    reports: u32,
+    seconds: f64,
+    work: f64,
+    /// CPU seconds of each node.
+    used: Vec<f64>,
+    /// CPU seconds on the node that computes most; nothing if any report did not tell.
+    computed: Option<f64>,
+}
+
+impl Calibration {
+    /// Of a program on so many nodes.
+    pub fn new(nodes: usize) -> Self {
+        Self { reports: 0, seconds: 0.0, work: 0.0, used: vec![0.0; nodes], computed: Some(0.0) }
+    }
+
+    /// Takes one report in.
+    ///
+    /// # Errors
+    /// If it does not say what every node used.
+    pub fn observe(&mut self, report: &Report) -> Result<(), Invalid> {
+        if report.used().len() != self.used.len() {
+            let expected = format!("the CPU time of {} nodes", self.used.len());
+            return Err(Invalid::new("used", report.used().len(), expected));
+        }
+        self.reports += 1;
+        self.seconds += report.seconds();
+        self.work += report.work();
+        for (sum, used) in self.used.iter_mut().zip(report.used()) {
+            *sum += used.as_secs_f64();
+        }
+        let most = report.computed().iter().max().copied();
+        self.computed =
+            self.computed.zip(most.map(Nanos::as_secs_f64)).map(|(sum, most)| sum + most);
+        Ok(())
+    }
+
+    /// Full speed, once there were enough reports.
+    ///
+    /// # Errors
+    /// Says how many reports it takes, or what is wrong with them.
+    pub fn finish(&self) -> Result<FullSpeed, Invalid> {
+        if self.reports < REPORTS_LEAST {
+            let expected = format!("at least {REPORTS_LEAST}");
+            return Err(Invalid::new("reports at full speed", self.reports, expected));
+        }
+        let cpu: Vec<_> = self.used.iter().map(|used| cpu_floor(used / self.seconds)).collect();
+        let full_speed = FullSpeed::new(self.work / self.seconds, &cpu)?;
+        Ok(match self.computed {
+            Some(seconds) => full_speed.computing(seconds / self.work),
+            None => full_speed,
+        })
+    }
+}
+
+/// As many as an assignment has flows: bounds what a controller keeps.
+pub const NODES_MAX: usize = 4_096;
+/// From here on a program is taken to poll.
+const POLLS_FROM: CpuPpm = CpuPpm::from_percent(90);
+/// Beyond twice or half, something else than the processors' speed has changed.
+const DRIFT_MOST: f64 = 2.0;
+/// About the last dozen reports count: smooths single ones, follows what lasts for seconds.
+const LEARNING: f64 = 1.0 / 12.0;
+/// Fewer say too little.
+const REPORTS_LEAST: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(work: f64, used_millis: &[u64]) -> Report {
+        let used: Vec<_> = used_millis.iter().map(|millis| Nanos::from_millis(*millis)).collect();
+        Report::new(Nanos::new(0), Nanos::from_secs(1), work, &used).unwrap()
+    }
+
+    fn percent(values: &[u32]) -> Vec<CpuPpm> {
+        values.iter().map(|value| CpuPpm::from_percent(*value)).collect()
+    }
+
+    // Goal: full speed is followed although the program never runs at it. Method: a program of 50 ms
+    // computing and 50 ms waiting is held at a third; its computing becomes a fifth slower.
+    #[test]
+    fn slower_processors_are_seen_while_the_program_is_held_back() {
+        let mut full = FullSpeed::new(10.0, &percent(&[50, 20])).unwrap();
+        for _ in 0..100 {
+            full.learn(&report(3.3, &[198, 79]));
+        }
+        assert!((full.iteration_seconds() - 0.110).abs() < 1e-3, "{full:?}");
+        assert!((full.utilisation(0) - 0.060 / 0.110).abs() < 1e-2, "{full:?}");
+    }
+
+    #[test]
+    fn one_wild_report_moves_little_and_none_moves_beyond_twice() {
+        let mut full = FullSpeed::new(10.0, &percent(&[50])).unwrap();
+        full.learn(&report(1.0, &[900]));
+        assert!(full.rate() > 9.5, "{full:?}");
+        (0..500).for_each(|_| full.learn(&report(0.01, &[900])));
+        assert!((full.iteration_seconds() - 0.150).abs() < 1e-6, "{full:?}");
+        (0..500).for_each(|_| full.learn(&report(1e6, &[1])));
+        assert!((full.iteration_seconds() - 0.075).abs() < 1e-6, "{full:?}");
+    }
+
+    #[test]
+    fn a_program_that_polls_is_followed_if_it_tells_what_it_computes() {
+        let mut full = FullSpeed::new(10.0, &percent(&[100, 98])).unwrap().computing(0.05);
+        let computed = [210, 180].map(Nanos::from_millis);
+        for _ in 0..100 {
+            full.learn(&report(3.5, &[300, 300]).with_computed(&computed));
+        }
+        assert!((full.iteration_seconds() - 0.110).abs() < 1e-3, "{full:?}");
+        assert!((full.utilisation(0) - 1.0).abs() < 1e-9, "{full:?}");
+    }
+
+    #[test]
+    fn a_program_that_polls_tells_nothing_by_itself() {
+        let polling = FullSpeed::new(10.0, &percent(&[100, 98])).unwrap();
+        let mut full = polling.clone();
+        full.learn(&report(2.0, &[500, 500]));
+        assert_eq!(full, polling);
+        // Nor does a report without CPU times, or without work.
+        let asleep = FullSpeed::new(10.0, &percent(&[50])).unwrap();
+        let mut full = asleep.clone();
+        full.learn(&report(2.0, &[]));
+        full.learn(&report(0.0, &[500]));
+        assert_eq!(full, asleep);
+    }
+
+    #[test]
+    fn calibration_is_the_mean_of_enough_reports() {
+        let mut calibration = Calibration::new(2);
+        assert_eq!(calibration.finish().unwrap_err().field, "reports at full speed");
+        for work in [9.0, 11.0, 10.0] {
+            calibration.observe(&report(work, &[520, 260])).unwrap();
+        }
+        let full = calibration.finish().unwrap();
+        assert!((full.rate() - 10.0).abs() < 1e-9);
+        assert_eq!(
+            full.utilisations().map(|u| (u * 100.0).round()).collect::<Vec<_>>(),
+            [52., 26.]
+        );
+        assert_eq!(calibration.observe(&report(1.0, &[1])).unwrap_err().field, "used");
+    }
+
+    #[test]
+    fn what_is_no_full_speed_is_refused() {
+        assert_eq!(FullSpeed::new(0.0, &percent(&[50])).unwrap_err().field, "full_speed");
+        assert_eq!(FullSpeed::new(f64::NAN, &percent(&[50])).unwrap_err().field, "full_speed");
+        assert_eq!(FullSpeed::new(1.0, &[]).unwrap_err().field, "nodes");
+        assert_eq!(FullSpeed::new(1.0, &percent(&[50, 0])).unwrap_err().field, "nodes[1].cpu");
+    }
+}

@@ -1,0 +1,52 @@
+//! Simulated programs to try controllers on: deterministic, the same for the same seed.
+//!
+//! * [`bsp`]: ranks that compute and communicate in turns under schedules like the kernel's;
+//! * [`gain`]: a plant of which all that matters is known exactly: gain, delay, noise, drift, steps;
+//! * [`steer`]: a controller on a plant, report by report.
+
+pub mod bsp;
+pub mod gain;
+
+mod random;
+
+use crate::controller::{Controller, Outcome, Proposal};
+use crate::report::Report;
+use crate::schedule::Schedule;
+use keeptime_model::Invalid;
+use keeptime_model::units::Nanos;
+
+pub use random::Random;
+
+/// A program on nodes that keep schedules.
+pub trait Plant {
+    /// Puts schedules in force on all nodes, at once.
+    fn apply(&mut self, schedules: &[Schedule]);
+    /// Runs until the next report.
+    fn next_report(&mut self) -> Report;
+    /// The time now.
+    fn now(&self) -> Nanos;
+}
+
+/// Carries `proposal` out and then runs `plant` under `controller` for so many reports; `see` is shown
+/// each report with the schedules that are in force after it.
+///
+/// # Errors
+/// If the controller refuses a report.
+pub fn steer(
+    controller: &mut Controller,
+    mut proposal: Option<Proposal>,
+    plant: &mut impl Plant,
+    reports: usize,
+    mut see: impl FnMut(&Report, &Controller),
+) -> Result<(), Invalid> {
+    for _ in 0..reports {
+        while let Some(Proposal { sequence, schedules }) = proposal {
+            plant.apply(&schedules);
+            proposal = controller.resolve(sequence, Outcome::InForce { since: plant.now() });
+        }
+        let report = plant.next_report();
+        proposal = controller.report(&report)?;
+        see(&report, controller);
+    }
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! Ours: a first step by a model, then feedback.
+//!
+//! * **Model**: r of full speed takes r of what the program uses at full speed, in the period that is
+//!   expected to cost least ([`period_costs`]). What was learned at one target is taken along to the
+//!   next, so that most new targets are met by the first step.
+//! * **Feedback**: the mean since the last change is compared with the target. Nothing is done within
+//!   a band that is a third of the threshold, or what noise or a part of a period explains, whichever is
+//!   widest; so with few reports only large errors count, and with many also small ones.
+//! * **Delay**: a report right after a change that looks as before the change is taken for an answer
+//!   that has not come yet, up to twice.
+//! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
+//!   utilisation stays proportional.
+//! * **Periods**: if the share is at its bound and the error beyond the threshold, another period is
+//!   tried, the cheapest that was not; when all were, the best stays. Nothing cycles.
+
+use super::{Aim, Setting};
+use crate::noise::Noise;
+use crate::window::{Sample, Window};
+use keeptime_model::units::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// What was learned so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Predictive {
+    setting: Option<Setting>,
+    noise: Option<Noise>,
+    window: Window,
+    slope: Slope,
+    /// What was seen before the last change of the share.
+    before: Option<Seen>,
+    awaited: Option<Awaited>,
+    trials: Vec<Trial>,
+}
+
+/// A change whose effect has not been seen yet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Awaited {
+    /// The rate before it.
+    from: f64,
+    /// Reports that may still look as before.
+    patience: u32,
+}
+
+/// How much the rate follows the share, from pairs of changes: near 1 by the model.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Slope {
+    products: f64,
+    squares: f64,
+}
+
+/// A share and the mean rate that it gave.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Seen {
+    share: f64,
+    fraction: f64,
+    variance: f64,
+}
+
+/// A period that did not do, and by how much.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Trial {
+    period: Nanos,
+    error: f64,
+}
+
+impl Predictive {
+    pub(super) fn start(&mut self, aim: &Aim) -> Setting {
+        self.trials.clear();
+        let share = cheapest_first(aim)
+            .first()
+            .map(|period| Setting { period: *period, share: aim.target });
+        // Without any period that holds so small a slice, the longest is nearest to it.
+        let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
+        self.change(share.unwrap_or(longest))
+    }
+
+    pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
+        let setting = self.setting?;
+        let noise = self.noise.get_or_insert_with(|| Noise::new(aim.threshold * PRIOR_NOISE));
+        let deviation = noise.deviation();
+        if self.awaited.as_mut().is_some_and(|awaited| awaited.lasts(aim, sample, deviation)) {
+            return None;
+        }
+        self.awaited = None;
+        noise.observe(sample.fraction);
+        let deviation = noise.deviation();
+        self.window.add(sample, aim.threshold.max(FAR * deviation));
+
+        let seen = Seen {
+            share: setting.share,
+            fraction: self.window.mean(),
+            variance: deviation * deviation / self.window.count().max(1.0),
+        };
+        let error = seen.fraction - aim.target;
+        let explained = (CONFIDENCE * seen.variance.sqrt()).max(self.by_phase(aim, setting.period));
+        if error.abs() <= explained.max(aim.threshold * DEAD_BAND) {
+            return None;
+        }
+        self.slope.learn(self.before.take(), seen);
+        let share = band(aim).clamp(setting.share - error / self.slope.value());
+        if (share - setting.share).abs() >= aim.threshold * STEP_LEAST {
+            self.before = Some(seen);
+            return Some(self.change(Setting { share, ..setting }));
+        }
+        if error.abs() <= explained.max(aim.threshold) {
+            return None;
+        }
+        self.another_period(aim, setting.period, error.abs())
+    }
+
+    pub(super) fn retarget(&mut self, before: f64, aim: &Aim) -> Option<Setting> {
+        let setting = self.setting?;
+        self.trials.clear();
+        self.before = None;
+        // What a target took more or less than the model says, the next one will take as well.
+        let share = band(aim).clamp(aim.target * setting.share / before);
+        let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
+        let period =
+            if holds { Some(setting.period) } else { cheapest_first(aim).first().copied() };
+        let period = period.unwrap_or(aim.range.period_most_nanos);
+        Some(self.change(Setting { period, share }))
+    }
+
+    pub(super) fn refused(&mut self, in_force: Setting) {
+        self.setting = Some(in_force);
+        (self.before, self.awaited) = (None, None);
+    }
+
+    pub(super) fn noise(&self) -> f64 {
+        self.noise.as_ref().map_or(0.0, Noise::deviation)
+    }
+
+    /// How far the mean may be off because the reports do not span whole periods: up to the pause of
+    /// one period more or less.
+    fn by_phase(&self, aim: &Aim, period: Nanos) -> f64 {
+        let pause = aim.target * (1.0 - aim.target).max(0.0) * period.as_secs_f64();
+        pause / self.window.seconds().max(f64::MIN_POSITIVE)
+    }
+
+    /// Whatever comes next is compared with what comes after it.
+    fn change(&mut self, setting: Setting) -> Setting {
+        let before = std::mem::take(&mut self.window);
+        let from = (before.count() > 0.0).then(|| before.mean());
+        self.awaited = from.map(|from| Awaited { from, patience: DELAY_MOST });
+        if let Some(noise) = &mut self.noise {
+            noise.interrupt();
+        }
+        self.setting = Some(setting);
+        setting
+    }
+
+    /// `period` cannot reach the target by any share that is proportional.
+    fn another_period(&mut self, aim: &Aim, period: Nanos, error: f64) -> Option<Setting> {
+        self.trials.retain(|trial| trial.period != period);
+        self.trials.push(Trial { period, error });
+        let untried = cheapest_first(aim)
+            .into_iter()
+            .find(|period| self.trials.iter().all(|trial| trial.period != *period));
+        // What is hardly better is no reason to change: nothing goes round.
+        let better = self.trials.iter().filter(|trial| trial.error < error * CLEARLY_BETTER);
+        let best = || better.min_by(|a, b| a.error.total_cmp(&b.error)).map(|trial| trial.period);
+        let next = untried.or_else(best).filter(|next| *next != period)?;
+        self.before = None;
+        Some(self.change(Setting { period: next, share: aim.target }))
+    }
+}
+
+impl Awaited {
+    /// Whether a report still is as before the change; one fewer of these is waited for then.
+    fn lasts(&mut self, aim: &Aim, sample: Sample, deviation: f64) -> bool {
+        let (old, new) = (sample.fraction - self.from, sample.fraction - aim.target);
+        let can_tell = (self.from - aim.target).abs() > TELLING * deviation;
+        let lasts = self.patience > 0 && can_tell && old.abs() < new.abs();
+        self.patience -= u32::from(lasts);
+        lasts
+    }
+}
+
+impl Slope {
+    /// From what was before and after a change of the share.
+    fn learn(&mut self, before: Option<Seen>, after: Seen) {
+        let Some(before) = before else { return };
+        let (step, answer) = (after.share - before.share, after.fraction - before.fraction);
+        let variance = (before.variance + after.variance).max(f64::MIN_POSITIVE);
+        // What was seen long ago, at other shares, counts less.
+        self.products = self.products * SLOPE_MEMORY + step * answer / variance;
+        self.squares = self.squares * SLOPE_MEMORY + step * step / variance;
+    }
+
+    fn value(self) -> f64 {
+        let value = (self.products + SLOPE_PRIOR) / (self.squares + SLOPE_PRIOR);
+        value.clamp(SLOPE_LEAST, SLOPE_MOST)
+    }
+}
+
+/// The shares that are proportional to the target.
+struct Band {
+    least: f64,
+    most: f64,
+}
+
+impl Band {
+    fn clamp(&self, share: f64) -> f64 {
+        share.clamp(self.least, self.most)
+    }
+}
+
+fn band(aim: &Aim) -> Band {
+    let reach = aim.threshold * REACH;
+    // The least is above zero whatever the threshold; the most is no more than full speed takes.
+    Band { least: (aim.target - reach).max(aim.target / 2.0), most: aim.target + reach }
+}
+
+/// The periods whose slices can be kept, the one that is expected to do best first.
+fn cheapest_first(aim: &Aim) -> Vec<Nanos> {
+    let holds = |period: &Nanos| aim.range.holds(aim.target * aim.utilisation_least, *period);
+    let mut periods: Vec<_> = aim.range.periods().into_iter().filter(holds).collect();
+    periods.sort_by(|a, b| period_costs(aim, *a).total_cmp(&period_costs(aim, *b)));
+    periods
+}
+
+/// How far from the target a period is expected to lead, as parts of full speed. The terms:
+///
+/// * **asleep**: in periods much shorter than what an iteration waits, computing is stretched by 1 / U and
+///   the waiting comes on top of that; in longer ones budget is saved up meanwhile;
+/// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
+/// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
+/// * **scatter**: the longer the period, the less single reports say.
+pub fn period_costs(aim: &Aim, period: Nanos) -> f64 {
+    let (target, period) = (aim.target, period.as_secs_f64());
+    let iterations = period * target / aim.iteration_seconds;
+    let waiting = (1.0 - aim.utilisation_most).max(0.0);
+    let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
+    let asleep = target * target * waiting / (1.0 + saved_up * saved_up);
+    let pauses = target * (1.0 - target);
+    let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
+    let slice = target * aim.utilisation_most * period;
+    let skew = target * iterations / (1.0 + iterations) * SKEW / (slice + SKEW);
+    let scatter = SCATTER * pauses * iterations;
+    asleep + beat + skew + scatter
+}
+
+/// Errors within this part of the threshold are left alone.
+const DEAD_BAND: f64 = 1.0 / 3.0;
+/// So many deviations of the mean are no chance: with hundreds of reports two would be.
+const CONFIDENCE: f64 = 3.0;
+/// So many reports may pass before a change is felt.
+const DELAY_MOST: u32 = 2;
+/// What is so many deviations apart can be told apart by one report.
+const TELLING: f64 = 2.0;
+/// So many deviations of single reports stand apart.
+const FAR: f64 = 5.0;
+/// What single reports are taken to deviate by before they tell, as a part of the threshold.
+const PRIOR_NOISE: f64 = 0.5;
+/// Shares are within this part of the threshold: the rest is for what nodes use more or less than when
+/// their schedules were set.
+const REACH: f64 = 0.8;
+/// Smaller changes, as parts of the threshold, are not worth a message to every node.
+const STEP_LEAST: f64 = 0.05;
+/// Errors this much smaller are worth another change of the period.
+const CLEARLY_BETTER: f64 = 0.8;
+const SLOPE_MEMORY: f64 = 0.8;
+/// The model speaks as loudly for a slope of 1 as a change by three deviations would for another.
+const SLOPE_PRIOR: f64 = 9.0;
+/// A steeper or flatter answer is another effect than that of the share.
+const SLOPE_LEAST: f64 = 0.5;
+const SLOPE_MOST: f64 = 2.0;
+/// Seconds that nodes' clocks may be apart.
+const SKEW: f64 = 0.001;
+/// Weights found on the simulated programs of `plant::bsp`.
+const BEAT: f64 = 0.02;
+const SCATTER: f64 = 0.05;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Range;
+
+    fn aim(target: f64) -> Aim {
+        Aim {
+            target,
+            threshold: 0.02,
+            range: Range::default(),
+            iteration_seconds: 1.0,
+            utilisation_most: 1.0,
+            utilisation_least: 1.0,
+        }
+    }
+
+    fn sample(fraction: f64) -> Sample {
+        Sample { fraction, seconds: 1.0 }
+    }
+
+    /// Runs against a program whose rate is `answer(setting)`, exactly; every setting that was had.
+    fn run(aim: &Aim, reports: usize, answer: impl Fn(Setting) -> f64) -> Vec<Setting> {
+        let mut policy = Predictive::default();
+        let mut settings = vec![policy.start(aim)];
+        for _ in 0..reports {
+            let now = settings[settings.len() - 1];
+            settings.extend(policy.observe(aim, sample(answer(now))));
+        }
+        settings
+    }
+
+    #[test]
+    fn a_program_as_the_model_says_is_never_touched() {
+        assert_eq!(run(&aim(0.3), 50, |setting| setting.share).len(), 1);
+    }
+
+    #[test]
+    fn an_offset_is_corrected_in_few_steps_and_then_left_alone() {
+        let settings = run(&aim(0.3), 100, |setting| setting.share * 0.95);
+        let last = settings[settings.len() - 1];
+        assert!((last.share * 0.95 - 0.3).abs() <= 0.02 / 3.0 + 1e-9, "{settings:?}");
+        assert!(settings.len() <= 4, "{settings:?}");
+    }
+
+    #[test]
+    fn the_slope_is_learned_when_it_is_not_as_the_model_says() {
+        let steep = |setting: Setting| 0.3 + 1.8 * (setting.share - 0.31);
+        let settings = run(&aim(0.3), 200, steep);
+        let last = settings[settings.len() - 1];
+        assert!((steep(last) - 0.3).abs() <= 0.02 / 3.0 + 1e-9, "{settings:?}");
+        assert!(settings.len() <= 5, "{settings:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_tries_each_period_once_and_keeps_the_best() {
+        let far =
+            |setting: Setting| if setting.period == Nanos::from_millis(80) { 0.2 } else { 0.1 };
+        let settings = run(&aim(0.3), 500, far);
+        let last = settings[settings.len() - 1];
+        assert_eq!(last.period, Nanos::from_millis(80), "{settings:?}");
+        let changes = settings.windows(2).filter(|pair| pair[0].period != pair[1].period).count();
+        assert!(changes <= Range::default().periods().len(), "{changes}");
+        assert!(settings.iter().all(|s| (s.share - 0.3).abs() <= 0.02), "{settings:?}");
+        // The share is at its bound, and stays there.
+        assert!(last.share > 0.3);
+    }
+
+    #[test]
+    fn a_new_target_takes_along_what_was_learned() {
+        let mut policy = Predictive::default();
+        let aim_before = aim(0.3);
+        let mut setting = policy.start(&aim_before);
+        for _ in 0..100 {
+            setting = policy.observe(&aim_before, sample(setting.share * 0.96)).unwrap_or(setting);
+        }
+        let next = policy.retarget(0.3, &aim(0.5)).unwrap();
+        assert!((next.share * 0.96 - 0.5).abs() < 0.01, "{next:?}");
+    }
+
+    #[test]
+    fn noise_is_not_chased() {
+        let noisy = [0.05, -0.03, 0.02, -0.05, 0.03, 0.04, -0.04, -0.02];
+        let aim = aim(0.3);
+        let mut policy = Predictive::default();
+        policy.start(&aim);
+        let changes = (0..400usize)
+            .filter(|at| policy.observe(&aim, sample(0.3 + noisy[at % noisy.len()])).is_some())
+            .count();
+        assert!(changes <= 3, "{changes}");
+    }
+
+    // Sleepers want periods that hold many iterations, pollers short ones.
+    #[test]
+    fn the_first_period_follows_from_the_program() {
+        let sleeper = Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.5,
+            utilisation_least: 0.5,
+            ..aim(0.4)
+        };
+        let poller = aim(0.4);
+        let first = |aim: &Aim| cheapest_first(aim)[0];
+        assert!(first(&sleeper) >= Nanos::from_millis(80), "{:?}", cheapest_first(&sleeper));
+        assert!(first(&poller) <= Nanos::from_millis(20), "{:?}", cheapest_first(&poller));
+    }
+
+    #[test]
+    fn slices_that_cannot_be_kept_are_not_chosen() {
+        let small = Aim { utilisation_least: 0.1, utilisation_most: 0.1, ..aim(0.1) };
+        // 1 % of 10 ms would be 0.1 ms.
+        assert!(cheapest_first(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
+        let tiny = Aim { utilisation_least: 0.001, ..aim(0.1) };
+        assert!(cheapest_first(&tiny).is_empty());
+        assert_eq!(Predictive::default().start(&tiny).period, Nanos::from_millis(320));
+    }
+}

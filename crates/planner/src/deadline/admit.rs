@@ -1,0 +1,178 @@
+//! Whether one more job can be had, and what could be instead.
+
+use super::job::{Job, Wants};
+use super::plan::{Cluster, JobPlan, Plan, plan};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::units::{Nanos, Share, WallTime};
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All jobs have what they want, this one too, by this plan.
+    Admitted(Plan),
+    /// Somebody would not.
+    Refused(Refusal),
+    /// The request makes no sense.
+    Invalid(Invalid),
+}
+
+/// Why not, and what could be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// In the user's words.
+    pub reason: String,
+    /// The earliest deadline that was found to be possible.
+    pub earliest: Option<WallTime>,
+    /// The part of the work that can be done by the deadline.
+    pub part: Option<Share>,
+    /// The greatest rate that was found to be possible from the start on.
+    pub rate: Option<Share>,
+}
+
+/// Whether `wanted` can be had beside `jobs` at `now`, such that all that have what they want by the plan
+/// that is followed, `before`, go on having it.
+pub fn admit(
+    now: WallTime,
+    cluster: &Cluster,
+    jobs: &[Job],
+    before: &Plan,
+    wanted: &Job,
+) -> Verdict {
+    if let Err(invalid) = wanted.check().and_then(|()| check_nodes(cluster, wanted)) {
+        return Verdict::Invalid(invalid);
+    }
+    if jobs.iter().any(|job| job.name == wanted.name) {
+        return Verdict::Invalid(Invalid::new("name", &wanted.name, "a name that no job has"));
+    }
+    let request = Request { now, cluster, jobs, before };
+    match request.with(wanted.clone()) {
+        Some(plan) => Verdict::Admitted(plan),
+        None => Verdict::Refused(request.refusal(wanted)),
+    }
+}
+
+/// Everything that counter-offers are tried against.
+struct Request<'a> {
+    now: WallTime,
+    cluster: &'a Cluster,
+    jobs: &'a [Job],
+    before: &'a Plan,
+}
+
+impl Request<'_> {
+    /// The plan with `wanted`, if nobody loses by it and it has what it wants.
+    fn with(&self, wanted: Job) -> Option<Plan> {
+        let name = wanted.name.clone();
+        let all: Vec<_> = self.jobs.iter().cloned().chain([wanted]).collect();
+        let plan = plan(self.now, self.cluster, &all);
+        let was_late = |job: &Name| self.before.jobs().get(job).is_some_and(|own| !own.kept);
+        // Who was late before is not a reason to refuse others.
+        let keeps =
+            plan.jobs().iter().all(|(job, own)| own.kept || (*job != name && was_late(job)));
+        (keeps && plan.jobs().contains_key(&name)).then_some(plan)
+    }
+
+    fn refusal(&self, wanted: &Job) -> Refusal {
+        match wanted.wants {
+            Wants::By(deadline) => self.too_late(wanted, deadline),
+            Wants::Rate(rate) => self.too_fast(wanted, rate),
+            Wants::Rest => Refusal::because(NO_ROOM.into()),
+        }
+    }
+
+    fn too_late(&self, wanted: &Job, deadline: WallTime) -> Refusal {
+        let rest = Job { wants: Wants::Rest, ..wanted.clone() };
+        let Some(plan) = self.with(rest) else {
+            return Refusal::because(NO_ROOM.into());
+        };
+        let own = plan.jobs().get(&wanted.name);
+        // One that has what it wants, which is the rest, ends.
+        let ends = own.and_then(|own| own.ends).unwrap_or(deadline);
+        let earliest = self.earliest(wanted, deadline, ends);
+        let part = own.map(|own| done_by(own, wanted, deadline));
+        let late = earliest.unwrap_or(ends).saturating_since(deadline);
+        let late = Nanos::from_secs(late.get().div_ceil(NANOS_A_SECOND));
+        let reason = format!("beside the jobs that are promised it would end {late} too late");
+        Refusal { earliest, part, ..Refusal::because(reason) }
+    }
+
+    /// The earliest deadline between one that is too early and one that is late enough, as far as
+    /// halving finds it: each try is a whole plan.
+    fn earliest(&self, wanted: &Job, deadline: WallTime, ends: WallTime) -> Option<WallTime> {
+        let possible =
+            |at: WallTime| self.with(Job { wants: Wants::By(at), ..wanted.clone() }).is_some();
+        let (mut early, mut late) = (deadline.unix_nanos(), ends.max(deadline).unix_nanos());
+        // Due when it would end, it comes before jobs that are due later: they may not bear that.
+        let mut found = None;
+        for _ in 0..HALVINGS {
+            let at = WallTime::from_unix_nanos(late);
+            if found.is_none() && possible(at) {
+                found = Some(at);
+            }
+            if found.is_none() {
+                late = late.saturating_add((late - early).max(1));
+                continue;
+            }
+            let middle = early + (late - early) / 2;
+            if possible(WallTime::from_unix_nanos(middle)) {
+                late = middle;
+                found = Some(WallTime::from_unix_nanos(middle));
+            } else {
+                early = middle;
+            }
+        }
+        found
+    }
+
+    fn too_fast(&self, wanted: &Job, rate: Share) -> Refusal {
+        let (mut good, mut bad) = (0, rate.ppm() / STEP_PPM + 1);
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            // Below a rate that is a share.
+            let rate = Share::try_from(middle * STEP_PPM).unwrap_or(rate);
+            let possible = self.with(Job { wants: Wants::Rate(rate), ..wanted.clone() }).is_some();
+            if possible { good = middle } else { bad = middle }
+        }
+        let found = (good > 0).then(|| Share::try_from(good * STEP_PPM).ok()).flatten();
+        let reason = match found {
+            Some(found) => format!("the nodes can give it {found} of full speed until it ends"),
+            None => "the nodes cannot give it a rate of its own until it ends".into(),
+        };
+        Refusal { rate: found, ..Refusal::because(reason) }
+    }
+}
+
+impl Refusal {
+    fn because(reason: String) -> Self {
+        Self { reason, earliest: None, part: None, rate: None }
+    }
+}
+
+fn check_nodes(cluster: &Cluster, wanted: &Job) -> Result<(), Invalid> {
+    let there = cluster.nodes_ppm.len();
+    match wanted.speed_ppm.keys().next() {
+        Some(fewest) if *fewest as usize > there => {
+            Err(Invalid::new("nodes", fewest, format!("at most {there}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The part of a job's work that a plan does by `deadline`, rounded down.
+fn done_by(plan: &JobPlan, job: &Job, deadline: WallTime) -> Share {
+    let mut left = Job { nodes: plan.nodes.clone(), ..job.clone() };
+    for stretch in plan.stretches.iter().filter(|stretch| stretch.from < deadline) {
+        left.progress(stretch.to.min(deadline).saturating_since(stretch.from), stretch.rate);
+    }
+    let (all, left) = (job.remaining_nanos.get().max(1), left.remaining_nanos.get());
+    let done = u128::from(all.saturating_sub(left)) * 1_000_000 / u128::from(all);
+    Share::try_from(done as u32).unwrap_or(Share::ONE)
+}
+
+const NO_ROOM: &str = "the jobs that are promised leave nothing for it, ever";
+const NANOS_A_SECOND: u64 = 1_000_000_000;
+/// A thousandth of the way from the deadline to what would do.
+const HALVINGS: u32 = 10;
+/// Rates are offered in per cent.
+const STEP_PPM: u32 = 10_000;

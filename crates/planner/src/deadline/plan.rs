@@ -1,0 +1,240 @@
+//! Rates over time for all jobs together.
+//!
+//! Jobs with a rate come first, since that is what they were promised. Jobs with deadlines follow,
+//! the earliest first, each as early and as fast as the nodes then allow: what is due soon makes the others
+//! wait or go slower, and whatever becomes free is used at once. If somebody would be late that way, the
+//! order of least slack is tried. Jobs that take what is left come last, in the order in which they came.
+
+use super::job::{Job, Wants};
+use super::space::{Layout, Space};
+use keeptime_model::name::Name;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{CpuPpm, Share, WallTime};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What jobs can have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// What may be promised of each node.
+    pub nodes_ppm: Vec<CpuPpm>,
+    /// Most jobs that have started on one node: their memory must fit in.
+    pub jobs_a_node: u32,
+    /// A job waits rather than run slower than this.
+    #[serde(rename = "rate_least_ppm")]
+    pub rate_least: Share,
+}
+
+/// One rate over one span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stretch {
+    /// From then.
+    #[serde(rename = "from_unix_nanos")]
+    pub from: WallTime,
+    /// Until just before then.
+    #[serde(rename = "to_unix_nanos")]
+    pub to: WallTime,
+    /// The part of full speed.
+    #[serde(rename = "rate_ppm")]
+    pub rate: Share,
+}
+
+/// What one job has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobPlan {
+    /// Where it runs.
+    pub nodes: Vec<NodeIndex>,
+    /// When and how fast, in order; between them it waits.
+    pub stretches: Vec<Stretch>,
+    /// When it is done; nothing if it never is.
+    pub ends: Option<WallTime>,
+    /// Whether it has what it wants.
+    pub kept: bool,
+}
+
+/// What all jobs have.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Plan {
+    jobs: BTreeMap<Name, JobPlan>,
+}
+
+impl Cluster {
+    /// `nodes` nodes, of each of which `cpu` may be promised; up to eight jobs on each, none slower
+    /// than 5 %.
+    pub fn of(nodes: u32, cpu: CpuPpm) -> Self {
+        let rate_least = Share::from_percent(5).unwrap_or_default();
+        Self { nodes_ppm: vec![cpu; nodes as usize], jobs_a_node: 8, rate_least }
+    }
+}
+
+/// Plans all `jobs` from `now` on. Jobs that make no sense ([`Job::check`]), or have done all that they
+/// had to, have no plan.
+pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
+    let jobs: Vec<_> =
+        jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect();
+    let by_deadline = lay_all(now, cluster, in_order(&jobs, due));
+    if by_deadline.keeps_all() {
+        return by_deadline;
+    }
+    let by_slack = lay_all(now, cluster, in_order(&jobs, latest_start));
+    if by_slack.missed() < by_deadline.missed() { by_slack } else { by_deadline }
+}
+
+/// Plans again. If what comes out is worse for those who were promised something than going on as
+/// before, `before` goes on: a promise does not depend on what else happens.
+pub fn replan(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
+    let next = plan(now, cluster, jobs);
+    let missed_before = before.jobs.values().filter(|job| !job.kept).count();
+    let covers = jobs.iter().all(|job| before.jobs.contains_key(&job.name));
+    if covers && next.missed() > missed_before { before.clone() } else { next }
+}
+
+impl Plan {
+    /// What the job called `name` has.
+    pub fn of(&self, name: &str) -> Option<&JobPlan> {
+        self.jobs.iter().find(|(job, _)| job.as_str() == name).map(|(_, plan)| plan)
+    }
+
+    /// All jobs.
+    pub fn jobs(&self) -> &BTreeMap<Name, JobPlan> {
+        &self.jobs
+    }
+
+    /// Whether every job has what it wants.
+    pub fn keeps_all(&self) -> bool {
+        self.missed() == 0
+    }
+
+    /// How many have not.
+    pub fn missed(&self) -> usize {
+        self.jobs.values().filter(|job| !job.kept).count()
+    }
+
+    /// When any rate changes next after `now`.
+    pub fn next_change(&self, now: WallTime) -> Option<WallTime> {
+        let stretches = self.jobs.values().flat_map(|job| &job.stretches);
+        stretches.flat_map(|stretch| [stretch.from, stretch.to]).filter(|at| *at > now).min()
+    }
+}
+
+impl JobPlan {
+    /// How fast it runs at `now`; not at all if no stretch covers that.
+    pub fn rate_at(&self, now: WallTime) -> Share {
+        let covers = |stretch: &&Stretch| stretch.from <= now && now < stretch.to;
+        self.stretches.iter().find(covers).map_or_else(Share::default, |stretch| stretch.rate)
+    }
+
+    /// When it starts.
+    pub fn starts(&self) -> Option<WallTime> {
+        self.stretches.first().map(|stretch| stretch.from)
+    }
+}
+
+fn has_nodes(job: &Job, cluster: &Cluster) -> bool {
+    let there = cluster.nodes_ppm.len();
+    job.nodes.iter().all(|node| (node.0 as usize) < there)
+        && job.speed_ppm.keys().next().is_some_and(|fewest| *fewest as usize <= there)
+}
+
+/// Rates, then deadlines by `key`, then the rest; what has started before what has not.
+fn in_order<'a>(jobs: &[&'a Job], key: impl Fn(&Job) -> u64) -> Vec<&'a Job> {
+    let mut order = jobs.to_vec();
+    order.sort_by_cached_key(|job| {
+        let class = match job.wants {
+            Wants::Rate(_) => 0,
+            Wants::By(_) => 1,
+            Wants::Rest => 2,
+        };
+        let came = job.from_unix_nanos;
+        (class, key(job), !job.is_placed(), came, job.name.clone())
+    });
+    order
+}
+
+fn due(job: &Job) -> u64 {
+    match job.wants {
+        Wants::By(deadline) => deadline.unix_nanos(),
+        _ => 0,
+    }
+}
+
+/// The last instant at which it could start on the most nodes that it can use, alone.
+fn latest_start(job: &Job) -> u64 {
+    let fastest = u128::from(job.speed_ppm.values().copied().max().unwrap_or(1).max(1));
+    let shortest = u128::from(job.remaining_nanos.get()) * 1_000_000 / fastest;
+    due(job).saturating_sub(u64::try_from(shortest).unwrap_or(u64::MAX))
+}
+
+fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
+    let mut space = Space::new(now.unix_nanos(), cluster);
+    order.iter().for_each(|job| space.occupy(&job.nodes));
+    let mut plan = Plan::default();
+    for job in order {
+        let layout = best_layout(now, &space, cluster, job);
+        space.take(job, &layout);
+        let kept = keeps(now, job, &layout);
+        let ends = layout.ends.map(WallTime::from_unix_nanos);
+        let Layout { nodes, stretches, .. } = layout;
+        plan.jobs.insert(job.name.clone(), JobPlan { nodes, stretches, ends, kept });
+    }
+    plan
+}
+
+/// The cheapest way that keeps what the job wants; if none does, the one that ends first.
+fn best_layout(now: WallTime, space: &Space, cluster: &Cluster, job: &Job) -> Layout {
+    let most = match job.wants {
+        Wants::Rate(rate) => rate,
+        _ => Share::ONE,
+    };
+    if job.is_placed() {
+        return space.lay(job, &job.nodes, most);
+    }
+    let there = cluster.nodes_ppm.len();
+    let counts = job.speed_ppm.keys().filter(|count| **count as usize <= there);
+    let layouts = counts.flat_map(|count| {
+        horizons(now, job, *count).map(|horizon| {
+            let nodes = space.emptiest(job, *count, horizon);
+            space.lay(job, &nodes, most)
+        })
+    });
+    let worth = |layout: &Layout| {
+        let ends = layout.ends.unwrap_or(u64::MAX);
+        let kept = keeps(now, job, layout);
+        // Who takes what is left does not get cheaper by waiting.
+        let cost = if kept && job.wants != Wants::Rest { layout.cost } else { 0 };
+        (!kept, cost, ends)
+    };
+    let nothing = Layout { nodes: vec![], stretches: vec![], ends: None, cost: 0 };
+    layouts.min_by_key(worth).unwrap_or(nothing)
+}
+
+/// Until when a node should be free for a job: until it could be done, and until it must be.
+fn horizons(now: WallTime, job: &Job, count: u32) -> [u64; 2] {
+    let speed = u128::from(job.speed_on(count as usize).max(1));
+    let alone = u128::from(job.remaining_nanos.get()) * 1_000_000 / speed;
+    let start = now.max(job.from_unix_nanos).unix_nanos();
+    let done = start.saturating_add(u64::try_from(alone).unwrap_or(u64::MAX));
+    match job.wants {
+        Wants::By(deadline) => [done, deadline.unix_nanos().max(done)],
+        _ => [done, done.saturating_add(done - start)],
+    }
+}
+
+fn keeps(now: WallTime, job: &Job, layout: &Layout) -> bool {
+    match job.wants {
+        Wants::By(deadline) => layout.ends.is_some_and(|ends| ends <= deadline.unix_nanos()),
+        Wants::Rate(rate) => match layout.stretches.as_slice() {
+            // At once, and without a break.
+            [only] => {
+                let start = only.from <= now.max(job.from_unix_nanos);
+                only.rate == rate && start && layout.ends.is_some()
+            }
+            _ => job.remaining_nanos.get() == 0,
+        },
+        Wants::Rest => layout.ends.is_some(),
+    }
+}

@@ -1,0 +1,188 @@
+//! What is free of every node over time.
+
+use super::job::{FULL, Job};
+use super::plan::{Cluster, Stretch};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Share, WallTime};
+
+/// Steps of time; within one, what is free of each node stays the same. The last has no end.
+#[derive(Debug, Clone)]
+pub(super) struct Space<'a> {
+    cluster: &'a Cluster,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    from: u64,
+    /// Of each node, in millionths of a processor.
+    free: Vec<u32>,
+    /// Jobs on each node.
+    jobs: Vec<u32>,
+}
+
+/// A job's rates on nodes, not yet taken.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    pub nodes: Vec<NodeIndex>,
+    pub stretches: Vec<Stretch>,
+    /// Nothing if it never ends.
+    pub ends: Option<u64>,
+    /// CPU time of all nodes together.
+    pub cost: u128,
+}
+
+impl<'a> Space<'a> {
+    /// All of the cluster, from `now` on.
+    pub fn new(now: u64, cluster: &'a Cluster) -> Self {
+        let free: Vec<_> = cluster.nodes_ppm.iter().map(|cpu| cpu.get()).collect();
+        let jobs = vec![0; free.len()];
+        Self { cluster, steps: vec![Step { from: now, free, jobs }] }
+    }
+
+    /// A job that has started stays on its nodes until it ends, whenever that is.
+    pub fn occupy(&mut self, nodes: &[NodeIndex]) {
+        for step in &mut self.steps {
+            nodes.iter().for_each(|node| step.jobs[node.0 as usize] += 1);
+        }
+    }
+
+    /// How `job` would run on `nodes`: as early and as fast as it can, at most at `most`.
+    pub fn lay(&self, job: &Job, nodes: &[NodeIndex], most: Share) -> Layout {
+        let speed = job.speed_on(nodes.len());
+        let mut layout =
+            Layout { nodes: nodes.to_vec(), stretches: Vec::new(), ends: None, cost: 0 };
+        let all = u128::from(job.remaining_nanos.get()) * FULL;
+        let mut left = all;
+        for (at, step) in self.steps.iter().enumerate() {
+            let from = step.from.max(job.from_unix_nanos.unix_nanos());
+            let to = self.end(at);
+            if left == 0 {
+                layout.ends = Some(from);
+                return layout;
+            }
+            if !job.is_placed() && !nodes.iter().all(|node| self.has_room(step, *node)) {
+                // It cannot begin before, since it could not stay.
+                (left, layout.cost) = (all, 0);
+                layout.stretches.clear();
+                continue;
+            }
+            let rate = if from < to { self.rate(step, job, nodes, most) } else { 0 };
+            let pace = u128::from(rate) * u128::from(speed);
+            if pace == 0 {
+                continue;
+            }
+            // Rounded up: what is promised takes no longer.
+            let needed = u64::try_from(left.div_ceil(pace)).unwrap_or(u64::MAX);
+            let span = needed.min(to - from);
+            left = left.saturating_sub(u128::from(span) * pace);
+            layout.push(from, from.saturating_add(span), rate);
+            let used = u128::from(rate) * u128::from(job.cpu_ppm.get());
+            layout.cost += used * u128::from(span) * nodes.len() as u128 / FULL;
+            if left == 0 {
+                layout.ends = Some(from.saturating_add(span));
+                return layout;
+            }
+        }
+        layout
+    }
+
+    /// Takes what a layout needs.
+    pub fn take(&mut self, job: &Job, layout: &Layout) {
+        for stretch in &layout.stretches {
+            let cpu = needed(stretch.rate.ppm(), job.cpu_ppm.get());
+            let (from, to) = (stretch.from.unix_nanos(), stretch.to.unix_nanos());
+            for step in self.between(from, to) {
+                for node in &layout.nodes {
+                    let free = &mut step.free[node.0 as usize];
+                    *free = free.saturating_sub(cpu);
+                }
+            }
+        }
+        let starts = layout.stretches.first().map_or(u64::MAX, |s| s.from.unix_nanos());
+        let ends = layout.ends.unwrap_or(u64::MAX);
+        let (from, to) = if job.is_placed() { (ends, u64::MAX) } else { (starts, ends) };
+        for step in self.between(from, to) {
+            for node in &layout.nodes {
+                let jobs = &mut step.jobs[node.0 as usize];
+                // One that has started was counted to the end of time.
+                *jobs = if job.is_placed() { jobs.saturating_sub(1) } else { *jobs + 1 };
+            }
+        }
+    }
+
+    /// The `count` nodes of which most is free for `job` until `horizon`.
+    pub fn emptiest(&self, job: &Job, count: u32, horizon: u64) -> Vec<NodeIndex> {
+        let mut free = vec![0u128; self.cluster.nodes_ppm.len()];
+        for (at, step) in self.steps.iter().enumerate() {
+            let from = step.from.max(job.from_unix_nanos.unix_nanos());
+            let to = self.end(at).min(horizon);
+            let span = u128::from(to.saturating_sub(from));
+            for (node, free) in free.iter_mut().enumerate() {
+                if self.has_room(step, NodeIndex(node as u32)) {
+                    // More than the job can use helps nobody.
+                    *free += span * u128::from(step.free[node].min(job.cpu_ppm.get()));
+                }
+            }
+        }
+        let mut nodes: Vec<_> = (0..free.len()).collect();
+        nodes.sort_by_key(|node| (std::cmp::Reverse(free[*node]), *node));
+        let mut chosen: Vec<_> =
+            nodes.into_iter().take(count as usize).map(|node| NodeIndex(node as u32)).collect();
+        chosen.sort();
+        chosen
+    }
+
+    fn has_room(&self, step: &Step, node: NodeIndex) -> bool {
+        step.jobs[node.0 as usize] < self.cluster.jobs_a_node
+    }
+
+    /// The rate that all of `nodes` can give, in millionths; none below the least.
+    fn rate(&self, step: &Step, job: &Job, nodes: &[NodeIndex], most: Share) -> u32 {
+        let cpu = u64::from(job.cpu_ppm.get());
+        let free = nodes.iter().map(|node| u64::from(step.free[node.0 as usize])).min();
+        let rate =
+            free.map_or(0, |free| (free * 1_000_000 / cpu).min(u64::from(most.ppm()))) as u32;
+        if rate < self.cluster.rate_least.ppm().min(most.ppm()) { 0 } else { rate }
+    }
+
+    fn end(&self, at: usize) -> u64 {
+        self.steps.get(at + 1).map_or(u64::MAX, |next| next.from)
+    }
+
+    /// The steps from `from` to `to`, cut there.
+    fn between(&mut self, from: u64, to: u64) -> impl Iterator<Item = &mut Step> {
+        let mut cut = |at| if at == u64::MAX { self.steps.len() } else { self.cut(at) };
+        let (first, last) = (cut(from), cut(to));
+        self.steps[first..last.max(first)].iter_mut()
+    }
+
+    /// The step that begins at `at`, made if there is none.
+    fn cut(&mut self, at: u64) -> usize {
+        let next = self.steps.partition_point(|step| step.from < at);
+        if self.steps.get(next).is_some_and(|step| step.from == at) || next == 0 {
+            return next;
+        }
+        let step = Step { from: at, ..self.steps[next - 1].clone() };
+        self.steps.insert(next, step);
+        next
+    }
+}
+
+impl Layout {
+    fn push(&mut self, from: u64, to: u64, rate: u32) {
+        let [from, to] = [from, to].map(WallTime::from_unix_nanos);
+        // A rate is at most what was asked for, and that is a share.
+        let rate = Share::try_from(rate).unwrap_or(Share::ONE);
+        match self.stretches.last_mut() {
+            Some(last) if last.to == from && last.rate == rate => last.to = to,
+            _ => self.stretches.push(Stretch { from, to, rate }),
+        }
+    }
+}
+
+/// CPU of one node at `rate`, rounded up.
+fn needed(rate: u32, cpu: u32) -> u32 {
+    let exact = (u64::from(rate) * u64::from(cpu)).div_ceil(1_000_000);
+    u32::try_from(exact).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,282 @@
+//! What holds for every set of jobs: nodes are never promised more than they have, a plan that is
+//! followed keeps what it says, nobody loses by what is admitted, and what is offered is true.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use keeptime_model::name::Name;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
+use keeptime_planner::deadline::{self, Cluster, Job, Plan, Refusal, Verdict, Wants, plan, replan};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const START: u64 = 1_767_225_600_000_000_000;
+const MINUTE: u64 = 60_000_000_000;
+
+fn at(minutes: u64) -> WallTime {
+    WallTime::from_unix_nanos(START + minutes * MINUTE)
+}
+
+fn minutes(minutes: u64) -> Nanos {
+    Nanos::new(minutes * MINUTE)
+}
+
+fn name(number: usize) -> Name {
+    format!("j{number}").parse().unwrap()
+}
+
+fn job(number: usize, work: u64, nodes: u32, wants: Wants) -> Job {
+    Job { wants, ..Job::new(name(number), minutes(work), nodes) }
+}
+
+/// What the planner says of one more job beside those that it has planned.
+fn admit(now: WallTime, cluster: &Cluster, jobs: &[Job], wanted: &Job) -> Verdict {
+    deadline::admit(now, cluster, jobs, &plan(now, cluster, jobs), wanted)
+}
+
+fn admitted(verdict: Verdict) -> Plan {
+    match verdict {
+        Verdict::Admitted(plan) => plan,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(verdict: Verdict) -> Refusal {
+    match verdict {
+        Verdict::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn whole(nodes: u32) -> Cluster {
+    Cluster::of(nodes, CpuPpm::from_percent(100))
+}
+
+#[test]
+fn a_job_is_deferred_when_what_runs_is_due_before() {
+    let urgent = job(1, 60, 2, Wants::By(at(60)));
+    let later = job(2, 60, 2, Wants::By(at(130)));
+    let plan = admitted(admit(at(0), &whole(2), &[urgent], &later));
+    assert_eq!(plan.of("j2").unwrap().starts(), Some(at(60)));
+    assert_eq!(plan.of("j2").unwrap().ends, Some(at(120)));
+}
+
+#[test]
+fn a_running_job_is_slowed_down_for_another_and_sped_up_when_there_is_room() {
+    let nodes = vec![NodeIndex(0), NodeIndex(1)];
+    let running = Job { nodes, ..job(1, 100, 2, Wants::By(at(200))) };
+    let rate = Wants::Rate(Share::from_percent(40).unwrap());
+    let plan = admitted(admit(at(0), &whole(2), &[running.clone()], &job(2, 20, 2, rate)));
+    let slowed = plan.of("j1").unwrap();
+    // 20 minutes of work at 40 % are 50 minutes.
+    assert_eq!(slowed.rate_at(at(10)), Share::from_percent(60).unwrap());
+    assert_eq!(slowed.rate_at(at(51)), Share::ONE);
+    assert_eq!(slowed.ends, Some(at(120)));
+    // The other one ends early: there is room at once.
+    let mut now = running;
+    now.progress(minutes(10), slowed.rate_at(at(0)));
+    let next = replan(at(10), &whole(2), &[now], &plan);
+    assert_eq!(next.of("j1").unwrap().rate_at(at(10)), Share::ONE);
+    assert_eq!(next.of("j1").unwrap().ends, Some(at(104)));
+}
+
+#[test]
+fn the_number_of_nodes_follows_from_the_deadline() {
+    let speed = BTreeMap::from([(1, 1_000_000), (2, 1_800_000), (4, 3_000_000)]);
+    let by = |deadline| {
+        let job = Job { speed_ppm: speed.clone(), ..job(1, 120, 1, Wants::By(at(deadline))) };
+        admitted(admit(at(0), &whole(4), &[], &job)).of("j1").unwrap().nodes.len()
+    };
+    assert_eq!([by(130), by(70), by(45)], [1, 2, 4]);
+}
+
+#[test]
+fn what_is_left_goes_to_who_asks_for_it() {
+    let promised = job(1, 60, 2, Wants::Rate(Share::from_percent(30).unwrap()));
+    let rest = job(2, 70, 2, Wants::Rest);
+    let plan = plan(at(0), &whole(2), &[rest, promised]);
+    assert_eq!(plan.of("j2").unwrap().rate_at(at(0)), Share::from_percent(70).unwrap());
+    assert!(plan.keeps_all());
+}
+
+#[test]
+fn a_refusal_says_what_could_be() {
+    let promised = job(1, 60, 2, Wants::By(at(60)));
+    let refusal =
+        refused(admit(at(0), &whole(2), &[promised.clone()], &job(2, 60, 2, Wants::By(at(90)))));
+    let earliest = refusal.earliest.unwrap();
+    assert!((at(120)..at(121)).contains(&earliest), "{refusal:?}");
+    assert_eq!(refusal.part, Some(Share::from_percent(50).unwrap()));
+    assert!(refusal.reason.contains("too late"), "{}", refusal.reason);
+    let rate = Wants::Rate(Share::from_percent(80).unwrap());
+    let running = job(1, 60, 2, Wants::Rate(Share::from_percent(45).unwrap()));
+    let refusal = refused(admit(at(0), &whole(2), &[running], &job(2, 60, 2, rate)));
+    assert_eq!(refusal.rate, Share::from_percent(55));
+}
+
+#[test]
+fn requests_that_make_no_sense_name_the_field() {
+    let field = |change: fn(&mut Job)| {
+        let mut wanted = job(1, 60, 2, Wants::By(at(90)));
+        change(&mut wanted);
+        match admit(at(0), &whole(3), &[job(2, 1, 1, Wants::Rest)], &wanted) {
+            Verdict::Invalid(invalid) => invalid.field,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(field(|job| job.speed_ppm = BTreeMap::new()), "speed");
+    assert_eq!(field(|job| job.speed_ppm = BTreeMap::from([(2, 0)])), "speed.2");
+    assert_eq!(field(|job| job.speed_ppm = BTreeMap::from([(4, 1)])), "nodes");
+    assert_eq!(field(|job| job.cpu_ppm = CpuPpm::new(0)), "cpu");
+    assert_eq!(field(|job| job.wants = Wants::Rate(Share::default())), "rate");
+    assert_eq!(field(|job| job.nodes = vec![NodeIndex(0)]), "nodes");
+    assert_eq!(field(|job| job.name = name(2)), "name");
+}
+
+#[test]
+fn no_more_jobs_start_on_a_node_than_it_has_memory_for() {
+    let cluster = Cluster { jobs_a_node: 2, ..whole(1) };
+    let jobs: Vec<_> = (0..5)
+        .map(|n| Job { cpu_ppm: CpuPpm::from_percent(10), ..job(n, 30, 1, Wants::Rest) })
+        .collect();
+    let plan = plan(at(0), &cluster, &jobs);
+    let mut starts: Vec<_> = plan.jobs().values().map(|job| job.starts().unwrap()).collect();
+    starts.sort();
+    assert_eq!(starts, [at(0), at(0), at(30), at(30), at(60)]);
+}
+
+fn any_job(number: usize) -> impl Strategy<Value = Job> {
+    let speeds = prop::collection::btree_map(1u32..5, 1_000_000u32..4_000_000, 1..3);
+    let wants = prop_oneof![
+        4 => (1u64..400).prop_map(|by| Wants::By(at(by))),
+        1 => (1u32..100).prop_map(|percent| Wants::Rate(Share::from_percent(percent).unwrap())),
+        1 => Just(Wants::Rest),
+    ];
+    (1u64..100, speeds, 5u32..101, 0u64..60, wants).prop_map(
+        move |(work, speed_ppm, cpu, from, wants)| Job {
+            speed_ppm,
+            cpu_ppm: CpuPpm::from_percent(cpu),
+            from_unix_nanos: at(from),
+            ..job(number, work, 1, wants)
+        },
+    )
+}
+
+fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
+    (1..9usize).prop_flat_map(|count| (0..count).map(any_job).collect::<Vec<_>>())
+}
+
+/// Every instant at which a rate changes.
+fn instants(plan: &Plan) -> Vec<WallTime> {
+    let stretches = plan.jobs().values().flat_map(|job| &job.stretches);
+    let mut instants: Vec<_> = stretches.flat_map(|stretch| [stretch.from, stretch.to]).collect();
+    instants.sort();
+    instants.dedup();
+    instants
+}
+
+/// What a plan promises of each node at `now`, exactly.
+fn promised(plan: &Plan, jobs: &[Job], now: WallTime, node: u32) -> f64 {
+    let of_job = |job: &Job| {
+        let own = plan.jobs().get(&job.name)?;
+        let here = own.nodes.contains(&NodeIndex(node));
+        here.then(|| own.rate_at(now).as_f64() * f64::from(job.cpu_ppm.get()))
+    };
+    jobs.iter().filter_map(of_job).sum()
+}
+
+proptest! {
+    #[test]
+    fn nodes_are_never_promised_more_than_they_have(jobs in any_jobs()) {
+        let cluster = Cluster { jobs_a_node: 3, ..Cluster::of(4, CpuPpm::from_percent(90)) };
+        let plan = plan(at(0), &cluster, &jobs);
+        for now in instants(&plan) {
+            for node in 0..4 {
+                prop_assert!(promised(&plan, &jobs, now, node) <= 900_000.0 + 1e-6);
+                let there = plan.jobs().values().filter(|job| {
+                    let from = job.starts().is_some_and(|starts| starts <= now);
+                    from && job.ends.is_none_or(|ends| now < ends) && job.nodes.contains(&NodeIndex(node))
+                });
+                prop_assert!(there.count() <= 3);
+            }
+        }
+    }
+
+    // Following the plan from change to change does all the work by the time that it says.
+    #[test]
+    fn a_plan_that_is_followed_keeps_what_it_says(jobs in any_jobs()) {
+        let cluster = Cluster::of(4, CpuPpm::from_percent(90));
+        let plan = plan(at(0), &cluster, &jobs);
+        for job in &jobs {
+            let own = plan.jobs().get(&job.name).unwrap();
+            let mut left = Job { nodes: own.nodes.clone(), ..job.clone() };
+            for stretch in &own.stretches {
+                prop_assert!(stretch.from >= job.from_unix_nanos && stretch.from < stretch.to);
+                left.progress(stretch.to.saturating_since(stretch.from), stretch.rate);
+            }
+            // A nanosecond for each rounding.
+            let rounding = own.stretches.len() as u64 + 1;
+            prop_assert_eq!(own.ends.is_some(), left.remaining_nanos.get() <= rounding * 4, "{:?}", own);
+            if let (Wants::By(deadline), true) = (job.wants, own.kept) {
+                prop_assert!(own.ends.unwrap() <= deadline);
+            }
+        }
+    }
+
+    // Requests come one after the other; whatever is admitted, those before still have what they want,
+    // and a later deadline that is offered is admitted.
+    #[test]
+    fn nobody_loses_and_offers_are_true(jobs in any_jobs()) {
+        let cluster = Cluster::of(4, CpuPpm::from_percent(90));
+        let mut running: Vec<Job> = Vec::new();
+        for wanted in jobs {
+            match admit(at(0), &cluster, &running, &wanted) {
+                Verdict::Admitted(plan) => {
+                    prop_assert!(plan.keeps_all(), "{:?}", plan);
+                    running.push(wanted);
+                }
+                Verdict::Refused(refusal) => {
+                    let offers = refusal.earliest.map(Wants::By).into_iter()
+                        .chain(refusal.rate.map(Wants::Rate));
+                    for wants in offers {
+                        let offered = Job { wants, ..wanted.clone() };
+                        let verdict = admit(at(0), &cluster, &running, &offered);
+                        prop_assert!(matches!(verdict, Verdict::Admitted(_)), "{:?}", refusal);
+                    }
+                }
+                Verdict::Invalid(invalid) => prop_assert!(false, "{}", invalid),
+            }
+        }
+    }
+
+    // Time passes as planned, and it is planned again at every change: no promise is broken by that.
+    #[test]
+    fn planning_again_breaks_no_promise(jobs in any_jobs()) {
+        let cluster = Cluster::of(4, CpuPpm::from_percent(90));
+        let mut running: Vec<Job> = Vec::new();
+        let mut now_plan = Plan::default();
+        for wanted in jobs {
+            if let Verdict::Admitted(plan) = admit(at(0), &cluster, &running, &wanted) {
+                running.push(wanted);
+                now_plan = plan;
+            }
+        }
+        let mut now = at(0);
+        while let Some(next) = now_plan.next_change(now) {
+            for job in &mut running {
+                let own = now_plan.jobs().get(&job.name).unwrap();
+                if own.starts().is_some_and(|starts| starts <= now) {
+                    job.nodes = own.nodes.clone();
+                }
+                job.progress(next.saturating_since(now), own.rate_at(now));
+                if let Wants::By(deadline) = job.wants {
+                    prop_assert!(job.remaining_nanos.get() < 100 || next <= deadline);
+                }
+            }
+            running.retain(|job| job.remaining_nanos.get() >= 100);
+            now = next;
+            now_plan = replan(now, &cluster, &running, &now_plan);
+        }
+        prop_assert!(running.is_empty(), "{:?}", running);
+    }
+}

@@ -1,0 +1,24 @@
+// A rank that breaks on purpose, as the fault tests want it.
+#pragma once
+
+#include <string>
+
+#include "common/options.hpp"
+
+namespace workload {
+
+class Fault {
+  public:
+    /// `unit` is what the program counts: a frame, an iteration.
+    void declare(Options& options, const std::string& unit);
+
+    /// To be called by all ranks when `at` has started: breaks rank 1, or rank 0 when alone, if it is
+    /// the one that was asked for.
+    void strike(int rank, int ranks, int at) const;
+
+  private:
+    std::string kind_ = "none";
+    int at_ = 0;
+};
+
+}  // namespace workload
