@@ -4,9 +4,10 @@
 CARGO ?= cargo
 KEEPTIME = target/release/keeptime
 OUT ?= out
+SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-profiler bench-isolation clean
+        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-isolation soak soak-calls clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -27,6 +28,12 @@ demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (roo
 test: build workloads ## Run every test; those that need root say so where they cannot run
 	@scripts/test
 
+soak: build ## Simulated clusters in which everything goes wrong, on every processor (SOAK_MINUTES=10)
+	@$(KEEPTIME)-soak --minutes $(SOAK_MINUTES)
+
+soak-calls: build ## A million calls of users, the broker killed between and inside them
+	@$(KEEPTIME)-soak --seed 1 --calls 1000000 --faults broker-kills
+
 lint: deps ## Format, lints and documentation, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -34,7 +41,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -42,6 +49,15 @@ bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nod
 
 bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
+
+bench-ledger: build ## Durable appends per second, and reading 100,000 batches again
+	@$(KEEPTIME)-bench ledger --out $(OUT)
+
+bench-broker: build ## Grants through a broker's socket, and its restart with 100,000 reservations
+	@$(KEEPTIME)-bench broker --out $(OUT)
+
+bench-door: build ## What TLS, certificates and tokens cost
+	@$(KEEPTIME)-bench door --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)

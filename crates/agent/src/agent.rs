@@ -1,10 +1,13 @@
 //! The agent without its socket: a request or the passing of time comes in, the kernel is made to
 //! agree, an answer goes out. The clock is an argument.
 
-use crate::book::{Book, Capacity};
+use crate::book::{Book, Capacity, Refusal};
 use crate::store::{Store, StoreError};
 use crate::wire::{JobStatus, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Capabilities;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use std::collections::BTreeMap;
@@ -19,6 +22,32 @@ pub trait Enforcer: Send {
     /// If the kernel refuses; part of it may be done then.
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError>;
 
+    /// Counts running processes to a job that is enforced, as long as it lasts. Nothing happens to
+    /// any of them if one is refused.
+    ///
+    /// # Errors
+    /// If one may not be bound, or the kernel refuses.
+    fn bind(
+        &mut self,
+        job: &Name,
+        processes: &[u32],
+        requester: Requester,
+    ) -> Result<(), BindError>;
+
+    /// Counts open connections to a job that is enforced, as long as it lasts.
+    ///
+    /// # Errors
+    /// If there are none or they may not be bound, or the kernel refuses.
+    fn bind_flow(
+        &mut self,
+        assignment: &Assignment,
+        flow: &ConnectionPattern,
+        requester: Requester,
+    ) -> Result<(), BindError>;
+
+    /// What was found out about the kernel; nothing = it is not asked to enforce anything.
+    fn capabilities(&self) -> Option<&Capabilities>;
+
     /// What the kernel counts for one job.
     fn measure(&mut self, assignment: &Assignment) -> JobStatus;
 
@@ -29,6 +58,24 @@ pub trait Enforcer: Send {
 /// Any error of an enforcer.
 pub type BoxedError = Box<dyn Error + Send + Sync>;
 
+/// Why something was not bound to a job.
+#[derive(Debug)]
+pub enum BindError {
+    /// It will not be done: why, in the user's words.
+    Refused(String),
+    /// It was tried and could not be done.
+    Failed(BoxedError),
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requester {
+    /// The user at the other end of the socket.
+    pub user: u32,
+    /// Root and the agent's own user may ask for everything.
+    pub is_trusted: bool,
+}
+
 /// One node's agent.
 #[derive(Debug)]
 pub struct Agent<E> {
@@ -38,6 +85,8 @@ pub struct Agent<E> {
     store: Store,
     enforcer: E,
     since: WallTime,
+    /// The latest time that was told: what has begun does not end because a clock was set back.
+    latest: WallTime,
 }
 
 impl<E: Enforcer> Agent<E> {
@@ -54,23 +103,45 @@ impl<E: Enforcer> Agent<E> {
         now: WallTime,
     ) -> Result<Self, StoreError> {
         let book = store.load()?;
-        let mut agent = Self { node, capacity, book, store, enforcer, since: now };
+        let mut agent = Self { node, capacity, book, store, enforcer, since: now, latest: now };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);
         Ok(agent)
     }
 
+    /// The node.
+    pub fn node(&self) -> &Name {
+        &self.node
+    }
+
+    /// What it was assigned.
+    pub fn assignments(&self) -> impl Iterator<Item = &Assignment> {
+        self.book.assignments().values()
+    }
+
+    /// What this node cannot enforce, and why: a sentence each.
+    pub fn not_enforced(&self) -> Vec<String> {
+        self.enforcer.not_enforced()
+    }
+
     /// Answers one request at `now`.
-    pub fn answer(&mut self, request: Request, now: WallTime) -> Response {
+    pub fn answer(&mut self, request: Request, requester: Requester, now: WallTime) -> Response {
+        self.latest = self.latest.max(now);
+        if let Err(reason) = self.may_ask(&request, requester) {
+            return Response::Refused { reason };
+        }
         let turned = match request {
             Request::Status => return Response::Status(self.status()),
+            Request::Bind { job, processes } => return self.bind(&job, &processes, requester),
+            Request::BindFlow { job, flow } => return self.bind_flow(&job, &flow, requester),
             Request::Enforce(assignment) => {
-                self.book.with(assignment, self.capacity, now).map(|book| self.turn_to(book))
+                self.book.with(assignment, &self.capacity, now).map(|book| self.turn_to(book))
             }
-            Request::Renew { job, until_unix_nanos } => {
-                self.book.renewed(&job, until_unix_nanos).map(|book| self.remember(book))
-            }
-            Request::Withdraw { job } => Ok(self.turn_to(self.book.without(&job))),
+            Request::Renew { job, until_unix_nanos } => self
+                .book
+                .renewed(&job, until_unix_nanos, &self.capacity, now)
+                .map(|book| self.remember(book)),
+            Request::Withdraw { job } => Ok(self.give_back(&job)),
         };
         match turned {
             Ok(Ok(())) => Response::Done,
@@ -79,17 +150,67 @@ impl<E: Enforcer> Agent<E> {
         }
     }
 
-    /// Ends what is over at `now` and repairs what somebody else changed in the kernel.
+    /// Begins what is due at `now`, ends what is over and repairs what somebody else changed in the
+    /// kernel.
     ///
     /// # Errors
     /// If the kernel or the record refuses; the next tick tries again.
     pub fn tick(&mut self, now: WallTime) -> Result<(), BoxedError> {
+        self.latest = self.latest.max(now);
         let over = self.book.expired(now);
         let book = over.iter().fold(self.book.clone(), |book, job| book.without(job));
         if !over.is_empty() {
             self.remember(book)?;
         }
-        self.enforcer.reconcile(self.book.assignments())
+        self.reconcile()
+    }
+
+    /// Other users may bind what is theirs to jobs that are theirs, and nothing else.
+    fn may_ask(&self, request: &Request, requester: Requester) -> Result<(), String> {
+        let job = match request {
+            _ if requester.is_trusted => return Ok(()),
+            Request::Bind { job, .. } | Request::BindFlow { job, .. } => job,
+            _ => return Err("only root and the agent's own user may ask for that".into()),
+        };
+        match self.book.assignments().get(job).and_then(|assignment| assignment.user_id) {
+            Some(user) if user == requester.user => Ok(()),
+            // Not said apart: nobody learns of jobs of others.
+            _ => Err(format!("no job {job} of user {} is assigned here", requester.user)),
+        }
+    }
+
+    fn bind(&mut self, job: &Name, processes: &[u32], requester: Requester) -> Response {
+        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, processes, requester));
+        // What was bound has the job's schedule at once.
+        let bound = bound.and_then(|()| self.reconcile().map_err(BindError::Failed));
+        response(bound)
+    }
+
+    fn bind_flow(
+        &mut self,
+        job: &Name,
+        flow: &ConnectionPattern,
+        requester: Requester,
+    ) -> Response {
+        let assignment = self.begun(job);
+        response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, requester)))
+    }
+
+    /// A job that is enforced now.
+    fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
+        let refuse = |refusal: String| Err(BindError::Refused(refusal));
+        match self.book.assignments().get(job) {
+            None => refuse(Refusal::Unknown { job: job.clone() }.to_string()),
+            Some(assignment) if !assignment.is_due(self.latest) => {
+                refuse(format!("job {job} has not begun, or is over"))
+            }
+            Some(assignment) => Ok(assignment.clone()),
+        }
+    }
+
+    /// Makes the kernel agree with the book.
+    fn reconcile(&mut self) -> Result<(), BoxedError> {
+        self.enforcer.reconcile(&self.book.due(self.latest))
     }
 
     /// Records `book`, which a restarted agent would start from.
@@ -103,47 +224,55 @@ impl<E: Enforcer> Agent<E> {
     fn turn_to(&mut self, book: Book) -> Result<(), BoxedError> {
         let former = self.book.clone();
         self.remember(book)?;
-        let Err(error) = self.enforcer.reconcile(self.book.assignments()) else { return Ok(()) };
+        let Err(error) = self.reconcile() else { return Ok(()) };
         self.remember(former)?;
-        self.enforcer.reconcile(self.book.assignments())?;
+        self.reconcile()?;
         Err(error)
     }
 
+    /// Records that `job` is given back, then makes the kernel agree. If it does not, the next tick
+    /// tries again: whoever gave it back counts on it, and takes no notice of the answer.
+    fn give_back(&mut self, job: &Name) -> Result<(), BoxedError> {
+        self.remember(self.book.without(job))?;
+        self.reconcile()
+    }
+
     fn status(&mut self) -> Status {
-        let jobs = self.book.assignments().values();
+        // What is over and not ended yet is in nobody's way any more.
+        let lasting = |a: &&Assignment| self.latest < a.until_unix_nanos;
+        let jobs = self.book.assignments().values().filter(lasting);
         let jobs = jobs.map(|assignment| self.enforcer.measure(assignment)).collect();
         Status {
             node: self.node.clone(),
             process: std::process::id(),
             since_unix_nanos: self.since,
             cpu_ppm: self.capacity.cpu,
+            disks: self.capacity.disks.clone(),
+            capabilities: self.capacity.capabilities.clone(),
             jobs,
             not_enforced: self.enforcer.not_enforced(),
         }
     }
 }
 
-/// An error with its causes, outermost first.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
+fn response(bound: Result<(), BindError>) -> Response {
+    match bound {
+        Ok(()) => Response::Done,
+        Err(BindError::Refused(reason)) => Response::Refused { reason },
+        Err(BindError::Failed(error)) => Response::Failed { error: chain(error.as_ref()) },
     }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+    use keeptime_model::units::{BitsPerSecond, CpuPpm};
     use tempfile::TempDir;
 
-    /// A kernel that holds a set of jobs and refuses those whose names start with `bad`.
+    /// A kernel that holds a set of jobs and refuses those whose names start with `bad`; and what was
+    /// bound to which job for whom.
     #[derive(Debug, Default)]
-    struct FakeKernel(BTreeMap<Name, Assignment>);
+    struct FakeKernel(BTreeMap<Name, Assignment>, Vec<(Name, Vec<u32>, u32)>);
 
     impl Enforcer for FakeKernel {
         fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
@@ -157,13 +286,34 @@ mod tests {
             Ok(())
         }
 
-        fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-            JobStatus {
-                assignment: assignment.clone(),
-                processes: vec![],
-                cpu_used_nanos: Nanos::new(0),
-                flows: vec![],
+        fn bind(
+            &mut self,
+            job: &Name,
+            processes: &[u32],
+            requester: Requester,
+        ) -> Result<(), BindError> {
+            if processes.contains(&1) {
+                return Err(BindError::Refused("process 1 is nobody's".into()));
             }
+            self.1.push((job.clone(), processes.to_vec(), requester.user));
+            Ok(())
+        }
+
+        fn bind_flow(
+            &mut self,
+            assignment: &Assignment,
+            _flow: &ConnectionPattern,
+            requester: Requester,
+        ) -> Result<(), BindError> {
+            self.bind(&assignment.job, &[], requester)
+        }
+
+        fn capabilities(&self) -> Option<&Capabilities> {
+            None
+        }
+
+        fn measure(&mut self, assignment: &Assignment) -> JobStatus {
+            JobStatus::unmeasured(assignment.clone())
         }
 
         fn not_enforced(&self) -> Vec<String> {
@@ -171,22 +321,24 @@ mod tests {
         }
     }
 
+    const ROOT: Requester = Requester { user: 0, is_trusted: true };
+    const USER: Requester = Requester { user: 7, is_trusted: false };
+
     fn at(seconds: u64) -> WallTime {
         WallTime::from_unix_nanos(seconds * 1_000_000_000)
     }
 
     fn assignment(job: &str, until: u64) -> Assignment {
-        Assignment {
-            job: job.parse().unwrap(),
-            cpu_ppm: CpuPpm::from_percent(10),
-            flows: vec![],
-            until_unix_nanos: at(until),
-        }
+        Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), at(until))
     }
 
     fn start(directory: &TempDir, kernel: FakeKernel, now: u64) -> Agent<FakeKernel> {
-        let capacity =
-            Capacity { cpu: CpuPpm::from_percent(40), reservable: BitsPerSecond::from_mbit(190) };
+        let capacity = Capacity {
+            cpu: CpuPpm::from_percent(40),
+            reservable: BitsPerSecond::from_mbit(190),
+            disks: BTreeMap::new(),
+            capabilities: None,
+        };
         let store = Store::at(&directory.path().join("assignments.json"));
         Agent::start("n1".parse().unwrap(), capacity, store, kernel, at(now)).unwrap()
     }
@@ -195,8 +347,8 @@ mod tests {
     fn what_the_kernel_refuses_leaves_everything_as_before() {
         let directory = tempfile::tempdir().unwrap();
         let mut agent = start(&directory, FakeKernel::default(), 1);
-        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), at(1)), Response::Done);
-        let answer = agent.answer(Request::Enforce(assignment("bad", 9)), at(1));
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let answer = agent.answer(Request::Enforce(assignment("bad", 9)), ROOT, at(1));
         assert_eq!(answer, Response::Failed { error: "no room for bad".into() });
         let names: Vec<_> = agent.enforcer.0.keys().map(Name::to_string).collect();
         assert_eq!(names, ["a"]);
@@ -209,7 +361,7 @@ mod tests {
         let mut agent = start(&directory, FakeKernel::default(), 1);
         for (job, until) in [("lasts", 9), ("over", 4)] {
             assert_eq!(
-                agent.answer(Request::Enforce(assignment(job, until)), at(1)),
+                agent.answer(Request::Enforce(assignment(job, until)), ROOT, at(1)),
                 Response::Done
             );
         }
@@ -225,15 +377,35 @@ mod tests {
     fn time_ends_jobs_and_a_clock_set_back_ends_none() {
         let directory = tempfile::tempdir().unwrap();
         let mut agent = start(&directory, FakeKernel::default(), 100);
-        assert_eq!(agent.answer(Request::Enforce(assignment("a", 110)), at(100)), Response::Done);
+        assert_eq!(
+            agent.answer(Request::Enforce(assignment("a", 110)), ROOT, at(100)),
+            Response::Done
+        );
         agent.tick(at(10)).unwrap();
         assert_eq!(agent.enforcer.0.len(), 1);
         let renew = Request::Renew { job: "a".parse().unwrap(), until_unix_nanos: at(120) };
-        assert_eq!(agent.answer(renew, at(105)), Response::Done);
+        assert_eq!(agent.answer(renew, ROOT, at(105)), Response::Done);
         agent.tick(at(119)).unwrap();
         assert_eq!(agent.enforcer.0.len(), 1);
         agent.tick(at(120)).unwrap();
         assert!(agent.enforcer.0.is_empty());
+    }
+
+    /// Found by simulation: the broker takes what was withdrawn to be free, whatever it is answered.
+    #[test]
+    fn what_was_given_back_is_not_taken_up_again_when_the_kernel_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = start(&directory, FakeKernel::default(), 1);
+        let both = ["a", "bad"].into_iter().fold(Book::default(), |book, job| {
+            book.with(assignment(job, 9), &agent.capacity, at(1)).unwrap()
+        });
+        agent.store.save(&both).unwrap();
+        let mut agent = start(&directory, agent.enforcer, 1);
+        let answer = agent.answer(Request::Withdraw { job: "a".parse().unwrap() }, ROOT, at(1));
+        assert!(matches!(answer, Response::Failed { .. }), "{answer:?}");
+        let left: Vec<_> = agent.assignments().map(|left| left.job.to_string()).collect();
+        assert_eq!(left, ["bad"]);
+        assert_eq!(agent.store.load().unwrap(), agent.book);
     }
 
     #[test]
@@ -241,9 +413,63 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut agent = start(&directory, FakeKernel::default(), 1);
         let job: Name = "a".parse().unwrap();
-        assert_eq!(agent.answer(Request::Withdraw { job: job.clone() }, at(1)), Response::Done);
+        assert_eq!(
+            agent.answer(Request::Withdraw { job: job.clone() }, ROOT, at(1)),
+            Response::Done
+        );
         let renew = Request::Renew { job, until_unix_nanos: at(9) };
-        let Response::Refused { reason } = agent.answer(renew, at(1)) else { panic!() };
+        let Response::Refused { reason } = agent.answer(renew, ROOT, at(1)) else { panic!() };
         assert_eq!(reason, "no job a is assigned here");
+    }
+
+    #[test]
+    fn what_begins_later_is_enforced_from_then_on_and_a_clock_set_back_stops_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let later = Assignment { from_unix_nanos: at(5), ..assignment("later", 9) };
+        assert_eq!(agent.answer(Request::Enforce(later), ROOT, at(1)), Response::Done);
+        assert!(agent.enforcer.0.is_empty());
+        let bind = || Request::Bind { job: "later".parse().unwrap(), processes: vec![9] };
+        let Response::Refused { reason } = agent.answer(bind(), ROOT, at(2)) else { panic!() };
+        assert!(reason.contains("has not begun"), "{reason}");
+        agent.tick(at(5)).unwrap();
+        assert_eq!(agent.enforcer.0.len(), 1);
+        agent.tick(at(3)).unwrap();
+        assert_eq!(agent.enforcer.0.len(), 1);
+        assert_eq!(agent.answer(bind(), ROOT, at(3)), Response::Done);
+        agent.tick(at(9)).unwrap();
+        assert!(agent.enforcer.0.is_empty());
+    }
+
+    #[test]
+    fn other_users_bind_to_their_own_jobs_and_do_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let theirs = Assignment { user_id: Some(7), ..assignment("theirs", 9) };
+        for wanted in [theirs.clone(), assignment("nobodys", 9)] {
+            assert_eq!(agent.answer(Request::Enforce(wanted), ROOT, at(1)), Response::Done);
+        }
+        let flow = "10.0.0.2".parse().unwrap();
+        let job = || "theirs".parse().unwrap();
+        let bind = Request::Bind { job: job(), processes: vec![9] };
+        assert_eq!(agent.answer(bind, USER, at(1)), Response::Done);
+        assert_eq!(
+            agent.answer(Request::BindFlow { job: job(), flow }, USER, at(1)),
+            Response::Done
+        );
+        assert_eq!(agent.enforcer.1, [(job(), vec![9], 7), (job(), vec![], 7)]);
+        let refused = [
+            Request::Bind { job: "nobodys".parse().unwrap(), processes: vec![9] },
+            Request::Bind { job: "away".parse().unwrap(), processes: vec![9] },
+            Request::Bind { job: job(), processes: vec![1] },
+            Request::Enforce(theirs),
+            Request::Withdraw { job: job() },
+            Request::Status,
+        ];
+        for request in refused {
+            let answer = agent.answer(request.clone(), USER, at(1));
+            assert!(matches!(answer, Response::Refused { .. }), "{request:?}: {answer:?}");
+        }
+        assert_eq!(agent.enforcer.0.len(), 2);
     }
 }

@@ -2,19 +2,26 @@
 
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{Assignment, TrafficClass};
+use keeptime_model::capability::{Capabilities, Unmet};
+use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use thiserror::Error;
 
-/// What a node can give to jobs, all together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a node can give to jobs, all together, at every instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capacity {
     /// CPU of all jobs.
     pub cpu: CpuPpm,
     /// Premium bandwidth that may leave the node.
     pub reservable: BitsPerSecond,
+    /// How fast its disks can be used, by disk.
+    pub disks: BTreeMap<DiskId, DiskRates>,
+    /// What its kernel can enforce; nothing = it is configured to enforce nothing, and tells so.
+    pub capabilities: Option<Capabilities>,
 }
 
 /// The assignments of a node, by job.
@@ -61,6 +68,42 @@ pub enum Refusal {
         /// What may be reserved.
         capacity: BitsPerSecond,
     },
+    /// A disk, or a direction of it, that is not this node's to give.
+    #[error("{job} asks to {direction} on disk {disk}, and this node can reserve {there}")]
+    Disk {
+        /// The job.
+        job: Name,
+        /// The disk.
+        disk: DiskId,
+        /// Which direction.
+        direction: DiskDirection,
+        /// What there is.
+        there: String,
+    },
+    /// Not enough of a disk's rate is left.
+    #[error("{job} asks to {direction} {asked} on disk {disk} and {free} of {capacity} is free")]
+    DiskRate {
+        /// The job.
+        job: Name,
+        /// The disk.
+        disk: DiskId,
+        /// Which direction.
+        direction: DiskDirection,
+        /// What it asks for.
+        asked: BytesPerSecond,
+        /// What is left for it.
+        free: BytesPerSecond,
+        /// What the disk has.
+        capacity: BytesPerSecond,
+    },
+    /// It asks for what this node's kernel cannot do.
+    #[error("this node cannot enforce what {job} asks for: {unmet}")]
+    Unenforceable {
+        /// The job.
+        job: Name,
+        /// What, and why.
+        unmet: Unmet,
+    },
     /// No such job.
     #[error("no job {job} is assigned here")]
     Unknown {
@@ -75,14 +118,21 @@ impl Book {
         &self.assignments
     }
 
-    /// The book with `assignment` in it, in place of the same job's former one.
+    /// Those that are to be enforced at `now`.
+    pub fn due(&self, now: WallTime) -> BTreeMap<Name, Assignment> {
+        let due = self.assignments.iter().filter(|(_, assignment)| assignment.is_due(now));
+        due.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
+    }
+
+    /// The book with `assignment` in it, in place of the same job's former one. At every instant of
+    /// its window, all that is assigned then fits.
     ///
     /// # Errors
     /// Why it is not taken; `self` is unchanged in any case.
     pub fn with(
         &self,
         assignment: Assignment,
-        capacity: Capacity,
+        capacity: &Capacity,
         now: WallTime,
     ) -> Result<Self, Refusal> {
         assignment.check()?;
@@ -90,21 +140,12 @@ impl Book {
         if assignment.until_unix_nanos <= now {
             return Err(Refusal::Late { job });
         }
-        let others = || self.assignments.values().filter(|a| a.job != job);
-        let used = others().fold(0u64, |sum, a| sum + u64::from(a.cpu_ppm.get()));
-        let free = u64::from(capacity.cpu.get()).saturating_sub(used);
-        if u64::from(assignment.cpu_ppm.get()) > free {
-            let (asked, capacity) = (assignment.cpu_ppm, capacity.cpu);
-            return Err(Refusal::Cpu { job, asked, free: CpuPpm::new(free as u32), capacity });
+        let capabilities = capacity.capabilities.as_ref();
+        if let Some(unmet) = capabilities.and_then(|found| found.unmet(&assignment)) {
+            return Err(Refusal::Unenforceable { job, unmet });
         }
-        let used = others().fold(0u128, |sum, a| sum + reserved(a));
-        let free = u128::from(capacity.reservable.get()).saturating_sub(used);
-        let asked = reserved(&assignment);
-        if asked > free {
-            let rate = |bits: u128| BitsPerSecond::new(u64::try_from(bits).unwrap_or(u64::MAX));
-            let (asked, free, capacity) = (rate(asked), rate(free), capacity.reservable);
-            return Err(Refusal::Bandwidth { job, asked, free, capacity });
-        }
+        let from = assignment.from_unix_nanos.max(now);
+        self.admit(&assignment, from..assignment.until_unix_nanos, capacity)?;
         let mut book = self.clone();
         book.assignments.insert(job, assignment);
         Ok(book)
@@ -113,12 +154,77 @@ impl Book {
     /// The book in which `job` lasts until `until`.
     ///
     /// # Errors
-    /// If there is no such job.
-    pub fn renewed(&self, job: &Name, until: WallTime) -> Result<Self, Refusal> {
+    /// If there is no such job, or what it has is promised to another from some time before `until`
+    /// on.
+    pub fn renewed(
+        &self,
+        job: &Name,
+        until: WallTime,
+        capacity: &Capacity,
+        now: WallTime,
+    ) -> Result<Self, Refusal> {
         let mut book = self.clone();
         let found = book.assignments.get_mut(job);
-        found.ok_or_else(|| Refusal::Unknown { job: job.clone() })?.until_unix_nanos = until;
+        let found = found.ok_or_else(|| Refusal::Unknown { job: job.clone() })?;
+        // What was admitted stays admitted: only the time that is added is looked at.
+        let former = std::mem::replace(&mut found.until_unix_nanos, until);
+        self.admit(found, former.max(now)..until, capacity)?;
         Ok(book)
+    }
+
+    /// Whether `assignment` fits at every instant of `window` beside the other jobs.
+    fn admit(
+        &self,
+        assignment: &Assignment,
+        window: Range<WallTime>,
+        capacity: &Capacity,
+    ) -> Result<(), Refusal> {
+        if window.is_empty() {
+            return Ok(());
+        }
+        let others = Others::in_window(self, &assignment.job, window);
+        let job = || assignment.job.clone();
+        let used = others.peak(|a| u128::from(a.cpu_ppm.get()));
+        let free = u128::from(capacity.cpu.get()).saturating_sub(used);
+        if u128::from(assignment.cpu_ppm.get()) > free {
+            // At most the capacity, which is a CpuPpm.
+            let free = CpuPpm::new(free as u32);
+            let (asked, capacity) = (assignment.cpu_ppm, capacity.cpu);
+            return Err(Refusal::Cpu { job: job(), asked, free, capacity });
+        }
+        let free = u128::from(capacity.reservable.get()).saturating_sub(others.peak(reserved));
+        let asked = reserved(assignment);
+        if asked > free {
+            let rate = |bits: u128| BitsPerSecond::new(u64::try_from(bits).unwrap_or(u64::MAX));
+            let (asked, free, capacity) = (rate(asked), rate(free), capacity.reservable);
+            return Err(Refusal::Bandwidth { job: job(), asked, free, capacity });
+        }
+        for (disk, rates) in &assignment.disks {
+            for direction in DiskDirection::ALL {
+                let Some(asked) = rates.of(direction) else { continue };
+                let at = |a: &Assignment| a.disks.get(disk).and_then(|rates| rates.of(direction));
+                let known = capacity.disks.get(disk).and_then(|rates| rates.of(direction));
+                let Some(capacity) = known else {
+                    let there = describe_disks(&capacity.disks);
+                    return Err(Refusal::Disk { job: job(), disk: *disk, direction, there });
+                };
+                let used = others.peak(|a| at(a).map_or(0, |rate| u128::from(rate.get())));
+                let free = u128::from(capacity.get()).saturating_sub(used);
+                if u128::from(asked.get()) > free {
+                    let free = BytesPerSecond::new(free as u64);
+                    let disk = *disk;
+                    return Err(Refusal::DiskRate {
+                        job: job(),
+                        disk,
+                        direction,
+                        asked,
+                        free,
+                        capacity,
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The book without `job`.
@@ -138,6 +244,36 @@ impl Book {
     }
 }
 
+/// The jobs beside one, in a window of time.
+struct Others<'a> {
+    assignments: Vec<&'a Assignment>,
+    from: WallTime,
+}
+
+impl<'a> Others<'a> {
+    fn in_window(book: &'a Book, job: &Name, window: Range<WallTime>) -> Self {
+        let overlaps = |a: &&Assignment| {
+            a.job != *job && a.from_unix_nanos < window.end && window.start < a.until_unix_nanos
+        };
+        let assignments = book.assignments.values().filter(overlaps).collect();
+        Self { assignments, from: window.start }
+    }
+
+    /// The most that they use together at any instant. It rises only where one of them begins.
+    fn peak(&self, amount: impl Fn(&Assignment) -> u128) -> u128 {
+        let begins = self.assignments.iter().map(|a| a.from_unix_nanos.max(self.from));
+        let at = |instant| self.assignments.iter().filter(move |a| a.is_due(instant));
+        begins.map(|instant| at(instant).map(|a| amount(a)).sum()).max().unwrap_or(0)
+    }
+}
+
+fn describe_disks(disks: &BTreeMap<DiskId, DiskRates>) -> String {
+    if disks.is_empty() {
+        return "no disk; `disks` in its configuration names them".into();
+    }
+    disks.keys().map(DiskId::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// Bits per second that an assignment reserves on the node's way out. Low-latency flows share the
 /// control class, which is kept apart from what can be reserved.
 fn reserved(assignment: &Assignment) -> u128 {
@@ -152,8 +288,22 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
-    const CAPACITY: Capacity =
-        Capacity { cpu: CpuPpm::from_percent(40), reservable: BitsPerSecond::from_mbit(190) };
+    fn capacity() -> Capacity {
+        let rates = DiskRates {
+            read_bytes_per_second: None,
+            write_bytes_per_second: Some(BytesPerSecond::from_mega_bytes(100)),
+        };
+        Capacity {
+            cpu: CpuPpm::from_percent(40),
+            reservable: BitsPerSecond::from_mbit(190),
+            disks: BTreeMap::from([(disk(), rates)]),
+            capabilities: None,
+        }
+    }
+
+    fn disk() -> DiskId {
+        "254:0".parse().unwrap()
+    }
 
     fn at(seconds: u64) -> WallTime {
         WallTime::from_unix_nanos(seconds * 1_000_000_000)
@@ -167,63 +317,136 @@ mod tests {
             class: TrafficClass::Premium,
         };
         Assignment {
-            job: job.parse().unwrap(),
-            cpu_ppm: CpuPpm::from_percent(percent),
             flows: vec![flow],
-            until_unix_nanos: at(until),
+            ..Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(percent), at(until))
         }
+    }
+
+    fn later(job: &str, percent: u32, mbit: u64, from: u64, until: u64) -> Assignment {
+        Assignment { from_unix_nanos: at(from), ..assignment(job, percent, mbit, until) }
+    }
+
+    fn writing(job: &str, mega_bytes: u64, from: u64, until: u64) -> Assignment {
+        let rate = Some(BytesPerSecond::from_mega_bytes(mega_bytes));
+        let rates = DiskRates::default().with(DiskDirection::Write, rate);
+        Assignment { disks: [(disk(), rates)].into(), ..later(job, 1, 1, from, until) }
     }
 
     #[test]
     fn the_edge_of_capacity_is_taken_and_one_more_is_refused() {
-        let book = Book::default().with(assignment("a", 20, 100, 9), CAPACITY, at(1)).unwrap();
-        let full = book.with(assignment("b", 20, 90, 9), CAPACITY, at(1)).unwrap();
+        let book = Book::default().with(assignment("a", 20, 100, 9), &capacity(), at(1)).unwrap();
+        let full = book.with(assignment("b", 20, 90, 9), &capacity(), at(1)).unwrap();
         assert_eq!(full.assignments().len(), 2);
-        let error = book.with(assignment("b", 20, 91, 9), CAPACITY, at(1)).unwrap_err();
+        let error = book.with(assignment("b", 20, 91, 9), &capacity(), at(1)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "b asks to send 91 Mbit/s and 90 Mbit/s of 190 Mbit/s is free on this node's link"
         );
-        let error = book.with(assignment("b", 21, 1, 9), CAPACITY, at(1)).unwrap_err();
+        let error = book.with(assignment("b", 21, 1, 9), &capacity(), at(1)).unwrap_err();
         assert!(matches!(error, Refusal::Cpu { .. }));
     }
 
     #[test]
     fn a_job_is_replaced_by_itself() {
-        let book = Book::default().with(assignment("a", 40, 190, 9), CAPACITY, at(1)).unwrap();
-        let changed = book.with(assignment("a", 30, 150, 9), CAPACITY, at(1)).unwrap();
+        let book = Book::default().with(assignment("a", 40, 190, 9), &capacity(), at(1)).unwrap();
+        let changed = book.with(assignment("a", 30, 150, 9), &capacity(), at(1)).unwrap();
         assert_eq!(changed.assignments().len(), 1);
     }
 
     #[test]
     fn time_ends_what_nobody_renews() {
-        let book = Book::default().with(assignment("a", 10, 10, 5), CAPACITY, at(1)).unwrap();
-        let book = book.with(assignment("b", 10, 10, 4), CAPACITY, at(1)).unwrap();
+        let book = Book::default().with(assignment("a", 10, 10, 5), &capacity(), at(1)).unwrap();
+        let book = book.with(assignment("b", 10, 10, 4), &capacity(), at(1)).unwrap();
         assert!(book.expired(at(3)).is_empty());
         let names: Vec<_> = book.expired(at(5)).iter().map(Name::to_string).collect();
         assert_eq!(names, ["b", "a"]);
-        let book = book.renewed(&"b".parse().unwrap(), at(8)).unwrap();
-        assert_eq!(book.expired(at(5)).len(), 1);
-        assert!(book.renewed(&"c".parse().unwrap(), at(8)).is_err());
+        let renewed = |job: &str| book.renewed(&job.parse().unwrap(), at(8), &capacity(), at(1));
+        assert_eq!(renewed("b").unwrap().expired(at(5)).len(), 1);
+        assert_eq!(renewed("c").unwrap_err().to_string(), "no job c is assigned here");
         assert!(matches!(
-            book.with(assignment("d", 1, 1, 2), CAPACITY, at(2)),
+            book.with(assignment("d", 1, 1, 2), &capacity(), at(2)),
             Err(Refusal::Late { .. })
         ));
     }
 
+    #[test]
+    fn what_comes_later_fits_beside_what_has_ended_by_then() {
+        let book = Book::default().with(assignment("a", 40, 190, 10), &capacity(), at(1)).unwrap();
+        let error = book.with(later("b", 1, 1, 9, 20), &capacity(), at(1)).unwrap_err();
+        assert!(matches!(error, Refusal::Cpu { .. }));
+        let book = book.with(later("b", 40, 190, 10, 20), &capacity(), at(1)).unwrap();
+        let due = |now| book.due(at(now)).keys().map(Name::to_string).collect::<Vec<_>>();
+        assert_eq!((due(9), due(10)), (vec!["a".to_string()], vec!["b".to_string()]));
+        // The first may end earlier or go on until the second begins, and no longer.
+        let a = "a".parse().unwrap();
+        let until = |until| book.renewed(&a, at(until), &capacity(), at(5));
+        assert!(until(7).is_ok() && until(10).is_ok());
+        assert!(matches!(until(11), Err(Refusal::Cpu { .. })));
+        // Two that follow each other are never there at once.
+        let book = Book::default().with(later("a", 20, 1, 0, 5), &capacity(), at(1)).unwrap();
+        let book = book.with(later("b", 20, 1, 5, 10), &capacity(), at(1)).unwrap();
+        assert!(book.with(later("c", 20, 1, 0, 10), &capacity(), at(1)).is_ok());
+        assert!(book.with(later("c", 21, 1, 0, 10), &capacity(), at(1)).is_err());
+    }
+
+    #[test]
+    fn a_disk_is_shared_up_to_its_rate_and_others_are_refused_by_name() {
+        let book = Book::default().with(writing("a", 60, 0, 9), &capacity(), at(1)).unwrap();
+        assert!(book.with(writing("b", 40, 0, 9), &capacity(), at(1)).is_ok());
+        let error = book.with(writing("b", 41, 5, 20), &capacity(), at(1)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "b asks to write 41 MB/s on disk 254:0 and 40 MB/s of 100 MB/s is free"
+        );
+        assert!(book.with(writing("b", 100, 9, 20), &capacity(), at(1)).is_ok());
+        let mut asked = writing("b", 1, 0, 9);
+        let reading = DiskRates::default().with(DiskDirection::Read, Some(BytesPerSecond::new(1)));
+        asked.disks = [(disk(), reading)].into();
+        let error = book.with(asked.clone(), &capacity(), at(1)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "b asks to read on disk 254:0, and this node can reserve 254:0"
+        );
+        let none = Capacity { disks: BTreeMap::new(), ..capacity() };
+        let error = book.with(asked, &none, at(1)).unwrap_err().to_string();
+        assert!(error.contains("this node can reserve no disk"), "{error}");
+    }
+
+    #[test]
+    fn what_the_kernel_cannot_do_is_refused_by_name() {
+        let poor = Capacity { capabilities: Some(Capabilities::default()), ..capacity() };
+        let error = Book::default().with(assignment("a", 1, 1, 9), &poor, at(1)).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("cannot enforce what a asks for: a share of the CPU"), "{text}");
+    }
+
     proptest! {
+        // Whatever is asked, taken, renewed and ended: at every second, what is due fits.
         #[test]
-        fn capacity_is_never_exceeded(asks in prop::collection::vec((0u8..6, 1u32..30, 1u64..120), 1..40)) {
+        fn capacity_is_never_exceeded(asks in prop::collection::vec(
+            (0u8..6, 1u32..30, 1u64..120, 0u64..20, 1u64..20, any::<bool>()), 1..40)
+        ) {
             let mut book = Book::default();
-            for (job, percent, mbit) in asks {
-                let wanted = assignment(&format!("j{job}"), percent, mbit, 9);
-                if let Ok(next) = book.with(wanted, CAPACITY, at(1)) {
-                    book = next;
+            for (job, percent, mbit, from, length, renews) in asks {
+                let name = format!("j{job}");
+                let next = match renews {
+                    true => book.renewed(&name.parse().unwrap(), at(from + length), &capacity(), at(1)),
+                    false => {
+                        let disks = writing(&name, mbit, 0, 1).disks;
+                        let wanted = later(&name, percent, mbit, from, from + length);
+                        book.with(Assignment { disks, ..wanted }, &capacity(), at(1))
+                    }
+                };
+                book = next.unwrap_or(book);
+                for second in 1..40 {
+                    let due = book.due(at(second));
+                    let cpu: u32 = due.values().map(|a| a.cpu_ppm.get()).sum();
+                    let bits: u128 = due.values().map(reserved).sum();
+                    let written = due.values().filter_map(|a| a.disks[&disk()].of(DiskDirection::Write));
+                    prop_assert!(cpu <= capacity().cpu.get());
+                    prop_assert!(bits <= u128::from(capacity().reservable.get()));
+                    prop_assert!(written.map(BytesPerSecond::get).sum::<u64>() <= 100_000_000);
                 }
-                let cpu: u32 = book.assignments().values().map(|a| a.cpu_ppm.get()).sum();
-                let bits: u128 = book.assignments().values().map(reserved).sum();
-                prop_assert!(cpu <= CAPACITY.cpu.get());
-                prop_assert!(bits <= u128::from(CAPACITY.reservable.get()));
             }
         }
     }

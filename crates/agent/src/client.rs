@@ -2,6 +2,7 @@
 
 use crate::wire::{LINE_BYTES_MAX, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -91,6 +92,22 @@ impl Client {
     /// If there is no such job.
     pub fn renew(&mut self, job: &Name, until: WallTime) -> Result<(), ClientError> {
         self.done(&Request::Renew { job: job.clone(), until_unix_nanos: until })
+    }
+
+    /// Counts running processes to a job.
+    ///
+    /// # Errors
+    /// If the job has not begun, or a process is another user's or another job's.
+    pub fn bind(&mut self, job: &Name, processes: Vec<u32>) -> Result<(), ClientError> {
+        self.done(&Request::Bind { job: job.clone(), processes })
+    }
+
+    /// Counts open connections to a job.
+    ///
+    /// # Errors
+    /// If the job has no flow to where they go, or there are none, or they are another user's.
+    pub fn bind_flow(&mut self, job: &Name, flow: ConnectionPattern) -> Result<(), ClientError> {
+        self.done(&Request::BindFlow { job: job.clone(), flow })
     }
 
     /// Ends a job on this node.

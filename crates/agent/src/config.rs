@@ -1,9 +1,12 @@
 //! The agent's configuration file.
 
+use crate::dial::{Broker, BrokerTls};
 use keeptime_model::Invalid;
+use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{self, BitsPerSecond, CpuPpm};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// One agent's configuration (TOML).
@@ -32,6 +35,15 @@ pub struct Config {
     /// it (no root) nothing is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
+    /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker: Option<PathBuf>,
+    /// The broker's address for agents instead, where it is another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_tls: Option<BrokerTls>,
+    /// Disks whose rates may be reserved. Others are nobody's to promise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
 }
 
 fn root() -> String {
@@ -53,13 +65,36 @@ impl Config {
         if config.device.is_empty() || config.device.len() > 15 {
             return Err(Invalid::new("device", &config.device, "a network device's name"));
         }
+        if config.disk_rates().len() < config.disks.len() {
+            let devices: Vec<_> = config.disks.iter().map(|disk| disk.device.to_string()).collect();
+            return Err(Invalid::new("disks", devices.join(", "), "each device once"));
+        }
+        if let (Some(socket), Some(_)) = (&config.broker, &config.broker_tls) {
+            let expected = "either this or [broker_tls]: a node has one broker";
+            return Err(Invalid::new("broker", socket.display(), expected));
+        }
         Ok(config)
+    }
+
+    /// What may be reserved of each disk.
+    pub fn disk_rates(&self) -> BTreeMap<DiskId, DiskRates> {
+        let rates = |disk: &Disk| DiskRates {
+            read_bytes_per_second: Some(disk.read),
+            write_bytes_per_second: Some(disk.write),
+        };
+        self.disks.iter().map(|disk| (disk.device, rates(disk))).collect()
     }
 
     /// The file that [`Self::from_toml`] reads back.
     pub fn to_toml(&self) -> String {
         // Strings and paths only: serialisation fails for paths that are not UTF-8 alone.
         toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Where the broker is, if there is one.
+    pub fn place(&self) -> Option<Broker> {
+        let socket = self.broker.clone().map(Broker::Socket);
+        socket.or_else(|| self.broker_tls.clone().map(Broker::Tls))
     }
 
     /// `attach` as (major, minor) of a parent class; nothing for the device's root.
@@ -91,6 +126,11 @@ mod tests {
         rate = "200 Mbit/s"
         cpu = "40 %"
         cgroup = "keeptime/lab/n1"
+        broker = "/run/keeptime/agents.sock"
+        [[disks]]
+        device = "254:0"
+        read = "200 MB/s"
+        write = "100 MB/s"
     "#;
 
     #[test]
@@ -108,11 +148,42 @@ mod tests {
             ("\"200 Mbit/s\"", "\"fast\"", "rate: \"fast\""),
             ("\"eth0\"", "\"\"", "device"),
             ("device", "devise", "unknown field `devise`"),
+            ("254:0", "vda", "MAJOR:MINOR"),
+            ("\"100 MB/s\"", "\"100 Mbit/s\"", "rate: \"100 Mbit/s\""),
+            (
+                "[[disks]]",
+                "[[disks]]\ndevice=\"254:0\"\nread=\"1 B/s\"\nwrite=\"1 B/s\"\n[[disks]]",
+                "each device once",
+            ),
         ];
         for (from, to, expected) in cases {
             let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
+    }
+
+    const TLS: &str = r#"
+        [broker_tls]
+        address = "broker.example:7412"
+        certificate = "/etc/keeptime/n1.pem"
+        key = "/etc/keeptime/n1-key.pem"
+        ca = "/etc/keeptime/ca.pem"
+    "#;
+
+    #[test]
+    fn a_broker_is_near_or_far_and_not_both() {
+        let near = Config::from_toml(FILE).unwrap();
+        assert!(matches!(near.place(), Some(Broker::Socket(_))));
+        let alone = FILE.replace("broker = \"/run/keeptime/agents.sock\"", "");
+        assert_eq!(Config::from_toml(&alone).unwrap().place(), None);
+        let far = Config::from_toml(&format!("{alone}{TLS}")).unwrap();
+        assert_eq!(far.place().unwrap().to_string(), "broker.example:7412");
+        assert_eq!(Config::from_toml(&far.to_toml()), Ok(far));
+        let both = Config::from_toml(&format!("{FILE}{TLS}")).unwrap_err().to_string();
+        assert!(both.contains("either this or [broker_tls]"), "{both}");
+        let nowhere = format!("{alone}{TLS}").replace("broker.example:7412", "broker.example");
+        let nowhere = Config::from_toml(&nowhere).unwrap_err().to_string();
+        assert!(nowhere.contains("HOST:PORT, as in"), "{nowhere}");
     }
 
     proptest! {

@@ -3,21 +3,34 @@
 //! What is enforced lives in the kernel and goes on without the agent; every call compares what is
 //! there with what is wanted and changes the difference only.
 
-use crate::agent::{BoxedError, Enforcer};
+mod binding;
+mod unenforced;
+
+pub use unenforced::Unenforced;
+
+use crate::agent::{BindError, BoxedError, Enforcer, Requester};
 use crate::book::Capacity;
 use crate::config::Config;
-use crate::wire::{FlowStatus, JobStatus};
-use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
+use crate::shares::{FLOOR, disk_shares, launchers_share, wants_deadline};
+use crate::wire::{DiskStatus, FlowStatus, JobStatus};
+use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group, Hierarchies};
 use keeptime_linux::counters::{ClassCounters, class_counters};
+use keeptime_linux::deadline::{self, Obstacle};
+use keeptime_linux::disk::DiskLimits;
 use keeptime_linux::egress::{self, Egress, Flow, Link};
 use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, Settings};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
+use keeptime_linux::probe;
 use keeptime_linux::tc::{self, Attach, Handle, Place, TREE_MAJOR};
-use keeptime_model::assignment::{AssignedFlow, Assignment};
+use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
+use keeptime_model::capability::{Capabilities, Feature};
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::disk::{DiskId, DiskRates};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// The kernel of this node.
@@ -28,29 +41,43 @@ pub struct Kernel {
     group: Group,
     /// CPU that jobs may have here.
     cpu: CpuPpm,
+    /// What may be reserved of the disks.
+    disks: BTreeMap<DiskId, DiskRates>,
+    /// Found out once: it takes too long for every question.
+    capabilities: Capabilities,
     /// The program at the device's egress, once one is there.
     flows: Option<Flows>,
     /// Limits that were set: writing one again would refill the group's share of the period.
-    limits: BTreeMap<String, CpuPpm>,
+    limits: BTreeMap<String, (CpuPpm, Nanos)>,
+    /// What keeps the CPU of each job, as far as this agent has looked.
+    keeps: BTreeMap<Name, CpuKept>,
+    /// Disk limits that were set; nothing = not known what an earlier agent left.
+    disk_limits: Option<BTreeMap<String, DiskLimits>>,
 }
 
-/// A node on which nothing can be enforced: assignments are kept and told, and no more.
-#[derive(Debug, Clone)]
-pub struct Unenforced {
-    /// Why.
-    pub reason: String,
+/// What keeps a job's share of the CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CpuKept {
+    /// Its control group, as it was asked for.
+    Bandwidth,
+    /// `SCHED_DEADLINE`.
+    Deadline,
+    /// Its control group, although the other was asked for.
+    Instead(Obstacle),
 }
 
-/// CPU of the processes that belong to no job, however much jobs have.
-const REST_FLOOR: CpuPpm = CpuPpm::from_percent(1);
 /// The agent's own group: no job can have this name, and best-effort processes cannot starve it.
 const AGENT_GROUP: &str = "_agent";
+/// Where the agent finds out what it can enforce.
+const PROBE_GROUP: &str = "_probe";
 
-/// What the node that `config` describes can give.
-pub fn capacity(config: &Config) -> Capacity {
+/// What the node that `config` describes can give, enforced by `enforcer`.
+pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
     Capacity {
         cpu: config.cpu,
         reservable: egress::reservable(&Link::new(&config.device, config.rate)),
+        disks: config.disk_rates(),
+        capabilities: enforcer.capabilities().cloned(),
     }
 }
 
@@ -74,55 +101,132 @@ impl Kernel {
         join_own_group(&group)?;
         let place = Place { ifindex, attach, major: TREE_MAJOR };
         let flows = Flows::adopt(&mut socket, ifindex)?;
-        let limits = BTreeMap::new();
+        let capabilities = probe::capabilities(group.child(PROBE_GROUP)?.path());
         Ok(Self {
             socket,
             place,
             link: Link::new(&config.device, config.rate),
             group,
             cpu: config.cpu,
+            disks: config.disk_rates(),
+            capabilities,
             flows,
-            limits,
+            limits: BTreeMap::new(),
+            keeps: BTreeMap::new(),
+            disk_limits: None,
         })
     }
 
-    /// Ends the groups of jobs that are not wanted, with their processes.
-    fn end_strays(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
+    /// Ends the groups of jobs that are not wanted, with their processes; what was only bound to
+    /// them goes back to where it was.
+    fn end_strays(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         for name in self.group.children()? {
             let is_wanted = wanted.keys().any(|job| job.as_str() == name);
-            if is_wanted || name.parse::<Name>().is_err() {
+            let Ok(job) = name.parse::<Name>() else { continue };
+            if is_wanted {
                 continue;
             }
             let group = self.group.child(&name)?;
+            if self.capabilities.has(Feature::CpuDeadline) {
+                deadline::release(&group.borrowed()?)?;
+            }
+            group.give_back()?;
             group.kill_all()?;
             group.remove()?;
             self.limits.remove(&name);
+            self.keeps.remove(&job);
+            if let Some(limits) = &mut self.disk_limits {
+                limits.remove(&name);
+            }
         }
         Ok(())
     }
 
-    fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
-        for (job, assignment) in wanted {
-            let group = self.group.child(job.as_str())?;
-            self.limit(job.as_str(), &group, assignment.cpu_ppm)?;
+    fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+        for assignment in wanted.values() {
+            self.keep_cpu(assignment)?;
         }
         // What belongs to no job shares what jobs leave: a group's share of the period goes to who
         // comes first, and weights do not help a job that comes later.
-        let taken: u64 = wanted.values().map(|a| u64::from(a.cpu_ppm.get())).sum();
+        let taken: u64 = wanted.values().map(|a| u64::from(self.taken_by(a).get())).sum();
         let left = u64::from(self.cpu.get()).saturating_sub(taken);
-        let left = CpuPpm::new(left as u32).max(REST_FLOOR);
+        let left = CpuPpm::new(left as u32).max(FLOOR);
         let rest = self.group.rest()?;
-        self.limit("", &rest, left)
+        Ok(self.limit("", &rest, left, CPU_PERIOD)?)
+    }
+
+    /// Makes the job's group and has its share of the CPU kept.
+    fn keep_cpu(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
+        let (job, cpu) = (&assignment.job, assignment.cpu_ppm);
+        let period = assignment.cpu_period_nanos.unwrap_or(CPU_PERIOD);
+        let group = self.group.child(job.as_str())?;
+        let can_carry = self.capabilities.has(Feature::CpuDeadline);
+        let (kept, limit) = if wants_deadline(assignment) && can_carry {
+            match deadline::enforce(cpu, period, &group.pids()?)? {
+                Ok(carriers) if carriers.is_empty() => (CpuKept::Deadline, cpu),
+                Ok(_) => (CpuKept::Deadline, launchers_share(cpu)),
+                Err(obstacle) => (CpuKept::Instead(obstacle), cpu),
+            }
+        } else {
+            let was_looked_at = self.keeps.get(job) == Some(&CpuKept::Bandwidth);
+            if can_carry && !was_looked_at {
+                deadline::release(&group.pids()?)?;
+            }
+            (CpuKept::Bandwidth, cpu)
+        };
+        let before = self.keeps.insert(job.clone(), kept.clone());
+        if before.as_ref() != Some(&kept)
+            && let CpuKept::Instead(obstacle) = &kept
+        {
+            tracing::warn!("{job} is limited by its group, not SCHED_DEADLINE: {obstacle}");
+        }
+        Ok(self.limit(job.as_str(), &group, limit, period)?)
+    }
+
+    /// CPU that is not left to what belongs to no job.
+    fn taken_by(&self, assignment: &Assignment) -> CpuPpm {
+        let cpu = assignment.cpu_ppm;
+        match self.keeps.get(&assignment.job) {
+            Some(CpuKept::Deadline) => cpu.checked_add(launchers_share(cpu)).unwrap_or(cpu),
+            _ => cpu,
+        }
     }
 
     /// Makes a group with this limit, once.
-    fn limit(&mut self, name: &str, group: &Group, cpu: CpuPpm) -> Result<(), CgroupError> {
+    fn limit(
+        &mut self,
+        name: &str,
+        group: &Group,
+        cpu: CpuPpm,
+        period: Nanos,
+    ) -> Result<(), CgroupError> {
         let fresh = !group.exists();
         group.create()?;
-        if fresh || self.limits.get(name) != Some(&cpu) {
-            group.set_cpu(cpu)?;
-            self.limits.insert(name.into(), cpu);
+        if fresh || self.limits.get(name) != Some(&(cpu, period)) {
+            group.set_cpu_in_periods(cpu, period)?;
+            self.limits.insert(name.into(), (cpu, period));
         }
+        Ok(())
+    }
+
+    /// Limits the disks of all groups, where anybody was promised a rate, or an earlier agent may
+    /// have left limits.
+    fn limit_disks(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
+        let shares = disk_shares(wanted, &self.disks);
+        let jobs = shares.jobs.into_iter().map(|(job, limits)| (job.to_string(), limits));
+        let all: BTreeMap<String, DiskLimits> =
+            jobs.chain([(String::new(), shares.rest)]).collect();
+        if self.disk_limits.as_ref() == Some(&all) {
+            return Ok(());
+        }
+        for (name, limits) in &all {
+            let group = match name.as_str() {
+                "" => self.group.rest()?,
+                job => self.group.child(job)?,
+            };
+            group.set_disks(limits)?;
+        }
+        self.disk_limits = Some(all);
         Ok(())
     }
 
@@ -141,12 +245,17 @@ impl Kernel {
             return Ok(tc::apply(&mut self.socket, &self.place, &ops)?);
         }
         let table = self.flows.as_ref().map(Flows::read).transpose()?.unwrap_or_default();
+        let groups: BTreeSet<u64> = flows.iter().map(|flow| flow.cgroup_id).collect();
         let Egress { tree, table: wanted } = egress::plan(&self.link, self.place, &flows, &table)?;
         let ops = tc::diff(&tree, &observed)?;
         // Between the two: an entry never names a class that is not there yet, nor the other way
         // round for long; a packet of a class that is gone is best-effort.
         tc::apply(&mut self.socket, &self.place, &ops)?;
-        self.set_table(&table, &wanted)
+        self.set_table(&table, &wanted)?;
+        match &mut self.flows {
+            Some(flows) => Ok(flows.retain_bound(|_, group| groups.contains(&group))?),
+            None => Ok(()),
+        }
     }
 
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
@@ -161,7 +270,10 @@ impl Kernel {
                     major: self.place.major,
                 };
                 let ifindex = self.place.ifindex;
-                self.flows = Some(Flows::install(&mut self.socket, ifindex, &settings, wanted)?);
+                let bound = self.flows.as_ref().map(Flows::bound).transpose()?.unwrap_or_default();
+                let mut flows = Flows::install(&mut self.socket, ifindex, &settings, wanted)?;
+                bound.into_iter().try_for_each(|(cookie, group)| flows.bind(cookie, group))?;
+                self.flows = Some(flows);
             }
         }
         Ok(())
@@ -187,16 +299,60 @@ impl Enforcer for Kernel {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         self.end_strays(wanted)?;
         self.make_groups(wanted)?;
+        self.limit_disks(wanted)?;
         self.set_egress(wanted)
+    }
+
+    fn bind(
+        &mut self,
+        job: &Name,
+        processes: &[u32],
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        self.bind_processes(job, processes, requester)
+    }
+
+    fn bind_flow(
+        &mut self,
+        assignment: &Assignment,
+        flow: &ConnectionPattern,
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        self.bind_matching(assignment, flow, requester)
+    }
+
+    fn capabilities(&self) -> Option<&Capabilities> {
+        Some(&self.capabilities)
     }
 
     fn measure(&mut self, assignment: &Assignment) -> JobStatus {
         // What cannot be counted now counts as nothing: a status is a look, not a promise.
-        let counters = self.flow_counters(&assignment.job).unwrap_or_default();
-        let group = self.group.child(assignment.job.as_str());
-        let group = group.as_ref().ok();
-        let processes = group.and_then(|g| g.pids().ok()).unwrap_or_default();
-        let status = |flow: &AssignedFlow| {
+        let mut status = JobStatus::unmeasured(assignment.clone());
+        let job = &assignment.job;
+        let Ok(group) = self.group.child(job.as_str()) else { return status };
+        let numbers = |pids: Result<Vec<i32>, CgroupError>| {
+            let pids = pids.unwrap_or_default().into_iter();
+            pids.filter_map(|pid| u32::try_from(pid).ok()).collect()
+        };
+        status.processes = numbers(group.pids());
+        status.borrowed = numbers(group.borrowed());
+        status.cpu_used_nanos = group.cpu_usage().unwrap_or_default();
+        status.cpu_kept_by = self.keeps.get(job).map(|kept| match kept {
+            CpuKept::Deadline => CpuMechanism::Deadline,
+            CpuKept::Bandwidth | CpuKept::Instead(_) => CpuMechanism::Bandwidth,
+        });
+        status.cpu_obstacle = match self.keeps.get(job) {
+            Some(CpuKept::Instead(obstacle)) => Some(obstacle.to_string()),
+            _ => None,
+        };
+        let used = group.disk_usage().unwrap_or_default();
+        let disk_status = |disk: &DiskId| {
+            let counted = used.get(disk).copied().unwrap_or_default();
+            DiskStatus { read_bytes: counted.read, written_bytes: counted.written }
+        };
+        status.disks = assignment.disks.keys().map(|disk| (*disk, disk_status(disk))).collect();
+        let counters = self.flow_counters(job).unwrap_or_default();
+        let flow_status = |flow: &AssignedFlow| {
             let counted = counters.get(&destination(flow)).copied().unwrap_or_default();
             FlowStatus {
                 flow: *flow,
@@ -204,41 +360,43 @@ impl Enforcer for Kernel {
                 dropped_packets: counted.drops,
             }
         };
-        JobStatus {
-            assignment: assignment.clone(),
-            processes: processes.into_iter().filter_map(|pid| u32::try_from(pid).ok()).collect(),
-            cpu_used_nanos: group.and_then(|g| g.cpu_usage().ok()).unwrap_or_default(),
-            flows: assignment.flows.iter().map(status).collect(),
-        }
+        status.flows = assignment.flows.iter().map(flow_status).collect();
+        let bound = self.flows.as_ref().and_then(|flows| flows.bound().ok()).unwrap_or_default();
+        let cgroup_id = group.id().map(|id| id.id).unwrap_or_default();
+        status.bound_sockets = bound.values().filter(|group| **group == cgroup_id).count();
+        status
     }
 
     fn not_enforced(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
-impl Enforcer for Unenforced {
-    fn reconcile(&mut self, _wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-        Ok(())
-    }
-
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        JobStatus {
-            assignment: assignment.clone(),
-            processes: Vec::new(),
-            cpu_used_nanos: Nanos::default(),
-            flows: Vec::new(),
-        }
-    }
-
-    fn not_enforced(&self) -> Vec<String> {
-        vec![format!("CPU and bandwidth of jobs: {}", self.reason)]
+        self.capabilities.missing().iter().map(ToString::to_string).collect()
     }
 }
 
 impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         (**self).reconcile(wanted)
+    }
+
+    fn bind(
+        &mut self,
+        job: &Name,
+        processes: &[u32],
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        (**self).bind(job, processes, requester)
+    }
+
+    fn bind_flow(
+        &mut self,
+        assignment: &Assignment,
+        flow: &ConnectionPattern,
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        (**self).bind_flow(assignment, flow, requester)
+    }
+
+    fn capabilities(&self) -> Option<&Capabilities> {
+        (**self).capabilities()
     }
 
     fn measure(&mut self, assignment: &Assignment) -> JobStatus {
@@ -250,15 +408,20 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
     }
 }
 
-/// The enforcer of the node that `config` describes: its kernel, or none and why.
+/// The enforcer of the node that `config` describes: its kernel, or none and why. Without a control
+/// group in the configuration the node is not asked to enforce anything and takes what it is
+/// assigned; with one that cannot be used it takes nothing.
 pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
     let Some(group) = &config.cgroup else {
         let reason = "no control group is configured (that needs root)".into();
-        return Box::new(Unenforced { reason });
+        return Box::new(Unenforced { reason, capabilities: None });
     };
     match Kernel::open(config, group) {
         Ok(kernel) => Box::new(kernel),
-        Err(error) => Box::new(Unenforced { reason: crate::agent::chain(error.as_ref()) }),
+        Err(error) => {
+            let reason = chain(error.as_ref());
+            Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) })
+        }
     }
 }
 

@@ -3,16 +3,21 @@
 //!
 //! * [`book`]: the assignments of the node and whether one more fits (pure);
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
+//! * [`shares`]: what every group of the node is limited to (pure);
 //! * [`enforce`]: the kernel's side, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
-//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it.
+//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;
+//! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod book;
 pub mod client;
 pub mod config;
+pub mod dial;
 pub mod enforce;
+pub mod link;
 pub mod server;
+pub mod shares;
 pub mod store;
 pub mod wire;

@@ -1,7 +1,8 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
-use crate::agent::{Agent, Enforcer, chain};
+use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_model::errors::chain;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -18,6 +19,8 @@ use thiserror::Error;
 const TICK: Duration = Duration::from_millis(250);
 /// Connections at once: a coordinator, its jobs' renewals and some people looking.
 const CONNECTIONS_MAX: usize = 128;
+/// Of these, connections of ordinary users: they cannot keep the coordinator out.
+const STRANGERS_MAX: usize = 32;
 /// A connection that says nothing for so long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
@@ -46,28 +49,56 @@ pub enum ServeError {
 ///
 /// # Errors
 /// If another agent answers there already, or it cannot be made.
-pub fn serve<E: Enforcer + 'static>(agent: Agent<E>, socket: &Path) -> Result<(), ServeError> {
+pub fn serve<E: Enforcer + 'static>(
+    agent: &Arc<Mutex<Agent<E>>>,
+    socket: &Path,
+) -> Result<(), ServeError> {
     let listener = listen(socket)?;
-    let agent = Arc::new(Mutex::new(agent));
     std::thread::spawn({
-        let agent = Arc::clone(&agent);
+        let agent = Arc::clone(agent);
         move || tick_for_ever(&agent)
     });
-    let open = Arc::new(AtomicUsize::new(0));
+    let (trusted, strangers) = (Seats::new(CONNECTIONS_MAX), Seats::new(STRANGERS_MAX));
     for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
-        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
-            open.fetch_sub(1, Ordering::SeqCst);
+        // The peer sees a closed connection; there is nobody else to tell.
+        let Ok((stream, requester)) = stream.and_then(|s| requester(&s).map(|r| (s, r))) else {
             continue;
-        }
-        let (agent, open) = (Arc::clone(&agent), Arc::clone(&open));
+        };
+        let seats = if requester.is_trusted { &trusted } else { &strangers };
+        let Some(seat) = seats.take() else { continue };
+        let agent = Arc::clone(agent);
         std::thread::spawn(move || {
-            // The peer sees a closed connection; there is nobody else to tell.
-            let _ = converse(&agent, stream);
-            open.fetch_sub(1, Ordering::SeqCst);
+            let _seat = seat;
+            let _ = converse(&agent, stream, requester);
         });
     }
     Ok(())
+}
+
+/// A bounded number of connections at once.
+struct Seats {
+    taken: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// Free again when dropped.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seats {
+    fn new(most: usize) -> Self {
+        Self { taken: Arc::default(), most }
+    }
+
+    fn take(&self) -> Option<Seat> {
+        let seat = Seat(Arc::clone(&self.taken));
+        (seat.0.fetch_add(1, Ordering::SeqCst) < self.most).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Now, as the node's clock tells it.
@@ -88,7 +119,8 @@ fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
             return Err(error);
         }
         let listener = UnixListener::bind(socket)?;
-        fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+        // Who may ask for what is decided by who asks; users bind processes of their own.
+        fs::set_permissions(socket, fs::Permissions::from_mode(0o666))?;
         Ok(listener)
     };
     bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
@@ -108,22 +140,22 @@ fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
     }
 }
 
-fn converse<E: Enforcer>(agent: &Mutex<Agent<E>>, stream: UnixStream) -> io::Result<()> {
+fn converse<E: Enforcer>(
+    agent: &Mutex<Agent<E>>,
+    stream: UnixStream,
+    requester: Requester,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
-    let allowed = may_ask(&stream)?;
+    stream.set_write_timeout(Some(IDLE_MAX))?;
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
         if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        let response = match (allowed, serde_json::from_slice::<Request>(&line)) {
-            (false, _) => {
-                let reason = "only root and the agent's own user may ask".to_string();
-                Response::Refused { reason }
-            }
-            (true, Err(error)) => Response::Refused { reason: format!("not a request: {error}") },
-            (true, Ok(request)) => lock(agent).answer(request, now()),
+        let response = match serde_json::from_slice::<Request>(&line) {
+            Err(error) => Response::Refused { reason: format!("not a request: {error}") },
+            Ok(request) => lock(agent).answer(request, requester, now()),
         };
         let mut answer = serde_json::to_vec(&response)?;
         answer.push(b'\n');
@@ -133,13 +165,13 @@ fn converse<E: Enforcer>(agent: &Mutex<Agent<E>>, stream: UnixStream) -> io::Res
 
 /// The kernel says who is at the other end. A user id that this user namespace does not know is
 /// nobody's.
-fn may_ask(stream: &UnixStream) -> io::Result<bool> {
-    let peer = getsockopt(stream, PeerCredentials)?;
+fn requester(stream: &UnixStream) -> io::Result<Requester> {
+    let user = getsockopt(stream, PeerCredentials)?.uid();
     let own = nix::unistd::geteuid().as_raw();
-    Ok(peer.uid() == 0 || peer.uid() == own)
+    Ok(Requester { user, is_trusted: user == 0 || user == own })
 }
 
 /// A thread that panicked in the middle left the book as it was: books are replaced whole.
-fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
+pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
     agent.lock().unwrap_or_else(PoisonError::into_inner)
 }

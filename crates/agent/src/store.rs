@@ -1,17 +1,38 @@
 //! The agent's memory of what it was assigned, for its next start: one small file, replaced whole.
 //!
-//! It lives where files do not outlast a reboot (`/run`), as the kernel state that it describes.
+//! It lives where files do not outlast a reboot (`/run`), as the kernel state that it describes. In a
+//! simulation it is a [`MemoryFile`].
 
 use crate::book::Book;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 /// The file that keeps a [`Book`].
 #[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
+    /// In its place, where nothing is to be written.
+    memory: Option<MemoryFile>,
+}
+
+/// A file that is not there: what a simulated agent finds again at its next start. Clones are the
+/// same file.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryFile(Arc<Mutex<Option<Vec<u8>>>>);
+
+impl MemoryFile {
+    /// What was written last; nothing if it does not exist.
+    pub fn read(&self) -> Option<Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces it whole; nothing removes it.
+    pub fn write(&self, text: Option<Vec<u8>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
 }
 
 /// The file cannot be used.
@@ -43,7 +64,12 @@ pub enum StoreError {
 impl Store {
     /// The store at `path`.
     pub fn at(path: &Path) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), memory: None }
+    }
+
+    /// The store in `file`.
+    pub fn in_memory(file: MemoryFile) -> Self {
+        Self { path: "memory".into(), memory: Some(file) }
     }
 
     /// What was saved last; an empty book if nothing was.
@@ -51,7 +77,7 @@ impl Store {
     /// # Errors
     /// If the file cannot be read or holds something else.
     pub fn load(&self) -> Result<Book, StoreError> {
-        let text = match fs::read(&self.path) {
+        let text = match self.read() {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Book::default()),
             Err(source) => return Err(self.io("read", source)),
@@ -68,6 +94,10 @@ impl Store {
         let next = self.path.with_extension("next");
         let text = serde_json::to_vec(book)
             .map_err(|source| StoreError::Corrupt { path: self.path.clone(), source })?;
+        if let Some(file) = &self.memory {
+            file.write(Some(text));
+            return Ok(());
+        }
         let write = || {
             let mut file = File::create(&next)?;
             file.write_all(&text)?;
@@ -75,6 +105,13 @@ impl Store {
             fs::rename(&next, &self.path)
         };
         write().map_err(|source| self.io("write", source))
+    }
+
+    fn read(&self) -> io::Result<Vec<u8>> {
+        match &self.memory {
+            Some(file) => file.read().ok_or_else(|| io::ErrorKind::NotFound.into()),
+            None => fs::read(&self.path),
+        }
     }
 
     fn io(&self, action: &'static str, source: io::Error) -> StoreError {
@@ -97,6 +134,16 @@ mod tests {
         assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
         fs::write(&store.path, r#"{"a":{"job":"a"}}"#).unwrap();
         assert!(matches!(store.load(), Err(StoreError::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_file_in_memory_outlasts_its_store() {
+        let file = MemoryFile::default();
+        assert_eq!(Store::in_memory(file.clone()).load().unwrap(), Book::default());
+        Store::in_memory(file.clone()).save(&Book::default()).unwrap();
+        assert_eq!(file.read().as_deref(), Some(b"{}".as_slice()));
+        file.write(Some(b"{torn".to_vec()));
+        assert!(matches!(Store::in_memory(file).load(), Err(StoreError::Corrupt { .. })));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! What is said on an agent's socket: one JSON object a line, a request and then its response.
 
-use keeptime_model::assignment::{AssignedFlow, Assignment};
+use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
+use keeptime_model::capability::Capabilities;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Longest line that either side reads; [`keeptime_model::assignment::FLOWS_MAX`] flows fit.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -21,6 +25,21 @@ pub enum Request {
         job: Name,
         /// The new end.
         until_unix_nanos: WallTime,
+    },
+    /// Count running processes to the job as long as it lasts, with the connections that they have
+    /// open. They go back to where they were when it ends. Those that have ended are no error.
+    Bind {
+        /// The job, which must have begun.
+        job: Name,
+        /// Process numbers as the node has them.
+        processes: Vec<u32>,
+    },
+    /// Count connections that are open now to the job as long as it lasts.
+    BindFlow {
+        /// The job, which must have begun and have a flow to where they go.
+        job: Name,
+        /// Which.
+        flow: ConnectionPattern,
     },
     /// End the job: its processes, its flows, its groups. A job that is not there is no error.
     Withdraw {
@@ -63,6 +82,12 @@ pub struct Status {
     pub since_unix_nanos: WallTime,
     /// CPU that jobs may have here.
     pub cpu_ppm: CpuPpm,
+    /// What may be reserved of each disk.
+    #[serde(default)]
+    pub disks: BTreeMap<DiskId, DiskRates>,
+    /// What the kernel can enforce, and how that was found out; nothing = none was asked to.
+    #[serde(default)]
+    pub capabilities: Option<Capabilities>,
     /// Every job assigned here.
     pub jobs: Vec<JobStatus>,
     /// What the node cannot enforce, and why.
@@ -76,10 +101,51 @@ pub struct JobStatus {
     pub assignment: Assignment,
     /// Its processes on this node.
     pub processes: Vec<u32>,
+    /// Those among them that were bound to the job, or were started by one that was.
+    #[serde(default)]
+    pub borrowed: Vec<u32>,
     /// CPU time that they used.
     pub cpu_used_nanos: Nanos,
+    /// What keeps their share; nothing = nothing does, or the job has not begun.
+    #[serde(default)]
+    pub cpu_kept_by: Option<CpuMechanism>,
+    /// Why that is not `SCHED_DEADLINE`, where it should be.
+    #[serde(default)]
+    pub cpu_obstacle: Option<String>,
+    /// What they did on disks that they have a rate of.
+    #[serde(default)]
+    pub disks: BTreeMap<DiskId, DiskStatus>,
+    /// Connections that were bound to the job.
+    #[serde(default)]
+    pub bound_sockets: usize,
     /// Its flows that leave this node.
     pub flows: Vec<FlowStatus>,
+}
+
+impl JobStatus {
+    /// A job of which nothing is known but what was assigned.
+    pub fn unmeasured(assignment: Assignment) -> Self {
+        Self {
+            assignment,
+            processes: Vec::new(),
+            borrowed: Vec::new(),
+            cpu_used_nanos: Nanos::default(),
+            cpu_kept_by: None,
+            cpu_obstacle: None,
+            disks: BTreeMap::new(),
+            bound_sockets: 0,
+            flows: Vec::new(),
+        }
+    }
+}
+
+/// What a job did on one disk, as the kernel counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// Bytes read so far.
+    pub read_bytes: Bytes,
+    /// Bytes written so far; with control groups of version 1 without what waits in the page cache.
+    pub written_bytes: Bytes,
 }
 
 /// One flow as the kernel counts it.

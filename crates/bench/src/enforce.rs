@@ -5,13 +5,13 @@ use crate::figures::{Figures, Target, quantile};
 use crate::lab::BenchLab;
 use anyhow::Result;
 use keeptime::cluster::Cluster;
-use keeptime::execute::job_name;
-use keeptime::hold::{Hold, Need};
+use keeptime::hold::Hold;
 use keeptime::load::{Pair, Transfer};
 use keeptime::traffic::{Received, Window};
-use keeptime_model::assignment::{AssignedFlow, TrafficClass};
+use keeptime_model::pattern::{Pattern, RankFlow};
+use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +23,8 @@ const GREEDY: usize = 12;
 const ROUNDS: usize = 5;
 const RESERVED: BitsPerSecond = BitsPerSecond::from_mbit(80);
 const WINDOW: Window = Window { warmup: Duration::from_secs(1), length: Duration::from_secs(3) };
+/// Longer than one measurement takes.
+const LIMIT: Nanos = Nanos::from_secs(60);
 const PAIR: Pair = Pair { from: NodeIndex(0), to: NodeIndex(1) };
 
 /// Everything that was measured, one entry a round, in Mbit/s of payload.
@@ -66,8 +68,7 @@ fn contention_round(cluster: &Cluster, raw: &mut Raw) -> Result<()> {
     raw.reserved.push(reserved);
     raw.greedy_beside_reserved.push(greedy);
     raw.unreserved.push(reserved_flow(cluster, None, GREEDY)?.0);
-    let job = job_name("idle")?;
-    let hold = Hold::take(cluster, &job, &needs(cluster, Some(RESERVED))?)?;
+    let hold = hold(cluster, Some(RESERVED))?;
     let greedy = Transfer::start(cluster, None, None, PAIR, GREEDY, WINDOW)?.finish()?;
     raw.greedy_beside_idle.push(sum(&greedy));
     drop(hold);
@@ -80,8 +81,8 @@ fn reserved_flow(
     rate: Option<BitsPerSecond>,
     greedy: usize,
 ) -> Result<(f64, f64)> {
-    let job = job_name("flow")?;
-    let _hold = Hold::take(cluster, &job, &needs(cluster, rate)?)?;
+    let hold = hold(cluster, rate)?;
+    let job = hold.job();
     let others = match greedy {
         0 => None,
         count => Some(Transfer::start(cluster, None, None, PAIR, count, WINDOW)?),
@@ -92,17 +93,17 @@ fn reserved_flow(
 }
 
 /// CPU on both ends, and the flow from the first to the second.
-fn needs(cluster: &Cluster, rate: Option<BitsPerSecond>) -> Result<BTreeMap<NodeIndex, Need>> {
-    let cpu = CpuPpm::from_percent(40);
-    let destination = cluster.address(PAIR.to)?;
-    let flow = rate.map(|bits_per_second| AssignedFlow {
-        destination,
-        bits_per_second,
-        burst_bytes: None,
-        class: TrafficClass::Premium,
-    });
-    let sender = Need { cpu, flows: flow.into_iter().collect() };
-    Ok(BTreeMap::from([(PAIR.from, sender), (PAIR.to, Need { cpu, flows: Vec::new() })]))
+fn hold(cluster: &Cluster, rate: Option<BitsPerSecond>) -> Result<Hold> {
+    let name = |node| cluster.topology().node(node).name.clone();
+    let one_way = Pattern::Matrix([RankFlow { from: 0, to: 1 }].into());
+    let resources = Resources {
+        nodes: NodeChoice::Named(vec![name(PAIR.from), name(PAIR.to)]),
+        cpu_ppm: CpuPpm::from_percent(40),
+        pattern: rate.map(|_| one_way),
+        bits_per_second: rate.unwrap_or_default(),
+        ..Resources::nothing()
+    };
+    Hold::take(cluster, Ask::Resources(resources), LIMIT)
 }
 
 fn sum(received: &[Received]) -> f64 {

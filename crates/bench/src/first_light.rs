@@ -2,8 +2,9 @@
 //!
 //! Profiles are measured first, beside the same flows (as by `keeptime profile --under-load`, since
 //! network work of others slows computations too), and kept in OUT/first-light: a repetition goes on
-//! with them unless they are removed. Requests follow, each planned, run with its reservation and,
-//! on the same nodes with the same CPU, without one; which of the two comes first alternates.
+//! with them unless they are removed. Requests follow, each planned, by the profile and by what the
+//! last runs took (`keeptime_planner::drift`), run with its reservation and, on the same nodes with
+//! the same CPU, without one; which of the two comes first alternates.
 
 use crate::figures::{Figures, Target, quantile};
 use crate::lab::{BenchLab, bandwidth_grid};
@@ -142,7 +143,7 @@ pub fn run(out: &Path) -> Result<()> {
 fn attempt(ready: &Ready, goal: &GoalArguments, first: First, raw: &mut Raw) -> Result<()> {
     let machine_load = Machine::here().load;
     let name = ready.session.application.name();
-    match try_goal(&ready.session, &ready.fitted, goal, first)
+    match try_goal(&ready.session, goal, first)
         .with_context(|| format!("while trying {name}, {}", goal.within.unwrap_or_default()))?
     {
         Some(trial) => {
@@ -289,12 +290,16 @@ fn figures(raw: &Raw) -> Figures {
     add("later than promised, worst", both(&late), None);
     add("earlier than promised, worst", both(&early), None);
     let medians: Vec<_> = trials().map(|t| 100.0 * t.error_of_median()).collect();
-    let mut of_median = |name: &str, value: f64, target: Target| {
-        figures.value(name, "%", value, &medians, None, Some(target));
+    let mut of_median = |name: &str, value: f64, errors: &[f64], target: Option<Target>| {
+        figures.value(name, "%", value, errors, None, target);
     };
     let name = |which: &str| format!("|actual - median promised| / median, {which}");
-    of_median(&name("median"), median(&medians), Target::AtMost(3.0));
-    of_median(&name("worst"), worst(&medians), Target::AtMost(7.0));
+    of_median(&name("median"), median(&medians), &medians, Some(Target::AtMost(3.0)));
+    of_median(&name("worst"), worst(&medians), &medians, Some(Target::AtMost(7.0)));
+    let profiled: Vec<_> = trials().map(|t| 100.0 * t.error_of_profile()).collect();
+    let name = |which: &str| format!("the same by the profile alone, {which}");
+    of_median(&name("median"), median(&profiled), &profiled, None);
+    of_median(&name("worst"), worst(&profiled), &profiled, None);
     let kept = |errors: &[f64]| {
         // A run that did not end did not keep its promise either.
         100.0 * errors.iter().filter(|e| **e <= 0.0).count() as f64 / with.len() as f64

@@ -1,10 +1,10 @@
 //! A lab of a benchmark: made for it, removed with it.
 
 use anyhow::Result;
-use keeptime::agents;
 use keeptime::arguments::ApplicationArguments;
+use keeptime::brokers;
 use keeptime::cluster::Cluster;
-use keeptime::commands::Session;
+use keeptime::commands::{Session, lab::start_daemons};
 use keeptime_lab::{Lab, Labs, Spec};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::name::Name;
@@ -19,18 +19,18 @@ pub struct BenchLab {
 }
 
 impl BenchLab {
-    /// A star of `nodes` nodes with links of `rate`, and agents.
+    /// A star of `nodes` nodes with links of `rate`, with a broker and agents.
     pub fn star(name: &str, nodes: u32, rate: BitsPerSecond, cpu: CpuPpm) -> Result<Self> {
         let name: Name = name.parse()?;
         let labs = Labs::of_this_user();
         // What an earlier benchmark left when it was killed.
-        let _ = labs.down(&name);
+        let _ = down(&labs, &name);
         let lab = labs.up(&Spec::star(name.clone(), nodes, rate, cpu)?)?;
-        let started = agents::start(&lab).and_then(|()| Cluster::open(&name));
+        let started = start_daemons(&lab, false).and_then(|()| Cluster::open(&name));
         match started {
             Ok(cluster) => Ok(Self { name, cluster }),
             Err(error) => {
-                let _ = labs.down(&name);
+                let _ = down(&labs, &name);
                 Err(error)
             }
         }
@@ -57,6 +57,12 @@ impl BenchLab {
     }
 }
 
+fn down(labs: &Labs, name: &Name) -> Result<()> {
+    brokers::end(&labs.runtime().join("labs").join(name.as_str()))?;
+    labs.down(name)?;
+    Ok(())
+}
+
 /// `count` bandwidths from `least` to `most` (in Mbit/s) by equal factors: curves bend where bandwidth
 /// is scarce.
 pub fn bandwidth_grid(least: f64, most: f64, count: u32) -> Result<Grid> {
@@ -68,8 +74,8 @@ pub fn bandwidth_grid(least: f64, most: f64, count: u32) -> Result<Grid> {
 
 impl Drop for BenchLab {
     fn drop(&mut self) {
-        if let Err(error) = Labs::of_this_user().down(&self.name) {
-            eprintln!("lab {} is left: {error}", self.name);
+        if let Err(error) = down(&Labs::of_this_user(), &self.name) {
+            eprintln!("lab {} is left: {error:#}", self.name);
         }
     }
 }

@@ -1,13 +1,17 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod broker;
 mod calendar;
+mod door;
 mod enforce;
 mod figures;
 mod first_light;
 mod isolation;
 mod lab;
+mod ledger;
 mod plan;
 mod profiler;
+mod scratch;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -19,8 +23,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 
-/// Commands of `keeptime` that labs, agents, launchers and flows start "this program" with.
-const OF_KEEPTIME: [&str; 4] = ["lab", "lab-holder", "agent", "traffic"];
+/// How commands of `keeptime` begin that labs, brokers, agents, launchers and flows start "this
+/// program" with.
+const OF_KEEPTIME: [&[&str]; 5] =
+    [&["lab"], &["lab-holder"], &["agent"], &["broker", "run"], &["traffic"]];
 
 /// Measures and prints a table; writes OUT/NAME.json with raw samples beside it.
 ///
@@ -49,6 +55,12 @@ enum Command {
     Isolation,
     /// Promised against actual run times under contention, with and without Keeptime
     FirstLight,
+    /// Durable appends, and reading a ledger again
+    Ledger,
+    /// Grants through a broker's socket, and how soon it serves again after a restart
+    Broker,
+    /// What TLS, certificates and tokens cost
+    Door,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
@@ -58,7 +70,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if words.first().is_some_and(|w| OF_KEEPTIME.iter().any(|command| w == command)) {
+    let is_begun =
+        |begin: &&[&str]| begin.iter().zip(&words).filter(|(a, b)| b == a).count() == begin.len();
+    if OF_KEEPTIME.iter().any(is_begun) {
         return as_keeptime(&words);
     }
     let arguments = Arguments::parse();
@@ -70,6 +84,9 @@ fn main() -> ExitCode {
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
+        Command::Ledger => ledger::run(out),
+        Command::Broker => broker::run(out),
+        Command::Door => door::run(out),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -102,7 +119,17 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
+    for name in [
+        "plan",
+        "calendar",
+        "ledger",
+        "broker",
+        "door",
+        "profiler",
+        "enforce",
+        "isolation",
+        "first-light",
+    ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =

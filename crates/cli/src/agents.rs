@@ -1,5 +1,6 @@
 //! Starts an agent on every node of a lab, as an init system would on a real one.
 
+use crate::brokers;
 use crate::cluster::{own_path, socket_in};
 use anyhow::{Context, Result, bail};
 use keeptime_agent::client::Client;
@@ -63,6 +64,8 @@ fn start_one(lab: &Lab, node: &Node) -> Result<()> {
 
 fn config(lab: &Lab, node: &Node) -> Config {
     let directory = lab.node_directory(&node.name);
+    let broker_tls = brokers::far_place(lab, &node.name);
+    let near = brokers::agents_socket(lab.directory());
     Config {
         node: node.name.clone(),
         socket: socket_in(&directory),
@@ -72,6 +75,10 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
+        broker: broker_tls.is_none().then_some(near),
+        broker_tls,
+        // All nodes share the machine's disks: none of them may promise one.
+        disks: Vec::new(),
     }
 }
 

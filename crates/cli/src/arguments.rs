@@ -3,9 +3,21 @@
 // What has no comment has no help text of its own: it is made of parts that have.
 #![allow(missing_docs)]
 
+mod broker;
+mod door;
+mod manual;
+
+pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
+
+pub use broker::{
+    AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
+    RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
+};
+
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::application::Parameters;
+use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::goal::{Goal, Preference, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
@@ -19,13 +31,7 @@ use std::path::PathBuf;
 #[command(
     name = "keeptime",
     version,
-    after_help = "A first round, as root:\n  \
-        keeptime lab up                          a cluster of 4 nodes on this machine\n  \
-        keeptime profile raycast --nodes 2,4     measure the volume renderer once\n  \
-        keeptime plan raycast --within 1s --set interleave=0\n  \
-        keeptime run raycast --within 1s --set interleave=0\n  \
-        keeptime lab down\n\n\
-        Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage."
+    after_help = manual::OVERVIEW
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -40,6 +46,33 @@ pub enum Command {
     /// The daemon on every node that enforces what was assigned
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// The daemon that grants reservations for the whole cluster
+    #[command(subcommand)]
+    Broker(BrokerCommand),
+    /// Reserve nodes, CPU, bandwidth and disk rates, now or in advance
+    Reserve(ReserveArguments),
+    /// List reservations
+    List(ListArguments),
+    /// Show a reservation
+    Show(OneArguments),
+    /// Change a reservation: all of it is changed, or nothing
+    Modify(ModifyArguments),
+    /// Give a reservation back
+    Cancel(OneArguments),
+    /// Tell what happens to reservations as it happens
+    Watch(WatchArguments),
+    /// Explain a reservation: everything that was decided about it, and when
+    Why(OneArguments),
+    /// Show the nodes, and what of them is reserved
+    Nodes(AtArguments),
+    /// Show the links, and what of them is reserved
+    Links(AtArguments),
+    /// Show what is reserved when
+    Timeline(TimelineArguments),
+    /// Make an application and its profile known to the broker, so that goals can be reserved for
+    Register(RegisterArguments),
+    /// Count processes and connections that are there already to a job, as long as it lasts
+    Bind(BindArguments),
     /// Measure an application on the lab until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything
@@ -118,6 +151,10 @@ pub struct LabUpArguments {
     /// Take nodes, switches and links from a topology file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu"])]
     pub topology: Option<PathBuf>,
+    /// Have agents and users come over TCP with TLS, as on a real cluster: the broker is on the lab's
+    /// front end, and certificates for all of them are made in the lab's directory, under pki
+    #[arg(long)]
+    pub tls: bool,
 }
 
 #[derive(Debug, Args)]
@@ -140,6 +177,10 @@ pub struct LabExecArguments {
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run the agent of this node in the foreground
+    ///
+    /// It makes the kernel enforce what was assigned to the node, repairs what somebody else changed, and
+    /// keeps what was granted until its end when it hears nothing from the broker.
+    #[command(after_long_help = manual::AGENT_RUN)]
     Run {
         /// Its configuration file
         #[arg(long, value_name = "FILE")]
@@ -147,6 +188,12 @@ pub enum AgentCommand {
         /// Check the configuration and end
         #[arg(long)]
         check: bool,
+    },
+    /// Try what this node can enforce, and say how that was found out
+    Probe {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
     },
     /// Ask an agent what is assigned, enforced and measured
     Status {
@@ -156,6 +203,29 @@ pub enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct BindArguments {
+    /// The job
+    pub job: Name,
+    /// A process of yours on the node, by its number there, with the connections that it has open;
+    /// when the job ends it goes back to where it was. Repeat for others
+    #[arg(long = "pid", value_name = "PID", required_unless_present = "flows")]
+    pub processes: Vec<u32>,
+    /// Connections of yours that are open now: REMOTE or LOCAL-REMOTE, each ADDRESS or ADDRESS:PORT.
+    /// The job must have a flow to REMOTE. Repeat for others
+    #[arg(long = "flow", value_name = "ENDS")]
+    pub flows: Vec<ConnectionPattern>,
+    /// The socket of the node's agent
+    #[arg(long, env = "KEEPTIME_AGENT", required_unless_present = "node")]
+    pub socket: Option<PathBuf>,
+    /// The node, where it is one of a lab
+    #[arg(long, conflicts_with = "socket")]
+    pub node: Option<Name>,
+    /// That lab
+    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
+    pub lab: Name,
 }
 
 /// What every command about an application needs.
@@ -242,7 +312,8 @@ impl GoalArguments {
             }
         }
         let (at_least, within) = (self.at_least, self.within);
-        Ok(Goal { at_least, within, set, nodes: self.nodes, prefer: self.prefer })
+        let (nodes, prefer, quantile) = (self.nodes, self.prefer, Some(self.quantile));
+        Ok(Goal { at_least, within, set, nodes, prefer, quantile })
     }
 }
 

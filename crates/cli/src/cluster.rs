@@ -1,29 +1,28 @@
-//! A lab as the coordinator sees it: its topology, its agents, and what is free now.
+//! A lab as commands see it: its topology, its broker, its agents, and how to run something there.
 
-use anyhow::{Context, Result};
+use crate::brokers;
+use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::wire::Status;
+use keeptime_broker::client::Client as Broker;
 use keeptime_lab::{Lab, Labs};
 use keeptime_launch::mpi::Network;
-use keeptime_linux::egress::{self, Link};
 use keeptime_model::application::Application;
-use keeptime_model::assignment::TrafficClass;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
-use keeptime_model::topology::{NodeIndex, Topology};
-use keeptime_planner::availability::{Availability, Placement, PlannedFlow};
-use keeptime_planner::tree::PlacementIndex;
+use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_planner::availability::Availability;
 use std::fs::{self, File};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A cluster whose agents answer on Unix sockets of this machine.
+/// A cluster whose broker and agents answer on Unix sockets of this machine.
 #[derive(Debug)]
 pub struct Cluster {
     lab: Lab,
-    index: PlacementIndex,
 }
 
 /// A script of one job that starts a command on another node, as `ssh HOST COMMAND` would.
@@ -32,32 +31,31 @@ pub struct RemoteLauncher {
     path: PathBuf,
 }
 
-/// Held while one request is planned and reserved: two at once would plan with the same free
-/// bandwidth. Released when dropped, also by a crash.
-#[derive(Debug)]
-pub struct PlanningTurn {
-    _file: File,
-}
-
 impl Cluster {
-    /// The lab called `name`, whose agents must be up.
+    /// The lab called `name`.
     ///
     /// # Errors
     /// If there is no such lab.
     pub fn open(name: &Name) -> Result<Self> {
-        let lab = Labs::of_this_user().open(name)?;
-        let index = PlacementIndex::new(lab.topology().clone());
-        Ok(Self { lab, index })
+        Ok(Self { lab: Labs::of_this_user().open(name)? })
     }
 
     /// Nodes, switches and links.
     pub fn topology(&self) -> &Topology {
-        self.index.topology()
+        self.lab.topology()
     }
 
-    /// The topology prepared for placement.
-    pub fn index(&self) -> &PlacementIndex {
-        &self.index
+    /// The socket of the broker that grants what is here.
+    pub fn broker_socket(&self) -> PathBuf {
+        brokers::socket(self.lab.directory())
+    }
+
+    /// That broker; connects with each call.
+    ///
+    /// # Errors
+    /// If the process may not have another epoll instance.
+    pub fn broker(&self) -> Result<Broker> {
+        Ok(Broker::new(&self.broker_socket())?)
     }
 
     /// The lab's name.
@@ -106,56 +104,36 @@ impl Cluster {
         self.topology().node_indices().map(status).collect()
     }
 
-    /// Waits for this command's turn to plan and reserve.
+    /// What is free now, by the broker's slot tables. A node whose agent is away has nothing.
     ///
     /// # Errors
-    /// If the lab's directory is not writable.
-    pub fn planning_turn(&self) -> Result<PlanningTurn> {
-        let path = self.lab.directory().join("planning.lock");
-        let file =
-            File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
-        Ok(PlanningTurn { _file: file })
-    }
-
-    /// What is free now: everything that can be reserved less what the agents were assigned.
-    ///
-    /// # Errors
-    /// If an agent does not answer.
+    /// If the broker does not answer, or is another cluster's.
     pub fn availability(&self) -> Result<Availability> {
-        let mut free =
-            Availability::full(self.topology(), |rate| egress::reservable(&Link::new("", rate)));
-        let at = |address: Ipv4Addr| {
-            self.topology()
-                .node_indices()
-                .find(|n| self.topology().node(*n).address == Some(address))
+        let broker = self.broker()?;
+        let (nodes, links) = (broker.nodes(None)?.nodes, broker.links(None)?.links);
+        let topology = self.topology();
+        let is_same =
+            nodes.iter().map(|node| &node.name).eq(topology.nodes().iter().map(|n| &n.name))
+                && links.len() == topology.direction_count();
+        ensure!(is_same, "the broker of lab {} has another topology", self.name());
+        let link = |direction: LinkDirection| &links[direction.0 as usize];
+        let reservable = |direction| link(direction).reservable_bits_per_second;
+        let link_free = |direction| {
+            let reserved = link(direction).reserved_bits_per_second;
+            reservable(direction).checked_sub(reserved).unwrap_or(BitsPerSecond::ZERO)
         };
-        for (node, status) in self.topology().node_indices().zip(self.statuses()?) {
-            for job in &status.jobs {
-                let premium =
-                    job.assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
-                let flows = premium.filter_map(|flow| {
-                    Some(PlannedFlow {
-                        from: node,
-                        to: at(flow.destination)?,
-                        rate: flow.bits_per_second,
-                    })
-                });
-                let placement = Placement {
-                    nodes: vec![node],
-                    cpu: job.assignment.cpu_ppm,
-                    flows: flows.collect(),
-                };
-                free.take(&self.index, &placement);
-            }
-        }
-        Ok(free)
+        let cpu_free = |node: NodeIndex| {
+            let node = &nodes[node.0 as usize];
+            let free = node.cpu_ppm.checked_sub(node.cpu_reserved_ppm);
+            free.filter(|_| node.connected).unwrap_or(CpuPpm::new(0))
+        };
+        Ok(Availability::with_free(topology, reservable, link_free, cpu_free))
     }
 
     /// The conditions under which `application` is measured and run here.
     pub fn conditions(&self, application: &Application, mpi: &str) -> Conditions {
         let rates = (0..self.topology().direction_count() as u32)
-            .map(|d| self.topology().rate(keeptime_model::topology::LinkDirection(d)));
+            .map(|d| self.topology().rate(LinkDirection(d)));
         Conditions {
             link_bits_per_second: rates.min().unwrap_or_default(),
             process_cpu_ppm: application.cpu(),

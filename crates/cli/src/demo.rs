@@ -2,22 +2,22 @@
 
 use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
 use crate::cluster::{Cluster, own_path};
-use crate::commands::run::{admit, hold_plan, run_plan};
+use crate::commands::run::{Admitted, Held, admit, hold_cpu, report_run, run_plan};
 use crate::commands::{Ending, Session};
 use crate::execute::{ExecuteError, Run, reserve_and_run};
+use crate::hold::Hold;
 use crate::load::Flood;
 use crate::machine::Machine;
 use crate::profiler::Effort;
 use crate::record::{Contention, RECORD, Record, Request, Trial};
 use crate::{files, interrupt, report, story};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use keeptime_launch::mpi::Flavour;
 use keeptime_launch::process::RunError;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::translate::{Plan, Verdict};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -63,9 +63,8 @@ fn show(arguments: &DemoArguments) -> Result<PathBuf> {
     let session = open(&arguments.lab, "raycast", &out.join("raycast.json"))?;
     let machine = Machine::here();
     let (profile, effort) = measure(arguments, &session)?;
-    let fitted = FittedProfile::new(session.application.clone(), &profile)?;
-    let request = answer(&session, &fitted)?;
-    let contention = contend(&session, &fitted)?;
+    let request = answer(&session)?;
+    let contention = contend(&session)?;
     let pictures = draw(&session, out)?;
     let record = Record {
         machine,
@@ -119,27 +118,29 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
 }
 
 /// Step 3.
-fn answer(session: &Session, fitted: &FittedProfile) -> Result<Request> {
+fn answer(session: &Session) -> Result<Request> {
     step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
     let goal = goal("1s", &["interleave=0"], "fastest")?;
-    let (decision, hold) = admit(session, fitted, &goal, true)?;
-    print!("{}", story::decision(&decision, session.cluster.topology()));
-    let (Verdict::Planned(plan), Some(hold)) = (&decision.verdict, hold) else {
-        anyhow::bail!(
-            "the request was refused on an idle cluster: this machine is too slow for it"
-        );
+    let topology = session.cluster.topology();
+    let Held { decision, plan, hold } = match admit(session, &goal)? {
+        Admitted::Held(held) => *held,
+        Admitted::Refused { decision, .. } => {
+            print!("{}", story::decision(&decision, topology));
+            bail!("the request was refused on an idle cluster: this machine is too slow for it");
+        }
     };
-    let ran = run_plan(session, plan, &hold, &mut |line| println!("  | {line}"))?;
+    print!("{}", story::decision(&decision, topology));
+    let ran = run_plan(session, &plan, &hold, &mut |line| println!("  | {line}"))?;
+    report_run(&hold, ran.time);
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
-    let topology = session.cluster.topology();
     let nodes = plan.placement.nodes.iter().map(|n| topology.node(*n).name.clone()).collect();
     Ok(Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time })
 }
 
 /// Step 4.
-fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
+fn contend(session: &Session) -> Result<Contention> {
     let load = Flood::description(session.cluster.topology().nodes().len());
     step(4, &format!("the same under contention: {load}"));
     println!(
@@ -151,7 +152,7 @@ fn contend(session: &Session, fitted: &FittedProfile) -> Result<Contention> {
     for (within, set, prefer) in GOALS {
         ensure!(!interrupt::stopped(), "interrupted");
         let goal = goal(within, set, prefer)?;
-        if let Some(trial) = try_goal(session, fitted, &goal, First::Reserved)? {
+        if let Some(trial) = try_goal(session, &goal, First::Reserved)? {
             print_trial(&trial);
             trials.push(trial);
         }
@@ -171,52 +172,63 @@ pub enum First {
 }
 
 /// One goal with its reservation and without; nothing if it is refused (which is printed).
-pub fn try_goal(
-    session: &Session,
-    fitted: &FittedProfile,
-    goal: &GoalArguments,
-    first: First,
-) -> Result<Option<Trial>> {
-    let (decision, hold) = admit(session, fitted, goal, true)?;
-    let (plan, hold) = match (decision.verdict, hold) {
-        (Verdict::Planned(plan), Some(hold)) => (plan, hold),
-        (Verdict::Refused(refusal), _) => {
-            print!("{}: {}", goal.goal()?, story::refusal(&refusal));
+pub fn try_goal(session: &Session, goal: &GoalArguments, first: First) -> Result<Option<Trial>> {
+    let Held { plan, hold, .. } = match admit(session, goal)? {
+        Admitted::Held(held) => *held,
+        Admitted::Refused { decision, .. } => {
+            if let Verdict::Refused(refusal) = &decision.verdict {
+                print!("{}: {}", goal.goal()?, story::refusal(refusal));
+            }
             return Ok(None);
         }
-        (Verdict::Planned(_), None) => return Ok(None),
     };
-    let with = |hold| -> Result<Nanos> { Ok(run_plan(session, &plan, hold, &mut |_| {})?.time) };
+    let with = |hold: Hold| -> Result<Nanos> {
+        let time = run_plan(session, &plan, &hold, &mut |_| {})?.time;
+        report_run(&hold, time);
+        Ok(time)
+    };
     let (with_nanos, without_nanos) = match first {
         First::Reserved => {
-            let time = with(&hold)?;
-            drop(hold);
+            let time = with(hold)?;
             (time, run_unprotected(session, &plan)?)
         }
         First::Unreserved => {
             drop(hold);
             let without = run_unprotected(session, &plan)?;
-            (with(&hold_plan(session, &plan, true)?)?, without)
+            (with(hold_again(session, goal, &plan)?)?, without)
         }
     };
+    let (parameters, rate) = (&plan.parameters, plan.bandwidth_bits_per_second);
+    let nodes = plan.placement.nodes.len() as u32;
+    let observed = session.fitted()?.observe(parameters, nodes, rate, with_nanos);
+    let observed = observed.context("a plan of other curves")?;
     Ok(Some(Trial {
         application: session.application.name().clone(),
         goal: goal.goal()?.to_string(),
         parameters: plan.parameters.clone(),
-        nodes: plan.placement.nodes.len() as u32,
+        nodes,
         bits_per_second: plan.bandwidth_bits_per_second,
         promised_nanos: plan.time_nanos,
         median_nanos: plan.median_nanos,
+        profiled_nanos: observed.measured_nanos,
         quantile_ppm: plan.quantile,
         with_nanos,
         without_nanos,
     }))
 }
 
+/// The same goal once more: as it was planned before, since nothing has changed.
+fn hold_again(session: &Session, goal: &GoalArguments, plan: &Plan) -> Result<Hold> {
+    match admit(session, goal)? {
+        Admitted::Held(held) if held.plan == *plan => Ok(held.hold),
+        _ => bail!("{} was planned, and a moment later it is not, or otherwise", goal.goal()?),
+    }
+}
+
 /// The same run on the same nodes with the same CPU and no reserved bandwidth; nothing if it does not
 /// end within the application's time limit.
 fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<Nanos>> {
-    let hold = hold_plan(session, plan, false)?;
+    let hold = hold_cpu(session, plan)?;
     match run_plan(session, plan, &hold, &mut |_| {}) {
         Ok(ran) => Ok(Some(ran.time)),
         Err(error) if is_timeout(&error) => Ok(None),
@@ -300,7 +312,7 @@ fn run_once(session: &Session, name: &str, command: Vec<String>) -> Result<()> {
     let parameters = Default::default();
     let run =
         Run { application: &application?, parameters: &parameters, nodes: &nodes, rate: None };
-    reserve_and_run(&session.cluster, &session.mpi, &run, name, &interrupt::stopped)
+    reserve_and_run(&session.cluster, &session.mpi, &run, &interrupt::stopped)
         .with_context(|| format!("while running {name}"))?;
     Ok(())
 }

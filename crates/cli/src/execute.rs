@@ -2,24 +2,17 @@
 //! long it took.
 
 use crate::cluster::Cluster;
-use crate::hold::{Hold, Need};
+use crate::hold::Hold;
 use anyhow::Result;
 use keeptime_launch::mpi::{Launch, Mpi};
 use keeptime_launch::process::{Progress, RunError, run};
 use keeptime_launch::told_time::told_time;
 use keeptime_model::application::{Application, Parameters};
-use keeptime_model::assignment::{AssignedFlow, TrafficClass};
 use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
-
-/// Rate named for what a job says beside its pattern (start-up, barriers); it shares the node's
-/// control class, so the number only has to be positive.
-const CONTROL_RATE: BitsPerSecond = BitsPerSecond::from_mbit(1);
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -63,59 +56,44 @@ pub enum ExecuteError {
     /// Its resources were taken away while it ran.
     #[error("the reservation was lost while it ran: {why}")]
     Lost {
-        /// What the agent said.
+        /// What the broker said.
         why: String,
     },
 }
 
-/// What `run` needs on each of its nodes.
-pub fn needs(cluster: &Cluster, run: &Run<'_>) -> Result<BTreeMap<NodeIndex, Need>> {
-    let cpu = run.application.cpu();
-    let mut needs: BTreeMap<_, _> =
-        run.nodes.iter().map(|node| (*node, Need { cpu, flows: Vec::new() })).collect();
-    let Some(rate) = run.rate else { return Ok(needs) };
-    let flow = |destination, bits_per_second, class| AssignedFlow {
-        destination,
-        bits_per_second,
-        burst_bytes: None,
-        class,
-    };
-    for rank_flow in run.application.pattern().flows(run.nodes.len() as u32)? {
-        let destination = cluster.address(run.nodes[rank_flow.to as usize])?;
-        if let Some(need) = needs.get_mut(&run.nodes[rank_flow.from as usize]) {
-            need.flows.push(flow(destination, rate, TrafficClass::Premium));
-        }
+/// What `run` needs: its CPU on these nodes, and its rate for each flow.
+pub fn resources(cluster: &Cluster, run: &Run<'_>) -> Resources {
+    let names = run.nodes.iter().map(|node| cluster.topology().node(*node).name.clone());
+    Resources {
+        nodes: NodeChoice::Named(names.collect()),
+        cpu_ppm: run.application.cpu(),
+        pattern: run.rate.map(|_| run.application.pattern().clone()),
+        bits_per_second: run.rate.unwrap_or_default(),
+        ..Resources::nothing()
     }
-    for need in needs.values_mut() {
-        need.flows.push(flow(Ipv4Addr::UNSPECIFIED, CONTROL_RATE, TrafficClass::LowLatency));
-    }
-    Ok(needs)
 }
 
-/// Takes what `run` needs as a job of its own, runs it and gives everything back. `purpose` begins
-/// the job's name.
+/// Reserves what `run` needs.
 ///
 /// # Errors
-/// As [`Hold::take`] and [`execute`].
+/// As [`Hold::take`].
+pub fn reserve(cluster: &Cluster, run: &Run<'_>) -> Result<Hold> {
+    let ask = Ask::Resources(resources(cluster, run));
+    Hold::take(cluster, ask, run.application.timeout())
+}
+
+/// Reserves what `run` needs, runs it and gives everything back.
+///
+/// # Errors
+/// As [`reserve`] and [`execute`].
 pub fn reserve_and_run(
     cluster: &Cluster,
     mpi: &Mpi,
     run: &Run<'_>,
-    purpose: &str,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Ran> {
-    let hold = Hold::take(cluster, &job_name(purpose)?, &needs(cluster, run)?)?;
+    let hold = reserve(cluster, run)?;
     execute(cluster, mpi, run, &hold, stopped, &mut |_| {})
-}
-
-/// A job name that no other command on this machine uses now.
-///
-/// # Errors
-/// If `purpose` is not the beginning of a name.
-pub fn job_name(purpose: &str) -> Result<Name> {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(format!("{purpose}-{}-{number}", std::process::id()).parse()?)
 }
 
 /// Runs under `hold`, bounded by the application's time limit. `on_line` sees its output.
@@ -134,7 +112,7 @@ pub fn execute(
     let command = application.command(run_spec.parameters)?;
     let hosts = run_spec.nodes.iter().map(|node| Ok(cluster.address(*node)?.to_string()));
     let hosts: Vec<_> = hosts.collect::<Result<_>>()?;
-    let remote = cluster.remote_launcher(hold.job())?;
+    let remote = cluster.remote_launcher(&hold.job())?;
     let launch = Launch { hosts: &hosts, remote: remote.path(), network: cluster.launch_network() };
     let line = mpi.command_line(&launch, &command);
     let line = cluster.front_end_line(&line)?;
@@ -146,10 +124,12 @@ pub fn execute(
             _ => Progress::Running,
         }
     };
-    let outcome = match (run(&line, application.timeout(), &ended, &mut watch), hold.lost()) {
-        (Err(RunError::Stopped), Some(why)) => return Err(ExecuteError::Lost { why }.into()),
-        (outcome, _) => outcome.map_err(ExecuteError::Run)?,
+    // What is lost is ended on its nodes: the run may notice before its holder is told.
+    let failed = |error| match hold.confirm_lost() {
+        Some(why) => ExecuteError::Lost { why },
+        None => ExecuteError::Run(error),
     };
+    let outcome = run(&line, application.timeout(), &ended, &mut watch).map_err(failed)?;
     let lines = outcome.stdout.iter().map(String::as_str);
     let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
         let expected = match application.time() {

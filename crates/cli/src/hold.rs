@@ -1,112 +1,93 @@
-//! A job's resources on all its nodes: taken together or not at all, kept by a lease while the
-//! holder lives, given back when it is dropped or killed.
+//! A reservation as long as this process lives: granted by the broker, kept by signs of life, given
+//! back when it is dropped. If the process is killed, the broker gives it back after the lease.
 
+use crate::brokers;
 use crate::cluster::Cluster;
-use anyhow::{Context, Result};
-use keeptime_agent::client::{Client, ClientError};
-use keeptime_agent::server::now;
-use keeptime_model::assignment::{AssignedFlow, Assignment};
+use anyhow::Result;
+use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_model::name::Name;
-use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{CpuPpm, Nanos};
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use keeptime_model::reservation::{Ask, Handle, Request};
+use keeptime_model::units::Nanos;
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long agents keep a job whose holder says nothing: long enough for a machine that swaps,
-/// short enough that a killed run is cleaned up while its user looks.
+/// How long the broker keeps what a silent holder has: long enough for a machine that swaps, short
+/// enough that a killed run is cleaned up while its user looks.
 const LEASE: Nanos = Nanos::from_secs(10);
-const RENEW_EVERY: Duration = Duration::from_secs(2);
+const KEEP_EVERY: Duration = Duration::from_secs(2);
+/// For launching, and for ending what takes too long, on top of what the work may take. Without a
+/// broker agents keep the reservation until then.
+const MARGIN: Nanos = Nanos::from_secs(30);
 
-/// What one job needs of one node.
-#[derive(Debug, Clone)]
-pub struct Need {
-    /// CPU of its processes there.
-    pub cpu: CpuPpm,
-    /// What leaves the node.
-    pub flows: Vec<AssignedFlow>,
-}
-
-/// A job's resources. Dropping it gives them back and ends what still runs.
+/// A job's resources on all its nodes. Dropping it gives them back and ends what still runs.
 #[derive(Debug)]
 pub struct Hold {
-    job: Name,
-    clients: Vec<(NodeIndex, Client)>,
+    handle: Handle,
+    broker: Client,
     lost: Arc<Mutex<Option<String>>>,
-    /// Closing it ends the renewals.
-    renewals: Option<(Sender<()>, JoinHandle<()>)>,
+    /// Closing it ends the signs of life.
+    signs: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Hold {
-    /// Takes `needs` on every node for `job`: all or nothing.
+    /// Reserves `ask` from now on, for work that takes `limit` at most.
     ///
     /// # Errors
-    /// What the first node that refused said; nothing is held then.
-    pub fn take(cluster: &Cluster, job: &Name, needs: &BTreeMap<NodeIndex, Need>) -> Result<Self> {
-        let mut hold =
-            Self { job: job.clone(), clients: Vec::new(), lost: Arc::default(), renewals: None };
-        for (node, need) in needs {
-            let assignment = Assignment {
-                job: job.clone(),
-                cpu_ppm: need.cpu,
-                flows: need.flows.clone(),
-                until_unix_nanos: now().saturating_add(LEASE),
-            };
-            let name = &cluster.topology().node(*node).name;
-            let mut client = cluster.client(*node)?;
-            let answer = client.enforce(assignment);
-            // Also where it failed: an answer that was lost may have been a yes.
-            hold.clients.push((*node, client));
-            answer.with_context(|| format!("while reserving on {name}"))?;
-        }
-        hold.renewals = Some(hold.start_renewals(cluster)?);
+    /// Why the broker does not grant it; nothing is held then.
+    pub fn take(cluster: &Cluster, ask: Ask, limit: Nanos) -> Result<Self> {
+        let request = Request {
+            duration_nanos: Some(limit.saturating_add(MARGIN)),
+            lease_nanos: Some(LEASE),
+            ..Request::new(ask)
+        };
+        let broker = cluster.broker()?;
+        let granted = broker.reserve(new_key()?, request).map_err(brokers::failure)?;
+        let handle = granted.handle;
+        let mut hold = Self { handle, broker, lost: Arc::default(), signs: None };
+        hold.signs = Some(hold.give_signs(&cluster.broker_socket())?);
         Ok(hold)
     }
 
-    /// The job.
-    pub fn job(&self) -> &Name {
-        &self.job
+    /// The reservation.
+    pub fn handle(&self) -> Handle {
+        self.handle
     }
 
-    /// Why the resources are no longer held, if so.
+    /// Its job on every node.
+    pub fn job(&self) -> Name {
+        self.handle.job()
+    }
+
+    /// Why the resources are no longer held, if the broker said so.
     pub fn lost(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn start_renewals(&self, cluster: &Cluster) -> Result<(Sender<()>, JoinHandle<()>)> {
-        let nodes: Vec<_> = self.clients.iter().map(|(node, _)| *node).collect();
-        let mut links: Vec<_> = nodes
-            .into_iter()
-            .map(|node| {
-                Ok((
-                    cluster.topology().node(node).name.clone(),
-                    cluster.socket(node),
-                    cluster.client(node)?,
-                ))
-            })
-            .collect::<Result<_, ClientError>>()?;
+    /// The same, asked now.
+    pub fn confirm_lost(&self) -> Option<String> {
+        self.lost().or_else(|| loss(&self.broker, self.handle))
+    }
+
+    /// Tells the broker what a run took: promises follow it.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or the reservation is over.
+    pub fn report(&self, actual: Nanos) -> Result<(), ClientError> {
+        self.broker.report(self.handle, actual).map(drop)
+    }
+
+    fn give_signs(&self, socket: &Path) -> Result<(Sender<()>, JoinHandle<()>)> {
+        let broker = Client::new(socket)?;
         let (stop, stopped) = channel::<()>();
-        let (job, lost) = (self.job.clone(), Arc::clone(&self.lost));
+        let (handle, lost) = (self.handle, Arc::clone(&self.lost));
         let thread = std::thread::spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(RENEW_EVERY) {
-                for (name, socket, client) in &mut links {
-                    let until = now().saturating_add(LEASE);
-                    match client.renew(&job, until) {
-                        Ok(()) => {}
-                        // An agent that restarts comes back with the job; the next round meets it.
-                        Err(error) if error.is_retryable() => {
-                            if let Ok(fresh) = Client::connect(socket) {
-                                *client = fresh;
-                            }
-                        }
-                        Err(error) => {
-                            let why = format!("{name}: {error}");
-                            *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-                        }
-                    }
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(KEEP_EVERY) {
+                if let Some(why) = loss(&broker, handle) {
+                    *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+                    return;
                 }
             }
         });
@@ -114,21 +95,26 @@ impl Hold {
     }
 }
 
+/// A sign of life, and why it comes too late, if so. A broker that is away tells nothing: when it comes
+/// back it knows the reservation, and its lease begins anew.
+fn loss(broker: &Client, handle: Handle) -> Option<String> {
+    match broker.keep(handle) {
+        Err(error) if !error.is_retryable() => {
+            let history = broker.history(handle).ok();
+            let last = history.and_then(|mut history| history.records.pop());
+            Some(last.map_or(error.to_string(), |last| format!("{handle} {}", last.text)))
+        }
+        _ => None,
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((stop, thread)) = self.renewals.take() {
+        if let Some((stop, thread)) = self.signs.take() {
             drop(stop);
             let _ = thread.join();
         }
-        for (_, client) in &mut self.clients {
-            // An agent that restarted has the job and not this connection. One that cannot be reached
-            // lets the lease run out instead.
-            if let Err(ClientError::Unreachable { socket, source }) = client.withdraw(&self.job)
-                && !matches!(source.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-                && let Ok(mut fresh) = Client::connect(&socket)
-            {
-                let _ = fresh.withdraw(&self.job);
-            }
-        }
+        // If the broker cannot be reached, the lease runs out instead.
+        let _ = self.broker.cancel(self.handle);
     }
 }

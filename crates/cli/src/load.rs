@@ -43,7 +43,7 @@ pub struct Transfer {
 }
 
 impl Flood {
-    /// Starts [`FLOWS_A_PAIR`] best-effort connections from every node to every other. They are
+    /// Starts `FLOWS_A_PAIR` best-effort connections from every node to every other. They are
     /// bounded: each ends by itself after `limit`.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use keeptime::commands::{self, Ending};
 use keeptime::{demo, interrupt, report};
 use keeptime_lab::LabError;
 use keeptime_model::Invalid;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 const REFUSED: u8 = 1;
@@ -46,6 +47,10 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 fn run(command: Command) -> anyhow::Result<Ending> {
+    let command = match commands::ask_broker(command) {
+        ControlFlow::Break(ended) => return ended,
+        ControlFlow::Continue(other) => other,
+    };
     // Single-threaded until it knows which namespaces it enters; so is the process that holds a lab.
     match command {
         Command::Lab(command) => return commands::lab::run(command),
@@ -57,6 +62,8 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     }
     match command {
         Command::Agent(command) => commands::agent::run(command),
+        Command::Bind(arguments) => commands::bind::run(arguments),
+        Command::Broker(command) => commands::broker::run(command),
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Plan(arguments) => commands::plan::run(&arguments),
         Command::Run(arguments) => commands::run::run(&arguments),
@@ -66,6 +73,7 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         }
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Traffic(command) => commands::traffic::run(command),
-        Command::Lab(_) | Command::LabHolder { .. } => Ok(Ending::Done),
+        // Carried out above.
+        _ => Ok(Ending::Done),
     }
 }

@@ -38,7 +38,7 @@ pub struct Order {
 /// The nodes that hold the most for each flow of `application` now, for each number of nodes.
 ///
 /// # Errors
-/// If an agent does not answer, or too few nodes have the CPU.
+/// If the broker does not answer, or too few nodes have the CPU.
 pub fn places(
     cluster: &Cluster,
     application: &Application,
@@ -106,10 +106,9 @@ pub fn measure(
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let place = order.places.get(nodes).context("an order without a place")?;
             let run = Run { application, parameters, nodes: &place.nodes, rate: Some(bandwidth) };
-            let ran =
-                reserve_and_run(cluster, mpi, &run, "profile", stopped).with_context(|| {
-                    format!("while measuring {}", describe(parameters, *nodes, bandwidth))
-                })?;
+            let ran = reserve_and_run(cluster, mpi, &run, stopped).with_context(|| {
+                format!("while measuring {}", describe(parameters, *nodes, bandwidth))
+            })?;
             profile.record(parameters, *nodes, bandwidth, ran.time);
             files::save_json(path, profile)?;
             bar.inc(1);

@@ -75,6 +75,8 @@ pub struct Trial {
     pub promised_nanos: Nanos,
     /// The time that half of the runs are expected to take.
     pub median_nanos: Nanos,
+    /// The same by the profile alone, as if nothing had changed since.
+    pub profiled_nanos: Nanos,
     /// How often the promise is to be kept.
     pub quantile_ppm: Share,
     /// Measured with the reservation.
@@ -87,6 +89,11 @@ impl Trial {
     /// (actual - median) / median with the reservation: how far the expectation was off.
     pub fn error_of_median(&self) -> f64 {
         relative(self.with_nanos, self.median_nanos)
+    }
+
+    /// How far the expectation by the profile alone would have been off.
+    pub fn error_of_profile(&self) -> f64 {
+        relative(self.with_nanos, self.profiled_nanos)
     }
 
     /// (actual - promised) / promised with the reservation.

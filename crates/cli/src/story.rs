@@ -29,8 +29,17 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
         0 => format!("the median of {} runs", plan.samples),
         count => format!("for {} of runs, from {count} measured deviations", plan.quantile),
     };
+    let changed = match plan.drift.ppm() {
+        0 => String::new(),
+        ppm => format!(
+            "expected: {}, since by the last runs computing takes {:.1} % {} than when it was measured\n",
+            seconds(plan.median_nanos.as_secs_f64()),
+            ppm.unsigned_abs() as f64 / 1e4,
+            if ppm > 0 { "longer" } else { "less" },
+        ),
+    };
     format!(
-        "plan: {}on {}, {} for each flow, {} of a CPU each\npromised: {} ({basis})\n",
+        "plan: {}on {}, {} for each flow, {} of a CPU each\npromised: {} ({basis})\n{changed}",
         if plan.parameters.is_empty() { String::new() } else { parameters(&plan.parameters) + " " },
         nodes.join(" "),
         plan.bandwidth_bits_per_second,

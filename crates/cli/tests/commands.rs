@@ -17,7 +17,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 18] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best or cheapest"),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
@@ -35,6 +35,14 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
         (&["lab", "up", "t-bad", "--cpu", "much"], 64, "much"),
         (&["lab", "up", "t-bad", "--switches", "0"], 64, "at least 1"),
         (&["report", "/nowhere"], 2, "/nowhere"),
+        (&["bind", "job", "--socket", "/nowhere/agent.sock"], 64, "--pid"),
+        (&["bind", "job", "--pid", "7"], 64, "--socket"),
+        (&["bind", "job", "--pid", "7", "--socket", "/nowhere/agent.sock"], 2, "does not answer"),
+        (
+            &["bind", "job", "--flow", "n2:80", "--socket", "/nowhere/agent.sock"],
+            64,
+            "LOCAL-REMOTE",
+        ),
         (&["no-such-command"], 64, "no-such-command"),
     ];
     for (arguments, code, expected) in cases {

@@ -9,7 +9,8 @@ use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::testing::skip;
 use serde_json::Value;
 use std::process::Output;
-use world::{World, assert_code, said};
+use std::time::Duration;
+use world::{World, assert_code, said, wait};
 
 const CHECKOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -31,7 +32,7 @@ fn profile(world: &World, mpi: &str, nodes: &str, bandwidths: &str) -> Output {
 fn run(world: &World, mpi: &str) -> Value {
     let output = raycast(world, "run", &[&["--mpi", mpi, "--json", "--within", "20s"]]);
     assert_code(&output, 0);
-    assert!(world.jobs().is_empty(), "the run gave everything back");
+    wait("the run's end", Duration::from_secs(1), || world.jobs().is_empty());
     serde_json::from_slice(&output.stdout).unwrap()
 }
 

@@ -6,6 +6,7 @@ use crate::cluster::{Cluster, Resource};
 use crate::loads::Loads;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
+use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
@@ -14,8 +15,9 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
-use keeptime_planner::translate::{Options, Plan, Verdict, schedule};
+use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// So many times as many nodes as are needed are looked at first.
 const LIGHT_NODES_FOR_EACH: usize = 4;
@@ -40,6 +42,13 @@ pub(crate) struct Need {
     pub promise: Option<Promise>,
 }
 
+/// What came of a request.
+pub(crate) struct Outcome {
+    pub granted: Result<Grant, Denied>,
+    /// How it was decided, if it was a goal.
+    pub decision: Option<Arc<Decision>>,
+}
+
 /// Why a request cannot be granted.
 pub(crate) enum Denied {
     Invalid(Invalid),
@@ -61,30 +70,35 @@ impl From<Reason> for Denied {
 impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
     /// What would be granted over `span`. For a goal, what the planner finds on what is free during
     /// all of it.
-    pub fn grant(&self, ask: &Ask, span: Span) -> Result<Grant, Denied> {
-        let grant = match ask {
-            Ask::Goal { application, goal } => {
-                let profile = self.profile(application)?;
-                goal.check(profile.application())?;
-                let free = self.free(span, &Resources::nothing());
-                let decision =
-                    schedule(goal, profile, self.cluster.index(), &free, &Options::default());
-                match decision.verdict {
-                    Verdict::Planned(plan) => self.planned(profile, &plan),
-                    Verdict::Refused(refusal) => {
-                        let counter_offers = refusal.counter_offers;
-                        let reason = Reason::Goal(refusal.reason);
-                        let refusal = Refusal { counter_offers, ..reason.into() };
-                        return Err(Denied::Refused(Box::new(refusal)));
-                    }
+    pub fn grant(&self, ask: &Ask, span: Span) -> Outcome {
+        let (found, decision) = match ask {
+            Ask::Goal { application, goal } => match self.decide(application, goal, span) {
+                Ok((profile, decision)) => {
+                    (self.planned(profile, &decision), Some(Arc::new(decision)))
                 }
-            }
+                Err(invalid) => (Err(invalid.into()), None),
+            },
             Ask::Resources(resources) => {
-                self.place(&Need { resources: resources.clone(), promise: None }, span)?
+                let need = Need { resources: resources.clone(), promise: None };
+                (self.place(&need, span), None)
             }
         };
-        self.fits(&grant, span)?;
-        Ok(grant)
+        let granted = found.and_then(|grant| self.fits(&grant, span).map(|()| grant));
+        Outcome { granted, decision }
+    }
+
+    /// What the planner finds for a goal on what is free during all of `span`.
+    fn decide(
+        &self,
+        application: &Name,
+        goal: &Goal,
+        span: Span,
+    ) -> Result<(&FittedProfile, Decision), Invalid> {
+        let profile = self.profile(application)?;
+        goal.check(profile.application())?;
+        let free = self.free(span, &Resources::nothing());
+        let decision = schedule(goal, profile, self.cluster.index(), &free, &Options::default());
+        Ok((profile, decision))
     }
 
     /// Nodes for `need` during `span`.
@@ -219,9 +233,19 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         if away.is_empty() { Ok(()) } else { Err(Reason::NodesAway(away).into()) }
     }
 
-    fn planned(&self, profile: &FittedProfile, plan: &Plan) -> Grant {
-        let nodes = plan.placement.nodes.iter().map(|node| self.cluster.name(*node).clone());
-        Need::of_plan(profile, plan).on(nodes.collect())
+    fn planned(&self, profile: &FittedProfile, decision: &Decision) -> Result<Grant, Denied> {
+        match &decision.verdict {
+            Verdict::Planned(plan) => {
+                let nodes = plan.placement.nodes.iter();
+                let names = nodes.map(|node| self.cluster.name(*node).clone());
+                Ok(Need::of_plan(profile, plan).on(names.collect()))
+            }
+            Verdict::Refused(refusal) => {
+                let counter_offers = refusal.counter_offers.clone();
+                let reason = Reason::Goal(refusal.reason.clone());
+                Err(Denied::Refused(Box::new(Refusal { counter_offers, ..reason.into() })))
+            }
+        }
     }
 
     /// What a slot table lacks, in the user's words.
@@ -229,14 +253,26 @@ impl<U: Fn(NodeIndex) -> bool> Admission<'_, U> {
         let amount = lacking.lack.lacking;
         let (resource, lack) = match self.cluster.resource(lacking.resource) {
             Some(resource) => self.cluster.words(resource, amount),
-            None if lacking.resource == self.user[0] => {
-                let cpu = CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX));
-                ("your share of CPU".into(), cpu.to_string())
-            }
-            None => ("your share of bandwidth".into(), BitsPerSecond::new(amount).to_string()),
+            None => self.share_words(lacking.resource, amount),
         };
         Lacking { resource, lacking: lack, first_unix_nanos: lacking.lack.first }
     }
+
+    /// Of one of the user's own tables. The limit is told too: it is seen nowhere else.
+    fn share_words(&self, resource: ResourceId, amount: u64) -> (String, String) {
+        let limit = self.calendar.table(resource).map_or(0, |table| table.capacity());
+        let (name, words): (_, fn(u64) -> String) = match resource == self.user[0] {
+            true => ("CPU", cpu_words),
+            false => ("bandwidth", |rate| BitsPerSecond::new(rate).to_string()),
+        };
+        (format!("your share of {name} ({} in all)", words(limit)), words(amount))
+    }
+}
+
+/// CPU of many nodes may be more than one node can have.
+fn cpu_words(ppm: u64) -> String {
+    u32::try_from(ppm)
+        .map_or_else(|_| format!("{} %", ppm / 10_000), |ppm| CpuPpm::new(ppm).to_string())
 }
 
 impl Need {
@@ -267,6 +303,7 @@ impl Need {
         Grant {
             nodes,
             cpu_ppm: resources.cpu_ppm,
+            cpu_period_nanos: resources.cpu_period_nanos,
             pattern: resources.pattern.clone(),
             bits_per_second: resources.bits_per_second,
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,

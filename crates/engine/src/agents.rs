@@ -138,9 +138,9 @@ impl Agents {
         is_present
     }
 
-    /// The lease is over: whatever connection there is does not count any more.
-    pub fn away(&mut self, node: NodeIndex) {
-        self.agent_mut(node).session = None;
+    /// The lease is over: the connection does not count any more. Which it was, if there was one.
+    pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
+        self.agent_mut(node).session.take()
     }
 
     /// The agent shall enforce `assignment`; told at once if it is connected.
@@ -183,9 +183,12 @@ impl Agents {
         self.agent(node).told.get(&handle).is_some_and(|told| told.accepted)
     }
 
-    /// Whether this is what the agent was told last of the reservation.
+    /// Whether this is what the agent was told last of the reservation, and it has not refused it.
     pub fn is_told(&self, node: NodeIndex, handle: Handle, assignment: &Assignment) -> bool {
-        self.agent(node).told.get(&handle).is_some_and(|told| told.assignment == *assignment)
+        let agent = self.agent(node);
+        let is_open = agent.pending.values().any(|pending| *pending == handle);
+        let told = agent.told.get(&handle).filter(|told| told.accepted || is_open);
+        told.is_some_and(|told| told.assignment == *assignment)
     }
 
     /// What the agent shall enforce of the reservation.

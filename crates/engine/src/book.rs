@@ -9,6 +9,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::WallTime;
+use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,7 +54,9 @@ pub struct Known {
     pub application: Application,
     /// What was measured.
     pub profile: Profile,
-    /// The same, ready to be planned with.
+    /// What the last runs took, oldest first.
+    runs: Vec<Observation>,
+    /// The profile, ready to be planned with, as the last runs say that things are now.
     pub fitted: Arc<FittedProfile>,
 }
 
@@ -63,6 +66,8 @@ pub struct Book {
     applications: BTreeMap<Name, Known>,
     reservations: BTreeMap<Handle, Reservation>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
+    /// What was asked at first, of reservations that were changed since.
+    originals: BTreeMap<Handle, Request>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
     /// Greater than any handle that was given.
@@ -73,8 +78,10 @@ pub struct Book {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
-    applications: Vec<(Application, Profile)>,
+    applications: Vec<(Application, Profile, Vec<Observation>)>,
     reservations: Vec<Reservation>,
+    #[serde(default)]
+    originals: Vec<(Handle, Request)>,
     next: u64,
 }
 
@@ -94,6 +101,11 @@ impl Book {
         self.keys.get(&(owner.clone(), key.clone())).copied()
     }
 
+    /// What was asked under the key of a reservation, whatever it was changed to since.
+    pub fn original<'a>(&'a self, of: &'a Reservation) -> &'a Request {
+        self.originals.get(&of.handle).unwrap_or(&of.request)
+    }
+
     /// How many live reservations a user has.
     pub fn live(&self, owner: &UserName) -> u32 {
         self.live.get(owner).copied().unwrap_or(0)
@@ -106,10 +118,13 @@ impl Book {
 
     /// Writes the book down. O(its size).
     pub fn snapshot(&self) -> Snapshot {
-        let known = |known: &Known| (known.application.clone(), known.profile.clone());
+        let known =
+            |known: &Known| (known.application.clone(), known.profile.clone(), known.runs.clone());
+        let original = |(handle, request): (&Handle, &Request)| (*handle, request.clone());
         Snapshot {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),
+            originals: self.originals.iter().map(original).collect(),
             next: self.next,
         }
     }
@@ -119,9 +134,10 @@ impl Book {
     /// # Errors
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
-        let mut book = Self { next: snapshot.next, ..Self::default() };
-        for (application, profile) in snapshot.applications {
-            book.register(application, profile)?;
+        let originals = snapshot.originals.into_iter().collect();
+        let mut book = Self { next: snapshot.next, originals, ..Self::default() };
+        for (application, profile, runs) in snapshot.applications {
+            book.register(application, profile, runs)?;
         }
         for reservation in snapshot.reservations {
             book.insert(reservation);
@@ -136,7 +152,8 @@ impl Book {
     pub(crate) fn apply(&mut self, event: &Event, time: WallTime) -> Result<(), Invalid> {
         match event {
             Event::Registered { application, profile } => {
-                self.register((**application).clone(), (**profile).clone())?;
+                // Measured anew: how things are now is what the profile says.
+                self.register((**application).clone(), (**profile).clone(), Vec::new())?;
             }
             Event::Granted { handle, granted } => self.insert(Reservation {
                 handle: *handle,
@@ -166,7 +183,9 @@ impl Book {
             }),
             Event::Modified { handle, modified } => {
                 if let Some(reservation) = self.reservations.get_mut(handle) {
-                    reservation.request = modified.request.clone();
+                    let former =
+                        std::mem::replace(&mut reservation.request, modified.request.clone());
+                    self.originals.entry(*handle).or_insert(former);
                     reservation.from_unix_nanos = modified.from_unix_nanos;
                     reservation.until_unix_nanos = modified.until_unix_nanos;
                     reservation.grant = Some(modified.grant.clone());
@@ -174,23 +193,49 @@ impl Book {
             }
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
-            Event::Cancelled { handle, .. } => self.turn(*handle, State::Cancelled, time),
+            Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
+                self.turn(*handle, State::Cancelled, time);
+            }
+            Event::Ran { handle, observation, .. } => {
+                if let Some(observation) = observation {
+                    self.learn(*handle, *observation);
+                }
+            }
             Event::Failed { handle, .. } => self.turn(*handle, State::Failed, time),
             Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
             Event::Forgotten { handle } => {
                 if let Some(old) = self.reservations.remove(handle) {
                     self.keys.remove(&(old.owner, old.key));
+                    self.originals.remove(handle);
                 }
             }
         }
         Ok(())
     }
 
-    fn register(&mut self, application: Application, profile: Profile) -> Result<(), Invalid> {
-        let fitted = Arc::new(FittedProfile::new(application.clone(), &profile)?);
+    fn register(
+        &mut self,
+        application: Application,
+        profile: Profile,
+        runs: Vec<Observation>,
+    ) -> Result<(), Invalid> {
+        let fitted = FittedProfile::new(application.clone(), &profile)?;
+        let fitted = Arc::new(fitted.with_drift(Drift::estimate(&runs)));
         let name = application.name().clone();
-        self.applications.insert(name, Known { application, profile, fitted });
+        self.applications.insert(name, Known { application, profile, runs, fitted });
         Ok(())
+    }
+
+    /// Promises of the application that a reservation was granted for follow one more run.
+    fn learn(&mut self, handle: Handle, run: Observation) {
+        let grant = self.reservations.get(&handle).and_then(|found| found.grant.as_ref());
+        let Some(promise) = grant.and_then(|grant| grant.promise.as_ref()) else { return };
+        let Some(known) = self.applications.get_mut(&promise.application) else { return };
+        known.runs.push(run);
+        let forgotten = known.runs.len().saturating_sub(RUNS);
+        known.runs.drain(..forgotten);
+        let fitted = FittedProfile::clone(&known.fitted);
+        known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
     }
 
     fn insert(&mut self, reservation: Reservation) {

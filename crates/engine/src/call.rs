@@ -8,8 +8,10 @@ use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use keeptime_planner::refusal::{self, CounterOffer};
+use keeptime_planner::translate::Decision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Who asks, as the door found out.
@@ -55,6 +57,23 @@ pub enum Call {
         /// Which.
         handle: Handle,
     },
+    /// The holder of a reservation lives: its lease begins anew.
+    Keep {
+        /// Which.
+        handle: Handle,
+    },
+    /// A run with the reservation took so long. Promises follow what runs took.
+    Report {
+        /// Which.
+        handle: Handle,
+        /// How long.
+        actual: Nanos,
+    },
+    /// Explains how a goal would be decided, step by step. Nothing is reserved.
+    Explain {
+        /// What.
+        request: Request,
+    },
 }
 
 /// What came of a call.
@@ -73,6 +92,8 @@ pub enum Answer {
         /// What.
         grant: Box<Grant>,
     },
+    /// So a goal would be decided.
+    Decided(Arc<Decision>),
 }
 
 /// Why a call was not carried out. Nothing has changed then, but that refusals are remembered.

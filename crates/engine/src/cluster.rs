@@ -4,6 +4,7 @@
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Grant, Handle};
@@ -259,14 +260,14 @@ impl Cluster {
             burst_bytes: None,
             class,
         };
-        let assignment = |_| Assignment {
-            job: handle.job(),
-            cpu_ppm: grant.cpu_ppm,
-            flows: Vec::new(),
-            until_unix_nanos: until.unwrap_or(WallTime::from_unix_nanos(u64::MAX)),
+        let until = until.unwrap_or(WallTime::from_unix_nanos(u64::MAX));
+        let assignment = |node| Assignment {
+            cpu_period_nanos: grant.cpu_period_nanos,
+            disks: self.disk_rates(node, grant),
+            from_unix_nanos: from,
+            ..Assignment::new(handle.job(), grant.cpu_ppm, until)
         };
-        let _ = from;
-        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(node))).collect();
+        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
         for rank_flow in flows(grant)? {
             let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
             if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {
@@ -280,6 +281,17 @@ impl Cluster {
             }
         }
         Ok(all)
+    }
+
+    /// What `grant` has of a node's disk.
+    fn disk_rates(&self, node: NodeIndex, grant: &Grant) -> BTreeMap<DiskId, DiskRates> {
+        let some = |rate: BytesPerSecond| Some(rate).filter(|rate| rate.get() > 0);
+        let rates = DiskRates {
+            read_bytes_per_second: some(grant.disk_read_bytes_per_second),
+            write_bytes_per_second: some(grant.disk_write_bytes_per_second),
+        };
+        let disk = self.topology().node(node).disk.filter(|_| rates != DiskRates::default());
+        disk.map(|disk| (disk.device, rates)).into_iter().collect()
     }
 }
 

@@ -6,7 +6,8 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_planner::drift::Observation;
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened.
@@ -58,6 +59,21 @@ pub enum Event {
         handle: Handle,
         /// Who.
         by: UserName,
+    },
+    /// Its holder said nothing for its lease: it was given back.
+    Abandoned {
+        /// Which.
+        handle: Handle,
+    },
+    /// A run with it took so long.
+    Ran {
+        /// Which.
+        handle: Handle,
+        /// How long.
+        actual_nanos: Nanos,
+        /// What that says of its application, if it was granted for a goal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        observation: Option<Observation>,
     },
     /// An agent could not enforce it.
     Failed {
@@ -148,6 +164,8 @@ impl Event {
             Self::Started { .. } => "started",
             Self::Ended { .. } => "ended",
             Self::Cancelled { .. } => "cancelled",
+            Self::Abandoned { .. } => "abandoned",
+            Self::Ran { .. } => "ran",
             Self::Failed { .. } => "failed",
             Self::Lost { .. } => "lost",
             Self::Forgotten { .. } => "forgotten",
@@ -164,6 +182,8 @@ impl Event {
             | Self::Started { handle }
             | Self::Ended { handle }
             | Self::Cancelled { handle, .. }
+            | Self::Abandoned { handle }
+            | Self::Ran { handle, .. }
             | Self::Failed { handle, .. }
             | Self::Lost { handle, .. }
             | Self::Forgotten { handle } => Some(*handle),

@@ -1,11 +1,14 @@
 //! What is held and not granted yet: new reservations and changes that wait for their agents.
 
+use crate::admission::Denied;
 use crate::engine::Ticket;
 use keeptime_calendar::Span;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
+use keeptime_planner::translate::Decision;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// All offers, by handle: a reservation has one at a time.
 pub(crate) type Offers = BTreeMap<Handle, Offer>;
@@ -32,6 +35,21 @@ pub(crate) struct Proposal {
     pub from: WallTime,
     pub until: Option<WallTime>,
     pub grant: Grant,
+    /// How it was decided, if it was a goal.
+    pub decision: Option<Arc<Decision>>,
+}
+
+/// A request that comes to no proposal.
+pub(crate) struct Declined {
+    pub denied: Denied,
+    /// How it was decided, if it was a goal.
+    pub decision: Option<Arc<Decision>>,
+}
+
+impl<D: Into<Denied>> From<D> for Declined {
+    fn from(denied: D) -> Self {
+        Self { denied: denied.into(), decision: None }
+    }
 }
 
 /// What becomes of it.

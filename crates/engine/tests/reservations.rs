@@ -5,10 +5,13 @@
 mod world;
 
 use keeptime_engine::call::Reason;
-use keeptime_engine::{Answer, Call, CallError, Event, Policy};
+use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
+use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
+use keeptime_planner::translate::Verdict;
 use world::{Manner, World, application, at, named, policy, request, star};
 
 fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
@@ -75,6 +78,24 @@ fn an_agent_that_refuses_or_stays_silent_gives_everything_back() {
     }
 }
 
+/// Found by simulation: the agent's answer to what is recorded was overtaken by a change to the very
+/// same, and after that nobody asked it again.
+#[test]
+fn what_an_agent_refused_with_a_change_it_is_told_once_more() {
+    let mut world = World::star(1);
+    let asked = request(named(&["n1"]), 50, 0, 3_600, 60);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    world.pass(2_990);
+    // The order to begin is on its way when the change comes.
+    world.now = at(3_001);
+    world.input(Input::Passed);
+    let ticket = world.begin("ada", Call::Modify { handle, request: asked });
+    world.agents[0].manner = Manner::Refuses;
+    world.pump();
+    assert!(world.answers[&ticket].is_err());
+    assert_eq!(world.kinds(), ["granted", "failed"]);
+}
+
 #[test]
 fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
     let mut world = World::star(2);
@@ -85,10 +106,32 @@ fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
     assert!(second.to_string().contains("CPU of n2 lacks 20 %"), "{second}");
     assert_eq!(second.earliest_start_unix_nanos, Some(at(3_660)));
     world.pass(3_005);
-    assert_eq!(world.jobs_of(1), ["r1"], "told ten minutes ahead");
+    let told = world.agents[1].holding[&handle.job()].clone();
+    assert!(told.from_unix_nanos > world.now, "told ten minutes ahead");
+    assert_eq!([told.from_unix_nanos, told.until_unix_nanos], [at(3_600), at(3_660)]);
+    assert!(!told.is_due(world.now) && told.is_due(at(3_600)) && !told.is_due(at(3_660)));
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Granted);
     world.pass(600);
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+}
+
+#[test]
+fn agents_are_told_the_period_and_the_rates_of_their_own_disk() {
+    let mut world = World::star(2);
+    let mut asked = request(named(&["n1", "n2"]), 10, 0, 0, 60);
+    let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+    resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(30);
+    resources.cpu_period_nanos = Some(Nanos::from_millis(20));
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    let told = &world.agents[1].holding[&handle.job()];
+    assert_eq!(told.cpu_period_nanos, Some(Nanos::from_millis(20)));
+    let read =
+        DiskRates::default().with(DiskDirection::Read, Some(BytesPerSecond::from_mega_bytes(30)));
+    assert_eq!(told.disks, [("8:0".parse().unwrap(), read)].into());
+    let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+    resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(71);
+    let refusal = refused(world.reserve("l", asked));
+    assert!(refusal.to_string().contains("reading at n1 lacks 1 MB/s"), "{refusal}");
 }
 
 #[test]
@@ -127,6 +170,112 @@ fn a_goal_is_translated_on_what_is_free_then() {
     let ask = Ask::Goal { application: "sun".parse().unwrap(), goal };
     let error = world.reserve("e", Request { ask, ..unknown }).unwrap_err();
     assert_eq!(error.to_string(), "application: \"sun\" is not accepted; expected one of ray");
+}
+
+#[test]
+fn a_goal_is_explained_before_and_after_it_is_decided() {
+    let mut world = with_application(2);
+    let explain =
+        |world: &mut World, request| world.call("ada", Call::Explain { request }).unwrap();
+    let Ok(Answer::Decided(before)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
+    let Verdict::Planned(plan) = &before.verdict else { panic!("{before:?}") };
+    assert_eq!(plan.bandwidth_bits_per_second, BitsPerSecond::from_mbit(80));
+    assert!(world.engine.book().reservations().is_empty(), "nothing was reserved");
+    let held = world.reserve("a", goal(1_100, 0, 100)).unwrap();
+    assert_eq!(world.engine.decision(held), Some(&before));
+    let Ok(Answer::Decided(busy)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
+    assert!(matches!(busy.verdict, Verdict::Refused(_)), "{busy:?}");
+    refused(world.reserve("b", goal(1_100, 0, 100)));
+    assert_eq!(world.engine.decision(Handle::new(2)), Some(&busy));
+    let resources = explain(&mut world, request(named(&["n1"]), 1, 0, 0, 1)).unwrap_err();
+    assert!(resources.to_string().contains("a goal"), "{resources}");
+    // A restarted broker knows what was decided, not how.
+    world.restart();
+    assert_eq!(world.engine.decision(held), None);
+}
+
+#[test]
+fn a_goal_says_how_often_its_promise_is_to_be_kept() {
+    let mut world = with_application(2);
+    let with = |percent| {
+        let mut request = goal(3_000, 5_000, 100);
+        let Ask::Goal { goal, .. } = &mut request.ask else { panic!() };
+        goal.quantile = Share::from_percent(percent);
+        request
+    };
+    let held = world.reserve("a", with(60)).unwrap();
+    let promise = world.engine.book().reservations()[&held].grant.clone().unwrap().promise;
+    assert_eq!(Some(promise.unwrap().quantile), Share::from_percent(60));
+}
+
+#[test]
+fn what_runs_took_moves_the_next_promise_and_outlasts_the_broker() {
+    let mut world = with_application(2);
+    let promised = |world: &mut World, key: &str| {
+        let handle = world.reserve(key, goal(3_000, 0, 100)).unwrap();
+        let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+        (handle, grant.promise.unwrap().median_nanos)
+    };
+    let (handle, first) = promised(&mut world, "a");
+    let report = |actual| Call::Report { handle, actual };
+    let error = world.call("ada", report(Nanos::new(0))).unwrap().unwrap_err();
+    assert!(error.to_string().contains("actual_nanos"), "{error}");
+    let error = world.call("bob", report(first)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 belongs to ada");
+    let late = Nanos::new(first.get() * 6 / 5);
+    for _ in 0..4 {
+        assert!(matches!(world.call("ada", report(late)), Some(Ok(_))));
+    }
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+    let error = world.call("ada", report(late)).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 is cancelled");
+    let (second, later) = promised(&mut world, "b");
+    assert!(first < later && later < late, "{first} {later} {late}");
+    world.call("ada", Call::Cancel { handle: second }).unwrap().unwrap();
+    world.restart();
+    world.connect_all();
+    let (third, again) = promised(&mut world, "c");
+    assert_eq!(again, later);
+    world.call("ada", Call::Cancel { handle: third }).unwrap().unwrap();
+    // Measured anew, it tells itself how things are.
+    let (application, profile) = application();
+    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
+    world.call("root", call).unwrap().unwrap();
+    assert_eq!(promised(&mut world, "d").1, first);
+}
+
+#[test]
+fn what_has_a_lease_is_given_back_when_its_holder_is_silent() {
+    let mut world = World::star(2);
+    let leased = |node: &str| Request {
+        lease_nanos: Some(Nanos::from_secs(10)),
+        ..request(named(&[node]), 50, 0, 0, 3_600)
+    };
+    let (kept, silent) =
+        (world.reserve("a", leased("n1")).unwrap(), world.reserve("b", leased("n2")).unwrap());
+    let state = |world: &World, handle| world.engine.book().reservations()[&handle].state;
+    for _ in 0..5 {
+        world.pass(4);
+        assert!(matches!(world.call("ada", Call::Keep { handle: kept }), Some(Ok(_))));
+    }
+    assert_eq!([state(&world, kept), state(&world, silent)], [State::Active, State::Cancelled]);
+    assert!(world.kinds().contains(&"abandoned"));
+    assert!(world.jobs_of(1).is_empty(), "the agent was told");
+    let error = world.call("ada", Call::Keep { handle: silent }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r2 is cancelled");
+    let error = world.call("bob", Call::Keep { handle: kept }).unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "r1 belongs to ada");
+    // A broker that comes back gives holders their lease to say something.
+    world.pass(8);
+    world.restart();
+    world.connect_all();
+    world.pass(8);
+    assert_eq!(state(&world, kept), State::Active);
+    world.pass(4);
+    assert_eq!(state(&world, kept), State::Cancelled);
+    let short = Request { lease_nanos: Some(Nanos::new(1)), ..leased("n1") };
+    let error = world.reserve("c", short).unwrap_err().to_string();
+    assert!(error.contains("lease_nanos") && error.contains("1 s or more"), "{error}");
 }
 
 #[test]
@@ -169,6 +318,24 @@ fn a_request_that_is_sent_again_is_carried_out_once() {
     let refusal = request(named(&["n1"]), 90, 0, 0, 60);
     let first = world.reserve("l", refusal.clone()).unwrap_err();
     assert_eq!(world.reserve("l", refusal).unwrap_err(), first);
+}
+
+/// Found by simulation: a request that comes once more after its reservation was changed was taken for
+/// another that uses its key.
+#[test]
+fn a_request_that_is_sent_again_after_a_change_is_still_the_same() {
+    let mut world = World::star(2);
+    let asked = request(named(&["n1"]), 30, 0, 0, 60);
+    let handle = world.reserve("k", asked.clone()).unwrap();
+    for percent in [40, 50] {
+        let request = request(named(&["n1"]), percent, 0, 0, 60);
+        assert!(matches!(world.call("ada", Call::Modify { handle, request }), Some(Ok(_))));
+    }
+    assert_eq!(world.reserve("k", asked.clone()), Ok(handle));
+    let changed = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60));
+    assert!(matches!(changed, Err(CallError::KeyReused { .. })), "{changed:?}");
+    world.restart();
+    assert_eq!(world.reserve("k", asked), Ok(handle));
 }
 
 #[test]
@@ -228,10 +395,11 @@ fn a_user_has_no_more_than_their_share() {
     let mut world = World::with(star(2), limited);
     assert!(world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 100)).is_ok());
     let refusal = refused(world.reserve("b", request(named(&["n2"]), 30, 0, 1_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of CPU lacks 10 %");
+    assert_eq!(refusal.to_string(), "your share of CPU (100 % in all) lacks 10 %");
     assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
     let refusal = refused(world.reserve("c", request(named(&["n1", "n2"]), 1, 60, 2_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of bandwidth lacks 20 Mbit/s");
+    let words = "your share of bandwidth (100 Mbit/s in all) lacks 20 Mbit/s";
+    assert_eq!(refusal.to_string(), words);
     for key in ["d", "e"] {
         assert!(world.reserve(key, request(named(&["n2"]), 10, 0, 3_000, 100)).is_ok());
     }
@@ -297,6 +465,40 @@ fn a_lost_node_ends_what_needs_it_and_the_rest_is_offered_elsewhere() {
     assert_eq!(moved.until_unix_nanos, Some(at(3_600)));
 }
 
+/// Found by simulation: a change that lasts longer was accepted by one agent and given up; that agent
+/// heard of it when the reservation was over, refused that, and kept what it had accepted.
+#[test]
+fn an_agent_that_did_not_hear_of_the_end_is_told_to_give_back() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1", "n2"]), 50, 0, 0, 60)).unwrap();
+    world.agents[1].manner = Manner::Silent;
+    let longer = request(named(&["n1", "n2"]), 50, 0, 0, 600);
+    world.begin("ada", Call::Modify { handle, request: longer });
+    world.pump();
+    world.agents[0].manner = Manner::Silent;
+    world.pass(30);
+    assert_eq!(world.agents[0].holding[&handle.job()].until_unix_nanos, at(600));
+    world.agents[0].manner = Manner::Obeys;
+    world.pass(40);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Ended);
+    assert!(world.jobs_of(0).is_empty());
+}
+
+#[test]
+fn an_agent_that_is_silent_but_connected_is_hung_up_on() {
+    let mut world = World::star(1);
+    let session = world.agents[0].session.take().unwrap();
+    world.pass(30);
+    assert!(!world.engine.is_connected(NodeIndex(0)));
+    // What it says on that connection now is not heard: it has to come back.
+    world.input(Input::Heard { node: NodeIndex(0), session });
+    assert!(!world.engine.is_connected(NodeIndex(0)));
+    let hung_up = |output: &Output| matches!(output, Output::HangUp { .. });
+    assert_eq!(world.outputs.iter().filter(|output| hung_up(output)).count(), 1);
+    world.connect(0);
+    assert!(world.engine.is_connected(NodeIndex(0)));
+}
+
 #[test]
 fn a_restarted_broker_knows_everything_and_running_jobs_do_not_notice() {
     let mut world = with_application(4);
@@ -342,14 +544,14 @@ fn a_clock_that_is_set_back_stands_still() {
     let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60)).unwrap();
     world.pass(30);
     world.now = at(0);
-    world.input(keeptime_engine::Input::Passed);
+    world.input(Input::Passed);
     assert_eq!(world.engine.now(), at(30));
     assert_eq!(world.engine.clock_steps_back(), 1);
     world.now = at(59);
-    world.input(keeptime_engine::Input::Passed);
+    world.input(Input::Passed);
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Active, "no lease ended");
     world.now = at(60);
-    world.input(keeptime_engine::Input::Passed);
+    world.input(Input::Passed);
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Ended);
 }
 

@@ -101,17 +101,6 @@ impl LabError {
         let path = path.to_path_buf();
         move |source| Self::File { call, path, source }
     }
-
-    /// The error and its causes in one line, to be told through a pipe.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        text
-    }
 }
 
 fn known(labs: &[Name]) -> String {

@@ -13,6 +13,7 @@ use keeptime_linux::netns;
 use keeptime_linux::process::Identity;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::tc::{self, Observed};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use nix::errno::Errno;
@@ -47,7 +48,7 @@ pub fn holder_main(words: &[OsString]) -> i32 {
     match hold(Path::new(directory)) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{}", error.chain());
+            eprintln!("{}", chain(&error));
             2
         }
     }
@@ -225,7 +226,7 @@ impl Holder {
 
 impl Outcome {
     fn failed(error: &LabError) -> Self {
-        Self::Failed { reason: error.chain(), unsupported: unsupported(error) }
+        Self::Failed { reason: chain(error), unsupported: unsupported(error) }
     }
 }
 
@@ -277,7 +278,7 @@ fn make_groups(spec: &Spec, not_enforced: &mut Vec<String>) -> Result<Vec<Group>
     };
     let hierarchies = match Hierarchies::discover() {
         Err(error @ CgroupError::Unsupported { .. }) => {
-            return missing(LabError::from(error).chain());
+            return missing(chain(&LabError::from(error)));
         }
         found => found?,
     };
@@ -286,7 +287,7 @@ fn make_groups(spec: &Spec, not_enforced: &mut Vec<String>) -> Result<Vec<Group>
         let group = hierarchies.group(group_path(spec.name(), &node.name))?;
         let rest = group.rest()?;
         match rest.create() {
-            Err(error) if error.is_denied() => return missing(LabError::from(error).chain()),
+            Err(error) if error.is_denied() => return missing(chain(&LabError::from(error))),
             made => made?,
         }
         // On the innermost group, as the agent's limits for jobs are: of two limits one in another

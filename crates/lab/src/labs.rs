@@ -268,6 +268,11 @@ impl Lab {
         (format!("{}/{}", network.address, network.prefix), device)
     }
 
+    /// The address of its front end, by which nodes reach what is there.
+    pub fn front_end(&self) -> Ipv4Addr {
+        self.spec.front_end()
+    }
+
     /// Its directory: what is in there goes with the lab.
     pub fn directory(&self) -> &Path {
         self.files.directory()

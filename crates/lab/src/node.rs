@@ -7,6 +7,7 @@ use keeptime_linux::netlink::Socket;
 use keeptime_linux::netns;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::tc::{self, Op};
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::BitsPerSecond;
 use nix::mount::{MsFlags, mount};
@@ -56,7 +57,7 @@ pub enum Told {
 pub fn run(plan: &NodePlan, holder: UnixStream) -> i32 {
     let told = match prepare_and_connect(plan, &holder) {
         Ok(missing) => Told::Complete { missing },
-        Err(error) => Told::Failed { reason: format!("{}: {}", plan.name, error.chain()) },
+        Err(error) => Told::Failed { reason: format!("{}: {}", plan.name, chain(&error)) },
     };
     let is_complete = matches!(told, Told::Complete { .. });
     if tell(&holder, &told).is_err() || !is_complete {
@@ -140,7 +141,7 @@ fn own_mounts(plan: &NodePlan, missing: &mut Vec<String>) -> Result<(), LabError
     kept.bind()?;
     let mut or_missing = |what: &str, done: Result<(), LabError>| {
         if let Err(error) = done {
-            missing.push(format!("{}: {what}: {}", plan.name, error.chain()));
+            missing.push(format!("{}: {what}: {}", plan.name, chain(&error)));
         }
     };
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

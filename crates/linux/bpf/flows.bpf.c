@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Egress of a node's interface: gives every IPv4 packet of a reserved flow its class and its
-// DiffServ code point, by the sending socket's cgroup and the destination address, and takes both
-// from everything else. Ethernet interfaces only. Packets without a full socket (time-wait,
+// DiffServ code point, by the sending socket's cgroup (or the job that the socket was bound to) and
+// the destination address, and takes both from everything else. Ethernet interfaces only. Packets without a full socket (time-wait,
 // resets, forwarded ones) are best-effort.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -29,6 +29,24 @@ struct {
 	__type(key, __u32);
 	__type(value, struct flow_settings);
 } settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BOUND_MAX);
+	__type(key, __u64);
+	__type(value, __u64);
+} bound SEC(".maps");
+
+static __always_inline struct flow_value *flow_of(__u64 cgroup_id, __be32 destination)
+{
+	struct flow_key key = { .cgroup_id = cgroup_id, .destination = destination };
+	struct flow_value *flow = bpf_map_lookup_elem(&flows, &key);
+
+	if (flow)
+		return flow;
+	key.destination = 0;
+	return bpf_map_lookup_elem(&flows, &key);
+}
 
 static __always_inline void set_dscp(struct __sk_buff *skb, __u8 old_tos, __u8 dscp)
 {
@@ -64,8 +82,8 @@ SEC("classifier")
 int keeptime_flows(struct __sk_buff *skb)
 {
 	struct flow_settings *set;
-	struct flow_value *flow;
-	struct flow_key key = {};
+	struct flow_value *flow = NULL;
+	__u64 cookie, cgroup_id, *job;
 	struct iphdr ip;
 	__u32 zero = 0;
 
@@ -84,12 +102,13 @@ int keeptime_flows(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 
-	key.cgroup_id = bpf_skb_ancestor_cgroup_id(skb, set->job_level);
-	key.destination = ip.daddr;
-	flow = key.cgroup_id ? bpf_map_lookup_elem(&flows, &key) : NULL;
-	if (!flow && key.cgroup_id) {
-		key.destination = 0;
-		flow = bpf_map_lookup_elem(&flows, &key);
+	cookie = bpf_get_socket_cookie(skb);
+	job = cookie ? bpf_map_lookup_elem(&bound, &cookie) : NULL;
+	if (job)
+		flow = flow_of(*job, ip.daddr);
+	if (!flow) {
+		cgroup_id = bpf_skb_ancestor_cgroup_id(skb, set->job_level);
+		flow = cgroup_id ? flow_of(cgroup_id, ip.daddr) : NULL;
 	}
 	if (flow) {
 		skb->priority = flow->class_id;

@@ -25,6 +25,10 @@ struct flow_settings {
 	__u32 class_major;	/* major number of the tree, in the low 16 bits */
 };
 
+/* Packets of one socket count as those of a job that it was bound to after it was made: by the
+ * socket's cookie, the job's cgroup_id. */
+
 #define FLOWS_MAX 16384
+#define BOUND_MAX 4096
 
 #endif

@@ -1,13 +1,15 @@
-//! Control groups: how much CPU the processes of a node or a job can have, and which packets are
-//! a job's.
+//! Control groups: how much CPU and disk the processes of a node or a job can have, and which
+//! packets are a job's.
 //!
-//! Hosts have version 1, version 2, or both (hybrid: the CPU controller in a hierarchy of version
-//! 1, and one of version 2 without controllers whose groups tell packets apart). A [`Group`] is
+//! Hosts have version 1, version 2, or both (hybrid: the CPU and disk controllers in hierarchies of
+//! version 1, and one of version 2 without controllers whose groups tell packets apart). A [`Group`] is
 //! the same path in every hierarchy that is of use. Every path begins with [`MARK`].
 
+use crate::disk::{self, DiskCounters, DiskLimits, Throttle};
 use keeptime_model::Invalid;
+use keeptime_model::disk::DiskId;
 use keeptime_model::units::{CpuPpm, Nanos};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -70,26 +72,37 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
     /// Where it is mounted.
     fn root(&self) -> &Path;
 
+    /// The controller that it is found by in `/proc/PID/cgroup`; nothing for version 2.
+    fn controller(&self) -> Option<&'static str>;
+
     /// True if it can limit CPU.
-    fn limits_cpu(&self) -> bool;
+    fn limits_cpu(&self) -> bool {
+        false
+    }
 
     /// Called for each of our new directories from the top, with its rank among its siblings.
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError>;
+    fn prepare(&self, _group: &Path, _rank: Rank) -> Result<(), CgroupError> {
+        Ok(())
+    }
 
-    /// Sets the limit of a group.
+    /// Sets the limit of a group, where [`Self::limits_cpu`].
     ///
     /// # Errors
     /// If the kernel refuses.
-    fn set_cpu(&self, group: &Path, limit: CpuLimit) -> Result<(), CgroupError>;
+    fn set_cpu(&self, _group: &Path, _limit: CpuLimit) -> Result<(), CgroupError> {
+        Ok(())
+    }
 
     /// CPU time used by the group since it was made; nothing if this hierarchy does not count.
     ///
     /// # Errors
     /// If the group is away.
-    fn cpu_usage(&self, group: &Path) -> Result<Option<Nanos>, CgroupError>;
+    fn cpu_usage(&self, _group: &Path) -> Result<Option<Nanos>, CgroupError> {
+        Ok(None)
+    }
 }
 
 /// A hierarchy of version 1 with the `cpu` controller.
@@ -98,11 +111,18 @@ pub struct V1 {
     root: PathBuf,
 }
 
-/// A hierarchy of version 2, with or without the `cpu` controller.
+/// A hierarchy of version 1 with the `blkio` controller and not the `cpu` controller.
+#[derive(Debug, Clone)]
+pub struct V1Disk {
+    root: PathBuf,
+}
+
+/// A hierarchy of version 2, with or without controllers.
 #[derive(Debug, Clone)]
 pub struct V2 {
     root: PathBuf,
-    has_cpu: bool,
+    /// Those of [`V2_CONTROLLERS`] that it has.
+    controllers: BTreeSet<&'static str>,
     /// How deep its mounted root is in the whole hierarchy.
     depth: u32,
 }
@@ -128,6 +148,7 @@ pub enum Rank {
 pub struct Hierarchies {
     all: Arc<[Box<dyn Hierarchy>]>,
     unified: Option<V2>,
+    throttle: Option<Throttle>,
 }
 
 /// One of our groups, in every hierarchy.
@@ -164,27 +185,41 @@ impl Hierarchies {
     pub fn from_mountinfo(text: &str) -> Result<Self, CgroupError> {
         let mounts: Vec<_> = text.lines().filter_map(parse_mount).collect();
         // A later mount hides an earlier one at the same place.
-        let v1 = mounts.iter().rev().find(|m| m.is_v1_with("cpu"));
+        let v1 = |controller| mounts.iter().rev().find(|m| m.is_v1_with(controller));
         let v2 = mounts.iter().rev().find(|m| m.kind == "cgroup2");
-        let v1 = v1.map(|m| V1 { root: m.at.clone() });
+        let (cpu, disk) = (v1("cpu"), v1("blkio"));
         let unified = v2.map(|mount| V2::at(&mount.at, mount.depth)).transpose()?;
-        Self::of(v1, unified)
+        Self::of(cpu.map(|m| V1::at(&m.at)), disk.map(|m| V1Disk::at(&m.at)), unified)
     }
 
     /// These hierarchies.
     ///
     /// # Errors
     /// [`CgroupError::Unsupported`] if none can limit CPU.
-    pub fn of(v1: Option<V1>, v2: Option<V2>) -> Result<Self, CgroupError> {
-        let has_cpu = v1.is_some() || v2.as_ref().is_some_and(|v2| v2.has_cpu);
+    pub fn of(
+        cpu: Option<V1>,
+        disk: Option<V1Disk>,
+        unified: Option<V2>,
+    ) -> Result<Self, CgroupError> {
+        let has_cpu = cpu.is_some() || unified.as_ref().is_some_and(|v2| v2.has("cpu"));
         if !has_cpu {
             let needs = "a mounted cgroup hierarchy, version 1 or 2, with the cpu controller";
             return Err(CgroupError::Unsupported { feature: "CPU limit", needs: needs.into() });
         }
+        let in_v2 = unified.as_ref().filter(|v2| v2.has("io")).map(|v2| Throttle::v2(&v2.root));
+        let throttle = disk.as_ref().map(|disk| Throttle::v1(&disk.root)).or(in_v2);
+        // Both controllers may be mounted at one place: then it is one hierarchy.
+        let disk = disk.filter(|disk| cpu.as_ref().is_none_or(|cpu| cpu.root != disk.root));
         let mut all: Vec<Box<dyn Hierarchy>> = Vec::new();
-        all.extend(v1.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
-        all.extend(v2.clone().map(|v2| Box::new(v2) as Box<dyn Hierarchy>));
-        Ok(Self { all: all.into(), unified: v2 })
+        all.extend(cpu.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
+        all.extend(disk.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
+        all.extend(unified.clone().map(|v2| Box::new(v2) as Box<dyn Hierarchy>));
+        Ok(Self { all: all.into(), unified, throttle })
+    }
+
+    /// What throttles disks here, if anything does.
+    pub fn throttle(&self) -> Option<&Throttle> {
+        self.throttle.as_ref()
     }
 
     /// The group at `path` (`keeptime/…`), whether it is there or not.
@@ -209,6 +244,13 @@ impl V1 {
     }
 }
 
+impl V1Disk {
+    /// The hierarchy mounted at `root`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+}
+
 impl V2 {
     /// The hierarchy mounted at `root`, whose root is `depth` groups below the real one.
     ///
@@ -216,15 +258,24 @@ impl V2 {
     /// If its `cgroup.controllers` cannot be read.
     pub fn at(root: impl Into<PathBuf>, depth: u32) -> Result<Self, CgroupError> {
         let root = root.into();
-        let controllers = read(&root.join("cgroup.controllers"))?;
-        let has_cpu = controllers.split_ascii_whitespace().any(|name| name == "cpu");
-        Ok(Self { root, has_cpu, depth })
+        let text = read(&root.join("cgroup.controllers"))?;
+        let is_there = |name: &&str| text.split_ascii_whitespace().any(|there| there == *name);
+        let controllers = V2_CONTROLLERS.into_iter().filter(is_there).collect();
+        Ok(Self { root, controllers, depth })
+    }
+
+    fn has(&self, controller: &str) -> bool {
+        self.controllers.contains(controller)
     }
 }
 
 impl Hierarchy for V1 {
     fn root(&self) -> &Path {
         &self.root
+    }
+
+    fn controller(&self) -> Option<&'static str> {
+        Some("cpu")
     }
 
     fn limits_cpu(&self) -> bool {
@@ -260,28 +311,43 @@ impl Hierarchy for V1 {
     }
 }
 
+impl Hierarchy for V1Disk {
+    fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn controller(&self) -> Option<&'static str> {
+        Some("blkio")
+    }
+}
+
 impl Hierarchy for V2 {
     fn root(&self) -> &Path {
         &self.root
     }
 
+    fn controller(&self) -> Option<&'static str> {
+        None
+    }
+
     fn limits_cpu(&self) -> bool {
-        self.has_cpu
+        self.has("cpu")
     }
 
     fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError> {
-        if !self.has_cpu {
-            return Ok(());
-        }
         // A controller is there only where the parent passes it on.
         let parent = self.root.join(group.parent().unwrap_or(Path::new("")));
         let control = parent.join("cgroup.subtree_control");
-        if !read(&control)?.split_ascii_whitespace().any(|name| name == "cpu") {
-            write(&control, "+cpu")?;
+        for controller in &self.controllers {
+            if !read(&control)?.split_ascii_whitespace().any(|name| name == *controller) {
+                write(&control, format_args!("+{controller}"))?;
+            }
         }
         match rank {
-            Rank::Promised => write(&self.root.join(group).join("cpu.weight"), V2_WEIGHT),
-            Rank::Rest => Ok(()),
+            Rank::Promised if self.has("cpu") => {
+                write(&self.root.join(group).join("cpu.weight"), V2_WEIGHT)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -416,6 +482,32 @@ impl Group {
         hierarchy.map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
     }
 
+    /// Limits how fast its processes use disks: exactly `wanted`, whatever was set before. Nothing
+    /// happens where nothing is wanted and nothing can be.
+    ///
+    /// # Errors
+    /// [`CgroupError::Unsupported`], or the kernel refuses: there is no such disk.
+    pub fn set_disks(&self, wanted: &DiskLimits) -> Result<(), CgroupError> {
+        let Some(throttle) = &self.hierarchies.throttle else {
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let needs = "the blkio controller (version 1) or the io controller (version 2)".into();
+            return Err(CgroupError::Unsupported { feature: "disk limit", needs });
+        };
+        let ops = disk::diff(wanted, &throttle.observe(&self.path)?);
+        throttle.apply(&self.path, &ops)
+    }
+
+    /// What its processes read and wrote, by disk; nothing where nobody counts.
+    ///
+    /// # Errors
+    /// If it is away.
+    pub fn disk_usage(&self) -> Result<BTreeMap<DiskId, DiskCounters>, CgroupError> {
+        let throttle = self.hierarchies.throttle.as_ref();
+        throttle.map_or(Ok(BTreeMap::new()), |throttle| throttle.counters(&self.path))
+    }
+
     /// CPU time that its processes have used since it was made.
     ///
     /// # Errors
@@ -435,7 +527,7 @@ impl Group {
     /// # Errors
     /// If the process or the group is away.
     pub fn join(&self, pid: i32) -> Result<(), CgroupError> {
-        self.directories().iter().try_for_each(|d| write(&d.join("cgroup.procs"), pid))
+        self.directories().iter().try_for_each(|directory| move_into(directory, pid))
     }
 
     /// Its `cgroup.procs` files, open for writing: a process joins by writing `0` to each.
@@ -540,6 +632,16 @@ impl Group {
         Ok(GroupId { id, level: unified.depth + self.path.components().count() as u32 })
     }
 
+    /// The hierarchies that it is in.
+    pub(crate) fn hierarchies(&self) -> &[Box<dyn Hierarchy>] {
+        &self.hierarchies.all
+    }
+
+    /// Its directory in the hierarchy of version 2, if there is one.
+    pub(crate) fn unified_directory(&self) -> Option<PathBuf> {
+        Some(self.hierarchies.unified.as_ref()?.root.join(&self.path))
+    }
+
     fn directories(&self) -> Vec<PathBuf> {
         self.hierarchies.all.iter().map(|h| h.root().join(&self.path)).collect()
     }
@@ -614,7 +716,7 @@ fn with_descendants(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(found)
 }
 
-fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
+pub(crate) fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
     match std::fs::remove_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(refused("rmdir", directory)(error))
@@ -624,7 +726,9 @@ fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
 }
 
 /// Tries again while somebody else changes the same groups, or processes are still ending.
-fn retry(mut action: impl FnMut() -> Result<(), CgroupError>) -> Result<(), CgroupError> {
+pub(crate) fn retry(
+    mut action: impl FnMut() -> Result<(), CgroupError>,
+) -> Result<(), CgroupError> {
     for _ in 0..RETRIES {
         match action() {
             Err(error) if error.is_retryable() => std::thread::sleep(POLL_SPAN),
@@ -634,11 +738,16 @@ fn retry(mut action: impl FnMut() -> Result<(), CgroupError>) -> Result<(), Cgro
     action()
 }
 
-fn read(path: &Path) -> Result<String, CgroupError> {
+/// Moves a process into the group with this directory.
+pub(crate) fn move_into(directory: &Path, pid: i32) -> Result<(), CgroupError> {
+    write(&directory.join("cgroup.procs"), pid)
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, CgroupError> {
     std::fs::read_to_string(path).map_err(refused("read", path))
 }
 
-fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupError> {
+pub(crate) fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupError> {
     // Without O_CREAT, which a group's files never need.
     let write = |text: String| {
         let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;
@@ -647,16 +756,21 @@ fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupError> {
     write(value.to_string()).map_err(refused("write", path))
 }
 
-fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> {
+pub(crate) fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> {
     let odd = |_| refused("read", path)(io::Error::from(io::ErrorKind::InvalidData));
     text.trim().parse().map_err(odd)
 }
 
-fn refused(call: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError + use<> {
+pub(crate) fn refused(
+    call: &'static str,
+    path: &Path,
+) -> impl FnOnce(io::Error) -> CgroupError + use<> {
     let path = path.to_path_buf();
     move |source| CgroupError::Refused { call, path, source }
 }
 
+/// The controllers of version 2 that are of use.
+const V2_CONTROLLERS: [&str; 2] = ["cpu", "io"];
 /// A hundred times an ordinary group's: what is promised is had before others on the machine.
 const V1_SHARES: u64 = 102_400;
 /// The greatest.
@@ -679,6 +793,7 @@ mod tests {
     const HYBRID: &str = "\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+33 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
 34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime shared:9 - cgroup cgroup rw,cpuset
 41 31 0:38 / ROOT rw,relatime - cgroup2 cgroup2 rw
 ";
@@ -705,8 +820,15 @@ mod tests {
         let text = HYBRID.replace("ROOT", directory.path().to_str().unwrap());
         let found = Hierarchies::from_mountinfo(&text).unwrap();
         let roots: Vec<_> = found.all.iter().map(|h| h.root().to_path_buf()).collect();
-        assert_eq!(roots, [Path::new("/sys/fs/cgroup/cpu"), directory.path()]);
+        let [cpu, disk] = ["cpu", "blkio"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(roots, [&cpu, &disk, directory.path()]);
         assert_eq!(found.all.iter().filter(|h| h.limits_cpu()).count(), 1);
+        assert_eq!(found.throttle(), Some(&Throttle::v1(disk)));
+        // Both at one place, as some systems have them: one hierarchy, joined once.
+        let text =
+            text.replace("cgroup rw,blkio", "cgroup rw").replace("rw,cpu\n", "rw,cpu,blkio\n");
+        let found = Hierarchies::from_mountinfo(&text).unwrap();
+        assert_eq!((found.all.len(), found.throttle()), (2, Some(&Throttle::v1(cpu))));
     }
 
     #[test]
@@ -722,7 +844,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keeptime/lab");
         with_files(&path, &[("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "100000\n")]);
-        let group = Hierarchies::of(Some(V1::at(directory.path())), None).unwrap();
+        let group = Hierarchies::of(Some(V1::at(directory.path())), None, None).unwrap();
         let group = group.group("keeptime/lab").unwrap();
         group.set_cpu(CpuPpm::from_percent(40)).unwrap();
         let content = |name: &str| std::fs::read_to_string(path.join(name)).unwrap();
@@ -736,7 +858,7 @@ mod tests {
         let path = directory.path().join("keeptime");
         with_files(&path, &[("cpu.weight", "100"), ("cpu.max", "max 100000"), ("cpu.stat", "")]);
         v2.prepare(Path::new("keeptime"), Rank::Promised).unwrap();
-        let group = Hierarchies::of(None, Some(v2)).unwrap().group("keeptime").unwrap();
+        let group = Hierarchies::of(None, None, Some(v2)).unwrap().group("keeptime").unwrap();
         group.set_cpu(CpuPpm::from_percent(150)).unwrap();
         let content = |path: PathBuf| std::fs::read_to_string(path).unwrap();
         assert_eq!(content(directory.path().join("cgroup.subtree_control")), "+cpu");
@@ -748,8 +870,23 @@ mod tests {
     }
 
     #[test]
+    fn version_2_passes_every_controller_on_that_it_has() {
+        let (directory, v2) = v2_fixture("cpuset cpu io memory");
+        let path = directory.path().join("keeptime");
+        with_files(&path, &[("cpu.weight", ""), ("io.max", "8:0 rbps=7 wbps=max\n")]);
+        std::fs::write(directory.path().join("cgroup.subtree_control"), "cpu memory").unwrap();
+        v2.prepare(Path::new("keeptime"), Rank::Promised).unwrap();
+        let control = std::fs::read_to_string(directory.path().join("cgroup.subtree_control"));
+        assert_eq!(control.unwrap(), "+io");
+        let all = Hierarchies::of(None, None, Some(v2)).unwrap();
+        assert_eq!(all.throttle(), Some(&Throttle::v2(directory.path())));
+        all.group("keeptime").unwrap().set_disks(&DiskLimits::new()).unwrap();
+        assert_eq!(std::fs::read_to_string(path.join("io.max")).unwrap(), "8:0 rbps=max");
+    }
+
+    #[test]
     fn groups_outside_of_the_mark_are_refused() {
-        let all = Hierarchies::of(Some(V1::at("/nowhere")), None).unwrap();
+        let all = Hierarchies::of(Some(V1::at("/nowhere")), None, None).unwrap();
         for bad in ["", "system.slice", "/keeptime/x", "keeptime/../x", "x/keeptime"] {
             assert!(all.group(bad).is_err(), "{bad}");
         }
@@ -759,7 +896,7 @@ mod tests {
     #[test]
     fn removing_and_listing_what_is_away_is_fine() {
         let directory = tempfile::tempdir().unwrap();
-        let all = Hierarchies::of(Some(V1::at(directory.path())), None).unwrap();
+        let all = Hierarchies::of(Some(V1::at(directory.path())), None, None).unwrap();
         let group = all.group("keeptime/lab").unwrap();
         assert!(!group.exists() && group.pids().unwrap().is_empty());
         group.kill_all().unwrap();

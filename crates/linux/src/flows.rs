@@ -2,7 +2,8 @@
 //! node's interface, and its table by (cgroup of the sending socket, destination address).
 //!
 //! A socket belongs to the cgroup in which its process was when it made (or accepts on) the
-//! socket; a process moved later keeps its old sockets where they were. The program and its table
+//! socket; a process moved later keeps its old sockets where they were. Such a socket is bound to a
+//! job by its cookie ([`Flows::bind`]). The program and its tables
 //! live as long as the filter that holds them: an agent that starts again finds them there
 //! ([`Flows::adopt`]) and changes entries without a gap.
 //!
@@ -80,6 +81,7 @@ pub enum FlowOp {
 /// The program on the egress of one interface, with its table.
 pub struct Flows {
     table: HashMap<MapData, RawKey, RawValue>,
+    bound: HashMap<MapData, u64, u64>,
     settings: Array<MapData, RawSettings>,
 }
 
@@ -147,7 +149,8 @@ impl Flows {
     ) -> Result<Self, FlowsError> {
         let mut object = Ebpf::load(OBJECT)?;
         let mut map = |name| object.take_map(name).ok_or(FlowsError::Missing(name));
-        let mut flows = Self::from_maps(map(TABLE)?, map(SETTINGS)?).map_err(map_error(TABLE))?;
+        let maps = [map(TABLE)?, map(BOUND)?, map(SETTINGS)?];
+        let mut flows = Self::from_maps(maps).map_err(map_error(TABLE))?;
         flows.set_settings(settings)?;
         flows.apply(&diff(table, &FlowTable::default()))?;
         let program: &mut SchedClassifier =
@@ -175,10 +178,11 @@ impl Flows {
             let name = info.name_as_str().unwrap_or_default().to_owned();
             found.insert(name, Map::from_map_data(data).map_err(map_error(format!("map {id}")))?);
         }
-        let (Some(table), Some(settings)) = (found.remove(TABLE), found.remove(SETTINGS)) else {
+        let [table, bound, settings] = [TABLE, BOUND, SETTINGS].map(|name| found.remove(name));
+        let (Some(table), Some(bound), Some(settings)) = (table, bound, settings) else {
             return Ok(None);
         };
-        Ok(Self::from_maps(table, settings).ok())
+        Ok(Self::from_maps([table, bound, settings]).ok())
     }
 
     /// Takes the program off the interface, and with it the table. Not there: nothing to do.
@@ -220,6 +224,34 @@ impl Flows {
         Ok(())
     }
 
+    /// Counts the packets of one socket to a job from now on, whatever group the socket was made in.
+    /// Where the job has no flow to their destination, they are as before.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`]: there are [`BOUND_SOCKETS_MAX`] already.
+    pub fn bind(&mut self, cookie: u64, cgroup_id: u64) -> Result<(), FlowsError> {
+        self.bound.insert(cookie, cgroup_id, 0).map_err(map_error(format!("socket {cookie}")))
+    }
+
+    /// The bound sockets: the cgroup of the job by the socket's cookie.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn bound(&self) -> Result<BTreeMap<u64, u64>, FlowsError> {
+        self.bound.iter().collect::<Result<_, _>>().map_err(map_error(BOUND))
+    }
+
+    /// Forgets the bound sockets for which `is_kept(cookie, cgroup)` is false.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn retain_bound(&mut self, is_kept: impl Fn(u64, u64) -> bool) -> Result<(), FlowsError> {
+        for (cookie, _) in self.bound()?.into_iter().filter(|(c, group)| !is_kept(*c, *group)) {
+            self.bound.remove(&cookie).map_err(map_error(format!("socket {cookie}")))?;
+        }
+        Ok(())
+    }
+
     /// The settings that hold.
     ///
     /// # Errors
@@ -237,8 +269,12 @@ impl Flows {
         self.settings.set(0, raw, 0).map_err(map_error(SETTINGS))
     }
 
-    fn from_maps(table: Map, settings: Map) -> Result<Self, MapError> {
-        Ok(Self { table: HashMap::try_from(table)?, settings: Array::try_from(settings)? })
+    fn from_maps([table, bound, settings]: [Map; 3]) -> Result<Self, MapError> {
+        Ok(Self {
+            table: HashMap::try_from(table)?,
+            bound: HashMap::try_from(bound)?,
+            settings: Array::try_from(settings)?,
+        })
     }
 }
 
@@ -338,9 +374,13 @@ impl From<RawSettings> for Settings {
 /// nodes. Takes about 1.5 MiB of kernel memory.
 pub const FLOW_ENTRIES_MAX: usize = 16_384;
 
+/// Most sockets of one interface that are bound to jobs (`BOUND_MAX` in bpf/flows.h).
+pub const BOUND_SOCKETS_MAX: usize = 4_096;
+
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
 const PROGRAM: &str = "keeptime_flows";
 const TABLE: &str = "flows";
+const BOUND: &str = "bound";
 const SETTINGS: &str = "settings";
 
 #[cfg(test)]
@@ -365,6 +405,7 @@ mod tests {
         assert_eq!(offset_of!(RawSettings, class_major), 20);
         let header = include_str!("../bpf/flows.h");
         assert!(header.contains(&format!("#define FLOWS_MAX {FLOW_ENTRIES_MAX}")));
+        assert!(header.contains(&format!("#define BOUND_MAX {BOUND_SOCKETS_MAX}")));
     }
 
     #[test]

@@ -4,21 +4,33 @@
 //! * [`egress`]: from reserved flows to classes and marks (pure);
 //! * [`flows`]: which packets belong to which flow, by eBPF;
 //! * [`counters`]: what passed and was dropped;
-//! * [`cgroup`]: CPU limits, and the processes of a node or a job;
+//! * [`cgroup`]: CPU and disk limits, and the processes of a node or a job;
+//! * [`bound`]: processes that a job borrowed, and where they go back to;
+//! * [`deadline`]: CPU schedules by `SCHED_DEADLINE`;
+//! * [`disk`]: how fast a group may use a disk;
+//! * [`sockets`]: the open connections of a node;
+//! * [`probe`]: what this kernel can enforce, found out by trying;
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
-//! * [`tc`]: classes, shapers and filters of an interface.
+//! * [`tc`]: classes, shapers and filters of an interface;
+//! * [`tcp`]: connections whose other end may vanish.
 
+pub mod bound;
 pub mod cgroup;
 pub mod counters;
+pub mod deadline;
+pub mod disk;
 pub mod egress;
 pub mod flows;
 pub mod link;
 pub mod netlink;
 pub mod netns;
+pub mod probe;
 pub mod process;
+pub mod sockets;
 pub mod syscall;
 pub mod tc;
+pub mod tcp;
 #[cfg(feature = "testing")]
 pub mod testing;

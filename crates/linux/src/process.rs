@@ -105,6 +105,20 @@ impl FromStr for Identity {
     }
 }
 
+/// The users on whose account a process acts: real, effective, saved, and for files. Nothing if it
+/// has ended.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn users(pid: i32) -> Result<Option<[u32; 4]>, SyscallError> {
+    let path = format!("/proc/{pid}/status");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(parse_users(&text)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(SyscallError::of_io("read", path)(error)),
+    }
+}
+
 /// A handle on one process (pidfd): what is done with it never hits another one.
 #[derive(Debug)]
 pub struct Process {
@@ -497,6 +511,14 @@ fn parse_stat(text: &str) -> Option<u64> {
     fields.nth(STAT_START_AFTER_STATE)?.parse().ok()
 }
 
+/// The line `Uid:` of `/proc/PID/status`.
+fn parse_users(text: &str) -> Option<[u32; 4]> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let users: Vec<u32> =
+        line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    users.try_into().ok()
+}
+
 /// Field 22 of the line; the state is field 3 (proc(5)).
 const STAT_START_AFTER_STATE: usize = 22 - 3 - 1;
 
@@ -549,6 +571,15 @@ mod tests {
         assert_eq!(parse_stat(&line.replace(") S", ") Z")), None);
     }
 
+    #[test]
+    fn users_are_those_of_the_process() {
+        let own = nix::unistd::getuid().as_raw();
+        assert_eq!(users(std::process::id() as i32).unwrap().unwrap()[0], own);
+        assert_eq!(users(i32::MAX).unwrap(), None);
+        assert_eq!(parse_users("Name:\tx\nUid:\t1\t2\t3\t4\n"), Some([1, 2, 3, 4]));
+        assert_eq!(parse_users("Uid:\t1\t2\t3\n"), None);
+    }
+
     proptest! {
         #[test]
         fn identities_read_back(pid in 1i32.., start: u64) {
@@ -558,7 +589,7 @@ mod tests {
 
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC{0,60}") {
-            let _ = (text.parse::<Identity>(), parse_stat(&text));
+            let _ = (text.parse::<Identity>(), parse_stat(&text), parse_users(&text));
         }
     }
 }

@@ -7,6 +7,7 @@ use keeptime_linux::flows::{
     ControlCgroup, FlowKey, FlowMark, FlowOp, FlowTable, Flows, Settings, diff,
 };
 use keeptime_linux::netlink::Socket;
+use keeptime_linux::sockets::{Connection, connections, of_process};
 use keeptime_linux::tc::{Handle, TREE_MAJOR, flow_filters};
 use keeptime_linux::testing::rig::Rig;
 use keeptime_linux::testing::{can, in_network_namespace};
@@ -15,12 +16,19 @@ use keeptime_model::units::{BitsPerSecond, Share};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const LOOPBACK: u32 = 1;
+
+/// A test that makes sockets in a job's group takes this whole process there: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static GROUP: Mutex<()> = Mutex::new(());
+    GROUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn table(entries: &[(u64, Option<u8>, u16)]) -> FlowTable {
     let entry = |(cgroup_id, host, minor): &(u64, Option<u8>, u16)| {
@@ -88,10 +96,7 @@ fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
 }
 
 fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u8 {
-    let target = rig.address(1);
-    let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    receive_tos(&receiver);
+    let receiver = receiver(rig);
     let bind = || rig.node(0).run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     let sender = job.map_or_else(bind, |directory| rig.in_job(directory, bind));
     setsockopt(&sender, sockopt::Ipv4Tos, &tos).unwrap();
@@ -100,6 +105,19 @@ fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u
         setsockopt(&sender, sockopt::Priority, &class.to_u32().cast_signed()).unwrap();
     }
     sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
+    received_tos(&receiver)
+}
+
+/// On the second node, which says what type of service arrives.
+fn receiver(rig: &Rig) -> UdpSocket {
+    let target = rig.address(1);
+    let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    receive_tos(&receiver);
+    receiver
+}
+
+fn received_tos(receiver: &UdpSocket) -> u8 {
     let (mut byte, mut space) = ([0], nix::cmsg_space!(u8));
     let mut parts = [IoSliceMut::new(&mut byte)];
     let fd = receiver.as_raw_fd();
@@ -116,6 +134,7 @@ fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u
 // claims either; the two congestion bits and other marks stay as they were.
 #[test]
 fn marks_are_given_to_flows_and_taken_from_everybody_else() {
+    let _alone = alone();
     if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
         return;
     }
@@ -166,4 +185,66 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
         interface_counters(&mut Socket::open().unwrap(), index).unwrap().sent
     });
     assert!(sent.packets >= 7 && sent.drops == 0, "{sent:?}");
+}
+
+// A socket that was made before its process belonged to any job: nothing that moves the process
+// changes its packets; bound by its cookie, they are the job's from the next packet on, and an agent
+// that starts again finds it bound. A job without a flow to there changes nothing.
+#[test]
+fn a_socket_that_is_open_already_is_bound_and_let_go() {
+    let _alone = alone();
+    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+        return;
+    }
+    let rig = Rig::new(3, &Link::new("test", BitsPerSecond::from_mbit(100))).unwrap();
+    let (directory, cgroup_id) = rig.job("job").unwrap();
+    let flow = Flow {
+        cgroup_id,
+        destination: Some(rig.address(1)),
+        rate: BitsPerSecond::from_mbit(10),
+        burst: None,
+        class: TrafficClass::Premium,
+    };
+    rig.enforce(0, &[flow]).unwrap();
+    let receiver = receiver(&rig);
+    let to = receiver.local_addr().unwrap();
+    let sender = rig.node(0).run(move || {
+        let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
+        sender.connect(to).unwrap();
+        sender
+    });
+    let tos = || {
+        sender.send(b"x").unwrap();
+        received_tos(&receiver)
+    };
+    assert_eq!(tos(), 0);
+    // The socket stays where it was made although its whole process is in the job's group now.
+    assert_eq!(rig.in_job(&directory, tos), 0);
+
+    let local = sender.local_addr().unwrap();
+    let with_flows = move |work: fn(&mut Flows, u64, u64)| {
+        rig.node(0).run(move || {
+            let index = nix::net::if_::if_nametoindex("eth0").unwrap();
+            let mut flows = Flows::adopt(&mut Socket::open().unwrap(), index).unwrap().unwrap();
+            let all = connections().unwrap();
+            let own = of_process(std::process::id() as i32, &all).unwrap();
+            let is_it = |c: &&Connection| SocketAddr::V4(c.local) == local;
+            let cookie = own.iter().find(is_it).unwrap().cookie;
+            work(&mut flows, cookie, cgroup_id);
+        });
+    };
+    with_flows(|flows, cookie, cgroup_id| flows.bind(cookie, cgroup_id).unwrap());
+    assert_eq!(tos(), 46 << 2);
+    with_flows(|flows, cookie, cgroup_id| {
+        assert_eq!(flows.bound().unwrap(), BTreeMap::from([(cookie, cgroup_id)]));
+        flows.retain_bound(|bound, _| bound == cookie).unwrap();
+        // Of a job that has no flow to there, or none any more.
+        flows.bind(cookie, 1).unwrap();
+    });
+    assert_eq!(tos(), 0);
+    with_flows(|flows, cookie, cgroup_id| {
+        flows.bind(cookie, cgroup_id).unwrap();
+        flows.retain_bound(|bound, _| bound != cookie).unwrap();
+    });
+    assert_eq!(tos(), 0);
 }

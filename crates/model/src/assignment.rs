@@ -1,9 +1,11 @@
 //! What one node is told to enforce for one job.
 
 use crate::Invalid;
+use crate::disk::{DiskDirection, DiskId, DiskRates};
 use crate::name::Name;
-use crate::units::{BitsPerSecond, Bytes, CpuPpm, WallTime};
+use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -11,7 +13,14 @@ use std::str::FromStr;
 /// Most flows of one job that leave one node: all-to-all on 4,096 nodes.
 pub const FLOWS_MAX: usize = 4_096;
 
-/// One node's part of a job: everything that its agent enforces there, and until when.
+/// Most disks of one job on one node.
+pub const DISKS_MAX: usize = 64;
+
+/// The shortest and the longest period of a CPU schedule: what both mechanisms can keep.
+pub const CPU_PERIODS: [Nanos; 2] = [Nanos::from_millis(1), Nanos::from_secs(1)];
+
+/// One node's part of a job: everything that its agent enforces there, from when and until when.
+/// What older agents recorded reads as well: fields that came later have defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assignment {
@@ -19,11 +28,43 @@ pub struct Assignment {
     pub job: Name,
     /// CPU for the job's processes on this node, all together: a limit.
     pub cpu_ppm: CpuPpm,
+    /// In every so long the job has its share, `cpu_ppm.time_in_floor(period)`; nothing = the
+    /// agent chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_period_nanos: Option<Nanos>,
+    /// What keeps the share.
+    #[serde(default)]
+    pub cpu_mechanism: CpuMechanism,
     /// What leaves this node. A job without flows is best-effort.
     #[serde(default)]
     pub flows: Vec<AssignedFlow>,
+    /// How fast the job may use disks, by disk; a disk that is not there shares what is left.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disks: BTreeMap<DiskId, DiskRates>,
+    /// The user who may bind processes and connections to the job, besides root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<u32>,
+    /// Enforced from then on; 0 = at once.
+    #[serde(default)]
+    pub from_unix_nanos: WallTime,
     /// The agent keeps the assignment until then and no longer; whoever gave it may prolong it.
     pub until_unix_nanos: WallTime,
+}
+
+/// What gives a job its share of the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum CpuMechanism {
+    /// `Deadline` where a period is stated and the node has it, else `Bandwidth`: a share without
+    /// a period has no deadlines.
+    #[default]
+    Auto,
+    /// A limit of the job's control group: for processes of any kind.
+    Bandwidth,
+    /// `SCHED_DEADLINE`: the slice is had in every period whatever else runs. Processes that cannot
+    /// carry it have `Bandwidth` instead, and the agent's status says why.
+    Deadline,
 }
 
 /// A rate kept for one destination.
@@ -42,14 +83,43 @@ pub struct AssignedFlow {
 }
 
 impl Assignment {
+    /// A share of the CPU for `job` from now until `until`, and nothing else.
+    pub fn new(job: Name, cpu_ppm: CpuPpm, until: WallTime) -> Self {
+        Self {
+            job,
+            cpu_ppm,
+            cpu_period_nanos: None,
+            cpu_mechanism: CpuMechanism::Auto,
+            flows: Vec::new(),
+            disks: BTreeMap::new(),
+            user_id: None,
+            from_unix_nanos: WallTime::default(),
+            until_unix_nanos: until,
+        }
+    }
+
+    /// True if it is to be enforced at `now`.
+    pub fn is_due(&self, now: WallTime) -> bool {
+        self.from_unix_nanos <= now && now < self.until_unix_nanos
+    }
+
     /// Checks bounds that hold on every node.
     ///
     /// # Errors
     /// The first field that is wrong.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.cpu_ppm == CpuPpm::default() {
-            return Err(Invalid::new("cpu_ppm", self.cpu_ppm, "more than 0 %"));
+        if self.until_unix_nanos <= self.from_unix_nanos {
+            let until = self.until_unix_nanos.unix_nanos();
+            let expected =
+                format!("more than from_unix_nanos ({})", self.from_unix_nanos.unix_nanos());
+            return Err(Invalid::new("until_unix_nanos", until, expected));
         }
+        check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
+        self.check_flows()?;
+        self.check_disks()
+    }
+
+    fn check_flows(&self) -> Result<(), Invalid> {
         if self.flows.len() > FLOWS_MAX {
             return Err(Invalid::new("flows", self.flows.len(), format!("at most {FLOWS_MAX}")));
         }
@@ -59,6 +129,62 @@ impl Assignment {
                 let field = format!("flows[{at}].bits_per_second");
                 Err(Invalid::new(field, BitsPerSecond::ZERO, "more than 0 bit/s"))
             }
+        }
+    }
+
+    fn check_disks(&self) -> Result<(), Invalid> {
+        if self.disks.len() > DISKS_MAX {
+            return Err(Invalid::new("disks", self.disks.len(), format!("at most {DISKS_MAX}")));
+        }
+        for (disk, rates) in &self.disks {
+            if *rates == DiskRates::default() {
+                let expected = "a rate to read or to write with, or no such entry";
+                return Err(Invalid::new(format!("disks.{disk}"), "{}", expected));
+            }
+            for direction in DiskDirection::ALL {
+                if rates.of(direction) == Some(BytesPerSecond::new(0)) {
+                    let field = format!("disks.{disk}.{direction}_bytes_per_second");
+                    return Err(Invalid::new(field, 0, "more than 0 B/s"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks a share of the CPU and its period: a job without CPU cannot run.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn check_cpu(share: CpuPpm, period: Option<Nanos>) -> Result<(), Invalid> {
+    if share == CpuPpm::default() {
+        return Err(Invalid::new("cpu_ppm", share, "more than 0 %"));
+    }
+    let [least, most] = CPU_PERIODS;
+    match period.filter(|period| !(least..=most).contains(period)) {
+        None => Ok(()),
+        Some(period) => Err(Invalid::new("cpu_period_nanos", period, format!("{least} to {most}"))),
+    }
+}
+
+impl fmt::Display for CpuMechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Auto => "auto",
+            Self::Bandwidth => "bandwidth",
+            Self::Deadline => "deadline",
+        })
+    }
+}
+
+impl FromStr for CpuMechanism {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "bandwidth" => Ok(Self::Bandwidth),
+            "deadline" => Ok(Self::Deadline),
+            _ => Err(Invalid::new("cpu mechanism", text, "auto, bandwidth or deadline")),
         }
     }
 }
@@ -106,5 +232,102 @@ impl FromStr for TrafficClass {
             "premium" => Ok(Self::Premium),
             _ => Err(Invalid::new("class", text, "best-effort, low-latency or premium")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_rates() -> impl Strategy<Value = DiskRates> {
+        let rate = || prop::option::of((1u64..1 << 40).prop_map(BytesPerSecond::new));
+        (rate(), rate()).prop_map(|(read_bytes_per_second, write_bytes_per_second)| DiskRates {
+            read_bytes_per_second,
+            write_bytes_per_second,
+        })
+    }
+
+    fn any_assignment() -> impl Strategy<Value = Assignment> {
+        let mechanism = prop_oneof![
+            Just(CpuMechanism::Auto),
+            Just(CpuMechanism::Bandwidth),
+            Just(CpuMechanism::Deadline)
+        ];
+        let disk = (0u32..300, 0u32..300).prop_map(|(major, minor)| DiskId { major, minor });
+        let disks = prop::collection::btree_map(disk, any_rates(), 0..4);
+        let period = prop::option::of((0u64..2_000_000_000).prop_map(Nanos::new));
+        let times = (0u64..100, 0u64..100);
+        (0u32..3_000_000, period, mechanism, disks, prop::option::of(any::<u32>()), times).prop_map(
+            |(ppm, period, mechanism, disks, user_id, (from, until))| Assignment {
+                cpu_period_nanos: period,
+                cpu_mechanism: mechanism,
+                disks,
+                user_id,
+                from_unix_nanos: WallTime::from_unix_nanos(from),
+                ..Assignment::new(
+                    "job".parse().unwrap(),
+                    CpuPpm::new(ppm),
+                    WallTime::from_unix_nanos(until),
+                )
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(assignment in any_assignment()) {
+            let text = serde_json::to_string(&assignment).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Assignment>(&text).unwrap(), assignment);
+        }
+
+        // What passes has a window, a share, a period that both mechanisms keep, and a rate for
+        // every disk; what does not names one of these.
+        #[test]
+        fn a_checked_assignment_can_be_enforced_somewhere(assignment in any_assignment()) {
+            let is_good = assignment.from_unix_nanos < assignment.until_unix_nanos
+                && assignment.cpu_ppm.get() > 0
+                && assignment.cpu_period_nanos.is_none_or(|p| (1_000_000..=1_000_000_000).contains(&p.get()))
+                && assignment.disks.values().all(|rates| *rates != DiskRates::default());
+            match assignment.check() {
+                Ok(()) => prop_assert!(is_good),
+                Err(error) => {
+                    prop_assert!(!is_good);
+                    let fields = ["until_unix_nanos", "cpu_ppm", "cpu_period_nanos", "disks."];
+                    prop_assert!(fields.iter().any(|f| error.field.starts_with(f)), "{}", error);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_older_agents_recorded_still_reads() {
+        let old = r#"{"job":"a","cpu_ppm":100000,"flows":[{"destination":"10.0.0.2",
+            "bits_per_second":1000,"class":"premium"}],"until_unix_nanos":7}"#;
+        let read: Assignment = serde_json::from_str(old).unwrap();
+        assert_eq!(read.cpu_mechanism, CpuMechanism::Auto);
+        assert!(read.is_due(WallTime::from_unix_nanos(1)) && read.disks.is_empty());
+        let unknown = old.replacen("\"job\"", "\"colour\":1,\"job\"", 1);
+        let error = serde_json::from_str::<Assignment>(&unknown).unwrap_err().to_string();
+        assert!(error.contains("unknown field `colour`"), "{error}");
+    }
+
+    #[test]
+    fn a_disk_is_named_by_its_numbers() {
+        let text = r#"{"job":"a","cpu_ppm":1,"until_unix_nanos":7,
+            "disks":{"254:0":{"write_bytes_per_second":1000}}}"#;
+        let read: Assignment = serde_json::from_str(text).unwrap();
+        let rates = read.disks[&"254:0".parse().unwrap()];
+        assert_eq!(rates.of(DiskDirection::Write), Some(BytesPerSecond::new(1_000)));
+        assert_eq!(rates.of(DiskDirection::Read), None);
+        let error = serde_json::from_str::<Assignment>(&text.replace("254:0", "vda")).unwrap_err();
+        assert!(error.to_string().contains("MAJOR:MINOR"), "{error}");
+        let mut zero = read;
+        zero.disks.insert(
+            "8:0".parse().unwrap(),
+            DiskRates::default().with(DiskDirection::Read, Some(BytesPerSecond::new(0))),
+        );
+        let error = zero.check().unwrap_err().to_string();
+        assert!(error.starts_with("disks.8:0.read_bytes_per_second: \"0\""), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::Invalid;
 use crate::application::{Application, Parameters};
 use crate::name::Name;
-use crate::units::Nanos;
+use crate::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -27,6 +27,10 @@ pub struct Goal {
     /// What to take among all that satisfies the above.
     #[serde(default)]
     pub prefer: Preference,
+    /// The share of runs that the promised time shall hold for; whoever plans chooses where it is
+    /// left out.
+    #[serde(default, rename = "quantile_ppm", skip_serializing_if = "Option::is_none")]
+    pub quantile: Option<Share>,
 }
 
 /// The order among alternatives that satisfy a goal.

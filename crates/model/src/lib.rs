@@ -6,7 +6,10 @@
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
 //! * [`reservation`]: what the broker is asked for and grants;
-//! * [`assignment`]: what one node is told to enforce for one job.
+//! * [`assignment`]: what one node is told to enforce for one job;
+//! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
+//! * [`capability`]: what a node can enforce, against what an assignment asks for;
+//! * [`errors`]: an error with its causes in one line.
 //!
 //! ```
 //! use keeptime_model::units::{BitsPerSecond, Bytes};
@@ -17,6 +20,10 @@
 
 pub mod application;
 pub mod assignment;
+pub mod capability;
+pub mod connection;
+pub mod disk;
+pub mod errors;
 pub mod goal;
 pub mod invalid;
 pub mod name;

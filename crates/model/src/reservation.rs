@@ -2,6 +2,7 @@
 
 use crate::Invalid;
 use crate::application::Parameters;
+use crate::assignment::check_cpu;
 use crate::goal::Goal;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
@@ -13,6 +14,9 @@ use std::str::FromStr;
 
 /// Longest [`UserName`] and [`RequestKey`].
 pub const TEXT_LENGTH_MAX: usize = 64;
+
+/// The shortest lease of a holder: several signs of life have to fit into it.
+pub const LEASE_MIN: Nanos = Nanos::from_secs(1);
 
 /// The handle of a reservation, in text `r1`, `r2` and so on; it is the name of the job on every
 /// node too.
@@ -45,6 +49,10 @@ pub struct Request {
     /// What to do when a node fails meanwhile.
     #[serde(default)]
     pub on_loss: OnLoss,
+    /// From its grant on it is given back when its holder says nothing for so long; nothing = it needs
+    /// no holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_nanos: Option<Nanos>,
 }
 
 /// What is asked for.
@@ -71,6 +79,10 @@ pub struct Resources {
     /// CPU on each.
     #[serde(default)]
     pub cpu_ppm: CpuPpm,
+    /// In every so long a share of the CPU is to be had, by deadlines where the processes can carry them;
+    /// nothing = as it comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_period_nanos: Option<Nanos>,
     /// Who sends to whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Pattern>,
@@ -115,6 +127,10 @@ pub struct Grant {
     pub nodes: Vec<Name>,
     /// CPU on each.
     pub cpu_ppm: CpuPpm,
+    /// In every so long a share of the CPU is to be had, by deadlines where the processes can carry them;
+    /// nothing = as it comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_period_nanos: Option<Nanos>,
     /// Who sends to whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Pattern>,
@@ -197,6 +213,17 @@ impl State {
 }
 
 impl Request {
+    /// `ask` from now on until it is cancelled.
+    pub fn new(ask: Ask) -> Self {
+        Self {
+            ask,
+            from_unix_nanos: None,
+            duration_nanos: None,
+            on_loss: OnLoss::Tell,
+            lease_nanos: None,
+        }
+    }
+
     /// Checks what does not depend on a cluster.
     ///
     /// # Errors
@@ -204,6 +231,9 @@ impl Request {
     pub fn check(&self) -> Result<(), Invalid> {
         if self.duration_nanos == Some(Nanos::new(0)) {
             return Err(Invalid::new("duration_nanos", 0, "more than 0"));
+        }
+        if let Some(lease) = self.lease_nanos.filter(|lease| *lease < LEASE_MIN) {
+            return Err(Invalid::new("lease_nanos", lease.get(), format!("{LEASE_MIN} or more")));
         }
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
@@ -218,6 +248,7 @@ impl Resources {
         Self {
             nodes: NodeChoice::Any(0),
             cpu_ppm: CpuPpm::default(),
+            cpu_period_nanos: None,
             pattern: None,
             bits_per_second: BitsPerSecond::ZERO,
             disk_read_bytes_per_second: BytesPerSecond::default(),
@@ -236,6 +267,7 @@ impl Resources {
                 return Err(Invalid::new("nodes", twice, "every node once"));
             }
         }
+        check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
         match (&self.pattern, self.bits_per_second) {
             (Some(pattern), rate) => {
                 if rate == BitsPerSecond::ZERO {
@@ -358,8 +390,7 @@ mod tests {
             cpu_ppm: CpuPpm::from_percent(10),
             pattern: Some(Pattern::Pairs),
             bits_per_second: BitsPerSecond::from_mbit(5),
-            disk_read_bytes_per_second: BytesPerSecond::default(),
-            disk_write_bytes_per_second: BytesPerSecond::default(),
+            ..Resources::nothing()
         }
     }
 
@@ -378,6 +409,10 @@ mod tests {
         assert!(twice.contains("every node once"), "{twice}");
         let odd = refused(|r| r.nodes = NodeChoice::Any(3));
         assert!(odd.contains("even"), "{odd}");
+        let idle = refused(|r| r.cpu_ppm = CpuPpm::default());
+        assert!(idle.contains("cpu_ppm") && idle.contains("more than 0 %"), "{idle}");
+        let short = refused(|r| r.cpu_period_nanos = Some(Nanos::new(1)));
+        assert!(short.contains("cpu_period_nanos"), "{short}");
         let still = refused(|r| r.bits_per_second = BitsPerSecond::ZERO);
         assert!(still.contains("more than 0 bit/s"), "{still}");
         let nobody = refused(|r| r.pattern = None);

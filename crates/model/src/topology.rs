@@ -4,8 +4,9 @@
 //! nodes is unique and known without asking the switches. A fabric with several paths is refused.
 
 use crate::Invalid;
+use crate::disk::Disk;
 use crate::name::Name;
-use crate::units::{self, BitsPerSecond, BytesPerSecond, CpuPpm};
+use crate::units::{self, BitsPerSecond, CpuPpm};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -25,21 +26,10 @@ pub struct Node {
     /// Its address on the cluster's network, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
-    /// How much of its disk jobs may have; nothing of it can be reserved where this is left out.
+    /// The disk whose rates can be reserved, as its agent is configured with it too; none where this
+    /// is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
-}
-
-/// What a disk can give to all jobs together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disk {
-    /// Bytes a second.
-    #[serde(with = "units::text")]
-    pub read: BytesPerSecond,
-    /// Bytes a second.
-    #[serde(with = "units::text")]
-    pub write: BytesPerSecond,
 }
 
 /// A switch that forwards between its links.

@@ -126,18 +126,6 @@ impl BitsPerSecond {
     }
 }
 
-impl BytesPerSecond {
-    /// A rate of `bytes` per second.
-    pub const fn new(bytes: u64) -> Self {
-        Self(bytes)
-    }
-
-    /// Bytes per second.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
 impl Bytes {
     /// `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
@@ -154,6 +142,23 @@ impl Bytes {
         let bits = u128::from(self.0) * 8 * NANOS_PER_SECOND;
         let nanos = bits.checked_add(u128::from(rate.0).checked_sub(1)?)? / u128::from(rate.0);
         u64::try_from(nanos).ok().map(Nanos)
+    }
+}
+
+impl BytesPerSecond {
+    /// `bytes` bytes per second.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// `mega_bytes` * 10^6 bytes per second.
+    pub const fn from_mega_bytes(mega_bytes: u64) -> Self {
+        Self(mega_bytes * 1_000_000)
+    }
+
+    /// Bytes per second.
+    pub const fn get(self) -> u64 {
+        self.0
     }
 }
 
@@ -492,6 +497,8 @@ mod tests {
         fn what_is_printed_reads_back(value: u64, ppm: u32) {
             prop_assert_eq!(BitsPerSecond(value).to_string().parse(), Ok(BitsPerSecond(value)));
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
+            let rate = BytesPerSecond(value);
+            prop_assert_eq!(rate.to_string().parse(), Ok(rate));
             prop_assert_eq!(Nanos(value).to_string().parse(), Ok(Nanos(value)));
             prop_assert_eq!(CpuPpm(ppm).to_string().parse(), Ok(CpuPpm(ppm)));
         }

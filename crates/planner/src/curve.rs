@@ -4,6 +4,7 @@
 //! bound holds), so that no float and no NaN can reach a reservation.
 
 use crate::curve::monotone::non_increasing;
+use crate::drift::Drift;
 use keeptime_model::application::Parameters;
 use keeptime_model::profile::{Curve, Point};
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
@@ -50,6 +51,9 @@ pub struct FittedCurve {
     points: Arc<[FittedPoint]>,
     knee: usize,
     deviations: Deviations,
+    /// What an infinite bandwidth would leave of the time, as measured.
+    computing: Nanos,
+    drift: Drift,
 }
 
 /// How far single runs lie from the median of the *other* runs at the same bandwidth, in parts per
@@ -125,7 +129,29 @@ impl FittedCurve {
         let own = Deviations::of(&curve.points);
         let deviations = if own.count() < DEVIATIONS_MIN { spare.clone() } else { own };
         let parameters = Arc::new(curve.parameters.clone());
-        Some(Self { parameters, nodes: curve.nodes, points: points.into(), knee, deviations })
+        let (computing, drift) = (computing(&points), Drift::NONE);
+        let (nodes, points) = (curve.nodes, points.into());
+        Some(Self { parameters, nodes, points, knee, deviations, computing, drift })
+    }
+
+    /// The curve as it is now that computing has changed by `drift`. What became slower is promised
+    /// later; what became faster is not promised earlier (the last runs may have had less company
+    /// than the next one), only expected so: [`Self::expected_at`].
+    pub fn with_drift(mut self, drift: Drift) -> Self {
+        let (before, after) = (self.lateness(), drift.lateness(self.computing));
+        let moved = |point: &FittedPoint| {
+            let time_nanos = point.time_nanos.saturating_sub(before).saturating_add(after);
+            FittedPoint { time_nanos, ..*point }
+        };
+        self.points = self.points.iter().map(moved).collect();
+        self.knee = knee_index(&self.points).unwrap_or(self.knee);
+        self.drift = drift;
+        self
+    }
+
+    /// By how much the times of this curve are later than measured.
+    fn lateness(&self) -> Nanos {
+        self.drift.lateness(self.computing)
     }
 
     /// The application's parameters.
@@ -154,8 +180,25 @@ impl FittedCurve {
         self.points[self.knee]
     }
 
-    /// The median time at `bandwidth`, rounded up to whole nanoseconds; `None` outside the measured
-    /// range. O(log points).
+    /// How much of a run is computing: the time that no bandwidth shortens, by the line in
+    /// 1 / bandwidth through the first and the last point.
+    pub fn computing(&self) -> Nanos {
+        self.computing
+    }
+
+    /// The median time at `bandwidth` as measured, whatever the drift since.
+    pub fn measured_at(&self, bandwidth: BitsPerSecond) -> Option<Nanos> {
+        Some(self.time_at(bandwidth)?.saturating_sub(self.lateness()))
+    }
+
+    /// The time that half of the runs at `bandwidth` take now: as measured, and the drift since.
+    pub fn expected_at(&self, bandwidth: BitsPerSecond) -> Option<Nanos> {
+        let earliness = self.drift.earliness(self.computing);
+        Some(self.time_at(bandwidth)?.saturating_sub(earliness))
+    }
+
+    /// The median time at `bandwidth` that promises are made from, rounded up to whole nanoseconds;
+    /// `None` outside the measured range. O(log points).
     ///
     /// Between two measured points it is linear in 1 / bandwidth: an execution time is computation
     /// plus volume / bandwidth, for which this is exact, and it is monotone for any two points.
@@ -392,6 +435,15 @@ fn step_down(rate: BitsPerSecond) -> BitsPerSecond {
     BitsPerSecond::new(rate.get() / BANDWIDTH_STEP * BANDWIDTH_STEP)
 }
 
+/// What the line in 1 / bandwidth through the first and the last point leaves for no bandwidth.
+fn computing(points: &[FittedPoint]) -> Nanos {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return Nanos::new(0) };
+    let Segment { b0, b1, t0, t1 } = Segment::between(first, last);
+    // A single point does not tell its parts: all of it may be computing.
+    let volume = (t0 - t1).checked_mul(b0).and_then(|product| product.checked_div(b1 - b0));
+    Nanos::new(t1.saturating_sub(volume.unwrap_or(0)) as u64)
+}
+
 /// The points with their monotone times.
 fn fit(points: &[Point]) -> Vec<FittedPoint> {
     let count = |p: &Point| u32::try_from(p.samples_nanos.len()).unwrap_or(u32::MAX);
@@ -523,6 +575,28 @@ mod tests {
         assert_eq!((at(999), at(4_001)), (None, None));
         let least = curve.least_bandwidth(Nanos::from_millis(1_000));
         assert_eq!(least, Some(BitsPerSecond::new(2_000_000)));
+    }
+
+    // Goal: only computing drifts; what became slower moves times and knee, what became faster only
+    // what is expected. Method: 0.5 s + 1 Mbit / B, 20 % slower, then faster, then as measured.
+    #[test]
+    fn a_drift_moves_the_computing_part_only_and_promises_only_to_later() {
+        let drift = |ppm: i64| Drift::try_from(ppm).unwrap();
+        let measured = fitted(&[(1_000, &[1_500]), (4_000, &[750]), (20_000, &[550])]);
+        assert_eq!(measured.computing(), Nanos::from_millis(500));
+        let at = BitsPerSecond::new(2_000_000);
+        let times = |curve: &FittedCurve| {
+            let times = [curve.time_at(at), curve.expected_at(at), curve.measured_at(at)];
+            times.map(|time| time.unwrap().as_secs_f64())
+        };
+        assert_eq!(times(&measured), [1.0, 1.0, 1.0]);
+        let slower = measured.clone().with_drift(drift(200_000));
+        assert_eq!(times(&slower), [1.1, 1.1, 1.0]);
+        let faster = slower.with_drift(drift(-200_000));
+        assert_eq!(times(&faster), [1.0, 0.9, 1.0]);
+        assert_eq!(faster.with_drift(Drift::NONE), measured);
+        // The only point may be computing as a whole.
+        assert_eq!(fitted(&[(1, &[7])]).computing(), Nanos::from_millis(7));
     }
 
     #[test]

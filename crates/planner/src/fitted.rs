@@ -1,10 +1,12 @@
 //! All curves of an application, fitted, with the flows of every number of nodes.
 
 use crate::curve::{Deviations, FittedCurve};
+use crate::drift::{Drift, Observation};
 use crate::placement::RankFlows;
 use keeptime_model::Invalid;
-use keeptime_model::application::Application;
+use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::Profile;
+use keeptime_model::units::{BitsPerSecond, Nanos};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -17,6 +19,7 @@ pub struct FittedProfile {
     /// By curve: the rank of its parameters in the application's order of preference, 0 the best.
     preference: Vec<u32>,
     flows: BTreeMap<u32, RankFlows>,
+    drift: Drift,
 }
 
 impl FittedProfile {
@@ -42,7 +45,37 @@ impl FittedProfile {
             }
         }
         let preference = preference_ranks(&application, &curves);
-        Ok(Self { application, curves, preference, flows })
+        Ok(Self { application, curves, preference, flows, drift: Drift::NONE })
+    }
+
+    /// The same, now that computing has changed by `drift` since it was measured.
+    pub fn with_drift(mut self, drift: Drift) -> Self {
+        self.curves = self.curves.into_iter().map(|curve| curve.with_drift(drift)).collect();
+        self.drift = drift;
+        self
+    }
+
+    /// By how much computing has changed since the curves were measured.
+    pub fn drift(&self) -> Drift {
+        self.drift
+    }
+
+    /// What a run on so many nodes, with that rate for each flow, that took `actual` says of the
+    /// drift; nothing if there is no such curve.
+    pub fn observe(
+        &self,
+        parameters: &Parameters,
+        nodes: u32,
+        rate: BitsPerSecond,
+        actual: Nanos,
+    ) -> Option<Observation> {
+        let is_it = |c: &&FittedCurve| c.nodes() == nodes && **c.parameters() == *parameters;
+        let curve = self.curves.iter().find(is_it)?;
+        Some(Observation {
+            measured_nanos: curve.measured_at(rate)?,
+            computing_nanos: curve.computing(),
+            actual_nanos: actual,
+        })
     }
 
     /// The application that was measured.

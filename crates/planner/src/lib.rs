@@ -1,6 +1,7 @@
 //! Owns the decision which resources keep a goal; never measures, reserves or enforces anything.
 //!
 //! * [`curve`]: a measured curve made monotone, its knee, interpolation and promised times;
+//! * [`drift`]: how computing has changed since, by what the last runs took;
 //! * [`fitted`]: all curves of an application, ready to be planned with;
 //! * [`tree`]: a topology prepared for counting flows on links;
 //! * [`availability`]: what is free now;
@@ -61,6 +62,7 @@
 
 pub mod availability;
 pub mod curve;
+pub mod drift;
 pub mod explanation;
 pub mod fitted;
 pub mod placement;

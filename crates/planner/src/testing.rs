@@ -172,6 +172,7 @@ pub(crate) fn any_goal() -> impl Strategy<Value = Goal> {
             set,
             nodes: nodes.map(|n| NODES[n]),
             prefer,
+            quantile: None,
         }
     })
 }

@@ -12,6 +12,7 @@
 
 use crate::availability::{Availability, Placement};
 use crate::curve::{BandwidthRange, Between, FittedCurve};
+use crate::drift::Drift;
 use crate::explanation::{Alternative, CurveTrail, Explanation};
 use crate::fitted::FittedProfile;
 use crate::placement::Allocator;
@@ -26,7 +27,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// The share of runs that a promised time holds for; up to 50 % it is the median.
+    /// The share of runs that a promised time holds for, where the goal does not state one; up to
+    /// 50 % it is the median.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
     /// Whether bandwidths between measured points count.
@@ -65,8 +67,12 @@ pub struct Plan {
     pub bandwidth_bits_per_second: BitsPerSecond,
     /// The promised execution time.
     pub time_nanos: Nanos,
-    /// The median execution time: half of the runs take less.
+    /// The median execution time: half of the runs take less. It follows the drift since the profile
+    /// was measured both ways, the promise only to later times.
     pub median_nanos: Nanos,
+    /// By how much computing has changed since the profile was measured.
+    #[serde(rename = "drift_ppm")]
+    pub drift: Drift,
     /// The share of runs that the promise holds for.
     #[serde(rename = "quantile_ppm")]
     pub quantile: Share,
@@ -105,6 +111,7 @@ pub fn schedule(
     options: &Options,
 ) -> Decision {
     let cpu = profile.application().cpu();
+    let options = &Options { quantile: goal.quantile.unwrap_or(options.quantile), ..*options };
     let mut allocator = Allocator::new(index, availability, profile.flows(), cpu);
     let explanation = qos_translate(goal, profile, &mut allocator, options);
     let planned = explanation.chosen.and_then(|c| plan(profile, &mut allocator, &explanation, c));
@@ -229,7 +236,8 @@ fn plan(
         placement: placed.placement(flows, bandwidth_bits_per_second, cpu),
         bandwidth_bits_per_second,
         time_nanos,
-        median_nanos: curve.time_at(bandwidth_bits_per_second)?,
+        median_nanos: curve.expected_at(bandwidth_bits_per_second)?,
+        drift: profile.drift(),
         quantile: explanation.quantile,
         deviations: trail.promise.deviations,
         samples: curve.samples_behind(bandwidth_bits_per_second),

@@ -360,7 +360,8 @@ fn some_slot(words: [u32; 4], instants: usize) -> Slot {
 /// As long as `range`: from its start or from the first instants, now and then not too late.
 fn some_when(range: Range<usize>, words: [u32; 4]) -> When {
     let start = range.start as u64;
-    let after = if words[0].is_multiple_of(2) { start } else { u64::from(words[3]) % 7.min(start + 1) };
+    let after =
+        if words[0].is_multiple_of(2) { start } else { u64::from(words[3]) % 7.min(start + 1) };
     let when = When::after(at(after), Nanos::new(range.len() as u64));
     let latest = when.after.saturating_add(Nanos::new(u64::from(words[2] % 50)));
     if words[0].is_multiple_of(5) { when.until(latest) } else { when }

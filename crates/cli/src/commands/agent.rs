@@ -7,16 +7,33 @@ use keeptime_agent::agent::Agent;
 use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
 use keeptime_agent::enforce;
+use keeptime_agent::link;
 use keeptime_agent::server::{now, serve};
 use keeptime_agent::store::Store;
-use keeptime_agent::wire::Status;
+use keeptime_agent::wire::{JobStatus, Status};
+use keeptime_linux::cgroup::MARK;
+use keeptime_linux::{deadline, probe};
+use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
+use keeptime_model::units::CpuPpm;
+use serde::Serialize;
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 /// Runs an agent or asks one.
 pub fn run(command: AgentCommand) -> Result<Ending> {
     match command {
         AgentCommand::Run { config, check } => run_agent(&config, check)?,
+        AgentCommand::Probe { json } => {
+            let scratch = Path::new(MARK).join(format!("_probe-{}", std::process::id()));
+            let found = probe::capabilities(&scratch);
+            let admissible = admissible(&found);
+            if json {
+                print_json(&Probed { capabilities: &found, deadline_admissible_ppm: admissible })?;
+            } else {
+                print!("{}", describe_probe(&found, admissible));
+            }
+        }
         AgentCommand::Status { socket, json } => {
             let status = Client::connect(&socket)?.status()?;
             if json {
@@ -27,6 +44,44 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
         }
     }
     Ok(Ending::Done)
+}
+
+/// What `agent probe --json` prints.
+#[derive(Serialize)]
+struct Probed<'a> {
+    capabilities: &'a Capabilities,
+    /// CPU that the kernel would promise by `SCHED_DEADLINE` now, of all processors together.
+    deadline_admissible_ppm: Option<CpuPpm>,
+}
+
+fn admissible(found: &Capabilities) -> Option<CpuPpm> {
+    found.has(Feature::CpuDeadline).then(|| deadline::admissible().ok()).flatten()
+}
+
+fn describe_probe(found: &Capabilities, admissible: Option<CpuPpm>) -> String {
+    let mut text = format!("{:<26} {:<8} found out by\n", "mechanism", "works");
+    for Capability { feature, answer, tried } in &found.0 {
+        let (works, why) = match answer {
+            Answer::Yes => ("yes", None),
+            Answer::No(why) => ("no", Some(why)),
+            Answer::Unknown(why) => ("unknown", Some(why)),
+        };
+        text.push_str(&format!("{feature:<26} {works:<8} {tried}\n"));
+        if let Some(why) = why {
+            text.push_str(&format!("{:<35} {why}\n", ""));
+        }
+    }
+    if let Some(admissible) = admissible {
+        text.push_str(&format!("SCHED_DEADLINE: {admissible} of a CPU can still be promised\n"));
+    }
+    let missing = found.missing();
+    for unmet in &missing {
+        text.push_str(&format!("not enforced: {unmet}\n"));
+    }
+    if missing.is_empty() {
+        text.push_str("everything that can be assigned can be enforced here\n");
+    }
+    text
 }
 
 fn run_agent(path: &Path, check: bool) -> Result<()> {
@@ -41,10 +96,15 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
         tracing::warn!("not enforced: {sentence}");
     }
     let store = Store::at(&config.assignments);
-    let capacity = enforce::capacity(&config);
+    let capacity = enforce::capacity(&config, &*enforcer);
     let agent = Agent::start(config.node.clone(), capacity, store, enforcer, now())?;
     tracing::info!("agent of {} serves {}", config.node, config.socket.display());
-    serve(agent, &config.socket).context("while serving")
+    let agent = Arc::new(Mutex::new(agent));
+    if let Some(broker) = config.place() {
+        let agent = Arc::clone(&agent);
+        std::thread::spawn(move || link::keep(&agent, &broker));
+    }
+    serve(&agent, &config.socket).context("while serving")
 }
 
 /// An agent's status as a few lines.
@@ -56,27 +116,47 @@ pub fn describe(status: &Status) -> String {
         status.jobs.len()
     );
     for job in &status.jobs {
-        let used = job.cpu_used_nanos.as_secs_f64();
-        let assignment = &job.assignment;
-        text.push_str(&format!(
-            "  {}: {} of a CPU, {} processes, {used:.1} s used\n",
-            assignment.job,
-            assignment.cpu_ppm,
-            job.processes.len()
-        ));
-        for flow in &job.flows {
-            text.push_str(&format!(
-                "    to {}: {} {}, {} sent, {} dropped\n",
-                flow.flow.destination,
-                flow.flow.class,
-                flow.flow.bits_per_second,
-                flow.sent_bytes,
-                flow.dropped_packets
-            ));
-        }
+        text.push_str(&describe_job(job));
     }
     for sentence in &status.not_enforced {
         text.push_str(&format!("  not enforced: {sentence}\n"));
+    }
+    text
+}
+
+fn describe_job(job: &JobStatus) -> String {
+    let used = job.cpu_used_nanos.as_secs_f64();
+    let assignment = &job.assignment;
+    let kept = match job.cpu_kept_by {
+        Some(mechanism) => format!(" by {mechanism}"),
+        None => String::new(),
+    };
+    let mut text = format!(
+        "  {}: {} of a CPU{kept}, {} processes, {used:.1} s used\n",
+        assignment.job,
+        assignment.cpu_ppm,
+        job.processes.len()
+    );
+    if let Some(obstacle) = &job.cpu_obstacle {
+        text.push_str(&format!("    not by SCHED_DEADLINE: {obstacle}\n"));
+    }
+    if !job.borrowed.is_empty() || job.bound_sockets > 0 {
+        let (borrowed, sockets) = (job.borrowed.len(), job.bound_sockets);
+        text.push_str(&format!("    bound: {borrowed} processes, {sockets} connections\n"));
+    }
+    for (disk, counted) in &job.disks {
+        let (read, written) = (counted.read_bytes, counted.written_bytes);
+        text.push_str(&format!("    disk {disk}: {read} read, {written} written\n"));
+    }
+    for flow in &job.flows {
+        text.push_str(&format!(
+            "    to {}: {} {}, {} sent, {} dropped\n",
+            flow.flow.destination,
+            flow.flow.class,
+            flow.flow.bits_per_second,
+            flow.sent_bytes,
+            flow.dropped_packets
+        ));
     }
     text
 }

@@ -1,17 +1,18 @@
 //! `keeptime lab`: a cluster of namespaces, with an agent on every node.
 
 use super::{Ending, agent, print_json};
-use crate::agents;
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::Cluster;
+use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::wire::Status as AgentStatus;
-use keeptime_lab::{Exec, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_lab::{Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use serde::Serialize;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// What `keeptime lab status --json` prints.
@@ -40,6 +41,7 @@ pub fn run(command: LabCommand) -> Result<Ending> {
         LabCommand::List { json } => list(&labs, json)?,
         LabCommand::Exec(arguments) => return exec(&labs, arguments),
         LabCommand::Down { lab } => {
+            brokers::end(&directory(&labs, &lab.name))?;
             let report = labs.down(&lab.name)?;
             let left = match (report.was_running, report.stragglers) {
                 (true, 0) => String::new(),
@@ -56,10 +58,11 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let started = Instant::now();
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
-    // A lab without agents is of no use: it goes as a whole.
-    if let Err(error) = agents::start(&lab) {
-        let removed = labs.down(lab.name());
-        return Err(error).with_context(|| format!("agents did not start; removed: {removed:?}"));
+    // A lab without agents or a broker is of no use: it goes as a whole.
+    if let Err(error) = start_daemons(&lab, arguments.tls) {
+        let ended = brokers::end(lab.directory());
+        let removed = ended.map(|()| labs.down(lab.name()));
+        return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
     }
     let topology = spec.topology();
     println!(
@@ -75,9 +78,27 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     Ok(())
 }
 
+/// Starts a lab's broker and agents, and waits until they have found each other.
+///
+/// # Errors
+/// Which do not, with the last lines of their logs.
+pub fn start_daemons(lab: &Lab, tls: bool) -> Result<()> {
+    if tls {
+        brokers::make_certificates(lab)?;
+    }
+    brokers::start(lab)?;
+    agents::start(lab)?;
+    brokers::wait_for_agents(lab)
+}
+
+/// Where a lab's files are, also when it has ended.
+fn directory(labs: &Labs, name: &Name) -> PathBuf {
+    labs.runtime().join("labs").join(name.as_str())
+}
+
 /// The lab that was asked for.
 fn spec(arguments: &LabUpArguments) -> Result<Spec> {
-    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology } = arguments;
+    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology, tls: _ } = arguments;
     let name = lab.name.clone();
     if let Some(path) = topology {
         let text =

@@ -1,20 +1,29 @@
 //! One module for each noun of the command line.
 
 pub mod agent;
+pub mod bind;
+pub mod broker;
+pub mod certificates;
 pub mod lab;
+pub mod overview;
 pub mod plan;
 pub mod profile;
+pub mod reservations;
 pub mod run;
+pub mod tokens;
 pub mod traffic;
 
-use crate::arguments::ApplicationArguments;
+use crate::arguments::{ApplicationArguments, Command, GoalArguments};
 use crate::cluster::Cluster;
-use crate::files;
+use crate::{brokers, files};
 use anyhow::Result;
+use keeptime_broker::wire::Known;
 use keeptime_launch::mpi::Mpi;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
+use keeptime_model::reservation::Ask;
 use keeptime_planner::fitted::FittedProfile;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 /// How a command ended, where that is no error.
@@ -65,12 +74,34 @@ impl Session {
         Ok(profile)
     }
 
-    /// The profile, ready to be planned with.
+    /// The profile as it was measured, ready to be planned with.
     ///
     /// # Errors
     /// As [`Self::profile`].
     pub fn fitted(&self) -> Result<FittedProfile> {
         Ok(FittedProfile::new(self.application.clone(), &self.profile()?)?)
+    }
+
+    /// What the broker is asked for. It plans with the profile, which is made known to it unless it
+    /// knows the same already; what runs took since then counts as well.
+    ///
+    /// # Errors
+    /// A goal that does not fit the application; as [`Self::profile`]; or if the broker does not answer.
+    pub fn ask(&self, arguments: &GoalArguments) -> Result<Ask> {
+        let goal = arguments.goal()?;
+        goal.check(&self.application)?;
+        self.register()?;
+        Ok(Ask::Goal { application: self.application.name().clone(), goal })
+    }
+
+    fn register(&self) -> Result<()> {
+        let known = Known { application: self.application.clone(), profile: self.profile()? };
+        let broker = self.cluster.broker()?;
+        match broker.application(known.application.name()) {
+            Ok(there) if there == known => Ok(()),
+            // Another one, or none: nothing else can be found out by asking.
+            _ => broker.register(&known).map_err(brokers::failure),
+        }
     }
 }
 
@@ -78,4 +109,23 @@ impl Session {
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     println!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// Carries out a command that asks the broker and holds nothing itself, so that it may end at any
+/// moment; gives any other back.
+pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
+    ControlFlow::Break(match command {
+        Command::Reserve(arguments) => reservations::reserve(&arguments),
+        Command::List(arguments) => reservations::list(&arguments),
+        Command::Show(arguments) => reservations::show(&arguments),
+        Command::Modify(arguments) => reservations::modify(&arguments),
+        Command::Cancel(arguments) => reservations::cancel(&arguments),
+        Command::Watch(arguments) => reservations::watch(&arguments),
+        Command::Why(arguments) => reservations::why(&arguments),
+        Command::Register(arguments) => reservations::register(&arguments),
+        Command::Nodes(arguments) => overview::nodes(&arguments),
+        Command::Links(arguments) => overview::links(&arguments),
+        Command::Timeline(arguments) => overview::timeline(&arguments),
+        other => return ControlFlow::Continue(other),
+    })
 }

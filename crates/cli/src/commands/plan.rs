@@ -2,16 +2,15 @@
 
 use super::{Ending, Session, print_json};
 use crate::arguments::{GoalArguments, PlanArguments};
-use crate::story;
+use crate::{brokers, story};
 use anyhow::Result;
-use keeptime_planner::curve::Between;
-use keeptime_planner::fitted::FittedProfile;
-use keeptime_planner::translate::{Decision, Options, Verdict, schedule};
+use keeptime_model::reservation::Request;
+use keeptime_planner::translate::{Decision, Verdict};
 
 /// Plans and prints the whole way.
 pub fn run(arguments: &PlanArguments) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
-    let decision = decide(&session, &session.fitted()?, &arguments.goal)?;
+    let decision = explain(&session, &arguments.goal)?;
     if arguments.json {
         print_json(&decision)?;
     } else {
@@ -23,18 +22,11 @@ pub fn run(arguments: &PlanArguments) -> Result<Ending> {
     })
 }
 
-/// The decision about a goal with what is free now.
+/// How the broker would decide about a goal now.
 ///
 /// # Errors
-/// A goal that does not fit the application, or an agent that does not answer.
-pub fn decide(
-    session: &Session,
-    profile: &FittedProfile,
-    arguments: &GoalArguments,
-) -> Result<Decision> {
-    let goal = arguments.goal()?;
-    goal.check(&session.application)?;
-    let options = Options { quantile: arguments.quantile, between: Between::Interpolated };
-    let free = session.cluster.availability()?;
-    Ok(schedule(&goal, profile, session.cluster.index(), &free, &options))
+/// A goal that does not fit the application, or a broker that does not answer.
+pub fn explain(session: &Session, goal: &GoalArguments) -> Result<Decision> {
+    let request = Request::new(session.ask(goal)?);
+    session.cluster.broker()?.explain(&request).map_err(brokers::failure)
 }

@@ -2,12 +2,15 @@
 
 use super::{Ending, Session, plan, print_json};
 use crate::arguments::{GoalArguments, RunArguments};
-use crate::execute::{Ran, Run, execute, job_name, needs};
+use crate::execute::{Ran, Run, execute, reserve};
 use crate::hold::Hold;
-use crate::{interrupt, story};
-use anyhow::Result;
-use keeptime_model::units::BitsPerSecond;
-use keeptime_planner::fitted::FittedProfile;
+use crate::{interrupt, story, times};
+use anyhow::{Result, bail};
+use jiff::tz::TimeZone;
+use keeptime_broker::client::ClientError;
+use keeptime_broker::wire::Problem;
+use keeptime_model::reservation::Handle;
+use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
 use serde::Serialize;
 
@@ -15,32 +18,63 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     decision: &'a Decision,
+    reservation: Option<Handle>,
     reserved: bool,
     actual_nanos: Option<u64>,
+}
+
+/// What came of a goal.
+pub enum Admitted {
+    /// Its resources are held.
+    Held(Box<Held>),
+    /// It cannot be kept now.
+    Refused {
+        /// Why, step by step.
+        decision: Box<Decision>,
+        /// When the same would be admitted, if at any time soon.
+        earliest: Option<WallTime>,
+    },
+}
+
+/// A goal whose resources are held.
+pub struct Held {
+    /// How it was decided.
+    pub decision: Decision,
+    /// What was decided.
+    pub plan: Plan,
+    /// What is held.
+    pub hold: Hold,
 }
 
 /// Plans, reserves, runs and compares.
 pub fn run(arguments: &RunArguments) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
-    let profile = session.fitted()?;
-    let (decision, hold) = admit(&session, &profile, &arguments.goal, !arguments.unprotected)?;
+    let admitted = match arguments.unprotected {
+        false => admit(&session, &arguments.goal)?,
+        true => admit_unprotected(&session, &arguments.goal)?,
+    };
+    let Held { decision, plan, hold } = match admitted {
+        Admitted::Held(held) => *held,
+        Admitted::Refused { decision, earliest } => {
+            tell_refusal(arguments, &session, &decision, earliest)?;
+            return Ok(Ending::Refused);
+        }
+    };
     if !arguments.json {
         print!("{}", story::decision(&decision, session.cluster.topology()));
     }
-    let (Verdict::Planned(plan), Some(hold)) = (&decision.verdict, hold) else {
-        if arguments.json {
-            print_json(&Outcome { decision: &decision, reserved: false, actual_nanos: None })?;
-        }
-        return Ok(Ending::Refused);
-    };
-    let ran = run_plan(&session, plan, &hold, &mut |line| {
+    let ran = run_plan(&session, &plan, &hold, &mut |line| {
         if !arguments.json {
             println!("  | {line}");
         }
     })?;
     let reserved = !arguments.unprotected;
+    if reserved {
+        report_run(&hold, ran.time);
+    }
     if arguments.json {
-        print_json(&Outcome { decision: &decision, reserved, actual_nanos: Some(ran.time.get()) })?;
+        let (reservation, actual_nanos) = (Some(hold.handle()), Some(ran.time.get()));
+        print_json(&Outcome { decision: &decision, reservation, reserved, actual_nanos })?;
     } else {
         let (actual, promised) = (ran.time.as_secs_f64(), plan.time_nanos.as_secs_f64());
         let with = if reserved { "with its reservation" } else { "without a reservation" };
@@ -50,34 +84,70 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-/// Plans a goal and, if it can be kept, takes what it needs in one turn: nobody plans in between.
-/// Without `reserve` only CPU is held, as for a job that has no reservation.
-///
-/// # Errors
-/// If an agent does not answer or refuses.
-pub fn admit(
+fn tell_refusal(
+    arguments: &RunArguments,
     session: &Session,
-    profile: &FittedProfile,
-    goal: &GoalArguments,
-    reserve: bool,
-) -> Result<(Decision, Option<Hold>)> {
-    let _turn = session.cluster.planning_turn()?;
-    let decision = plan::decide(session, profile, goal)?;
-    let hold = match &decision.verdict {
-        Verdict::Planned(plan) => Some(hold_plan(session, plan, reserve)?),
-        Verdict::Refused(_) => None,
-    };
-    Ok((decision, hold))
+    decision: &Decision,
+    earliest: Option<WallTime>,
+) -> Result<()> {
+    if arguments.json {
+        let nothing = Outcome { decision, reservation: None, reserved: false, actual_nanos: None };
+        return print_json(&nothing);
+    }
+    print!("{}", story::decision(decision, session.cluster.topology()));
+    if let Some(earliest) = earliest {
+        let start = times::show(earliest, &TimeZone::system());
+        println!("the same would be admitted from {start} on");
+    }
+    Ok(())
 }
 
-/// Takes what `plan` needs.
+/// Asks the broker to keep a goal: it plans and reserves in one step.
 ///
 /// # Errors
-/// If an agent does not answer or refuses.
-pub fn hold_plan(session: &Session, plan: &Plan, reserve: bool) -> Result<Hold> {
-    let rate = reserve.then_some(plan.bandwidth_bits_per_second);
-    let run = planned_run(session, plan, rate);
-    Hold::take(&session.cluster, &job_name("run")?, &needs(&session.cluster, &run)?)
+/// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
+/// the user has had their share.
+pub fn admit(session: &Session, goal: &GoalArguments) -> Result<Admitted> {
+    let (ask, broker) = (session.ask(goal)?, session.cluster.broker()?);
+    let error = match Hold::take(&session.cluster, ask, session.application.timeout()) {
+        Ok(hold) => {
+            let decision = broker.decision(hold.handle())?;
+            let Verdict::Planned(plan) = &decision.verdict else {
+                bail!("{} was granted without a plan", hold.handle());
+            };
+            let plan = plan.clone();
+            return Ok(Admitted::Held(Box::new(Held { decision, plan, hold })));
+        }
+        Err(error) => error,
+    };
+    let problem = error.downcast_ref::<ClientError>().and_then(ClientError::problem);
+    if let Some(Problem { handle: Some(handle), refusal: Some(refusal), .. }) = problem {
+        let decision = Box::new(broker.decision(*handle)?);
+        if let Verdict::Refused(_) = decision.verdict {
+            let earliest = refusal.earliest_start_unix_nanos;
+            return Ok(Admitted::Refused { decision, earliest });
+        }
+    }
+    Err(error)
+}
+
+/// The same goal on the same nodes with the same CPU, and no bandwidth, as for a job that has no
+/// reservation.
+fn admit_unprotected(session: &Session, goal: &GoalArguments) -> Result<Admitted> {
+    let decision = plan::explain(session, goal)?;
+    let Verdict::Planned(plan) = &decision.verdict else {
+        return Ok(Admitted::Refused { decision: Box::new(decision), earliest: None });
+    };
+    let (hold, plan) = (hold_cpu(session, plan)?, plan.clone());
+    Ok(Admitted::Held(Box::new(Held { decision, plan, hold })))
+}
+
+/// Reserves the CPU that `plan` needs on its nodes, and nothing else.
+///
+/// # Errors
+/// If the broker does not answer or refuses.
+pub fn hold_cpu(session: &Session, plan: &Plan) -> Result<Hold> {
+    reserve(&session.cluster, &planned_run(session, plan))
 }
 
 /// Runs the application as planned.
@@ -90,11 +160,19 @@ pub fn run_plan(
     hold: &Hold,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Ran> {
-    let run = planned_run(session, plan, None);
+    let run = planned_run(session, plan);
     execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_line)
 }
 
-fn planned_run<'a>(session: &'a Session, plan: &'a Plan, rate: Option<BitsPerSecond>) -> Run<'a> {
+/// Tells the broker what a run took. The run is done in any case.
+pub fn report_run(hold: &Hold, actual: Nanos) {
+    if let Err(error) = hold.report(actual) {
+        tracing::warn!("the broker does not learn what the run took: {error}");
+    }
+}
+
+/// Its rates are the broker's business.
+fn planned_run<'a>(session: &'a Session, plan: &'a Plan) -> Run<'a> {
     let (parameters, nodes) = (&plan.parameters, plan.placement.nodes.as_slice());
-    Run { application: &session.application, parameters, nodes, rate }
+    Run { application: &session.application, parameters, nodes, rate: None }
 }

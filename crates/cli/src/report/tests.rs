@@ -239,6 +239,7 @@ fn trial(with_millis: u64, without_millis: Option<u64>) -> Trial {
         bits_per_second: BitsPerSecond::from_mbit(25),
         promised_nanos: Nanos::from_secs(1),
         median_nanos: Nanos::from_millis(980),
+        profiled_nanos: Nanos::from_millis(970),
         quantile_ppm: Share::from_percent(90).unwrap(),
         with_nanos: Nanos::from_millis(with_millis),
         without_nanos: without_millis.map(Nanos::from_millis),

@@ -20,10 +20,11 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub const KEEPTIME: &str = env!("CARGO_BIN_EXE_keeptime");
@@ -33,6 +34,8 @@ pub const RATE: BitsPerSecond = BitsPerSecond::from_mbit(100);
 pub struct World {
     pub name: Name,
     pub directory: tempfile::TempDir,
+    /// A broker that was started after the lab's own was killed.
+    broker: RefCell<Option<Child>>,
 }
 
 /// An application file and the profile that goes with it.
@@ -62,7 +65,8 @@ impl World {
             return None;
         }
         let name = format!("t{}-{tag}", std::process::id()).parse().unwrap();
-        let world = Self { name, directory: tempfile::tempdir().unwrap() };
+        let (directory, broker) = (tempfile::tempdir().unwrap(), RefCell::new(None));
+        let world = Self { name, directory, broker };
         let cpu = format!("{percent} %");
         // Labs of others may have the CPU for a while: the tests of this machine run side by side.
         let mut up = None;
@@ -225,6 +229,45 @@ impl World {
         wait("the new agent", Duration::from_secs(5), || Client::connect(&socket).is_ok());
     }
 
+    /// Ends the lab's broker as nothing in it can prevent.
+    pub fn kill_broker(&self) {
+        match self.broker.take() {
+            Some(process) => end(process),
+            None => {
+                let path = self.broker_directory().join("broker.pid");
+                let text = fs::read_to_string(path).unwrap();
+                let pid = text.split(' ').next().unwrap().parse().unwrap();
+                kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+            }
+        }
+        wait("the end of the broker", Duration::from_secs(5), || !self.has_broker());
+    }
+
+    /// Starts a new broker for the lab, as an init system would.
+    pub fn start_broker(&self) {
+        let mut command = Command::new(KEEPTIME);
+        command.args(["broker", "run", "--config"]);
+        command.arg(self.broker_directory().join("broker.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.broker.replace(Some(command.spawn().unwrap()));
+        wait("the broker", Duration::from_secs(20), || self.has_broker());
+    }
+
+    pub fn has_broker(&self) -> bool {
+        self.cluster().broker().unwrap().nodes(None).is_ok()
+    }
+
+    pub fn wait_for_agents(&self) {
+        wait("all agents", Duration::from_secs(20), || {
+            let nodes = self.cluster().broker().unwrap().nodes(None);
+            nodes.is_ok_and(|nodes| nodes.nodes.iter().all(|node| node.connected))
+        });
+    }
+
+    fn broker_directory(&self) -> PathBuf {
+        self.cluster().broker_socket().parent().unwrap().to_path_buf()
+    }
+
     fn socket(&self, node: &str) -> PathBuf {
         let cluster = self.cluster();
         cluster.socket(cluster.topology().find_node(&node.parse().unwrap()).unwrap())
@@ -269,8 +312,14 @@ impl Program {
 
 impl Drop for World {
     fn drop(&mut self) {
+        self.broker.take().into_iter().for_each(end);
         let _ = self.keeptime(&["lab", "down"]).output();
     }
+}
+
+fn end(mut process: Child) {
+    let _ = process.kill();
+    let _ = process.wait();
 }
 
 /// Waits for a condition.

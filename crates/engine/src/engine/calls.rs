@@ -5,8 +5,12 @@ use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, Call, CallError, Caller, Reason};
 use crate::event::Event;
-use crate::offers::{Kind, Offer, Proposal};
-use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
+use crate::offers::{Declined, Kind, Offer, Proposal};
+use keeptime_model::Invalid;
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::units::Nanos;
+use keeptime_planner::drift::Observation;
+use keeptime_planner::translate::Verdict;
 
 impl Engine {
     pub(super) fn call(&mut self, ticket: Ticket, caller: &Caller, call: Call) {
@@ -18,6 +22,9 @@ impl Engine {
             Call::Consider { request } => self.consider(caller, &request).map(Some),
             Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
+            Call::Keep { handle } => self.keep(caller, handle).map(Some),
+            Call::Report { handle, actual } => self.report(caller, handle, actual).map(Some),
+            Call::Explain { request } => self.explain(caller, request).map(Some),
         };
         match answer {
             Ok(None) => {}
@@ -50,13 +57,15 @@ impl Engine {
         let found = self.propose(&owner, key.clone(), request.clone(), None);
         let proposal = match found {
             Ok(proposal) => proposal,
-            Err(Denied::Invalid(invalid)) => return Err(invalid.into()),
-            Err(Denied::Refused(refusal)) => {
+            Err(Declined { denied: Denied::Invalid(invalid), .. }) => return Err(invalid.into()),
+            Err(Declined { denied: Denied::Refused(refusal), decision }) => {
                 self.next += 1;
+                self.explain_later(handle, decision);
                 return Err(self.refuse(handle, owner, key, request, *refusal));
             }
         };
         self.next += 1;
+        self.explain_later(handle, proposal.decision.clone());
         Ok(self.offer(handle, proposal, Kind::New { replaces: None }, vec![ticket]))
     }
 
@@ -86,7 +95,7 @@ impl Engine {
         let Some(handle) = self.book.find(&caller.user, key) else { return Ok(None) };
         let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
         match &found.refusal {
-            _ if found.request != *request => Err(reused(handle)),
+            _ if self.book.original(found) != request => Err(reused(handle)),
             Some(refusal) => {
                 Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
             }
@@ -104,8 +113,29 @@ impl Engine {
             Ok(Proposal { from, until, grant, .. }) => {
                 Ok(Answer::Possible { from, until, grant: Box::new(grant) })
             }
-            Err(Denied::Invalid(invalid)) => Err(invalid.into()),
-            Err(Denied::Refused(refusal)) => Err(CallError::Refused { handle: None, refusal }),
+            Err(declined) => Err(without_handle(declined.denied)),
+        }
+    }
+
+    /// How a goal would be decided. That it is planned and does not fit for another reason, such as
+    /// the user's share, is a refusal.
+    pub(super) fn explain(
+        &mut self,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Answer, CallError> {
+        let key: RequestKey = "explained".parse()?;
+        let refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
+        match self.propose(&caller.user, key, request, None) {
+            Ok(Proposal { decision: Some(decision), .. }) => Ok(Answer::Decided(decision)),
+            Ok(Proposal { decision: None, .. }) => {
+                let expected = "a goal: resources are taken as they are";
+                Err(Invalid::new("ask", "resources", expected).into())
+            }
+            Err(Declined { decision: Some(decision), .. }) if refused(&decision.verdict) => {
+                Ok(Answer::Decided(decision))
+            }
+            Err(declined) => Err(without_handle(declined.denied)),
         }
     }
 
@@ -124,11 +154,11 @@ impl Engine {
         self.hold_again(&old);
         match found {
             Ok(proposal) => {
+                self.explain_later(handle, proposal.decision.clone());
                 let kind = Kind::Change { by: caller.user.clone() };
                 Ok(self.offer(handle, proposal, kind, vec![ticket]))
             }
-            Err(Denied::Invalid(invalid)) => Err(invalid.into()),
-            Err(Denied::Refused(refusal)) => Err(CallError::Refused { handle: None, refusal }),
+            Err(declined) => Err(without_handle(declined.denied)),
         }
     }
 
@@ -146,12 +176,46 @@ impl Engine {
         Ok(Answer::Reservation(Box::new(over.clone())))
     }
 
+    pub(super) fn keep(&mut self, caller: &Caller, handle: Handle) -> Result<Answer, CallError> {
+        self.live(caller, handle)?;
+        self.hear_holder(handle);
+        self.current(handle).ok_or(CallError::NotFound { handle })
+    }
+
+    pub(super) fn report(
+        &mut self,
+        caller: &Caller,
+        handle: Handle,
+        actual: Nanos,
+    ) -> Result<Answer, CallError> {
+        let found = self.live(caller, handle)?;
+        if found.state != State::Active || actual == Nanos::new(0) {
+            let expected = "more than 0, of a reservation that has begun";
+            return Err(Invalid::new("actual_nanos", actual.get(), expected).into());
+        }
+        let observation = found.grant.as_ref().and_then(|grant| self.observe(grant, actual));
+        self.record(Event::Ran { handle, actual_nanos: actual, observation });
+        self.current(handle).ok_or(CallError::NotFound { handle })
+    }
+
+    fn observe(&self, grant: &Grant, actual: Nanos) -> Option<Observation> {
+        let promise = grant.promise.as_ref()?;
+        let known = self.book.applications().get(&promise.application)?;
+        let nodes = u32::try_from(grant.nodes.len()).ok()?;
+        known.fitted.observe(&promise.parameters, nodes, grant.bits_per_second, actual)
+    }
+
     /// A live reservation that the caller may change and that is not being changed.
     pub(super) fn own(&self, caller: &Caller, handle: Handle) -> Result<&Reservation, CallError> {
         if let Some(offer) = self.offers.get(&handle) {
             check_owner(caller, handle, &offer.proposal.owner)?;
             return Err(CallError::Busy { handle });
         }
+        self.live(caller, handle)
+    }
+
+    /// A live reservation that the caller may change, also if it is being changed.
+    fn live(&self, caller: &Caller, handle: Handle) -> Result<&Reservation, CallError> {
         let found = self.book.reservations().get(&handle);
         let found = found.ok_or(CallError::NotFound { handle })?;
         check_owner(caller, handle, &found.owner)?;
@@ -159,6 +223,14 @@ impl Engine {
             return Err(CallError::Over { handle, state: found.state });
         }
         Ok(found)
+    }
+}
+
+/// Nothing is remembered of it.
+fn without_handle(denied: Denied) -> CallError {
+    match denied {
+        Denied::Invalid(invalid) => invalid.into(),
+        Denied::Refused(refusal) => CallError::Refused { handle: None, refusal },
     }
 }
 

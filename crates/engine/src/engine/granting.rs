@@ -1,6 +1,6 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
-use super::{Engine, Timeout};
+use super::{Engine, Output, Timeout};
 use crate::agents::Session;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
@@ -43,7 +43,7 @@ impl Engine {
 
     /// Records the grant of what is held.
     pub(super) fn grant(&mut self, handle: Handle, proposal: Proposal, kind: &Kind) {
-        let Proposal { owner, key, request, from, until, grant } = proposal;
+        let Proposal { owner, key, request, from, until, grant, .. } = proposal;
         let (from_unix_nanos, until_unix_nanos) = (from, until);
         match kind {
             Kind::New { replaces } => {
@@ -155,7 +155,9 @@ impl Engine {
             self.timeouts.insert((ends, Timeout::Lease(node)));
             return;
         }
-        self.agents.away(node);
+        if let Some(session) = self.agents.away(node) {
+            self.step.outputs.push(Output::HangUp { node, session });
+        }
         let told: Vec<_> = self.agents.told(node).map(|(handle, ..)| handle).collect();
         for handle in told {
             let active = self.book.reservations().get(&handle);
@@ -187,6 +189,7 @@ impl Engine {
         self.end(handle, Event::Lost { handle, node: name, instead: grant });
         if let Some(proposal) = instead.filter(|_| lost.request.on_loss == OnLoss::Move) {
             self.next += 1;
+            self.explain_later(next, proposal.decision.clone());
             self.offer(next, proposal, Kind::New { replaces: Some(handle) }, Vec::new());
         }
     }

@@ -20,7 +20,9 @@ use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::{Handle, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
-use std::collections::{BTreeMap, BTreeSet};
+use keeptime_planner::translate::Decision;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Which call an answer belongs to: a number that the shell gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +99,14 @@ pub enum Output {
         /// What.
         order: Order,
     },
+    /// An agent is given up: this connection is to be ended, so that the agent, if it lives, comes back
+    /// and both compare.
+    HangUp {
+        /// Of which node.
+        node: NodeIndex,
+        /// Which connection.
+        session: Session,
+    },
     /// To a user.
     Answer {
         /// Of this call.
@@ -129,6 +139,10 @@ pub struct Engine {
     offers: Offers,
     agents: Agents,
     loads: Loads,
+    /// When the holder of a reservation with a lease was heard of last.
+    holders: BTreeMap<Handle, Nanos>,
+    /// How the last goals were decided, newest last.
+    decisions: VecDeque<(Handle, Arc<Decision>)>,
     deadlines: BTreeSet<(WallTime, Deadline)>,
     timeouts: BTreeSet<(Nanos, Timeout)>,
     now: WallTime,
@@ -161,7 +175,13 @@ enum Timeout {
     Start(Handle),
     /// Something should have been heard of an agent.
     Lease(NodeIndex),
+    /// Something should have been heard of a holder.
+    Holder(Handle),
 }
+
+/// Decisions that can still be explained. They are not recorded: who wants to know how a goal was
+/// decided asks at once, and with a large profile each takes some hundred kilobytes.
+const DECISIONS_MAX: usize = 256;
 
 impl Engine {
     /// An engine without reservations.
@@ -176,6 +196,8 @@ impl Engine {
             calendar,
             agents,
             loads: Loads::new(count as u32),
+            holders: BTreeMap::new(),
+            decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
             timeouts,
             steady,
@@ -273,6 +295,13 @@ impl Engine {
         self.agents.told(node)
     }
 
+    /// How a goal was decided that came to this handle, granted or refused; nothing if that is long
+    /// ago, or it was no goal.
+    pub fn decision(&self, handle: Handle) -> Option<&Arc<Decision>> {
+        let of_it = |(about, _): &&(Handle, _)| *about == handle;
+        self.decisions.iter().rev().find(of_it).map(|(_, decision)| decision)
+    }
+
     /// How many requests wait for agents.
     pub fn offer_count(&self) -> usize {
         self.offers.len()
@@ -294,11 +323,19 @@ impl Engine {
         }
     }
 
+    fn explain_later(&mut self, handle: Handle, decision: Option<Arc<Decision>>) {
+        self.decisions.extend(decision.map(|decision| (handle, decision)));
+        if self.decisions.len() > DECISIONS_MAX {
+            self.decisions.pop_front();
+        }
+    }
+
     /// A reservation is over: `event` says how. All of it is given back.
     fn end(&mut self, handle: Handle, event: Event) {
         let expired = matches!(event, Event::Ended { .. });
         for node in self.nodes_of(handle) {
-            if expired {
+            // An agent that has not accepted what it was told last may hold something that lasts longer.
+            if expired && self.agents.has_accepted(node, handle) {
                 self.agents.expire(node, handle);
             } else {
                 let sent = self.agents.withdraw(node, handle);
@@ -306,6 +343,7 @@ impl Engine {
             }
         }
         self.release(handle);
+        self.holders.remove(&handle);
         self.record(event);
         self.forget_later(handle);
     }

@@ -1,10 +1,10 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
 use super::{Engine, Ticket, Timeout};
-use crate::admission::{Admission, Denied};
+use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
-use crate::offers::{Kind, Offer, Proposal, span};
+use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
@@ -24,7 +24,7 @@ impl Engine {
         key: RequestKey,
         request: Request,
         old: Option<&Reservation>,
-    ) -> Result<Proposal, Denied> {
+    ) -> Result<Proposal, Declined> {
         request.check()?;
         let from = self.start(&request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
@@ -41,15 +41,19 @@ impl Engine {
         let span = span(from, until);
         let user = self.tables_of(owner);
         let admission = self.admission(user, from);
-        match admission.grant(&request.ask, span) {
-            Ok(grant) => Ok(Proposal { owner: owner.clone(), key, request, from, until, grant }),
+        let Outcome { granted, decision } = admission.grant(&request.ask, span);
+        match granted {
+            Ok(grant) => {
+                let owner = owner.clone();
+                Ok(Proposal { owner, key, request, from, until, grant, decision })
+            }
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
                 refusal.earliest_start_unix_nanos =
                     admission.earliest(&request.ask, when).map(|found| found.0);
-                Err(Denied::Refused(refusal))
+                Err(Declined { denied: Denied::Refused(refusal), decision })
             }
-            Err(invalid) => Err(invalid),
+            Err(invalid) => Err(invalid.into()),
         }
     }
 

@@ -30,6 +30,7 @@ impl Engine {
                 Timeout::Offer(handle) => self.silent(handle),
                 Timeout::Start(handle) => self.never_started(handle),
                 Timeout::Lease(node) => self.lease(node),
+                Timeout::Holder(handle) => self.holder_silent(handle),
             }
         }
     }
@@ -87,11 +88,44 @@ impl Engine {
         let live = self.book.reservations().get(&handle);
         let until = live.filter(|live| live.state.is_live()).and_then(|live| live.until_unix_nanos);
         if until.is_some_and(|until| until <= self.now) {
-            if self.offers.contains_key(&handle) {
-                self.give_up(handle, Reason::Cancelled);
-            }
-            self.end(handle, Event::Ended { handle });
+            self.end_with_changes(handle, Event::Ended { handle });
         }
+    }
+
+    /// Ends a reservation, and a change of it that waits for agents.
+    fn end_with_changes(&mut self, handle: Handle, event: Event) {
+        if self.offers.contains_key(&handle) {
+            self.give_up(handle, Reason::Cancelled);
+        }
+        self.end(handle, event);
+    }
+
+    /// The holder of a reservation is heard of now, if it needs one.
+    pub(super) fn hear_holder(&mut self, handle: Handle) {
+        let Some(lease) = self.lease_of(handle) else { return };
+        if self.holders.insert(handle, self.steady).is_none() {
+            self.timeouts.insert((self.after(lease), Timeout::Holder(handle)));
+        }
+    }
+
+    /// It is given back, unless its holder was heard of meanwhile or it needs none any more.
+    pub(super) fn holder_silent(&mut self, handle: Handle) {
+        let heard = self.holders.get(&handle).copied();
+        let (Some(lease), Some(heard)) = (self.lease_of(handle), heard) else {
+            self.holders.remove(&handle);
+            return;
+        };
+        let ends = heard.saturating_add(lease);
+        if ends > self.steady {
+            self.timeouts.insert((ends, Timeout::Holder(handle)));
+        } else {
+            self.end_with_changes(handle, Event::Abandoned { handle });
+        }
+    }
+
+    fn lease_of(&self, handle: Handle) -> Option<Nanos> {
+        let live = self.book.reservations().get(&handle).filter(|found| found.state.is_live());
+        live.and_then(|live| live.request.lease_nanos)
     }
 
     pub(super) fn forget(&mut self, handle: Handle) {
@@ -119,6 +153,7 @@ impl Engine {
         if let Some(until) = until {
             self.deadlines.insert((until, Deadline::End(handle)));
         }
+        self.hear_holder(handle);
         if from > self.now {
             self.deadlines.insert((from, Deadline::Start(handle)));
         } else if !has_started {

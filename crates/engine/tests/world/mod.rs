@@ -28,8 +28,6 @@ pub enum Manner {
     Small,
     /// Takes orders and does not answer.
     Silent,
-    /// Says yes and does nothing.
-    Lies,
 }
 
 /// What an agent is, seen from outside.
@@ -50,6 +48,8 @@ pub struct World {
     pub agents: Vec<Agent>,
     /// All events that are durable.
     pub record: Vec<(WallTime, Event)>,
+    /// All that was let go.
+    pub outputs: Vec<Output>,
     pub answers: BTreeMap<u64, Result<Answer, CallError>>,
     next: u64,
 }
@@ -66,7 +66,7 @@ pub fn policy() -> Policy {
 pub fn star(count: u32) -> Topology {
     let mut text = String::from("name = \"star\"\nswitches = [{ name = \"s1\" }]\n");
     for n in 1..=count {
-        let disk = "disk = { read = \"100 MB/s\", write = \"100 MB/s\" }";
+        let disk = "disk = { device = \"8:0\", read = \"100 MB/s\", write = \"100 MB/s\" }";
         writeln!(
             text,
             "[[nodes]]\nname = \"n{n}\"\ncpu = \"100 %\"\naddress = \"10.0.{}.{}\"\n{disk}",
@@ -102,6 +102,7 @@ impl World {
             steady: moment.steady,
             agents,
             record: Vec::new(),
+            outputs: Vec::new(),
             answers: BTreeMap::new(),
             next: 1,
         };
@@ -148,10 +149,18 @@ impl World {
 
     fn settle(&mut self, step: &Step) {
         self.record.extend(step.events.iter().map(|event| (step.time, event.clone())));
+        self.outputs.extend(step.outputs.iter().cloned());
         for output in step.outputs.clone() {
             match output {
                 Output::Answer { ticket, answer } => {
                     self.answers.insert(ticket.0, answer.map_err(|error| *error));
+                }
+                Output::HangUp { node, session } => {
+                    let agent = &mut self.agents[node.0 as usize];
+                    if agent.session == Some(session) {
+                        agent.session = None;
+                        agent.inbox.clear();
+                    }
                 }
                 Output::Order { node, session, order } => {
                     let agent = &mut self.agents[node.0 as usize];
@@ -173,7 +182,6 @@ impl World {
         agent.holding.retain(|_, assignment| assignment.until_unix_nanos > now);
         let refusal = match (&order.act, agent.manner) {
             (_, Manner::Silent) => return true,
-            (_, Manner::Lies) => None,
             (Act::Withdraw(job), _) => {
                 agent.holding.remove(job);
                 None
@@ -293,10 +301,9 @@ pub fn request(nodes: NodeChoice, percent: u32, mbit: u64, from: u64, seconds: u
         ..Resources::nothing()
     };
     Request {
-        ask: Ask::Resources(resources),
         from_unix_nanos: (from > 0).then(|| at(from)),
         duration_nanos: (seconds > 0).then(|| Nanos::from_secs(seconds)),
-        on_loss: Default::default(),
+        ..Request::new(Ask::Resources(resources))
     }
 }
 

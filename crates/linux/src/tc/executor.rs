@@ -71,6 +71,18 @@ pub fn apply(socket: &mut Socket, place: &Place, ops: &[Op]) -> Result<(), Netli
     socket.batch(&requests)
 }
 
+/// Puts a queueing discipline with its own defaults at the root of an interface: to see whether there
+/// is such a kind.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub(crate) fn add_plain(socket: &mut Socket, ifindex: u32, kind: &str) -> Result<(), NetlinkError> {
+    let place = Place { ifindex, attach: Attach::Root, major: TREE_MAJOR };
+    let itself = Handle { major: place.major, minor: 0 };
+    let plain = message(&place, itself, place.attach.parent(), kind, Vec::new());
+    socket.request(M::NewQueueDiscipline(plain), NLM_F_CREATE | NLM_F_EXCL).map(drop)
+}
+
 /// Our programs on the egress of an interface, the one that is asked first in front.
 ///
 /// # Errors

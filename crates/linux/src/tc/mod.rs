@@ -30,7 +30,7 @@ pub use executor::{
 pub use shaper::{Shaper, shaper_diff, shaper_removal};
 
 pub(crate) use decode::{attributes, u32_of, u64_of};
-pub(crate) use executor::dump;
+pub(crate) use executor::{add_plain, dump};
 
 use keeptime_model::units::{BitsPerSecond, Bytes};
 use std::collections::BTreeMap;

@@ -7,10 +7,9 @@
 pub mod rig;
 pub mod scenario;
 
-use crate::netlink::Socket;
-use crate::tc::{Attach, Op, Place, Shaper, TREE_MAJOR, apply};
+use crate::probe::try_on_loopback;
 use aya::programs::ProgramType;
-use keeptime_model::units::{BitsPerSecond, Bytes};
+use keeptime_model::capability::Feature;
 use nix::sched::{CloneFlags, unshare};
 
 /// Runs `test` in a network namespace that only its thread has, if everything in `needs` is there
@@ -76,14 +75,8 @@ fn needs_met(needs: &[String]) -> Result<(), (Vec<String>, String)> {
 
 fn probe(need: &str) -> Result<(), String> {
     match need {
-        "htb" => probe_qdisc(Op::AddTree { default_minor: 1 }),
-        "tbf" => probe_qdisc(Op::SetShaper(Shaper {
-            ifindex: LOOPBACK,
-            major: TREE_MAJOR,
-            rate: BitsPerSecond::from_mbit(100),
-            burst: Bytes::new(100_000),
-            limit: 100_000,
-        })),
+        "htb" => try_on_loopback(Feature::TrafficClasses).map_err(|trouble| trouble.text),
+        "tbf" => try_on_loopback(Feature::TrafficShaper).map_err(|trouble| trouble.text),
         "bpf" => match aya::sys::is_program_supported(ProgramType::SchedClassifier) {
             Ok(true) => Ok(()),
             Ok(false) => Err("no eBPF classifiers in this kernel, or no right to use them".into()),
@@ -97,12 +90,3 @@ fn probe(need: &str) -> Result<(), String> {
         other => panic!("a test needs {other:?}, which nobody knows how to look for"),
     }
 }
-
-/// Tries it on the loopback interface of the new namespace and takes it off again.
-fn probe_qdisc(op: Op) -> Result<(), String> {
-    let place = Place { ifindex: LOOPBACK, attach: Attach::Root, major: TREE_MAJOR };
-    let mut socket = Socket::open().map_err(|error| error.to_string())?;
-    apply(&mut socket, &place, &[op, Op::RemovePlace]).map_err(|error| error.to_string())
-}
-
-const LOOPBACK: u32 = 1;

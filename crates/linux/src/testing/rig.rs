@@ -12,6 +12,7 @@ use crate::netlink::Socket;
 use crate::tc::{
     Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
 };
+use keeptime_model::errors::chain;
 use keeptime_model::units::{Bytes, Nanos};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -236,6 +237,14 @@ impl Space {
             let entered =
                 unshare(CloneFlags::CLONE_NEWNET).map(|()| nix::unistd::gettid().as_raw());
             let goes_on = entered.is_ok();
+            if goes_on {
+                // IPv6 would send packets of its own, which count. Where it cannot be switched off,
+                // or is not there, so be it.
+                for devices in ["all", "default"] {
+                    let file = format!("/proc/sys/net/ipv6/conf/{devices}/disable_ipv6");
+                    let _ = std::fs::write(file, "1");
+                }
+            }
             // The other side waits for this one message.
             let _ = ready.send(entered);
             if goes_on {
@@ -433,11 +442,6 @@ fn open() -> Result<Socket, String> {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const CHUNK_BYTES: usize = 64 * 1024;

@@ -1,0 +1,120 @@
+//! What runs already becomes part of a job: who may have that done to what, and how.
+
+use super::{Kernel, destination};
+use crate::agent::{BindError, BoxedError, Requester};
+use keeptime_linux::cgroup::CgroupError;
+use keeptime_linux::process::{self, Identity};
+use keeptime_linux::sockets::{self, Connection};
+use keeptime_model::assignment::{AssignedFlow, Assignment};
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::name::Name;
+use std::collections::BTreeSet;
+
+impl Kernel {
+    /// Counts processes, with the connections that they have open, to a job.
+    pub(super) fn bind_processes(
+        &mut self,
+        job: &Name,
+        numbers: &[u32],
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        let processes = self.bindable(job, numbers, requester)?;
+        self.bind_all(job, &processes).map_err(BindError::Failed)
+    }
+
+    /// Counts open connections to a job.
+    pub(super) fn bind_matching(
+        &mut self,
+        assignment: &Assignment,
+        flow: &ConnectionPattern,
+        requester: Requester,
+    ) -> Result<(), BindError> {
+        let job = &assignment.job;
+        let goes_there = |assigned: &AssignedFlow| {
+            destination(assigned).is_none_or(|address| address == flow.remote.address)
+        };
+        if !assignment.flows.iter().any(goes_there) {
+            let address = flow.remote.address;
+            return Err(BindError::Refused(format!("job {job} has no flow to {address}")));
+        }
+        let all = self.connections().map_err(BindError::Failed)?;
+        let user = (!requester.is_trusted).then_some(requester.user);
+        let found = sockets::matching(flow, user, &all);
+        let found = found.map_err(|invalid| BindError::Refused(invalid.to_string()))?;
+        self.bind_sockets(job, &found).map_err(BindError::Failed)
+    }
+
+    /// The processes among `numbers` that have not ended, all of which may be bound to `job`.
+    fn bindable(
+        &self,
+        job: &Name,
+        numbers: &[u32],
+        requester: Requester,
+    ) -> Result<Vec<Identity>, BindError> {
+        let mut found = Vec::new();
+        for number in numbers {
+            let refuse = |why: String| Err(BindError::Refused(format!("process {number} {why}")));
+            let Some(pid) = i32::try_from(*number).ok().filter(|pid| *pid > 0) else {
+                return refuse("is no process number".into());
+            };
+            let Some(identity) = Identity::of(pid).map_err(failed)? else { continue };
+            if *number == std::process::id() || pid == 1 {
+                return refuse("is the agent or the first of this node".into());
+            }
+            let Some(users) = process::users(pid).map_err(failed)? else { continue };
+            if !requester.is_trusted && users.iter().any(|user| *user != requester.user) {
+                return refuse(format!("is not user {}'s", requester.user));
+            }
+            if let Some(other) = self.job_of(pid).map_err(failed)?.filter(|other| other != job) {
+                return refuse(format!("belongs to job {other}"));
+            }
+            found.push(identity);
+        }
+        Ok(found)
+    }
+
+    /// The job of this node that a process belongs to.
+    fn job_of(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
+        for name in self.group.children()? {
+            let Ok(job) = name.parse::<Name>() else { continue };
+            if self.group.child(&name)?.pids()?.contains(&pid) {
+                return Ok(Some(job));
+            }
+        }
+        Ok(None)
+    }
+
+    fn bind_sockets(&mut self, job: &Name, sockets: &[Connection]) -> Result<(), BoxedError> {
+        let cgroup_id = self.group.child(job.as_str())?.id()?.id;
+        let Some(flows) = &mut self.flows else { return Ok(()) };
+        Ok(sockets.iter().try_for_each(|socket| flows.bind(socket.cookie, cgroup_id))?)
+    }
+
+    /// The connections of this node; those that were bound and are closed make room.
+    fn connections(&mut self) -> Result<Vec<Connection>, BoxedError> {
+        let all = sockets::connections()?;
+        if let Some(flows) = &mut self.flows {
+            let open: BTreeSet<u64> = all.iter().map(|socket| socket.cookie).collect();
+            flows.retain_bound(|cookie, _| open.contains(&cookie))?;
+        }
+        Ok(all)
+    }
+
+    fn bind_all(&mut self, job: &Name, processes: &[Identity]) -> Result<(), BoxedError> {
+        let group = self.group.child(job.as_str())?;
+        let all = self.connections()?;
+        for process in processes {
+            match group.borrow(process.pid) {
+                // It has ended meanwhile.
+                Err(error) if error.is_away() => continue,
+                borrowed => borrowed?,
+            }
+            self.bind_sockets(job, &sockets::of_process(process.pid, &all)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(error: impl Into<BoxedError>) -> BindError {
+    BindError::Failed(error.into())
+}

@@ -1,0 +1,55 @@
+//! A node without enforcement: it keeps and tells what it was assigned.
+
+use crate::agent::{BindError, BoxedError, Enforcer, Requester};
+use crate::wire::JobStatus;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Capabilities;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::name::Name;
+use std::collections::BTreeMap;
+
+/// A node on which nothing can be enforced: assignments are kept and told, and no more.
+#[derive(Debug, Clone)]
+pub struct Unenforced {
+    /// Why.
+    pub reason: String,
+    /// What was found out; nothing = it is not asked to enforce anything, so that nobody is misled.
+    pub capabilities: Option<Capabilities>,
+}
+
+impl Enforcer for Unenforced {
+    fn reconcile(&mut self, _wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+        Ok(())
+    }
+
+    fn bind(&mut self, _: &Name, _: &[u32], _: Requester) -> Result<(), BindError> {
+        Err(self.refusal())
+    }
+
+    fn bind_flow(
+        &mut self,
+        _: &Assignment,
+        _: &ConnectionPattern,
+        _: Requester,
+    ) -> Result<(), BindError> {
+        Err(self.refusal())
+    }
+
+    fn capabilities(&self) -> Option<&Capabilities> {
+        self.capabilities.as_ref()
+    }
+
+    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
+        JobStatus::unmeasured(assignment.clone())
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        vec![format!("CPU and bandwidth of jobs: {}", self.reason)]
+    }
+}
+
+impl Unenforced {
+    fn refusal(&self) -> BindError {
+        BindError::Refused(format!("this node enforces nothing: {}", self.reason))
+    }
+}

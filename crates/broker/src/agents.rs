@@ -1,0 +1,373 @@
+//! The agents' connections: they dial, say what they hold, are told what to enforce. The agent's end
+//! is [`keeptime_agent::link`].
+//!
+//! A node has one connection: a second takes the place of the first. Whatever goes wrong with one
+//! ends it; the agent comes back, and both compare.
+
+use crate::core::{Handle, Unavailable};
+use crate::door;
+use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
+use keeptime_engine::Input;
+use keeptime_engine::agents::{Act, Order, Session};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::name::Name;
+use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::Nanos;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+/// Orders that wait for one agent. One that is further behind is cut off: when it comes back, it is
+/// told what it shall hold then, not how that came about.
+const ORDERS_MAX: usize = 1_024;
+/// Connections beside one for each node: those that are replaced, and strangers.
+pub(crate) const CONNECTIONS_SPARE: usize = 64;
+/// A new connection says who it is within this time, and takes a line.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// Which agents are connected, and the way to each.
+#[derive(Debug, Default)]
+pub struct Hub(Mutex<Connections>);
+
+#[derive(Debug, Default)]
+struct Connections {
+    last: u64,
+    by_node: BTreeMap<NodeIndex, Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    session: Session,
+    /// Dropping it ends the connection.
+    orders: mpsc::Sender<ToAgent>,
+    not_enforced: Vec<String>,
+}
+
+impl Hub {
+    /// Sends an order, if the agent still has this connection.
+    pub fn send(&self, node: NodeIndex, session: Session, order: Order) {
+        let mut connections = self.lock();
+        let Some(connection) = connections.by_node.get(&node) else { return };
+        if connection.session == session && connection.orders.try_send(line(order)).is_err() {
+            connections.by_node.remove(&node);
+        }
+    }
+
+    /// Ends this connection of a node, if it is still the one. Its agent comes back.
+    pub fn hang_up(&self, node: NodeIndex, session: Session) {
+        self.leave(node, session);
+    }
+
+    /// Ends all connections. Agents come back.
+    pub fn disconnect_all(&self) {
+        self.lock().by_node.clear();
+    }
+
+    /// What the agent of a node says that it cannot enforce.
+    pub fn not_enforced(&self, node: NodeIndex) -> Vec<String> {
+        let connections = self.lock();
+        connections.by_node.get(&node).map(|c| c.not_enforced.clone()).unwrap_or_default()
+    }
+
+    /// How many agents are connected.
+    pub fn count(&self) -> usize {
+        self.lock().by_node.len()
+    }
+
+    fn enter(
+        &self,
+        node: NodeIndex,
+        not_enforced: Vec<String>,
+    ) -> (Session, mpsc::Receiver<ToAgent>) {
+        let (orders, received) = mpsc::channel(ORDERS_MAX);
+        let mut connections = self.lock();
+        connections.last += 1;
+        let session = Session(connections.last);
+        connections.by_node.insert(node, Connection { session, orders, not_enforced });
+        (session, received)
+    }
+
+    fn leave(&self, node: NodeIndex, session: Session) {
+        let mut connections = self.lock();
+        if connections.by_node.get(&node).is_some_and(|c| c.session == session) {
+            connections.by_node.remove(&node);
+        }
+    }
+
+    /// What is behind it is whole whenever it is unlocked.
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What every connection needs.
+#[derive(Clone)]
+pub struct Reception {
+    hub: Arc<Hub>,
+    core: Handle,
+    nodes: Arc<BTreeMap<Name, NodeIndex>>,
+    lease: Nanos,
+}
+
+/// Who is at the other end, as the door found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Speaker {
+    /// Whoever may speak for any node.
+    Any,
+    /// The agent of this node.
+    Node(Name),
+    /// Somebody who is no agent, and why.
+    Nobody(String),
+}
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+enum Ended {
+    #[error("the agent hung up")]
+    HungUp,
+    #[error("the agent was replaced or cut off")]
+    CutOff,
+    #[error("what let it in is good no more")]
+    Outlived,
+    #[error("{0}")]
+    Unwelcome(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Broker(#[from] Unavailable),
+}
+
+impl Reception {
+    /// For the agents of `topology`, which have to say something within `lease`.
+    pub fn new(hub: Arc<Hub>, core: Handle, topology: &Topology, lease: Nanos) -> Self {
+        let name = |node| (topology.node(node).name.clone(), node);
+        let nodes = Arc::new(topology.node_indices().map(name).collect());
+        Self { hub, core, nodes, lease }
+    }
+
+    /// How many nodes there are.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Serves whoever connects.
+    pub async fn serve(self, listener: UnixListener) {
+        let room = Arc::new(Semaphore::new(self.nodes.len() + CONNECTIONS_SPARE));
+        loop {
+            let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!("no agent can connect: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let reception = self.clone();
+            tokio::spawn(async move {
+                let speaker = local(&stream);
+                let (read, write) = stream.into_split();
+                reception.receive(read, write, speaker, std::future::pending()).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// One connection, on which `speaker` speaks, until it ends or has `outlived` what let it in.
+    pub async fn receive(
+        &self,
+        read: impl AsyncRead + Unpin,
+        write: impl AsyncWrite + Unpin,
+        speaker: Speaker,
+        outlived: impl Future<Output = ()>,
+    ) {
+        let lines = Lines { reader: BufReader::new(read), line: Vec::new() };
+        let ended = self.converse(lines, write, speaker, outlived).await;
+        tracing::debug!("a connection of an agent ended: {ended}");
+    }
+
+    async fn converse(
+        &self,
+        mut lines: Lines<impl AsyncRead + Unpin>,
+        mut write: impl AsyncWrite + Unpin,
+        speaker: Speaker,
+        outlived: impl Future<Output = ()>,
+    ) -> Ended {
+        let (node, not_enforced, holding) = match self.hello(&mut lines, speaker).await {
+            Ok(hello) => hello,
+            Err(Ended::Unwelcome(reason)) => {
+                tracing::warn!("an agent is not welcome: {reason}");
+                // Whether it hears why or not, it is not taken.
+                let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
+                return Ended::Unwelcome(reason);
+            }
+            Err(ended) => return ended,
+        };
+        let welcome = ToAgent::Welcome { lease_nanos: self.lease };
+        if let Err(error) = say(&mut write, &welcome).await {
+            return error.into();
+        }
+        let (session, orders) = self.hub.enter(node, not_enforced);
+        let ended = tokio::select! {
+            ended = self.listen(node, session, holding, lines) => ended,
+            ended = pass_on(orders, write) => ended,
+            () = outlived => Err(Ended::Outlived),
+        };
+        self.hub.leave(node, session);
+        // If the broker ends, so does what it knows of the connection.
+        let _ = self.core.agent(Input::Disconnected { node, session }).await;
+        ended.err().unwrap_or(Ended::HungUp)
+    }
+
+    async fn hello(
+        &self,
+        lines: &mut Lines<impl AsyncRead + Unpin>,
+        speaker: Speaker,
+    ) -> Result<(NodeIndex, Vec<String>, Vec<Assignment>), Ended> {
+        let refuse = |reason: String| Err(Ended::Unwelcome(reason));
+        let said = timeout(HELLO_WITHIN, lines.next()).await.map_err(|_| Ended::HungUp)??;
+        let own = match speaker {
+            Speaker::Any => None,
+            Speaker::Node(own) => Some(own),
+            Speaker::Nobody(why) => return refuse(why),
+        };
+        let (version, name, not_enforced, holding) = match said {
+            Some(FromAgent::Hello { version, node, not_enforced, holding }) => {
+                (version, node, not_enforced, holding)
+            }
+            _ => return refuse("a connection begins with hello".into()),
+        };
+        if version != VERSION {
+            return refuse(format!("version {version}; this broker speaks version {VERSION}"));
+        }
+        if holding.len() > HOLDING_MAX {
+            return refuse(format!("{} assignments; at most {HOLDING_MAX}", holding.len()));
+        }
+        if let Some(own) = own.filter(|own| *own != name) {
+            return refuse(format!(
+                "the certificate is that of {own}, which cannot speak for {name}"
+            ));
+        }
+        match self.nodes.get(&name) {
+            Some(node) => Ok((*node, not_enforced, holding)),
+            None => refuse(format!("there is no node {name} in the cluster")),
+        }
+    }
+
+    async fn listen(
+        &self,
+        node: NodeIndex,
+        session: Session,
+        holding: Vec<Assignment>,
+        mut lines: Lines<impl AsyncRead + Unpin>,
+    ) -> Result<(), Ended> {
+        self.core.agent(Input::Connected { node, session, holding }).await?;
+        while let Some(said) = lines.next().await? {
+            let input = match said {
+                FromAgent::Answer { number, refusal } => {
+                    Input::Answered { node, session, number, refusal }
+                }
+                FromAgent::Beat => Input::Heard { node, session },
+                _ => return Err(Ended::Unwelcome("one hello is enough".into())),
+            };
+            self.core.agent(input).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn pass_on(
+    mut orders: mpsc::Receiver<ToAgent>,
+    mut write: impl AsyncWrite + Unpin,
+) -> Result<(), Ended> {
+    while let Some(order) = orders.recv().await {
+        say(&mut write, &order).await?;
+    }
+    Err(Ended::CutOff)
+}
+
+async fn say(write: &mut (impl AsyncWrite + Unpin), said: &ToAgent) -> io::Result<()> {
+    let mut line = serde_json::to_vec(said)?;
+    line.push(b'\n');
+    let written = async {
+        write.write_all(&line).await?;
+        // What was taken may not have left yet.
+        write.flush().await
+    };
+    let written = timeout(HELLO_WITHIN, written).await;
+    written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// On a Unix socket it is who the kernel says.
+fn local(stream: &UnixStream) -> Speaker {
+    if stream.peer_cred().is_ok_and(|peer| door::may_be_agent(peer.uid())) {
+        return Speaker::Any;
+    }
+    Speaker::Nobody("only root and the broker's own user may be agents".into())
+}
+
+fn line(Order { number, act }: Order) -> ToAgent {
+    match act {
+        Act::Enforce(assignment) => ToAgent::Enforce { number, assignment },
+        Act::Withdraw(job) => ToAgent::Withdraw { number, job },
+    }
+}
+
+struct Lines<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    /// The next line; nothing at the end, or where one is too long.
+    async fn next(&mut self) -> io::Result<Option<FromAgent>> {
+        self.line.clear();
+        let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
+        bounded.read_until(b'\n', &mut self.line).await?;
+        if self.line.last() != Some(&b'\n') {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(&self.line)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(number: u64) -> Order {
+        Order { number, act: Act::Withdraw("r1".parse().unwrap()) }
+    }
+
+    #[test]
+    fn a_second_connection_of_a_node_replaces_the_first() {
+        let hub = Hub::default();
+        let (first, mut first_orders) = hub.enter(NodeIndex(0), vec![]);
+        let (second, mut second_orders) = hub.enter(NodeIndex(0), vec!["disk".into()]);
+        assert!(second.0 > first.0);
+        hub.send(NodeIndex(0), first, order(1));
+        hub.send(NodeIndex(0), second, order(2));
+        assert!(first_orders.blocking_recv().is_none(), "it was cut off");
+        let told = second_orders.blocking_recv().unwrap();
+        assert!(matches!(told, ToAgent::Withdraw { number: 2, .. }));
+        hub.leave(NodeIndex(0), first);
+        assert_eq!((hub.count(), hub.not_enforced(NodeIndex(0)).len()), (1, 1));
+    }
+
+    #[test]
+    fn an_agent_that_takes_no_orders_is_cut_off() {
+        let hub = Hub::default();
+        let (session, _orders) = hub.enter(NodeIndex(0), vec![]);
+        for number in 0..=ORDERS_MAX as u64 {
+            assert_eq!(hub.count(), 1, "{number}");
+            hub.send(NodeIndex(0), session, order(number));
+        }
+        assert_eq!(hub.count(), 0);
+    }
+}

@@ -1,0 +1,415 @@
+//! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
+//! The broker is on this machine, at its Unix socket, or elsewhere ([`crate::remote`]).
+
+use crate::remote::{Place, Remote, Transport};
+use crate::wire::{
+    Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Ran,
+    Reserve, Timeline,
+};
+use axum::body::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Method, Request as HttpRequest, Response, header};
+use hyper_util::rt::TokioIo;
+use keeptime_credentials::dates;
+use keeptime_credentials::untrusted::Untrusted;
+use keeptime_engine::book::Reservation;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Handle, Request, RequestKey};
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_planner::translate::Decision;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::runtime::Runtime;
+
+/// Longer than the broker takes for any answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// A stream of events without a sign of life for so long is broken.
+const SILENT_MAX: Duration = Duration::from_secs(45);
+/// Longest answer: a list of reservations on many nodes each.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// A broker that can be asked. Blocking; every call but the watch answers or fails within 15 s.
+#[derive(Debug)]
+pub struct Client {
+    place: Place,
+    runtime: Runtime,
+}
+
+/// Why there is no answer, or not the one that was hoped for.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The broker cannot be reached, or went away.
+    #[error("the broker at {place} does not answer")]
+    Unreachable {
+        /// Where it should be.
+        place: String,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// One of both does not trust the other.
+    #[error("no connection to the broker at {place}")]
+    Untrusted {
+        /// Where it should be.
+        place: String,
+        /// Which of both, and why.
+        #[source]
+        source: Untrusted,
+    },
+    /// It answered with a problem: bad input, a refusal, or not now.
+    #[error("{}", .0.detail)]
+    Problem(Box<Problem>),
+    /// It said something else.
+    #[error("the broker at {place} gave an answer that does not fit")]
+    Unexpected {
+        /// Where it is.
+        place: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl ClientError {
+    /// Whether the same call, with the same key, may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Problem(problem) => matches!(problem.status, 429 | 503),
+            Self::Untrusted { .. } | Self::Unexpected { .. } => false,
+        }
+    }
+
+    /// The problem that the broker told, if it did.
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Problem(problem) => Some(problem),
+            _ => None,
+        }
+    }
+}
+
+impl Client {
+    /// For the broker at `socket`; connects with each call.
+    ///
+    /// # Errors
+    /// If the process may not have another epoll instance.
+    pub fn new(socket: &Path) -> io::Result<Self> {
+        Self::at(Place::Socket(socket.into()))
+    }
+
+    /// For a broker elsewhere; connects with each call.
+    ///
+    /// # Errors
+    /// If the process may not have another epoll instance.
+    pub fn remote(remote: Remote) -> io::Result<Self> {
+        Self::at(Place::Remote(Box::new(remote)))
+    }
+
+    fn at(place: Place) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { place, runtime })
+    }
+
+    /// Reserves. With the same key it can be sent again.
+    ///
+    /// # Errors
+    /// A problem, with [`Problem::refusal`] if it does not fit.
+    pub fn reserve(&self, key: RequestKey, request: Request) -> Result<Reservation, ClientError> {
+        let body = Reserve { key: Some(key), request };
+        self.ask(Method::POST, "/v1/reservations", Some(&body))
+    }
+
+    /// Whether and how a request would be granted.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub fn consider(&self, request: &Request) -> Result<Possible, ClientError> {
+        self.ask(Method::POST, "/v1/consider", Some(request))
+    }
+
+    /// How a goal would be decided, step by step.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`]; a goal that cannot be kept is a decision, not an error.
+    pub fn explain(&self, request: &Request) -> Result<Decision, ClientError> {
+        self.ask(Method::POST, "/v1/explain", Some(request))
+    }
+
+    /// How the goal of a reservation was decided, granted or refused.
+    ///
+    /// # Errors
+    /// If it is not remembered: it was no goal, or others followed.
+    pub fn decision(&self, handle: Handle) -> Result<Decision, ClientError> {
+        self.get(&format!("/v1/reservations/{handle}/decision"))
+    }
+
+    /// Says that the holder of a reservation with a lease lives.
+    ///
+    /// # Errors
+    /// If it is over, or belongs to somebody else.
+    pub fn keep(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.ask::<(), _>(Method::POST, &format!("/v1/reservations/{handle}/keep"), None)
+    }
+
+    /// Tells what a run with a reservation took.
+    ///
+    /// # Errors
+    /// If it has not begun, is over, or belongs to somebody else.
+    pub fn report(&self, handle: Handle, actual: Nanos) -> Result<Reservation, ClientError> {
+        let ran = Ran { actual_nanos: actual };
+        self.ask(Method::POST, &format!("/v1/reservations/{handle}/runs"), Some(&ran))
+    }
+
+    /// Puts another request in the place of a reservation's.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`].
+    pub fn modify(&self, handle: Handle, request: &Request) -> Result<Reservation, ClientError> {
+        self.ask(Method::PUT, &format!("/v1/reservations/{handle}"), Some(request))
+    }
+
+    /// Gives a reservation back.
+    ///
+    /// # Errors
+    /// If there is none, it is over, or belongs to somebody else.
+    pub fn cancel(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.ask::<(), _>(Method::DELETE, &format!("/v1/reservations/{handle}"), None)
+    }
+
+    /// A reservation as it is now.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn reservation(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.get(&format!("/v1/reservations/{handle}"))
+    }
+
+    /// Some reservations.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn reservations(&self, filter: &Filter) -> Result<Listing, ClientError> {
+        let text = |value: &dyn std::fmt::Display| value.to_string();
+        let query = [
+            ("owner", filter.owner.as_ref().map(|owner| text(owner))),
+            ("state", filter.state.map(|state| text(&state))),
+            ("live", filter.live.map(|live| text(&live))),
+            ("node", filter.node.as_ref().map(|node| text(node))),
+            ("after", filter.after.map(|after| text(&after))),
+            ("limit", filter.limit.map(|limit| text(&limit))),
+        ];
+        self.get(&with_query("/v1/reservations", &query))
+    }
+
+    /// What happened to a reservation.
+    ///
+    /// # Errors
+    /// If nothing is known of it.
+    pub fn history(&self, handle: Handle) -> Result<History, ClientError> {
+        self.get(&format!("/v1/reservations/{handle}/history"))
+    }
+
+    /// Makes an application and its profile known.
+    ///
+    /// # Errors
+    /// If the caller is no operator, or the profile cannot be planned with.
+    pub fn register(&self, known: &Known) -> Result<(), ClientError> {
+        let path = format!("/v1/applications/{}", known.application.name());
+        self.exchange(Method::PUT, &path, Some(known)).map(drop)
+    }
+
+    /// An application that is known.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn application(&self, name: &Name) -> Result<Known, ClientError> {
+        self.get(&format!("/v1/applications/{name}"))
+    }
+
+    /// All nodes, and what of them is reserved at `at`, or now.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn nodes(&self, at: Option<WallTime>) -> Result<Nodes, ClientError> {
+        self.get(&with_query("/v1/nodes", &[("at", at.map(nanos))]))
+    }
+
+    /// All links, and what of them is reserved at `at`, or now.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn links(&self, at: Option<WallTime>) -> Result<Links, ClientError> {
+        self.get(&with_query("/v1/links", &[("at", at.map(nanos))]))
+    }
+
+    /// What is reserved from `from`, or now, until `to`.
+    ///
+    /// # Errors
+    /// If there is too much to tell.
+    pub fn timeline(&self, from: Option<WallTime>, to: WallTime) -> Result<Timeline, ClientError> {
+        let query = [("from", from.map(nanos)), ("to", Some(nanos(to)))];
+        self.get(&with_query("/v1/timeline", &query))
+    }
+
+    /// Calls `on_event` with everything that becomes durable after `after` (nothing = from now on),
+    /// about `handle` only if one is given, until it breaks. A connection that is lost is an
+    /// error; [`Happened::position`] of the last event tells where to go on.
+    ///
+    /// # Errors
+    /// If the broker goes away.
+    pub fn watch<T>(
+        &self,
+        handle: Option<Handle>,
+        after: Option<Position>,
+        mut on_event: impl FnMut(Happened) -> ControlFlow<T>,
+    ) -> Result<T, ClientError> {
+        let query = [
+            ("handle", handle.map(|handle| handle.to_string())),
+            ("after", after.map(|after| after.to_string())),
+        ];
+        let path = with_query("/v1/events", &query);
+        self.runtime.block_on(async {
+            let mut response = self.send(Method::GET, &path, Bytes::new()).await?;
+            if !response.status().is_success() {
+                return Err(self.problem(response).await?);
+            }
+            let mut text = Vec::new();
+            loop {
+                let frame = tokio::time::timeout(SILENT_MAX, response.body_mut().frame()).await;
+                let frame = frame.map_err(|elapsed| self.unreachable(elapsed))?;
+                let ended = || self.unreachable(io::Error::from(io::ErrorKind::UnexpectedEof));
+                let frame = frame.ok_or_else(ended)?.map_err(|error| self.unreachable(error))?;
+                let Ok(data) = frame.into_data() else { continue };
+                text.extend_from_slice(&data);
+                while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = text.drain(..=end).collect();
+                    let Some(data) = line.strip_prefix(b"data: ") else { continue };
+                    if let ControlFlow::Break(value) = on_event(self.parse(data)?) {
+                        return Ok(value);
+                    }
+                }
+            }
+        })
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask::<(), T>(Method::GET, path, None)
+    }
+
+    fn ask<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<T, ClientError> {
+        let bytes = self.exchange(method, path, body)?;
+        self.parse(&bytes)
+    }
+
+    fn exchange<B: Serialize>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<Bytes, ClientError> {
+        let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
+        let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
+        let body = Bytes::from(body.unwrap_or_default());
+        let exchange = async {
+            let response = self.send(method, path, body).await?;
+            if !response.status().is_success() {
+                return Err(self.problem(response).await?);
+            }
+            self.bytes(response).await
+        };
+        self.runtime.block_on(async {
+            let answered = tokio::time::timeout(ANSWER_WITHIN, exchange).await;
+            answered.unwrap_or_else(|elapsed| Err(self.unreachable(elapsed)))
+        })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let stream: Box<dyn Transport> =
+            self.place.connect().await.map_err(|error| self.unreachable(error))?;
+        let shaken = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.map_err(|error| self.unreachable(error))?;
+        // It ends with the sender or the response, whose reader is told why.
+        tokio::spawn(async move { drop(connection.await) });
+        let mut request = HttpRequest::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.place.host())
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = self.place.authorization() {
+            request = request.header(header::AUTHORIZATION, token);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| self.unreachable(error))?;
+        sender.send_request(request).await.map_err(|error| self.unreachable(error))
+    }
+
+    async fn bytes(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let body = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(|error| self.unreachable(error))?;
+        Ok(body.to_bytes())
+    }
+
+    async fn problem(&self, response: Response<Incoming>) -> Result<ClientError, ClientError> {
+        let bytes = self.bytes(response).await?;
+        Ok(ClientError::Problem(Box::new(self.parse(&bytes)?)))
+    }
+
+    fn parse<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(text)
+            .map_err(|source| ClientError::Unexpected { place: self.place.to_string(), source })
+    }
+
+    fn unreachable(
+        &self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> ClientError {
+        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        let place = self.place.to_string();
+        match self.place.explain(source.as_ref(), dates::now()) {
+            Some(source) => ClientError::Untrusted { place, source },
+            None => ClientError::Unreachable { place, source },
+        }
+    }
+}
+
+/// A key that no other request has: 128 random bits.
+///
+/// # Errors
+/// If the kernel has none.
+pub fn new_key() -> io::Result<RequestKey> {
+    let mut bytes = [0; 16];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.parse().map_err(io::Error::other)
+}
+
+/// Names, numbers and handles only: nothing that needs escapes but the signs of user names.
+fn with_query(path: &str, query: &[(&str, Option<String>)]) -> String {
+    let given =
+        query.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    let given: Vec<_> = given.collect();
+    if given.is_empty() { path.into() } else { format!("{path}?{}", given.join("&")) }
+}
+
+fn nanos(time: WallTime) -> String {
+    time.unix_nanos().to_string()
+}

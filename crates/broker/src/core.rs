@@ -1,0 +1,524 @@
+//! The thread that owns the engine. Inputs come in a bounded row; what an input leads to is recorded
+//! as one step, and its answers and orders leave when that is durable. This is the one place that
+//! reads the clock and hands over to the ledger.
+//!
+//! When the disk is full, everything that waits is told, the engine is made anew from the ledger, and
+//! after a second it tries again; agents lose their connection meanwhile and nothing else. Any other
+//! failure to write ends the broker: it starts again from what is durable.
+
+use crate::agents::Hub;
+use crate::feed::Feed;
+use crate::outbox::Outbox;
+use crate::records::{self, Found, RecordError};
+use crate::wire::Happened;
+use keeptime_engine::{
+    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
+    Ticket,
+};
+use keeptime_ledger::{Batch, Revision, Snapshot, Subject, WriteError, Writer};
+use keeptime_model::Invalid;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Inputs of users that wait or whose answers do, and inputs of agents that wait. At some ten
+/// microseconds each, the last waits well under a second.
+const ROOM: usize = 4_096;
+/// The wall clock may be set forward: it is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long nothing is tried when the disk was full.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Batches between two snapshots: what a broker that starts reads again takes well under a second.
+pub const SNAPSHOT_EVERY: u64 = 10_000;
+
+/// Why nothing can be answered now.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// Too many wait already.
+    #[error("{ROOM} requests wait already; try again in a moment")]
+    Crowded,
+    /// What was decided could not be recorded, so it did not happen.
+    #[error("nothing can be recorded now: {reason}; nothing was changed, try again in a moment")]
+    Unrecorded {
+        /// What the ledger said.
+        reason: Arc<str>,
+    },
+    /// The broker ends because it does not know what is recorded.
+    #[error(
+        "the broker ends: {reason}; when it is back, the same key tells whether this was carried out"
+    )]
+    Unknown {
+        /// What the ledger said.
+        reason: Arc<str>,
+    },
+    /// The broker ends.
+    #[error("the broker is stopping; nothing was changed")]
+    Stopping,
+}
+
+/// Why the broker ends.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CoreError {
+    /// The ledger cannot be read or understood.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The ledger cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// What is recorded does not make a state.
+    #[error("the recorded state cannot be used")]
+    State(#[from] Invalid),
+}
+
+/// What leaves when its time has come, or is told that it never will.
+type Leaving = Box<dyn FnOnce(Result<(), Unavailable>) + Send>;
+
+enum Message {
+    Call { caller: Caller, call: Call, asker: Asker },
+    Read(Box<dyn FnOnce(&Engine) -> Leaving + Send>, OwnedSemaphorePermit),
+    Agent(Input, OwnedSemaphorePermit),
+    Written { attempt: u64, outcome: Result<Revision, WriteError> },
+    Stop,
+}
+
+/// Who waits for an answer, and its place in the row.
+struct Asker {
+    reply: oneshot::Sender<Result<Result<Answer, Box<CallError>>, Unavailable>>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The way in, for any number of askers.
+#[derive(Clone)]
+pub struct Handle {
+    messages: Sender<Message>,
+    room: Arc<Semaphore>,
+    /// Apart from that of users: what they wait for are agents.
+    agents_room: Arc<Semaphore>,
+}
+
+/// Figures that the thread keeps for [`crate::metrics`].
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Inputs that were carried out.
+    pub steps: AtomicU64,
+    /// Nanoseconds that they took.
+    pub step_nanos: AtomicU64,
+    /// Batches that are durable.
+    pub batches: AtomicU64,
+    /// How often what was decided could not be recorded.
+    pub failures: AtomicU64,
+    /// Snapshots that were saved.
+    pub snapshots: AtomicU64,
+    /// Times that the clock was set back.
+    pub clock_steps_back: AtomicU64,
+}
+
+impl Handle {
+    /// Asks for a change, and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Unavailable`] at once if too many wait.
+    pub async fn call(
+        &self,
+        caller: Caller,
+        call: Call,
+    ) -> Result<Result<Answer, Box<CallError>>, Unavailable> {
+        let (reply, replied) = oneshot::channel();
+        let asker = Asker { reply, _place: self.place()? };
+        let message = Message::Call { caller, call, asker };
+        self.messages.send(message).map_err(|_| Unavailable::Stopping)?;
+        replied.await.unwrap_or(Err(Unavailable::Stopping))
+    }
+
+    /// Looks at the state, after everything before and when that is durable. `look` has to be quick:
+    /// everybody waits for it.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Engine) -> T + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let (reply, replied) = oneshot::channel();
+        let read = move |engine: &Engine| -> Leaving {
+            let seen = look(engine);
+            // Whoever asked may have gone.
+            Box::new(move |outcome| drop(reply.send(outcome.map(|()| seen))))
+        };
+        let message = Message::Read(Box::new(read), self.place()?);
+        self.messages.send(message).map_err(|_| Unavailable::Stopping)?;
+        replied.await.unwrap_or(Err(Unavailable::Stopping))
+    }
+
+    /// What an agent does; waits for its place in the row.
+    ///
+    /// # Errors
+    /// If the broker ends.
+    pub async fn agent(&self, input: Input) -> Result<(), Unavailable> {
+        let place = Arc::clone(&self.agents_room).acquire_owned().await;
+        let place = place.map_err(|_| Unavailable::Stopping)?;
+        let message = Message::Agent(input, place);
+        self.messages.send(message).map_err(|_| Unavailable::Stopping)
+    }
+
+    /// Ends the thread when it has carried out what it was given before.
+    pub fn stop(&self) {
+        // If it has ended, it is stopped.
+        let _ = self.messages.send(Message::Stop);
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, Unavailable> {
+        Arc::clone(&self.room).try_acquire_owned().map_err(|_| Unavailable::Crowded)
+    }
+}
+
+/// The thread's own.
+pub struct Core {
+    engine: Engine,
+    /// What the engine is made anew with.
+    cluster: Cluster,
+    policy: Policy,
+    writer: Writer,
+    hub: Arc<Hub>,
+    feed: Feed,
+    counters: Arc<Counters>,
+    messages: Receiver<Message>,
+    to_itself: Sender<Message>,
+    outbox: Outbox<Leaving>,
+    askers: HashMap<Ticket, Asker>,
+    next_ticket: u64,
+    /// After the last batch that was handed over.
+    head: Revision,
+    /// Which making of the engine: what became of batches of those before does not count.
+    attempt: u64,
+    pause: Option<Pause>,
+    snapshots: Snapshots,
+    /// When the steady clock began.
+    began: Instant,
+    /// When the next step is due if nothing comes in before.
+    due: Instant,
+}
+
+/// After a failure.
+struct Pause {
+    until: Instant,
+    reason: Arc<str>,
+    /// What the engine found when it was made anew.
+    first: Step,
+}
+
+struct Snapshots {
+    /// Of the last that was begun.
+    last: Revision,
+    is_saving: Arc<AtomicBool>,
+    forgotten: Vec<(Revision, Subject)>,
+}
+
+impl Core {
+    /// Makes the engine from what `writer`'s ledger holds.
+    ///
+    /// # Errors
+    /// If it cannot be read or understood.
+    pub fn new(
+        cluster: Cluster,
+        policy: Policy,
+        writer: Writer,
+        hub: Arc<Hub>,
+    ) -> Result<(Self, Handle, Feed, Arc<Counters>), CoreError> {
+        let found = writer.call(|ledger| records::find(ledger))??;
+        let (messages, received) = channel();
+        let room = || Arc::new(Semaphore::new(ROOM));
+        let handle = Handle { messages, room: room(), agents_room: room() };
+        let (feed, counters) = (Feed::after(found.head), Arc::new(Counters::default()));
+        let snapshots = Snapshots {
+            last: writer.status().snapshot.unwrap_or_default(),
+            is_saving: Arc::default(),
+            forgotten: found.forgotten.clone(),
+        };
+        let head = found.head;
+        let began = Instant::now();
+        let (engine, first) = restore(&cluster, &policy, found, began)?;
+        let mut core = Self {
+            engine,
+            cluster,
+            policy,
+            writer,
+            hub,
+            feed: feed.clone(),
+            counters: Arc::clone(&counters),
+            messages: received,
+            to_itself: handle.messages.clone(),
+            outbox: Outbox::default(),
+            askers: HashMap::new(),
+            next_ticket: 0,
+            head,
+            attempt: 0,
+            pause: None,
+            snapshots,
+            began,
+            due: began,
+        };
+        core.carry_out(first)?;
+        Ok((core, handle, feed, counters))
+    }
+
+    /// Carries out inputs until it is stopped.
+    ///
+    /// # Errors
+    /// Why the broker cannot go on. Everyone who waits is told.
+    pub fn run(mut self) -> Result<(), CoreError> {
+        let ended = self.serve();
+        self.tell_all(&match &ended {
+            Ok(()) => Unavailable::Stopping,
+            Err(error) => Unavailable::Unknown { reason: error.to_string().into() },
+        });
+        ended
+    }
+
+    fn serve(&mut self) -> Result<(), CoreError> {
+        loop {
+            match self.messages.recv_timeout(self.patience()) {
+                Ok(Message::Stop) if self.outbox.batches_on_their_way() == 0 => return Ok(()),
+                // Behind what is on its way to the disk.
+                Ok(Message::Stop) => drop(self.to_itself.send(Message::Stop)),
+                Ok(message) => self.receive(message)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            self.resume()?;
+            self.pass()?;
+        }
+    }
+
+    /// How long nothing is due.
+    fn patience(&self) -> Duration {
+        let until = self.pause.as_ref().map_or(self.due, |pause| pause.until);
+        until.saturating_duration_since(Instant::now())
+    }
+
+    fn receive(&mut self, message: Message) -> Result<(), CoreError> {
+        match message {
+            Message::Call { caller, call, asker } => self.call(caller, call, asker)?,
+            Message::Read(read, _place) => {
+                let leaving = read(&self.engine);
+                self.leave(leaving);
+            }
+            Message::Agent(input, _place) if self.pause.is_none() => self.step(input)?,
+            // It comes back, and begins with a comparison.
+            Message::Agent(..) => self.hub.disconnect_all(),
+            Message::Written { attempt, outcome } if attempt == self.attempt => {
+                self.written(outcome)?;
+            }
+            Message::Written { .. } | Message::Stop => {}
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, caller: Caller, call: Call, asker: Asker) -> Result<(), CoreError> {
+        if let Some(pause) = &self.pause {
+            let reason = Arc::clone(&pause.reason);
+            drop(asker.reply.send(Err(Unavailable::Unrecorded { reason })));
+            return Ok(());
+        }
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.askers.insert(ticket, asker);
+        self.step(Input::Call { ticket, caller, call })
+    }
+
+    /// What is due by now.
+    fn pass(&mut self) -> Result<(), CoreError> {
+        let is_due = self.due <= Instant::now() && self.pause.is_none();
+        if is_due { self.step(Input::Passed) } else { Ok(()) }
+    }
+
+    fn step(&mut self, input: Input) -> Result<(), CoreError> {
+        let start = Instant::now();
+        let step = self.engine.step(moment(self.began), input);
+        let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let idle = self.engine.idle().map(|idle| Duration::from_nanos(idle.get()));
+        self.due = start + idle.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
+        self.counters.steps.fetch_add(1, Ordering::Relaxed);
+        self.counters.step_nanos.fetch_add(took, Ordering::Relaxed);
+        let back = self.engine.clock_steps_back();
+        self.counters.clock_steps_back.store(back, Ordering::Relaxed);
+        self.carry_out(step)
+    }
+
+    /// Records what happened, then lets answers and orders go.
+    fn carry_out(&mut self, step: Step) -> Result<(), CoreError> {
+        let mut events = step.events.iter();
+        for batch in records::batches(&step)? {
+            let revision = self.head.next();
+            let events = events.by_ref().take(batch.records().len());
+            let happened = |(index, event): (u32, &Event)| {
+                Happened::new(revision, Some(index), step.time, event.clone())
+            };
+            let happened: Arc<[_]> = (0..).zip(events).map(happened).collect();
+            self.hand_over(batch)?;
+            let feed = self.feed.clone();
+            self.leave(Box::new(move |outcome| {
+                if outcome.is_ok() {
+                    feed.publish(revision, happened);
+                }
+            }));
+        }
+        for event in &step.events {
+            if let (Event::Forgotten { .. }, Some(handle)) = (event, event.handle()) {
+                self.snapshots.forgotten.push((self.head, Subject::new(handle.number())));
+            }
+        }
+        for output in step.outputs {
+            if let Some(leaving) = self.leaving(output) {
+                self.leave(leaving);
+            }
+        }
+        self.save_snapshot();
+        Ok(())
+    }
+
+    fn hand_over(&mut self, batch: Batch) -> Result<(), CoreError> {
+        let (to_itself, attempt) = (self.to_itself.clone(), self.attempt);
+        // If this thread has ended, nobody waits.
+        let told = move |outcome| drop(to_itself.send(Message::Written { attempt, outcome }));
+        self.writer.submit(batch, Some(self.head), told)?;
+        self.head = self.head.next();
+        self.outbox.hand_over();
+        Ok(())
+    }
+
+    fn leaving(&mut self, output: Output) -> Option<Leaving> {
+        match output {
+            Output::Order { node, session, order } => {
+                let hub = Arc::clone(&self.hub);
+                Some(Box::new(move |outcome| {
+                    if outcome.is_ok() {
+                        hub.send(node, session, order);
+                    }
+                }))
+            }
+            Output::HangUp { node, session } => {
+                let hub = Arc::clone(&self.hub);
+                Some(Box::new(move |_| hub.hang_up(node, session)))
+            }
+            Output::Answer { ticket, answer } => {
+                let asker = self.askers.remove(&ticket)?;
+                // Whoever asked may have gone.
+                Some(Box::new(move |outcome| drop(asker.reply.send(outcome.map(|()| answer)))))
+            }
+        }
+    }
+
+    fn leave(&mut self, leaving: Leaving) {
+        if let Some(leaving) = self.outbox.put(leaving) {
+            leaving(Ok(()));
+        }
+    }
+
+    fn written(&mut self, outcome: Result<Revision, WriteError>) -> Result<(), CoreError> {
+        match outcome {
+            Ok(_) => {
+                self.counters.batches.fetch_add(1, Ordering::Relaxed);
+                self.outbox.settle().into_iter().for_each(|leaving| leaving(Ok(())));
+                Ok(())
+            }
+            Err(WriteError::Ledger(error)) if error.is_retryable() => {
+                tracing::error!("nothing can be recorded: {error}");
+                self.start_again(error.to_string().into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What was decided since the last durable batch did not happen: goes back to that.
+    fn start_again(&mut self, reason: Arc<str>) -> Result<(), CoreError> {
+        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        self.attempt += 1;
+        self.tell_all(&Unavailable::Unrecorded { reason: Arc::clone(&reason) });
+        self.hub.disconnect_all();
+        let found = self.writer.call(|ledger| records::find(ledger))??;
+        self.head = found.head;
+        self.snapshots.forgotten = found.forgotten.clone();
+        let (engine, first) = restore(&self.cluster, &self.policy, found, self.began)?;
+        self.engine = engine;
+        self.due = Instant::now();
+        self.pause = Some(Pause { until: Instant::now() + PAUSE, reason, first });
+        Ok(())
+    }
+
+    /// Everyone who waits, for the disk or for agents.
+    fn tell_all(&mut self, why: &Unavailable) {
+        for leaving in self.outbox.fail() {
+            leaving(Err(why.clone()));
+        }
+        for (_, asker) in self.askers.drain() {
+            drop(asker.reply.send(Err(why.clone())));
+        }
+    }
+
+    /// After a pause it is tried again.
+    fn resume(&mut self) -> Result<(), CoreError> {
+        match self.pause.take_if(|pause| pause.until <= Instant::now()) {
+            Some(pause) => self.carry_out(pause.first),
+            None => Ok(()),
+        }
+    }
+
+    /// Saves a snapshot from time to time, on a thread of its own.
+    fn save_snapshot(&mut self) {
+        let due = self.head.get() >= self.snapshots.last.get() + SNAPSHOT_EVERY;
+        if !due || self.snapshots.is_saving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.snapshots.last = self.head;
+        // What all kept snapshots covered at the last compaction is gone.
+        let compacted_to = self.writer.status().compacted_to;
+        self.snapshots.forgotten.retain(|(revision, _)| *revision > compacted_to);
+        let forgotten = self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect();
+        let (book, revision) = (self.engine.book().snapshot(), self.head);
+        let (writer, counters) = (self.writer.clone(), Arc::clone(&self.counters));
+        let is_saving = Arc::clone(&self.snapshots.is_saving);
+        std::thread::spawn(move || {
+            let saved = || -> Result<usize, Box<dyn std::error::Error>> {
+                let state = serde_json::to_vec(&book)?;
+                writer.save_snapshot(Snapshot { revision, state })?;
+                Ok(writer.compact(forgotten)?)
+            };
+            match saved() {
+                Ok(_) => drop(counters.snapshots.fetch_add(1, Ordering::Relaxed)),
+                // The one before is still there, and the next is tried later.
+                Err(error) => tracing::warn!("no snapshot of revision {revision}: {error}"),
+            }
+            is_saving.store(false, Ordering::Release);
+        });
+    }
+}
+
+fn restore(
+    cluster: &Cluster,
+    policy: &Policy,
+    found: Found,
+    began: Instant,
+) -> Result<(Engine, Step), Invalid> {
+    let (cluster, policy, moment) = (cluster.clone(), policy.clone(), moment(began));
+    Engine::restore(cluster, policy, found.snapshot, found.events, moment)
+}
+
+/// Now by both clocks.
+fn moment(began: Instant) -> Moment {
+    let steady = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Moment { wall: now(), steady: Nanos::new(steady) }
+}
+
+/// Now, by the clock of this machine.
+pub fn now() -> WallTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallTime::from_unix_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

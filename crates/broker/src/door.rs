@@ -1,0 +1,67 @@
+//! Who is at the other end of a connection: on a Unix socket it is who the kernel says. Over TCP it is
+//! who a certificate or a token says: [`crate::tcp`].
+
+use keeptime_engine::Caller;
+use keeptime_model::reservation::UserName;
+use nix::unistd::{Uid, User};
+use std::collections::BTreeSet;
+
+/// Who may change the reservations of others.
+#[derive(Debug, Clone, Default)]
+pub struct Operators(BTreeSet<UserName>);
+
+impl Operators {
+    /// These, root, and the user that the broker runs as.
+    pub fn new(names: impl IntoIterator<Item = UserName>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    /// The user with this number. One that has no name here is called after its number. May ask a
+    /// directory service: not for a thread that others wait for.
+    pub fn caller(&self, uid: u32) -> Caller {
+        let named = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+        let user = named.and_then(|user| user.name.parse::<UserName>().ok());
+        // Letters, a hyphen and digits.
+        #[expect(clippy::unwrap_used, reason = "every number gives a user name")]
+        let user = user.unwrap_or_else(|| format!("uid-{uid}").parse().unwrap());
+        let operator = is_own(uid) || self.0.contains(&user);
+        Caller { user, operator }
+    }
+
+    /// The user of this name, who came over the network: an operator only if named as one. What root
+    /// and the broker's own user may, they may on this machine.
+    pub fn named(&self, user: UserName) -> Caller {
+        let operator = self.0.contains(&user);
+        Caller { user, operator }
+    }
+}
+
+/// Whether an agent may run as this user.
+pub fn may_be_agent(uid: u32) -> bool {
+    is_own(uid)
+}
+
+fn is_own(uid: u32) -> bool {
+    uid == 0 || uid == nix::unistd::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody has this number: it is what unmapped users are not.
+    const STRANGER: u32 = 3_999_999_999;
+
+    #[test]
+    fn root_and_the_named_are_operators_and_strangers_have_a_name() {
+        let operators = Operators::new([format!("uid-{STRANGER}").parse().unwrap()]);
+        assert!(operators.caller(0).operator);
+        assert_eq!(operators.caller(0).user.as_str(), "root");
+        assert!(operators.caller(STRANGER).operator);
+        let other = Operators::default().caller(STRANGER);
+        assert_eq!((other.user.to_string(), other.operator), (format!("uid-{STRANGER}"), false));
+        assert!(!may_be_agent(STRANGER));
+        let far = |name: &str| operators.named(name.parse().unwrap()).operator;
+        assert!(far(&format!("uid-{STRANGER}")) && !far("root"), "root is so on its machine alone");
+    }
+}

@@ -1,0 +1,154 @@
+//! What is durable, in order, for whoever watches: the last events from memory, older ones from the
+//! ledger. A watcher that is slow reads older ones; nobody waits for it.
+
+use crate::records::{RecordError, event};
+use crate::wire::Happened;
+use keeptime_ledger::{Entry, LedgerError, Recorded, Revision, WriteError, Writer};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// Batches that are kept in memory: what a watcher may lag behind without reading the ledger.
+const RECENT_MAX: usize = 4_096;
+/// Batches that one read of the ledger returns.
+const READ_BATCHES: usize = 256;
+
+/// The durable events. Clones are one feed.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    recent: Arc<Mutex<Recent>>,
+    head: watch::Sender<Revision>,
+}
+
+#[derive(Debug)]
+struct Recent {
+    /// Everything after this revision is in `batches`.
+    after: Revision,
+    batches: VecDeque<Arc<[Happened]>>,
+}
+
+/// Events cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FeedError {
+    /// They were compacted.
+    #[error("events up to revision {compacted_to} are no longer kept one by one")]
+    Gone {
+        /// Events after it are there.
+        compacted_to: Revision,
+    },
+    /// The ledger's writer does not answer.
+    #[error(transparent)]
+    Writer(#[from] WriteError),
+    /// A record is not of this version.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+impl Feed {
+    /// A feed of what comes after `head`.
+    pub fn after(head: Revision) -> Self {
+        let recent = Recent { after: head, batches: VecDeque::new() };
+        Self { recent: Arc::new(Mutex::new(recent)), head: watch::Sender::new(head) }
+    }
+
+    /// The batch at `revision` became durable; batches come in order.
+    pub fn publish(&self, revision: Revision, batch: Arc<[Happened]>) {
+        let mut recent = lock(&self.recent);
+        recent.batches.push_back(batch);
+        if recent.batches.len() > RECENT_MAX {
+            recent.batches.pop_front();
+            recent.after = recent.after.next();
+        }
+        drop(recent);
+        self.head.send_replace(revision);
+    }
+
+    /// The last revision that became durable.
+    pub fn head(&self) -> Revision {
+        *self.head.borrow()
+    }
+
+    /// Told whenever there is more.
+    pub fn heads(&self) -> watch::Receiver<Revision> {
+        self.head.subscribe()
+    }
+
+    /// What happened after `after`, in order; some of it, if that is much. Blocks only if it has to
+    /// ask the ledger.
+    ///
+    /// # Errors
+    /// If it was compacted, or the ledger cannot be read.
+    pub fn read(&self, writer: &Writer, after: Revision) -> Result<Vec<Happened>, FeedError> {
+        {
+            let recent = lock(&self.recent);
+            if after >= recent.after {
+                let skipped = (after.get() - recent.after.get()) as usize;
+                let batches = recent.batches.iter().skip(skipped).take(READ_BATCHES);
+                return Ok(batches.flat_map(|batch| batch.iter().cloned()).collect());
+            }
+        }
+        let entries = writer.call(move |ledger| ledger.read(after, READ_BATCHES))?;
+        let entries = entries.map_err(|error| match error {
+            LedgerError::Compacted { compacted_to, .. } => FeedError::Gone { compacted_to },
+            other => FeedError::Writer(other.into()),
+        })?;
+        let mut all = Vec::new();
+        for entry in entries {
+            all.extend(happened(entry)?);
+        }
+        Ok(all)
+    }
+}
+
+fn happened(entry: Entry) -> Result<Vec<Happened>, RecordError> {
+    let revision = entry.revision;
+    let records = (0..).zip(entry.batch.into_records());
+    let read = |(index, record)| {
+        let recorded = Recorded { revision, record };
+        let event = event(&recorded)?;
+        Ok(Happened::new(revision, Some(index), recorded.record.time, event))
+    };
+    records.map(read).collect()
+}
+
+/// What is behind it is whole whenever it is unlocked.
+fn lock(recent: &Mutex<Recent>) -> MutexGuard<'_, Recent> {
+    recent.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::batches;
+    use keeptime_engine::{Event, Step};
+    use keeptime_ledger::{MemoryDisk, MemoryLedger};
+    use keeptime_model::reservation::Handle;
+    use keeptime_model::units::WallTime;
+
+    #[test]
+    fn a_slow_watcher_gets_old_events_from_the_ledger_and_misses_none() {
+        let writer = Writer::start(MemoryLedger::open(&MemoryDisk::default()).unwrap()).unwrap();
+        let feed = Feed::after(Revision::ZERO);
+        let count = RECENT_MAX as u64 + 300;
+        for number in 1..=count {
+            let event = Event::Ended { handle: Handle::new(number) };
+            let time = WallTime::from_unix_nanos(number);
+            let step = Step { time, events: vec![event.clone()], outputs: vec![] };
+            let revision = writer.append(batches(&step).unwrap().remove(0)).unwrap();
+            feed.publish(revision, [Happened::new(revision, Some(0), time, event)].into());
+        }
+        let (mut after, mut seen) = (Revision::ZERO, 0);
+        loop {
+            let read = feed.read(&writer, after).unwrap();
+            let Some(last) = read.last() else { break };
+            after = Revision::new(last.revision);
+            for happened in read {
+                seen += 1;
+                assert_eq!(happened.revision, seen);
+            }
+        }
+        assert_eq!((seen, feed.head()), (count, Revision::new(count)));
+    }
+}

@@ -1,0 +1,239 @@
+//! The interface: HTTP and JSON. Every answer leaves when what it tells is durable; everything that
+//! comes in is bounded. The document is `openapi.json`, served at `/v1/openapi.json`.
+
+mod cluster;
+mod events;
+mod reservations;
+
+use crate::agents::Hub;
+use crate::core::{Counters, Handle, Unavailable};
+use crate::feed::Feed;
+use crate::metrics;
+use crate::rates::Rates;
+use crate::wire::Problem;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use keeptime_engine::Caller;
+use keeptime_ledger::Writer;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// Bytes of a request: 4,096 named nodes or an explicit pattern, and so little that what comes of it
+/// fits into one record of the ledger (1 MiB), with what the application adds.
+pub const BODY_BYTES_MAX: usize = 256 << 10;
+/// Bytes of an application with its profile, which are one record.
+pub const APPLICATION_BYTES_MAX: usize = 512 << 10;
+/// Longer than agents may take to accept.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Streams of events at a time: each reads what it sends by itself.
+const WATCHERS_MAX: usize = 256;
+
+/// The interface's document, checked in.
+const OPENAPI: &str = include_str!("../../openapi.json");
+
+/// What all requests share.
+#[derive(Clone)]
+pub struct Shared {
+    /// The engine's thread.
+    pub core: Handle,
+    /// The ledger, for histories.
+    pub writer: Writer,
+    /// The agents.
+    pub hub: Arc<Hub>,
+    /// What is durable.
+    pub feed: Feed,
+    /// Figures of the engine's thread.
+    pub counters: Arc<Counters>,
+    /// How often each user asks.
+    pub rates: Arc<Mutex<Rates>>,
+    /// Streams of events that there may be.
+    pub watchers: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// With nobody watching yet.
+    pub fn new(
+        core: Handle,
+        writer: Writer,
+        hub: Arc<Hub>,
+        feed: Feed,
+        counters: Arc<Counters>,
+        rates: Rates,
+    ) -> Self {
+        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
+        let rates = Arc::new(Mutex::new(rates));
+        Self { core, writer, hub, feed, counters, rates, watchers }
+    }
+}
+
+/// The interface for callers whom the door has put into the extensions as [`Caller`].
+pub fn router(shared: Shared) -> Router {
+    let answering = Router::new()
+        .route("/v1/reservations", get(reservations::list).post(reservations::reserve))
+        .route(
+            "/v1/reservations/{handle}",
+            get(reservations::show).put(reservations::modify).delete(reservations::cancel),
+        )
+        .route("/v1/reservations/{handle}/history", get(reservations::history))
+        .route("/v1/reservations/{handle}/decision", get(reservations::decision))
+        .route("/v1/reservations/{handle}/keep", post(reservations::keep))
+        .route("/v1/reservations/{handle}/runs", post(reservations::report))
+        .route("/v1/consider", post(reservations::consider))
+        .route("/v1/explain", post(reservations::explain))
+        .route(
+            "/v1/applications/{name}",
+            get(reservations::application)
+                .put(reservations::register)
+                .layer(DefaultBodyLimit::max(APPLICATION_BYTES_MAX)),
+        )
+        .route("/v1/nodes", get(cluster::nodes))
+        .route("/v1/links", get(cluster::links))
+        .route("/v1/timeline", get(cluster::timeline))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/metrics", get(exposition))
+        .route("/healthz", get(health))
+        .layer(middleware::from_fn(answer_in_time));
+    Router::new()
+        .merge(answering)
+        .route("/v1/events", get(events::watch))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(not_so)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(shared.clone(), not_too_often))
+        .with_state(shared)
+}
+
+async fn answer_in_time(request: Request, next: Next) -> Response {
+    let answered = tokio::time::timeout(ANSWER_WITHIN, next.run(request)).await;
+    answered.unwrap_or_else(|_| {
+        let detail =
+            format!("not answered within {ANSWER_WITHIN:?}; the same key can be sent again");
+        Problem::new(503, "too slow", detail).into_response()
+    })
+}
+
+async fn not_too_often(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let taken = {
+        // Counters of tokens are whole whenever this is unlocked.
+        let mut rates = shared.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        rates.take(&caller.user, cost(request.method(), request.uri().path()), Instant::now())
+    };
+    let Err(wait) = taken else { return next.run(request).await };
+    let detail = format!("{} asks too often; try again in {wait:?}", caller.user);
+    let mut response = Problem::new(429, "too often", detail).into_response();
+    let seconds = HeaderValue::from(wait.as_secs() + 1);
+    response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    response
+}
+
+/// What a request counts: one, and more where everybody waits longer for it.
+fn cost(method: &Method, path: &str) -> u32 {
+    match path {
+        "/v1/timeline" => 20,
+        "/metrics" => 5,
+        "/v1/reservations" if method == Method::GET => 5,
+        _ => 1,
+    }
+}
+
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+async fn exposition(State(shared): State<Shared>) -> Result<Response, Rejection> {
+    let text = metrics::exposition(&shared).await?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}
+
+/// That the engine's thread answers.
+async fn health(State(shared): State<Shared>) -> Result<&'static str, Rejection> {
+    shared.core.read(|_| ()).await?;
+    Ok("ok\n")
+}
+
+async fn nowhere(uri: Uri) -> Problem {
+    let detail = format!("there is nothing at {}; see /v1/openapi.json", uri.path());
+    Problem::new(404, "not found", detail)
+}
+
+async fn not_so(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{} does not do {method}; see /v1/openapi.json", uri.path());
+    Problem::new(405, "not so", detail)
+}
+
+/// The body of a request.
+fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Rejection> {
+    let bytes = bytes.map_err(|error| {
+        let status = error.status().as_u16();
+        Problem::new(status, "body not taken", error.body_text())
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let detail = format!("the body is not what is expected: {error}");
+        Problem::new(400, "not accepted", detail).into()
+    })
+}
+
+/// An answer in JSON.
+fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(text) => (status, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => Problem::new(500, "no JSON", error.to_string()).into_response(),
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // Strings and numbers.
+        let text = serde_json::to_vec(&self).unwrap_or_default();
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], text).into_response()
+    }
+}
+
+/// Why a request is not carried out, small enough to be handed on.
+pub struct Rejection(Box<Problem>);
+
+impl<P: Into<Problem>> From<P> for Rejection {
+    fn from(problem: P) -> Self {
+        Self(Box::new(problem.into()))
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        self.0.into_response()
+    }
+}
+
+impl From<Unavailable> for Problem {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::new(503, "not now", unavailable.to_string())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(400, "not accepted", rejection.body_text())
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(400, "not accepted", rejection.body_text())
+    }
+}

@@ -1,0 +1,288 @@
+//! Reservations and applications.
+
+use super::{Rejection, Shared, body, json};
+use crate::records;
+use crate::wire::{
+    Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran,
+    Reserve,
+};
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Extension, FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use keeptime_engine::book::Reservation;
+use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
+use keeptime_ledger::Subject;
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Handle, Request, RequestKey};
+use std::ops::Bound;
+
+/// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
+/// millisecond.
+const LOOK_AT_MAX: usize = 10_000;
+/// Records of one history: the last of them.
+const HISTORY_MAX: usize = 1_000;
+
+pub async fn reserve(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Reserve { key, request } = body(bytes)?;
+    let key = request_key(key, &headers)?;
+    let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
+    let mut response = json(StatusCode::CREATED, &reservation);
+    let location = format!("/v1/reservations/{}", reservation.handle);
+    if let Ok(location) = location.parse() {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+pub async fn list(
+    State(shared): State<Shared>,
+    query: Result<Query<Filter>, QueryRejection>,
+) -> Result<Response, Rejection> {
+    let Query(filter) = query?;
+    let limit = filter.limit.unwrap_or(LIST_MAX);
+    if !(1..=LIST_MAX).contains(&limit) {
+        return Err(Invalid::new("limit", limit, format!("1 to {LIST_MAX}")).into());
+    }
+    let listing = shared.core.read(move |engine| select(engine, &filter, limit)).await?;
+    Ok(json(StatusCode::OK, &listing))
+}
+
+pub async fn show(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+    let find = move |engine: &Engine| engine.book().reservations().get(&handle).cloned();
+    match shared.core.read(find).await? {
+        Some(reservation) => Ok(json(StatusCode::OK, &reservation)),
+        None => Err(CallError::NotFound { handle }.into()),
+    }
+}
+
+pub async fn modify(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let request: Request = body(bytes)?;
+    changed(&shared, caller, Call::Modify { handle, request }).await
+}
+
+pub async fn cancel(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
+    changed(&shared, caller, Call::Cancel { handle }).await
+}
+
+/// The holder of a reservation with a lease lives.
+pub async fn keep(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
+    changed(&shared, caller, Call::Keep { handle }).await
+}
+
+/// A run with a reservation has ended.
+pub async fn report(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Ran { actual_nanos: actual } = body(bytes)?;
+    changed(&shared, caller, Call::Report { handle, actual }).await
+}
+
+/// How a goal was decided, step by step, while the broker remembers.
+pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+    let find = move |engine: &Engine| engine.decision(handle).cloned();
+    match shared.core.read(find).await? {
+        Some(decision) => Ok(json(StatusCode::OK, &*decision)),
+        None => {
+            let detail =
+                format!("no decision about {handle} is remembered; the last are, of goals");
+            Err(Problem::new(404, "not found", detail).into())
+        }
+    }
+}
+
+/// What happened to a reservation, also to one that is over, until it is compacted.
+pub async fn history(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
+    let writer = shared.writer.clone();
+    let subject = Subject::new(handle.number());
+    let read = move || writer.call(move |ledger| ledger.history(subject, HISTORY_MAX));
+    let recorded = tokio::task::spawn_blocking(read).await;
+    let unread = |why: String| Problem::new(503, "not now", why);
+    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
+    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
+    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
+    let happened = recorded.iter().map(|recorded| {
+        let event = records::event(recorded)?;
+        Ok(Happened::new(recorded.revision, None, recorded.record.time, event))
+    });
+    let records: Result<Vec<_>, records::RecordError> = happened.collect();
+    let records = records.map_err(|error| Problem::new(500, "not readable", error.to_string()))?;
+    if records.is_empty() {
+        return Err(CallError::NotFound { handle }.into());
+    }
+    Ok(json(StatusCode::OK, &History { records }))
+}
+
+pub async fn consider(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let request: Request = body(bytes)?;
+    match answer(&shared, caller, Call::Consider { request }).await? {
+        Answer::Possible { from, until, grant } => {
+            let possible =
+                Possible { from_unix_nanos: from, until_unix_nanos: until, grant: *grant };
+            Ok(json(StatusCode::OK, &possible))
+        }
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+/// How a goal would be decided, step by step.
+pub async fn explain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let request: Request = body(bytes)?;
+    match answer(&shared, caller, Call::Explain { request }).await? {
+        Answer::Decided(decision) => Ok(json(StatusCode::OK, &*decision)),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+pub async fn register(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    name: Result<Path<String>, PathRejection>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let Path(name) = name?;
+    let Known { application, profile } = body(bytes)?;
+    if application.name().as_str() != name {
+        let expected = format!("{name}, as in the address");
+        return Err(Invalid::new("application.name", application.name(), expected).into());
+    }
+    profile.check()?;
+    let (application, profile) = (Box::new(application), Box::new(profile));
+    match answer(&shared, caller, Call::Register { application, profile }).await? {
+        Answer::Registered => Ok(StatusCode::NO_CONTENT.into_response()),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+pub async fn application(
+    State(shared): State<Shared>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, Rejection> {
+    let Path(text) = name?;
+    let name: Name = text.parse()?;
+    let find = move |engine: &Engine| {
+        let known = engine.book().applications().get(&name)?;
+        Some(Known { application: known.application.clone(), profile: known.profile.clone() })
+    };
+    match shared.core.read(find).await? {
+        Some(known) => Ok(json(StatusCode::OK, &known)),
+        None => {
+            Err(Problem::new(404, "not found", format!("no application {text} is known")).into())
+        }
+    }
+}
+
+fn select(engine: &Engine, filter: &Filter, limit: usize) -> Listing {
+    let after = filter.after.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut all = engine.book().reservations().range((after, Bound::Unbounded));
+    let (mut reservations, mut last) = (Vec::new(), None);
+    for (handle, reservation) in all.by_ref().take(LOOK_AT_MAX) {
+        last = Some(*handle);
+        if is_wanted(filter, reservation) {
+            reservations.push(reservation.clone());
+        }
+        if reservations.len() == limit {
+            break;
+        }
+    }
+    let next = all.next().and(last);
+    Listing { reservations, next }
+}
+
+fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
+    let is_on =
+        |node: &Name| reservation.grant.as_ref().is_some_and(|grant| grant.nodes.contains(node));
+    filter.owner.as_ref().is_none_or(|owner| reservation.owner == *owner)
+        && filter.state.is_none_or(|state| reservation.state == state)
+        && filter.live.is_none_or(|live| reservation.state.is_live() == live)
+        && filter.node.as_ref().is_none_or(is_on)
+}
+
+async fn answer(shared: &Shared, caller: Caller, call: Call) -> Result<Answer, Rejection> {
+    let answer = shared.core.call(caller, call).await?;
+    answer.map_err(|error| (*error).into())
+}
+
+/// Carries out what is about a reservation that is there, and shows it.
+async fn changed(shared: &Shared, caller: Caller, call: Call) -> Result<Response, Rejection> {
+    Ok(json(StatusCode::OK, &reservation(shared, caller, call).await?))
+}
+
+async fn reservation(
+    shared: &Shared,
+    caller: Caller,
+    call: Call,
+) -> Result<Box<Reservation>, Rejection> {
+    match answer(shared, caller, call).await? {
+        Answer::Reservation(reservation) => Ok(reservation),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+fn unexpected(answer: &Answer) -> Problem {
+    Problem::new(500, "not understood", format!("the engine answered {answer:?}"))
+}
+
+/// The reservation that the address names.
+pub struct Of(Handle);
+
+impl<S: Send + Sync> FromRequestParts<S> for Of {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state).await?;
+        Ok(Self(text.parse()?))
+    }
+}
+
+/// In the body or in a header; the same if in both.
+fn request_key(key: Option<RequestKey>, headers: &HeaderMap) -> Result<RequestKey, Invalid> {
+    let given = headers.get(KEY_HEADER).map(|value| {
+        let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        text.parse::<RequestKey>()
+    });
+    match (key, given.transpose()?) {
+        (Some(key), Some(other)) if key != other => {
+            let expected = format!("{other}, as in the header {KEY_HEADER}");
+            Err(Invalid::new("key", key, expected))
+        }
+        (Some(key), _) | (None, Some(key)) => Ok(key),
+        (None, None) => {
+            let expected =
+                format!("a key of the request's own, here or in the header {KEY_HEADER}");
+            Err(Invalid::new("key", "nothing", expected))
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Owns the broker's outside: its clock, its thread, its ledger and its sockets; never decides what
+//! is granted.
+//!
+//! * [`core`]: one thread owns the engine: inputs in, records to the ledger, and answers out when their
+//!   records are durable;
+//! * [`outbox`]: what waits for which record (pure);
+//! * [`records`]: events as records, and the state that they add up to;
+//! * [`feed`]: what is durable, for whoever watches;
+//! * [`agents`]: the connections of the agents;
+//! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
+//! * [`tcp`]: the door over the network: TLS, certificates and tokens;
+//! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
+//! * [`client`]: the other end; [`remote`]: where it finds the broker;
+//! * [`config`], [`server`]: the daemon.
+#![forbid(unsafe_code)]
+
+pub mod agents;
+pub mod client;
+pub mod config;
+pub mod core;
+pub mod door;
+pub mod feed;
+pub mod http;
+pub mod metrics;
+pub mod outbox;
+pub mod rates;
+pub mod records;
+pub mod remote;
+pub mod server;
+pub mod tcp;
+pub mod wire;
+pub mod words;

@@ -1,0 +1,97 @@
+//! Figures for Prometheus, as text.
+
+use crate::core::Unavailable;
+use crate::http::Shared;
+use keeptime_engine::Engine;
+use keeptime_model::reservation::State;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+/// What is seen of the engine in one look.
+struct Seen {
+    by_state: BTreeMap<State, u64>,
+    offers: usize,
+    nodes: usize,
+    applications: usize,
+}
+
+/// All figures.
+///
+/// # Errors
+/// If the engine's thread does not answer.
+pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
+    let seen = shared.core.read(look).await?;
+    let (counters, status) = (&shared.counters, shared.writer.status());
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let mut page = Page::default();
+    page.begin("keeptime_reservations", "gauge", "Reservations that are not forgotten.");
+    for (state, number) in &seen.by_state {
+        page.line("keeptime_reservations", &format!("{{state=\"{state}\"}}"), *number);
+    }
+    let seconds = count(&counters.step_nanos) as f64 / 1e9;
+    page.one("keeptime_offers", "gauge", "Requests that wait for agents.", seen.offers);
+    page.one("keeptime_nodes", "gauge", "Nodes of the cluster.", seen.nodes);
+    page.one("keeptime_agents_connected", "gauge", "Nodes that are there.", shared.hub.count());
+    page.one("keeptime_applications", "gauge", "Applications that are known.", seen.applications);
+    page.one("keeptime_steps_total", "counter", "Inputs carried out.", count(&counters.steps));
+    page.one("keeptime_step_seconds_total", "counter", "Time that they took.", seconds);
+    page.one(
+        "keeptime_batches_total",
+        "counter",
+        "Batches made durable.",
+        count(&counters.batches),
+    );
+    page.one(
+        "keeptime_write_failures_total",
+        "counter",
+        "Times that nothing could be recorded.",
+        count(&counters.failures),
+    );
+    page.one("keeptime_snapshots_total", "counter", "Snapshots.", count(&counters.snapshots));
+    page.one(
+        "keeptime_clock_steps_back_total",
+        "counter",
+        "Times that the clock was set back.",
+        count(&counters.clock_steps_back),
+    );
+    page.one("keeptime_ledger_revision", "gauge", "Durable batches.", status.head.get());
+    page.one("keeptime_ledger_epoch", "gauge", "Which writer in turn.", status.epoch.get());
+    if let Some(sync) = status.sync_time {
+        let help = "What the last write took, sync included.";
+        page.one("keeptime_ledger_write_seconds", "gauge", help, sync.as_secs_f64());
+    }
+    Ok(page.0)
+}
+
+fn look(engine: &Engine) -> Seen {
+    let mut by_state = BTreeMap::new();
+    for reservation in engine.book().reservations().values() {
+        *by_state.entry(reservation.state).or_default() += 1;
+    }
+    Seen {
+        by_state,
+        offers: engine.offer_count(),
+        nodes: engine.cluster().topology().nodes().len(),
+        applications: engine.book().applications().len(),
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.begin(name, kind, help);
+        self.line(name, "", value);
+    }
+}

@@ -1,0 +1,199 @@
+//! Events as records of the ledger, and back: what a broker that starts finds there.
+
+use keeptime_engine::book::Snapshot;
+use keeptime_engine::{Event, Step};
+use keeptime_ledger::record::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
+use keeptime_ledger::{Batch, Ledger, LedgerError, Record, Recorded, Revision, Subject};
+use keeptime_model::Invalid;
+use keeptime_model::units::WallTime;
+use thiserror::Error;
+
+/// Batches that are read at once: a few MB.
+const READ_BATCHES: usize = 1_000;
+
+/// Everything that a ledger says about the state.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The newest snapshot.
+    pub snapshot: Option<Snapshot>,
+    /// What happened after it.
+    pub events: Vec<(WallTime, Event)>,
+    /// After the last batch.
+    pub head: Revision,
+    /// Reservations that were forgotten, and with which batch: their records can be compacted.
+    pub forgotten: Vec<(Revision, Subject)>,
+}
+
+/// A ledger does not hold the records of a broker.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// It holds something that this program does not know.
+    #[error("the record of kind {kind} at revision {revision} cannot be understood")]
+    Strange {
+        /// Where.
+        revision: Revision,
+        /// What it says it is.
+        kind: String,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// An event that is too long for the ledger.
+    #[error("an event cannot be recorded")]
+    TooLong(#[source] Invalid),
+    /// An event that has no JSON form.
+    #[error("an event cannot be written as JSON")]
+    Unwritable(#[source] serde_json::Error),
+}
+
+/// One event as a record.
+///
+/// # Errors
+/// If it has no JSON form.
+pub fn record(time: WallTime, event: &Event) -> Result<Record, RecordError> {
+    let payload = serde_json::to_vec(event).map_err(RecordError::Unwritable)?;
+    let kind = event.kind().parse().map_err(RecordError::TooLong)?;
+    let subject = event.handle().map(|handle| Subject::new(handle.number()));
+    Ok(Record { kind, subject, time, payload })
+}
+
+/// The event of a record.
+///
+/// # Errors
+/// If it is of another version.
+pub fn event(recorded: &Recorded) -> Result<Event, RecordError> {
+    read_event(recorded.revision, &recorded.record)
+}
+
+/// What a step has to make durable: one batch, or as many as it takes. Every single event leaves a
+/// state that can be gone on from, so a crash between two batches of a step does no harm.
+///
+/// # Errors
+/// If an event is longer than a batch may be.
+pub fn batches(step: &Step) -> Result<Vec<Batch>, RecordError> {
+    let mut batches = Vec::new();
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    for event in &step.events {
+        let record = record(step.time, event)?;
+        let length = record.payload.len();
+        if records.len() == BATCH_RECORDS_MAX || bytes + length > BATCH_BYTES_MAX {
+            batches.extend(batch(std::mem::take(&mut records))?);
+            bytes = 0;
+        }
+        bytes += length;
+        records.push(record);
+    }
+    batches.extend(batch(records)?);
+    Ok(batches)
+}
+
+fn batch(records: Vec<Record>) -> Result<Option<Batch>, RecordError> {
+    if records.is_empty() {
+        return Ok(None);
+    }
+    Batch::new(records).map(Some).map_err(RecordError::TooLong)
+}
+
+/// Reads what a ledger says about the state. O(what happened since the last compaction).
+///
+/// # Errors
+/// If it cannot be read or understood.
+pub fn find(ledger: &dyn Ledger) -> Result<Found, RecordError> {
+    let status = ledger.status();
+    let mut found = Found { head: status.head, ..Found::default() };
+    let mut covered = Revision::ZERO;
+    if let Some(saved) = ledger.snapshot()? {
+        covered = saved.revision;
+        let strange = |source| RecordError::Strange {
+            revision: saved.revision,
+            kind: "snapshot".into(),
+            source,
+        };
+        found.snapshot = Some(serde_json::from_slice(&saved.state).map_err(strange)?);
+    }
+    let mut after = status.compacted_to;
+    loop {
+        let entries = ledger.read(after, READ_BATCHES)?;
+        let Some(last) = entries.last() else { return Ok(found) };
+        after = last.revision;
+        for entry in &entries {
+            for record in entry.batch.records() {
+                // What a snapshot covers is read for what was forgotten alone.
+                if entry.revision <= covered && record.kind.as_str() != "forgotten" {
+                    continue;
+                }
+                let event = read_event(entry.revision, record)?;
+                if let (Event::Forgotten { .. }, Some(subject)) = (&event, record.subject) {
+                    found.forgotten.push((entry.revision, subject));
+                }
+                if entry.revision > covered {
+                    found.events.push((record.time, event));
+                }
+            }
+        }
+    }
+}
+
+fn read_event(revision: Revision, record: &Record) -> Result<Event, RecordError> {
+    serde_json::from_slice(&record.payload).map_err(|source| RecordError::Strange {
+        revision,
+        kind: record.kind.to_string(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_ledger::{MemoryDisk, MemoryLedger, Snapshot as Saved};
+    use keeptime_model::reservation::Handle;
+
+    fn ended(number: u64) -> Event {
+        Event::Ended { handle: Handle::new(number) }
+    }
+
+    fn step(events: Vec<Event>) -> Step {
+        Step { time: WallTime::from_unix_nanos(7), events, outputs: Vec::new() }
+    }
+
+    #[test]
+    fn a_step_of_many_events_is_as_many_batches_as_it_takes() {
+        assert!(batches(&step(vec![])).unwrap().is_empty());
+        let many = step((0..BATCH_RECORDS_MAX as u64 + 1).map(ended).collect());
+        let sizes: Vec<_> = batches(&many).unwrap().iter().map(|b| b.records().len()).collect();
+        assert_eq!(sizes, [BATCH_RECORDS_MAX, 1]);
+    }
+
+    #[test]
+    fn what_was_written_is_found_and_what_a_snapshot_covers_is_not_read_again() {
+        let disk = MemoryDisk::default();
+        let mut ledger = MemoryLedger::open(&disk).unwrap();
+        let forgotten = Event::Forgotten { handle: Handle::new(3) };
+        for events in [vec![ended(1), forgotten], vec![ended(2)]] {
+            ledger.append(&batches(&step(events)).unwrap()).unwrap();
+        }
+        let all = find(&ledger).unwrap();
+        assert_eq!(all.events.len(), 3);
+        assert_eq!(all.forgotten, [(Revision::new(1), Subject::new(3))]);
+        let state = serde_json::to_vec(&keeptime_engine::book::Book::default().snapshot()).unwrap();
+        ledger.save_snapshot(&Saved { revision: Revision::new(1), state }).unwrap();
+        let rest = find(&ledger).unwrap();
+        assert_eq!(rest.events, [(WallTime::from_unix_nanos(7), ended(2))]);
+        assert_eq!((rest.forgotten, rest.head), (all.forgotten, Revision::new(2)));
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_named() {
+        let disk = MemoryDisk::default();
+        let mut ledger = MemoryLedger::open(&disk).unwrap();
+        let mut strange = record(WallTime::default(), &ended(1)).unwrap();
+        strange.payload = b"{\"vanished\":1}".to_vec();
+        ledger.append(&[Batch::new(vec![strange]).unwrap()]).unwrap();
+        let error = find(&ledger).unwrap_err().to_string();
+        assert!(error.contains("kind ended at revision 1"), "{error}");
+    }
+}

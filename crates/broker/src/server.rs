@@ -1,0 +1,289 @@
+//! The daemon: opens the ledger, starts the engine's thread, serves users and agents until it is told
+//! to stop or cannot go on.
+
+use crate::agents::{Hub, Reception};
+use crate::config::Config;
+use crate::core::{Core, CoreError, Handle};
+use crate::door::Operators;
+use crate::http::{self, Shared};
+use crate::rates::Rates;
+use crate::tcp;
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use keeptime_engine::{Caller, Cluster};
+use keeptime_ledger::{LedgerError, SqliteLedger, Writer};
+use keeptime_linux::egress::{self, Link};
+use keeptime_model::Invalid;
+use keeptime_model::topology::Topology;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+
+/// Connections of users at a time.
+const CONNECTIONS_MAX: usize = 1_024;
+/// Of one user, so that nobody takes all.
+const CONNECTIONS_OF_USER_MAX: usize = 256;
+/// A connection on which no request begins for so long is closed.
+const HEADER_WITHIN: Duration = Duration::from_secs(30);
+/// What is read ahead of a connection: its headers have to fit.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Threads for connections: the work is done by the engine's and the ledger's own.
+const WORKERS: usize = 2;
+/// How often it is looked whether to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Why the broker does not run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A file cannot be read.
+    #[error("cannot read {path}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The topology cannot be used.
+    #[error("in {path}")]
+    Topology {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: Invalid,
+    },
+    /// The ledger cannot be used.
+    #[error("the ledger cannot be used")]
+    Ledger(#[from] LedgerError),
+    /// Another broker answers there.
+    #[error("another broker answers at {socket}")]
+    Taken {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// A socket cannot be made.
+    #[error("cannot listen at {socket}")]
+    Listen {
+        /// The socket.
+        socket: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The door over TCP cannot be opened.
+    #[error("the door over TCP cannot be opened")]
+    Tcp(#[from] tcp::TcpError),
+    /// Signals cannot be received.
+    #[error("cannot receive SIGHUP")]
+    Signal(#[source] io::Error),
+    /// Its socket is gone: nobody can ask it any more.
+    #[error("{socket} was removed")]
+    Removed {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The engine cannot go on.
+    #[error("the broker cannot go on")]
+    Core(#[from] CoreError),
+}
+
+/// The cluster that `config` names.
+///
+/// # Errors
+/// If its topology cannot be read or used.
+pub fn cluster(config: &Config) -> Result<Cluster, ServeError> {
+    let path = &config.topology;
+    let text = fs::read_to_string(path)
+        .map_err(|source| ServeError::File { path: path.clone(), source })?;
+    let topology = |source| ServeError::Topology { path: path.clone(), source };
+    let found = Topology::from_toml(&text).map_err(topology)?;
+    Cluster::new(found, |rate| egress::reservable(&Link::new("", rate))).map_err(topology)
+}
+
+/// Runs a broker until `stop` says so, or its socket is removed.
+///
+/// # Errors
+/// Why it cannot start or go on.
+pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
+    let cluster = cluster(config)?;
+    let topology = cluster.topology().clone();
+    let far = config.tcp.as_ref().map(tcp::Door::new).transpose()?;
+    // Before anything is made: a second broker on the same ledger ends here, and takes nobody's socket.
+    let ledger = SqliteLedger::open(&config.ledger)?;
+    let writer = Writer::start(ledger).map_err(ServeError::Thread)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .map_err(ServeError::Thread)?;
+    let hub = Arc::new(Hub::default());
+    let policy = config.policy.policy();
+    let lease = policy.agent_lease_nanos;
+    let (core, handle, feed, counters) =
+        Core::new(cluster, policy, writer.clone(), Arc::clone(&hub))?;
+    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || core.run());
+    let thread = thread.map_err(ServeError::Thread)?;
+    let _inside = runtime.enter();
+    let users = listen(&config.socket, 0o666)?;
+    let agents = listen(&config.agents, 0o600)?;
+    let (rates, to_hub) = (Rates::new(config.requests_per_second), Arc::clone(&hub));
+    let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates);
+    let operators = Operators::new(config.operators.iter().cloned());
+    let (router, open) = (http::router(shared), Arc::default());
+    let reception = Reception::new(hub, handle.clone(), &topology, lease);
+    // Without a door over TCP there is nothing to read again, and nothing to end for.
+    let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
+    if let Some(far) = far {
+        far.open(router.clone(), operators.clone(), reception.clone(), hangup)?;
+    }
+    let door = Door { router, operators, open };
+    runtime.spawn(reception.serve(agents));
+    runtime.spawn(door.serve(users));
+    tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
+    let is_there = || config.socket.exists();
+    let ended = wait(thread, &handle, || stop() || !is_there());
+    let removed = || ServeError::Removed { socket: config.socket.clone() };
+    let ended = ended.and_then(|()| if is_there() { Ok(()) } else { Err(removed()) });
+    // Nobody waits for answers any more: what is on its way was told.
+    runtime.shutdown_timeout(LOOK_EVERY);
+    for socket in [&config.socket, &config.agents] {
+        let _ = fs::remove_file(socket);
+    }
+    drop(writer.stop());
+    ended
+}
+
+/// Until it is to stop, or the engine's thread has ended by itself.
+fn wait(
+    thread: JoinHandle<Result<(), CoreError>>,
+    handle: &Handle,
+    stop: impl Fn() -> bool,
+) -> Result<(), ServeError> {
+    while !stop() && !thread.is_finished() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    handle.stop();
+    match thread.join() {
+        Ok(ended) => Ok(ended?),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Takes the place of a broker that was killed, not of one that answers.
+fn listen(socket: &Path, mode: u32) -> Result<UnixListener, ServeError> {
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        return Err(ServeError::Taken { socket: socket.into() });
+    }
+    let bind = || {
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(socket)?;
+        fs::set_permissions(socket, fs::Permissions::from_mode(mode))?;
+        Ok(listener)
+    };
+    bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
+}
+
+/// Lets users in, so many at a time.
+#[derive(Clone)]
+struct Door {
+    router: Router,
+    operators: Operators,
+    /// Open connections of each user.
+    open: Arc<Mutex<HashMap<u32, usize>>>,
+}
+
+impl Door {
+    async fn serve(self, listener: UnixListener) {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let door = self.clone();
+                    tokio::spawn(async move {
+                        door.receive(stream).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("no user can connect: {error}");
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+            }
+        }
+    }
+
+    async fn receive(self, stream: UnixStream) {
+        // Who cannot be told from others is not let in.
+        let Ok(peer) = stream.peer_cred() else { return };
+        let uid = peer.uid();
+        if !self.enter(uid) {
+            return;
+        }
+        let operators = self.operators.clone();
+        let caller = tokio::task::spawn_blocking(move || operators.caller(uid)).await;
+        if let Ok(caller) = caller {
+            // A connection that breaks concerns its user alone.
+            let _ = converse(stream, self.router.clone(), caller).await;
+        }
+        self.leave(uid);
+    }
+
+    fn enter(&self, uid: u32) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(uid).or_default();
+        let has_room = *count < CONNECTIONS_OF_USER_MAX;
+        *count += usize::from(has_room);
+        has_room
+    }
+
+    fn leave(&self, uid: u32) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&uid);
+            }
+        }
+    }
+}
+
+/// What is spoken on every connection of a user, which has to send its headers within a time.
+pub(crate) fn protocol(header_within: Duration) -> http1::Builder {
+    let mut protocol = http1::Builder::new();
+    protocol
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_within)
+        .max_buf_size(BUFFER_BYTES_MAX);
+    protocol
+}
+
+async fn converse(stream: UnixStream, router: Router, caller: Caller) -> hyper::Result<()> {
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(caller.clone());
+        hyper::service::Service::call(&service, request)
+    });
+    protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service).await
+}

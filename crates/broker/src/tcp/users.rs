@@ -1,0 +1,217 @@
+//! Users over TCP: who asks is found out for each request, by the certificate of the connection, the
+//! request's token, or both, which have to agree.
+
+use super::handshake::secure;
+use super::keys::{KeyRing, Shown};
+use crate::door::Operators;
+use crate::server;
+use crate::wire::Problem;
+use axum::Router;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use keeptime_credentials::dates;
+use keeptime_credentials::identity::Identity;
+use keeptime_credentials::tls::Peer;
+use keeptime_credentials::tokens::{Bearer, TokenProblem};
+use keeptime_credentials::untrusted::Untrusted;
+use keeptime_engine::Caller;
+use keeptime_model::reservation::UserName;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A connection on which no request is begun and its header sent for so long is closed.
+const HEADER_WITHIN: Duration = Duration::from_secs(10);
+/// How long, and for how many bytes, the body of a request is read that is not answered, so that the
+/// reason is heard.
+const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+const DRAIN_BYTES_MAX: usize = 1 << 20;
+
+/// What every connection needs.
+#[derive(Clone)]
+pub(super) struct Users {
+    pub keys: KeyRing,
+    pub operators: Operators,
+    pub router: Router,
+}
+
+impl Users {
+    /// One connection, from its first byte.
+    pub async fn receive(self, stream: TcpStream) {
+        let keys = self.keys.now();
+        let Some(stream) = secure(stream, keys.users.config()).await else { return };
+        let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+        let shown = Shown { chain: chain.unwrap_or_default(), ..Shown::default() };
+        let peer = shown.peer(&keys.users, dates::now());
+        let peer = peer.map(|peer| peer.map(|Peer { identity, .. }| identity));
+        drop(keys);
+        let service = TowerToHyperService::new(self.router.clone());
+        let (users, service, shown, peer) = (&self, &service, &shown, peer.as_ref());
+        let answer = move |mut request: hyper::Request<Incoming>| async move {
+            match users.caller(shown, peer, request.headers()) {
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
+                    hyper::service::Service::call(service, request).await
+                }
+                Err(problem) => {
+                    let _ = timeout(DRAIN_WITHIN, drain(request.into_body())).await;
+                    Ok(turned_away(*problem))
+                }
+            }
+        };
+        let conversation = server::protocol(HEADER_WITHIN)
+            .serve_connection(TokioIo::new(stream), service_fn(answer));
+        tokio::select! {
+            // A connection that breaks concerns its user alone.
+            _ = conversation => {}
+            () = self.keys.outlive(shown, |keys| Some(&keys.users)) => {}
+        }
+    }
+
+    fn caller(
+        &self,
+        shown: &Shown,
+        peer: Option<&Result<Identity, Untrusted>>,
+        headers: &HeaderMap,
+    ) -> Result<Caller, Box<Problem>> {
+        let bearer = bearer(headers)?;
+        let bearer = bearer.map(|text| self.keys.now().tokens.check(text, dates::now()));
+        let is_good = bearer.as_ref().and_then(|bearer| bearer.as_ref().ok());
+        if let Some(bearer) = is_good {
+            shown.set_token(bearer.id.clone());
+        }
+        let user = who(peer, bearer)?;
+        Ok(self.operators.named(user))
+    }
+}
+
+/// The token that a request brings, if it brings one.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Box<Problem>> {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = all.next() else { return Ok(None) };
+    let token = value.to_str().ok().and_then(|text| {
+        let (scheme, token) = text.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    match token {
+        Some(token) if all.next().is_none() => Ok(Some(token)),
+        _ => Err(unknown("the header authorization is not one of `Bearer TOKEN`".into())),
+    }
+}
+
+/// Who asks, by what they showed.
+fn who(
+    peer: Option<&Result<Identity, Untrusted>>,
+    bearer: Option<Result<Bearer, TokenProblem>>,
+) -> Result<UserName, Box<Problem>> {
+    let certified = match peer {
+        None => None,
+        Some(Ok(Identity::User(user))) => Some(user),
+        Some(Ok(node @ Identity::Node(_))) => {
+            let detail = format!("the certificate is that of {node}: a node reserves nothing");
+            return Err(Box::new(Problem::new(403, "not a user", detail)));
+        }
+        Some(Err(untrusted)) => return Err(unknown(untrusted.to_string())),
+    };
+    let bearer = bearer.transpose().map_err(|problem| unknown(problem.to_string()))?;
+    match (certified, bearer) {
+        (Some(user), Some(Bearer { user: other, .. })) if *user != other => {
+            let detail =
+                format!("the certificate is that of {user}, and the token that of {other}");
+            Err(unknown(detail))
+        }
+        (Some(user), _) => Ok(user.clone()),
+        (None, Some(Bearer { user, .. })) => Ok(user),
+        (None, None) => {
+            let detail = "who asks? a user's certificate is needed, or the header \
+                          `authorization: Bearer TOKEN` (`keeptime broker token add` makes one)";
+            Err(unknown(detail.into()))
+        }
+    }
+}
+
+fn unknown(detail: String) -> Box<Problem> {
+    Box::new(Problem::new(401, "not known", detail))
+}
+
+/// The answer to somebody who is not let in: the connection ends with it.
+fn turned_away(problem: Problem) -> Response {
+    let is_unknown = problem.status == 401;
+    let mut response = problem.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    if is_unknown {
+        let scheme = HeaderValue::from_static("Bearer realm=\"keeptime\"");
+        headers.insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+async fn drain(mut body: Incoming) {
+    let mut bytes = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes += frame.data_ref().map_or(0, |data| data.len());
+        if bytes > DRAIN_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_credentials::certificate::NoIdentity;
+    use keeptime_model::units::WallTime;
+
+    fn user(name: &str) -> Identity {
+        Identity::User(name.parse().unwrap())
+    }
+
+    fn token(name: &str) -> Result<Bearer, TokenProblem> {
+        let id = "01234567".parse().unwrap();
+        Ok(Bearer { id, user: name.parse().unwrap(), expires: None })
+    }
+
+    #[test]
+    fn a_certificate_or_a_token_says_who_asks_and_both_have_to_agree() {
+        let ada = Ok(user("ada"));
+        assert_eq!(who(Some(&ada), None).unwrap().as_str(), "ada");
+        assert_eq!(who(None, Some(token("ada"))).unwrap().as_str(), "ada");
+        assert_eq!(who(Some(&ada), Some(token("ada"))).unwrap().as_str(), "ada");
+        let refused = |peer, bearer| *who(peer, bearer).unwrap_err();
+        let differ = refused(Some(&ada), Some(token("eve")));
+        assert_eq!(differ.status, 401);
+        assert!(differ.detail.contains("of ada, and the token that of eve"), "{}", differ.detail);
+        assert!(refused(None, None).detail.contains("who asks?"));
+        let node = Ok(Identity::Node("n1".parse().unwrap()));
+        assert_eq!(refused(Some(&node), None).status, 403);
+        assert_eq!(refused(Some(&node), Some(token("ada"))).status, 403, "not by a token either");
+        let nameless = Err(NoIdentity::Missing.into());
+        assert_eq!(refused(Some(&nameless), Some(token("ada"))).status, 401);
+        let at = WallTime::from_unix_nanos(0);
+        let expired = Err(TokenProblem::Expired { id: "01234567".parse().unwrap(), at });
+        let told = refused(Some(&ada), Some(expired)).detail;
+        assert!(told.contains("expired at 1970"), "a bad token is told even where none is needed");
+    }
+
+    #[test]
+    fn one_header_with_one_token_is_understood() {
+        let with = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, value.parse().unwrap());
+            }
+            bearer(&headers).map(|token| token.map(str::to_owned)).map_err(|p| p.status)
+        };
+        assert_eq!(with(&[]), Ok(None));
+        assert_eq!(with(&["bearer  x "]), Ok(Some("x".into())));
+        assert_eq!(with(&["Basic eDp5"]), Err(401));
+        assert_eq!(with(&["x"]), Err(401));
+        assert_eq!(with(&["Bearer x", "Bearer y"]), Err(401));
+    }
+}

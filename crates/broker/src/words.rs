@@ -1,0 +1,98 @@
+//! Events and grants in people's words. Pure.
+
+use keeptime_engine::Event;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::Grant;
+use keeptime_model::units::{BytesPerSecond, CpuPpm};
+
+/// What happened, in a sentence without its time.
+pub fn event(event: &Event) -> String {
+    match event {
+        Event::Registered { application, .. } => {
+            format!("application {} became known", application.name())
+        }
+        Event::Granted { granted, .. } => {
+            let instead = granted.replaces.map(|old| format!(" in the place of {old}"));
+            let instead = instead.unwrap_or_default();
+            format!("granted to {}{instead}: {}", granted.owner, grant(&granted.grant))
+        }
+        Event::Refused { refused, .. } => {
+            format!("refused to {}: {}", refused.owner, refused.refusal)
+        }
+        Event::Modified { modified, .. } => {
+            format!("changed by {}: {}", modified.by, grant(&modified.grant))
+        }
+        Event::Started { .. } => "started: every agent of it enforces it".into(),
+        Event::Ended { .. } => "ended: its time was over".into(),
+        Event::Cancelled { by, .. } => format!("cancelled by {by}"),
+        Event::Abandoned { .. } => "given back: its holder went away".into(),
+        Event::Ran { actual_nanos, .. } => {
+            format!("a run with it took {:.3} s", actual_nanos.as_secs_f64())
+        }
+        Event::Failed { node, why, .. } => format!("failed: {node} cannot enforce it: {why}"),
+        Event::Lost { node, instead, .. } => {
+            let instead = instead.as_ref().map(|other| format!("; instead: {}", grant(other)));
+            format!("lost: {node} went away{}", instead.unwrap_or_default())
+        }
+        Event::Forgotten { .. } => "forgotten: its key can be used again".into(),
+        other => other.kind().into(),
+    }
+}
+
+/// What is held, in one line.
+pub fn grant(grant: &Grant) -> String {
+    let nodes: Vec<_> = grant.nodes.iter().map(Name::as_str).collect();
+    let mut parts = vec![nodes.join(" ")];
+    if grant.cpu_ppm != CpuPpm::default() {
+        let period = grant.cpu_period_nanos.map(|period| format!(" in every {period}"));
+        parts.push(format!("{} of a CPU each{}", grant.cpu_ppm, period.unwrap_or_default()));
+    }
+    if let Some(pattern) = &grant.pattern {
+        parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second));
+    }
+    let none = BytesPerSecond::default();
+    for (rate, verb) in
+        [(grant.disk_read_bytes_per_second, "read"), (grant.disk_write_bytes_per_second, "written")]
+    {
+        if rate != none {
+            parts.push(format!("{rate} {verb} on each"));
+        }
+    }
+    if let Some(promise) = &grant.promise {
+        let seconds = promise.time_nanos.as_secs_f64();
+        parts.push(format!("{} within {seconds:.3} s", promise.application));
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::reservation::Handle;
+    use keeptime_model::units::{BitsPerSecond, Nanos};
+
+    #[test]
+    fn a_grant_says_what_is_held_and_nothing_else() {
+        let mut held = Grant {
+            nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
+            cpu_ppm: CpuPpm::from_percent(20),
+            cpu_period_nanos: None,
+            pattern: None,
+            bits_per_second: BitsPerSecond::ZERO,
+            disk_read_bytes_per_second: BytesPerSecond::default(),
+            disk_write_bytes_per_second: BytesPerSecond::default(),
+            promise: None,
+        };
+        assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
+        held.pattern = Some(Pattern::AllToAll);
+        held.bits_per_second = BitsPerSecond::from_mbit(10);
+        held.cpu_period_nanos = Some(Nanos::from_millis(50));
+        let words = grant(&held);
+        assert!(words.ends_with("each in every 50 ms, 10 Mbit/s for each flow (all-to-all)"));
+        let handle = Handle::new(1);
+        let lost =
+            Event::Lost { handle, node: "n1".parse().unwrap(), instead: Some(Box::new(held)) };
+        assert!(event(&lost).starts_with("lost: n1 went away; instead: n1 n2"));
+    }
+}

@@ -1,0 +1,126 @@
+//! The engine's thread on a ledger that fails on request: what was not recorded did not happen, and
+//! nobody was told that it did.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_broker::agents::Hub;
+use keeptime_broker::core::{Core, CoreError, Counters, Handle, SNAPSHOT_EVERY, Unavailable, now};
+use keeptime_engine::{Answer, Call, Caller, Cluster, Policy};
+use keeptime_ledger::{Fault, Ledger, MemoryDisk, MemoryLedger, Writer};
+use keeptime_model::reservation::Request;
+use keeptime_model::topology::Topology;
+use keeptime_model::units::{Nanos, WallTime};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use tokio::runtime::Runtime;
+use world::{request, topology, wait};
+
+struct Bare {
+    runtime: Runtime,
+    handle: Handle,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<Result<(), CoreError>>>,
+}
+
+impl Bare {
+    fn on(disk: &MemoryDisk) -> Self {
+        let topology = Topology::from_toml(&topology(1)).unwrap();
+        let cluster = Cluster::new(topology, |rate| rate).unwrap();
+        let writer = Writer::start(MemoryLedger::open(disk).unwrap()).unwrap();
+        let hub = Arc::new(Hub::default());
+        let (core, handle, _, counters) =
+            Core::new(cluster, Policy::default(), writer, hub).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        Self { runtime, handle, counters, thread: Some(std::thread::spawn(move || core.run())) }
+    }
+
+    /// In two hours, so that no agent has to be asked. The same request every time.
+    fn reserve(&self, key: &str) -> Result<String, Unavailable> {
+        self.reserve_at(key, 0)
+    }
+
+    fn reserve_at(&self, key: &str, minute: u64) -> Result<String, Unavailable> {
+        static FROM: OnceLock<WallTime> = OnceLock::new();
+        let from = *FROM.get_or_init(|| now().saturating_add(Nanos::from_secs(7_200)));
+        let from = from.saturating_add(Nanos::from_secs(60 * minute));
+        let request = Request { from_unix_nanos: Some(from), ..request(1, 1, 0, 60) };
+        let call = Call::Reserve { key: key.parse().unwrap(), request };
+        let caller = Caller { user: "ada".parse().unwrap(), operator: false };
+        match self.runtime.block_on(self.handle.call(caller, call))?.unwrap() {
+            Answer::Reservation(reservation) => Ok(reservation.handle.to_string()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn count(&self) -> usize {
+        let look = |engine: &keeptime_engine::Engine| engine.book().reservations().len();
+        self.runtime.block_on(self.handle.read(look)).unwrap()
+    }
+
+    fn stop(mut self) -> Result<(), CoreError> {
+        self.handle.stop();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_with_a_reason_and_goes_on_when_there_is_room() {
+    let disk = MemoryDisk::default();
+    let broker = Bare::on(&disk);
+    assert_eq!(broker.reserve("a").unwrap(), "r1");
+    disk.fail_append(1, Fault::Full);
+    let error = broker.reserve("b").unwrap_err();
+    assert!(matches!(error, Unavailable::Unrecorded { .. }), "{error}");
+    assert!(error.to_string().contains("nothing was changed"), "{error}");
+    assert_eq!(broker.count(), 1, "what was not recorded did not happen");
+    assert!(broker.reserve("c").is_err(), "it pauses, so that a full disk is not hammered");
+    wait("the end of the pause", || broker.reserve("b").is_ok());
+    assert_eq!(broker.reserve("b").unwrap(), "r2");
+    broker.stop().unwrap();
+    let again = Bare::on(&disk);
+    assert_eq!(again.count(), 2);
+    assert_eq!(again.reserve("b").unwrap(), "r2", "keys outlast the broker");
+    again.stop().unwrap();
+}
+
+#[test]
+fn a_write_of_unknown_outcome_ends_the_broker_and_everyone_is_told() {
+    for records in [0, 1] {
+        let disk = MemoryDisk::default();
+        let broker = Bare::on(&disk);
+        broker.reserve("a").unwrap();
+        disk.fail_append(1, Fault::Torn { records });
+        let error = broker.reserve("b").unwrap_err();
+        assert!(matches!(error, Unavailable::Unknown { .. }), "{error}");
+        let ended = broker.stop().unwrap_err();
+        assert!(matches!(ended, CoreError::Write(_)), "{ended}");
+        // Whether it is there is told by the ledger, and the same key finds it or makes it.
+        let again = Bare::on(&disk);
+        assert_eq!(again.count(), 1 + records);
+        assert_eq!(again.reserve("b").unwrap(), "r2");
+        again.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_broker_with_a_snapshot_begins_from_there() {
+    let disk = MemoryDisk::default();
+    let broker = Bare::on(&disk);
+    for number in 0..SNAPSHOT_EVERY {
+        broker.reserve_at(&format!("k{number}"), number).unwrap();
+    }
+    let saved = || broker.counters.snapshots.load(Ordering::Relaxed) == 1;
+    wait("the snapshot", saved);
+    broker.reserve("one-more").unwrap();
+    broker.stop().unwrap();
+    let ledger = MemoryLedger::open(&disk).unwrap();
+    assert_eq!(ledger.status().snapshot.unwrap().get(), SNAPSHOT_EVERY);
+    drop(ledger);
+    let again = Bare::on(&disk);
+    assert_eq!(again.count() as u64, SNAPSHOT_EVERY + 1);
+    assert_eq!(again.reserve_at("k7", 7).unwrap(), "r8", "keys are in the snapshot");
+    again.stop().unwrap();
+}

@@ -1,0 +1,266 @@
+//! What users meet at the broker's socket: reservations from asking to giving back, what bad input is
+//! told, events that can be followed, and a broker that comes back.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_broker::server::{self, ServeError};
+use keeptime_broker::wire::{Filter, Position};
+use keeptime_ledger::LedgerError;
+use keeptime_model::reservation::{Handle, State};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use std::ops::ControlFlow;
+use world::{World, request, wait};
+
+#[test]
+fn what_is_reserved_is_told_to_agents_seen_by_all_and_given_back() {
+    let world = World::new(2);
+    let client = world.client();
+    let asked = request(2, 40, 30, 600);
+    let granted = client.reserve("one".parse().unwrap(), asked.clone()).unwrap();
+    assert_eq!(granted.state, State::Active);
+    assert_eq!((world.jobs(1), world.jobs(2)), (vec!["r1".to_string()], vec!["r1".to_string()]));
+    let again = client.reserve("one".parse().unwrap(), asked.clone()).unwrap();
+    assert_eq!(again, granted, "the same key is the same reservation");
+
+    let nodes = client.nodes(None).unwrap().nodes;
+    assert_eq!(nodes[0].cpu_reserved_ppm, CpuPpm::from_percent(40));
+    assert!(nodes[0].not_enforced[0].contains("a test"), "{:?}", nodes[0].not_enforced);
+    let links = client.links(None).unwrap().links;
+    assert!(links.iter().all(|l| l.reserved_bits_per_second == BitsPerSecond::from_mbit(30)));
+    let to = granted.from_unix_nanos.saturating_add(Nanos::from_secs(900));
+    let timeline = client.timeline(None, to).unwrap();
+    assert_eq!(timeline.reservations[0].handle, granted.handle);
+    let changes: Vec<_> = timeline.resources.iter().map(|line| line.levels.len()).collect();
+    assert!(changes.iter().all(|count| *count == 2), "reserved, then free: {changes:?}");
+
+    let more = client.modify(granted.handle, &request(2, 60, 30, 600)).unwrap();
+    assert_eq!(more.grant.unwrap().cpu_ppm, CpuPpm::from_percent(60));
+    let problem = client.reserve("two".parse().unwrap(), request(1, 50, 0, 60)).unwrap_err();
+    let problem = problem.problem().unwrap().clone();
+    assert_eq!((problem.status, problem.handle), (409, Some(Handle::new(2))));
+    assert!(problem.refusal.unwrap().earliest_start_unix_nanos.is_some());
+
+    let cancelled = client.cancel(granted.handle).unwrap();
+    assert_eq!(cancelled.state, State::Cancelled);
+    wait("the agents to give it back", || world.jobs(1).is_empty() && world.jobs(2).is_empty());
+    let history = client.history(granted.handle).unwrap().records;
+    let kinds: Vec<_> = history.iter().map(|happened| happened.event.kind()).collect();
+    assert_eq!(kinds, ["granted", "started", "modified", "cancelled"]);
+    assert!(history[0].text.starts_with("granted to "), "{}", history[0].text);
+    let live = client.reservations(&Filter { live: Some(true), ..Filter::default() }).unwrap();
+    assert!(live.reservations.is_empty());
+    let one = client.reservations(&Filter { limit: Some(1), ..Filter::default() }).unwrap();
+    assert_eq!((one.reservations.len(), one.next), (1, Some(granted.handle)));
+}
+
+#[test]
+fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
+    let world = World::new(1);
+    let client = world.client();
+    let asked = keeptime_model::reservation::Request {
+        lease_nanos: Some(Nanos::from_secs(1)),
+        ..request(1, 10, 0, 600)
+    };
+    let [kept, silent] =
+        ["a", "b"].map(|key| client.reserve(key.parse().unwrap(), asked.clone()).unwrap().handle);
+    wait("the end of the silent one", || {
+        assert_eq!(client.keep(kept).unwrap().state, State::Active);
+        client.reservation(silent).unwrap().state == State::Cancelled
+    });
+    let error = client.keep(silent).unwrap_err();
+    assert_eq!(error.problem().unwrap().status, 409);
+    let last = client.history(silent).unwrap().records.pop().unwrap();
+    assert_eq!(last.text, "given back: its holder went away");
+    client.report(kept, Nanos::from_millis(1_500)).unwrap();
+    let last = client.history(kept).unwrap().records.pop().unwrap();
+    assert_eq!(last.text, "a run with it took 1.500 s");
+    let error = client.decision(kept).unwrap_err();
+    assert!(error.to_string().contains("no decision about r1 is remembered"), "{error}");
+}
+
+#[test]
+fn bad_input_is_told_what_would_be_accepted() {
+    let world = World::new(1);
+    let asked = r#"{"ask": {"resources": {"nodes": {"any": 1}, "cpu_ppm": 1}}}"#;
+    let with = |more: &str| format!(r#"{{"request": {asked}{more}}}"#);
+    let big = "x".repeat(300 << 10);
+    let cases: [(&str, &str, &str, u16, &str); 19] = [
+        ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
+        ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
+        ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
+        ("POST", "/v1/reservations", &with(r#", "key": "a b""#), 400, "letters, digits and"),
+        ("POST", "/v1/reservations", &big, 413, "limit"),
+        ("POST", "/v1/consider", r#"{"ask": {"resources": {"nodes": {"any": 0}}}}"#, 400, "1 to"),
+        ("POST", "/v1/explain", asked, 400, "a goal"),
+        ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
+        ("POST", "/v1/reservations/r17/runs", "{}", 400, "missing field `actual_nanos`"),
+        ("GET", "/v1/reservations/17", "", 400, "a handle, as in r17"),
+        ("GET", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
+        ("GET", "/v1/reservations/r17/history", "", 404, "there is no reservation r17"),
+        ("DELETE", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
+        ("GET", "/v1/reservations?limit=0", "", 400, "1 to 1000"),
+        ("GET", "/v1/reservations?state=good", "", 400, "good"),
+        ("GET", "/v1/timeline?from=5&to=5", "", 400, "where the window starts"),
+        ("GET", "/v1/events?after=soon", "", 400, "as in 12-0"),
+        ("PATCH", "/v1/nodes", "", 405, "does not do PATCH"),
+        ("GET", "/v2", "", 404, "see /v1/openapi.json"),
+    ];
+    for (method, path, body, status, expected) in cases {
+        let answer = world.request(method, path, body);
+        let head = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&head), "{method} {path}: {answer}");
+        assert!(answer.contains(expected), "{method} {path}: {answer} should contain {expected}");
+        assert!(answer.contains("application/problem+json"), "{answer}");
+    }
+    assert!(world.say("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    assert!(world.request("GET", "/healthz", "").ends_with("ok\n"));
+}
+
+/// What the document names is there, and what is there is named.
+#[test]
+fn the_document_is_what_is_served() {
+    let world = World::new(1);
+    let served = world.request("GET", "/v1/openapi.json", "");
+    let text = served.split_once("\r\n\r\n").unwrap().1;
+    let document: serde_json::Value = serde_json::from_str(text).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    for (path, of_path) in paths {
+        let path = path.replace("{handle}", "r1").replace("{name}", "ray");
+        for method in ["get", "put", "post", "delete"] {
+            // A stream has no end.
+            if path == "/v1/events" && method == "get" {
+                continue;
+            }
+            let answer = world.request(&method.to_uppercase(), &path, "");
+            let is_there = !answer.starts_with("HTTP/1.1 405");
+            assert_eq!(is_there, of_path.get(method).is_some(), "{method} {path}: {answer}");
+            assert!(!answer.contains("there is nothing at"), "{path}: {answer}");
+        }
+    }
+    let of_method = paths.values().flat_map(|path| path.as_object().unwrap().values());
+    for operation in of_method.filter(|part| part.get("operationId").is_some()) {
+        assert!(operation["responses"]["401"].is_object(), "{operation}");
+    }
+    for scheme in ["certificate", "token"] {
+        assert!(document["components"]["securitySchemes"][scheme].is_object());
+    }
+    let source = include_str!("../src/http/mod.rs").split("fn answer_in_time").next().unwrap();
+    let routes = source.matches("\"/v1/").count();
+    let documented = paths.keys().filter(|path| path.starts_with("/v1/")).count();
+    assert_eq!(documented, routes, "every route is in the document");
+}
+
+#[test]
+fn events_are_followed_and_taken_up_again_without_a_gap() {
+    let world = World::new(1);
+    let client = world.client();
+    let asked = request(1, 10, 0, 600);
+    let first = client.reserve("a".parse().unwrap(), asked.clone()).unwrap();
+    let second = client.reserve("b".parse().unwrap(), asked).unwrap();
+    client.cancel(first.handle).unwrap();
+    let from = |after: Position, handle, end: &'static str| {
+        let mut seen = Vec::new();
+        let watched = client.watch(handle, Some(after), |happened| {
+            seen.push((happened.position(), happened.event.kind()));
+            if happened.event.kind() == end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        watched.unwrap();
+        seen
+    };
+    let all = from("0-0".parse().unwrap(), None, "cancelled");
+    let kinds: Vec<_> = all.iter().map(|(_, kind)| *kind).collect();
+    assert_eq!(kinds, ["granted", "started", "granted", "started", "cancelled"]);
+    for (seen, (position, _)) in all.iter().enumerate().take(4) {
+        assert_eq!(from(*position, None, "cancelled"), all[seen + 1..], "after {position}");
+    }
+    let of_one = from("0-0".parse().unwrap(), Some(first.handle), "cancelled");
+    assert_eq!(of_one.len(), 3);
+
+    // What happens while somebody watches is told then.
+    let (watcher, told) = (world.client(), std::sync::mpsc::channel());
+    let after = Some(all[4].0);
+    let thread = std::thread::spawn(move || {
+        watcher.watch(None, after, |happened| {
+            told.0.send(happened.event.kind()).unwrap();
+            ControlFlow::Break(())
+        })
+    });
+    client.cancel(second.handle).unwrap();
+    assert_eq!(told.1.recv().unwrap(), "cancelled");
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_broker_that_comes_back_has_everything_and_agents_do_not_notice() {
+    let mut world = World::new(2);
+    let client = world.client();
+    let granted = client.reserve("k".parse().unwrap(), request(2, 40, 10, 600)).unwrap();
+    let later = keeptime_model::reservation::Request {
+        from_unix_nanos: Some(granted.from_unix_nanos.saturating_add(Nanos::from_secs(7_200))),
+        ..request(1, 90, 0, 60)
+    };
+    let later = client.reserve("later".parse().unwrap(), later).unwrap();
+    world.stop();
+    assert_eq!(world.jobs(1), ["r1"], "without a broker it goes on");
+    assert!(client.reservation(granted.handle).unwrap_err().is_retryable());
+    world.start();
+    assert_eq!(client.reservation(granted.handle).unwrap(), granted);
+    assert_eq!(client.reservation(later.handle).unwrap(), later);
+    world.wait_until_all_are_there();
+    assert_eq!(client.reservation(granted.handle).unwrap().state, State::Active);
+    assert_eq!(world.jobs(2), ["r1"]);
+    let again = client.reserve("k".parse().unwrap(), request(2, 40, 10, 600)).unwrap();
+    assert_eq!(again.handle, granted.handle, "keys outlast the broker");
+}
+
+#[test]
+fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
+    let world = World::new(1);
+    match server::run(&world.config, || true) {
+        Err(ServeError::Ledger(LedgerError::InUse { .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    let other = keeptime_broker::config::Config {
+        ledger: world.directory.path().join("other.db"),
+        ..world.config.clone()
+    };
+    match server::run(&other, || true) {
+        Err(ServeError::Taken { socket }) => assert_eq!(socket, world.config.socket),
+        other => panic!("{other:?}"),
+    }
+    assert!(world.client().nodes(None).is_ok());
+}
+
+#[test]
+fn a_broker_whose_socket_is_removed_ends() {
+    let mut world = World::new(1);
+    std::fs::remove_file(&world.config.socket).unwrap();
+    match world.end().unwrap_err() {
+        ServeError::Removed { socket } => assert_eq!(socket, world.config.socket),
+        other => panic!("{other}"),
+    }
+    world.start();
+}
+
+#[test]
+fn who_floods_is_told_to_wait_and_the_figures_are_there() {
+    let world = World::new(1);
+    let page = world.request("GET", "/metrics", "");
+    for figure in ["keeptime_agents_connected 1", "keeptime_nodes 1", "keeptime_ledger_revision 0"]
+    {
+        assert!(page.contains(figure), "{figure} in {page}");
+    }
+    let line = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    let last = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let answers = world.say(&(line.repeat(3_000) + last));
+    let refused = answers.matches("HTTP/1.1 429").count();
+    assert!(refused > 0, "none of {}", answers.matches("HTTP/1.1").count());
+    assert!(answers.contains("retry-after: 1"));
+    wait("the bucket to fill", || world.request("GET", "/healthz", "").ends_with("ok\n"));
+}

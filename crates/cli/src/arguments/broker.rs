@@ -1,0 +1,251 @@
+//! The words about the broker and reservations.
+
+use super::door::{CertificatesArguments, TokenCommand};
+use super::manual;
+use clap::{Args, Subcommand};
+use keeptime_broker::remote::Address;
+use keeptime_model::goal::Preference;
+use keeptime_model::name::Name;
+use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::{Handle, RequestKey, State, UserName};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub enum BrokerCommand {
+    /// Run the cluster's broker in the foreground
+    ///
+    /// It keeps every reservation in its ledger, lets users ask over its socket, and tells the agents
+    /// what to enforce. When it is down, agents keep what was granted until its end.
+    #[command(after_long_help = manual::BROKER_RUN)]
+    Run {
+        /// Its configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Check the configuration and the topology, and end
+        #[arg(long)]
+        check: bool,
+        /// Print the configuration with every default, and end
+        #[arg(long)]
+        print_config: bool,
+    },
+    /// The tokens by which users are known over the network
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Make certificates for the broker, nodes and users, and an authority that issues them
+    Certificates(CertificatesArguments),
+}
+
+/// Which broker to ask, and what to show there.
+#[derive(Debug, Clone, Args)]
+pub struct BrokerPlace {
+    /// The broker: the path of its socket, or https://HOST:PORT [default: that of the lab]
+    #[arg(long, value_name = "SOCKET|URL", env = "KEEPTIME_BROKER")]
+    pub broker: Option<Address>,
+    /// The lab whose broker to ask [default: lab]
+    #[arg(long, env = "KEEPTIME_LAB")]
+    pub lab: Option<Name>,
+    /// For https: the authority that issued the broker's certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CA")]
+    pub ca: Option<PathBuf>,
+    /// For https: your certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE")]
+    pub certificate: Option<PathBuf>,
+    /// For https: the key of your certificate (PEM, mode 0600)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE_KEY")]
+    pub certificate_key: Option<PathBuf>,
+    /// For https: your token, instead of a certificate (mode 0600)
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_TOKEN_FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Where these stand when they are not given [default: ~/.config/keeptime/client.toml, or
+    /// /etc/keeptime/client.toml]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CLIENT_CONFIG")]
+    pub client_config: Option<PathBuf>,
+}
+
+/// What is wanted, and when.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Wanted {
+    /// How many nodes, or their names in order of rank, as in n1,n2
+    #[arg(long, value_name = "NUMBER|NAMES")]
+    pub nodes: Option<String>,
+    /// CPU on each node; 100 % is one processor
+    #[arg(long)]
+    pub cpu: Option<CpuPpm>,
+    /// In every so long each node's share of CPU is to be had, as in 20ms
+    #[arg(long)]
+    pub period: Option<Nanos>,
+    /// Who sends to whom: hypercube, all-to-all, ring, pairs, or flows as in "0>1 1>0"
+    #[arg(long)]
+    pub pattern: Option<Pattern>,
+    /// Bandwidth of each flow of the pattern
+    #[arg(long)]
+    pub rate: Option<BitsPerSecond>,
+    /// What is read from the disk of each node, per second
+    #[arg(long)]
+    pub read: Option<BytesPerSecond>,
+    /// What is written to the disk of each node, per second
+    #[arg(long)]
+    pub write: Option<BytesPerSecond>,
+    /// With --application: the longest execution time that will do
+    #[arg(long)]
+    pub within: Option<Nanos>,
+    /// With --application: the shortest execution time that will do
+    #[arg(long)]
+    pub at_least: Option<Nanos>,
+    /// With --application: a parameter that must have this value; repeat for others
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// With --application: what to take among all that satisfies the goal
+    #[arg(long)]
+    pub prefer: Option<Preference>,
+    /// When it starts: 14:00, "tomorrow 9:00", "2026-11-30 8:00", +30min, or RFC 3339 [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// How long it lasts, as in 30min or 2h [default: until it is cancelled]
+    #[arg(long = "for", value_name = "SPAN")]
+    pub duration: Option<Nanos>,
+    /// When it ends, instead of how long it lasts
+    #[arg(long, value_name = "TIME", conflicts_with = "duration")]
+    pub until: Option<String>,
+    /// When a node is lost, ask for the same on others for the time that is left
+    #[arg(long)]
+    pub move_on_loss: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
+    keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
+    keeptime reserve --application raycast --within 1s --from \"tomorrow 9:00\" --for 30min\n\n\
+    Exit code 1: refused, with the reason and what would be admitted.")]
+pub struct ReserveArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// State a goal of this application instead of resources; see `keeptime register`
+    #[arg(long, value_name = "NAME")]
+    pub application: Option<Name>,
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// The request's own key: sent again with it, it is carried out once [default: a new one]
+    #[arg(long)]
+    pub key: Option<RequestKey>,
+    /// Only ask whether and how it would be granted
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print JSON instead of a sentence
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ModifyArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Which, as in r17
+    pub handle: Handle,
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Print JSON instead of a sentence
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Also those that are over
+    #[arg(long)]
+    pub all: bool,
+    /// Only those of this user
+    #[arg(long, value_name = "USER")]
+    pub owner: Option<UserName>,
+    /// Only those in this state: granted, active, ended, cancelled, refused, failed or lost
+    #[arg(long, value_parser = state)]
+    pub state: Option<State>,
+    /// Only those on this node
+    #[arg(long)]
+    pub node: Option<Name>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+// One reservation.
+#[derive(Debug, Args)]
+pub struct OneArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Which, as in r17
+    pub handle: Handle,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WatchArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Only this one, until it is over [default: all, until interrupted]
+    pub handle: Option<Handle>,
+    /// Begin after this event, as in 12-0; 0-0 is the beginning [default: from now on]
+    #[arg(long, value_name = "ID")]
+    pub after: Option<String>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AtArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// For another moment than now, as in 14:00 or +2h
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TimelineArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// Where it begins [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub from: Option<String>,
+    /// Where it ends
+    #[arg(long, value_name = "TIME", default_value = "+24h")]
+    pub to: String,
+    /// Write a picture
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON instead of a chart
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RegisterArguments {
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// The application: a name in apps/, or a file ending in .toml
+    pub application: String,
+    /// The profile's file [default: profiles/APPLICATION.json]
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// The MPI to start it with: open-mpi or mpich
+    #[arg(long, default_value = "open-mpi")]
+    pub mpi: keeptime_launch::mpi::Flavour,
+}
+
+fn state(text: &str) -> Result<State, keeptime_model::Invalid> {
+    use State::{Active, Cancelled, Ended, Failed, Granted, Lost, Offered, Refused};
+    let all = [Offered, Granted, Active, Ended, Cancelled, Refused, Failed, Lost];
+    let found = all.into_iter().find(|state| state.to_string() == text);
+    let names = all.map(|state| state.to_string()).join(", ");
+    found.ok_or_else(|| keeptime_model::Invalid::new("state", text, names))
+}

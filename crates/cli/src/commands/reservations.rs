@@ -1,0 +1,244 @@
+//! `keeptime reserve` and its kin: what users ask of the broker.
+
+use super::{Ending, print_json};
+use crate::arguments::{
+    ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
+    WatchArguments,
+};
+use crate::place::connect;
+use crate::{brokers, files, requests, times};
+use anyhow::Result;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use keeptime_broker::client::{ClientError, new_key};
+use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem};
+use keeptime_broker::words;
+use keeptime_engine::book::Reservation;
+use keeptime_engine::{Event, Refusal};
+use keeptime_model::reservation::Handle;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// How long to wait before a watch looks for a broker that went away.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Reserves, or asks whether that would do.
+pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
+    let now = Zoned::now();
+    let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
+    let client = connect(&arguments.place)?;
+    if arguments.dry_run {
+        return match client.consider(&request) {
+            Ok(possible) if arguments.json => print_json(&possible).map(|()| Ending::Done),
+            Ok(possible) => {
+                println!("would be granted: {}", describe_possible(&possible));
+                Ok(Ending::Done)
+            }
+            Err(error) => refused(error, arguments.json),
+        };
+    }
+    let key = match &arguments.key {
+        Some(key) => key.clone(),
+        None => new_key()?,
+    };
+    match client.reserve(key, request) {
+        Ok(reservation) => told(&reservation, arguments.json),
+        Err(error) => refused(error, arguments.json),
+    }
+}
+
+/// Puts something else in the place of what a reservation has.
+pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
+    let client = connect(&arguments.place)?;
+    let old = client.reservation(arguments.handle).map_err(brokers::failure)?;
+    let (start, now) = (old.from_unix_nanos, Zoned::now());
+    let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
+    match client.modify(arguments.handle, &request) {
+        Ok(reservation) => told(&reservation, arguments.json),
+        Err(error) => refused(error, arguments.json),
+    }
+}
+
+/// Gives a reservation back.
+pub fn cancel(arguments: &OneArguments) -> Result<Ending> {
+    match connect(&arguments.place)?.cancel(arguments.handle) {
+        Ok(reservation) => told(&reservation, arguments.json),
+        Err(error) => Err(brokers::failure(error)),
+    }
+}
+
+/// Shows one reservation.
+pub fn show(arguments: &OneArguments) -> Result<Ending> {
+    let client = connect(&arguments.place)?;
+    told(&client.reservation(arguments.handle).map_err(brokers::failure)?, arguments.json)
+}
+
+/// Lists reservations.
+pub fn list(arguments: &ListArguments) -> Result<Ending> {
+    let client = connect(&arguments.place)?;
+    let mut filter = Filter {
+        owner: arguments.owner.clone(),
+        state: arguments.state,
+        live: (!arguments.all && arguments.state.is_none()).then_some(true),
+        node: arguments.node.clone(),
+        ..Filter::default()
+    };
+    let mut all = Vec::new();
+    loop {
+        let listing = client.reservations(&filter).map_err(brokers::failure)?;
+        all.extend(listing.reservations);
+        filter.after = listing.next;
+        if filter.after.is_none() {
+            break;
+        }
+    }
+    if arguments.json {
+        print_json(&all)?;
+    } else {
+        all.iter().for_each(|reservation| println!("{}", describe(reservation)));
+    }
+    Ok(Ending::Done)
+}
+
+/// Explains a reservation by everything that was recorded about it.
+pub fn why(arguments: &OneArguments) -> Result<Ending> {
+    let history = connect(&arguments.place)?.history(arguments.handle).map_err(brokers::failure)?;
+    if arguments.json {
+        print_json(&history)?;
+        return Ok(Ending::Done);
+    }
+    for happened in &history.records {
+        println!("{}", line(happened));
+        if let Event::Refused { refused, .. } = &happened.event {
+            print!("{}", offers(&refused.refusal));
+        }
+    }
+    Ok(Ending::Done)
+}
+
+/// Tells everything that happens.
+pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
+    let client = connect(&arguments.place)?;
+    let mut after = arguments.after.as_deref().map(str::parse::<Position>).transpose()?;
+    if let (Some(handle), None) = (arguments.handle, after) {
+        // What happened before is told first: it may be over already.
+        for happened in client.history(handle).map_err(brokers::failure)?.records {
+            after = Some(happened.position());
+            tell(&happened, arguments.json)?;
+            if is_end(&happened.event) {
+                return Ok(Ending::Done);
+            }
+        }
+    }
+    loop {
+        let since = after;
+        let watched = client.watch(arguments.handle, since, |happened| {
+            after = Some(happened.position());
+            if let Err(error) = tell(&happened, arguments.json) {
+                return ControlFlow::Break(Err(error));
+            }
+            match arguments.handle {
+                Some(_) if is_end(&happened.event) => ControlFlow::Break(Ok(Ending::Done)),
+                _ => ControlFlow::Continue(()),
+            }
+        });
+        match watched {
+            Ok(ended) => return ended,
+            Err(error) if error.is_retryable() => {
+                eprintln!("keeptime: {error}; looking again");
+                std::thread::sleep(AGAIN_AFTER);
+            }
+            Err(error) => return Err(brokers::failure(error)),
+        }
+    }
+}
+
+fn tell(happened: &Happened, json: bool) -> Result<()> {
+    let line = if json { serde_json::to_string(happened)? } else { line(happened) };
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+/// Makes an application and its profile known to the broker.
+pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
+    let application = files::load_application(&arguments.application, arguments.mpi)?;
+    let default = || files::default_profile_path(application.name());
+    let profile = files::load_profile(&arguments.profile.clone().unwrap_or_else(default))?;
+    let known = Known { application, profile };
+    connect(&arguments.place)?.register(&known).map_err(brokers::failure)?;
+    println!("{} is known", known.application.name());
+    Ok(Ending::Done)
+}
+
+/// A refusal is told with what would be admitted; everything else is an error.
+fn refused(error: ClientError, json: bool) -> Result<Ending> {
+    let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
+        return Err(brokers::failure(error));
+    };
+    if json {
+        print_json(&error.problem())?;
+        return Ok(Ending::Refused);
+    }
+    let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
+    println!("{name}refused: {refusal}");
+    print!("{}", offers(refusal));
+    Ok(Ending::Refused)
+}
+
+fn told(reservation: &Reservation, json: bool) -> Result<Ending> {
+    if json {
+        print_json(reservation)?;
+    } else {
+        println!("{}", describe(reservation));
+    }
+    Ok(Ending::Done)
+}
+
+fn describe(reservation: &Reservation) -> String {
+    let zone = TimeZone::system();
+    let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
+    let when = times::show_span(from, until, &zone);
+    let what = match (&reservation.grant, &reservation.refusal) {
+        (Some(grant), _) => words::grant(grant),
+        (None, Some(refusal)) => refusal.to_string(),
+        (None, None) => String::new(),
+    };
+    let (handle, state, owner) = (reservation.handle, reservation.state, &reservation.owner);
+    format!("{handle} {state}, {owner}, {when}: {what}")
+}
+
+fn describe_possible(possible: &Possible) -> String {
+    let zone = TimeZone::system();
+    let when = times::show_span(possible.from_unix_nanos, possible.until_unix_nanos, &zone);
+    format!("{when}: {}", words::grant(&possible.grant))
+}
+
+fn offers(refusal: &Refusal) -> String {
+    let mut text = String::new();
+    if let Some(start) = refusal.earliest_start_unix_nanos {
+        let start = times::show(start, &TimeZone::system());
+        text.push_str(&format!("would be admitted from {start} on\n"));
+    }
+    for offer in &refusal.counter_offers {
+        text.push_str(&format!("would be admitted then: {offer}\n"));
+    }
+    text
+}
+
+fn line(happened: &Happened) -> String {
+    let time = times::show(happened.time_unix_nanos, &TimeZone::system());
+    let handle = happened.event.handle().map(|handle: Handle| format!(" {handle}"));
+    format!("{time}{} {}", handle.unwrap_or_default(), happened.text)
+}
+
+fn is_end(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Refused { .. }
+            | Event::Ended { .. }
+            | Event::Cancelled { .. }
+            | Event::Failed { .. }
+            | Event::Lost { .. }
+            | Event::Forgotten { .. }
+    )
+}

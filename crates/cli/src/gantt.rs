@@ -1,0 +1,244 @@
+//! What is reserved when, as a picture: one line for each reservation and each resource. Pure.
+
+use crate::times;
+use jiff::tz::TimeZone;
+use keeptime_broker::wire::{Level, ReservationLine, ResourceLine, ResourceName, Timeline};
+use keeptime_model::units::{Nanos, WallTime};
+use maud::html;
+use std::fmt::Write;
+
+/// Columns of the time axis in the terminal.
+const COLUMNS: u64 = 60;
+/// Shares of a resource, from nothing to all of it.
+const SHADES: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Pixels: room for the labels, the time axis, the title, and each row.
+const LEFT: f64 = 190.0;
+const WIDTH: f64 = 900.0;
+const TOP: f64 = 34.0;
+const ROW: f64 = 22.0;
+/// Pieces of the time axis.
+const TICKS: u64 = 5;
+/// Colours that people with any colour vision tell apart (Okabe and Ito).
+const RESERVATION_COLOUR: &str = "#0072b2";
+const RESOURCE_COLOUR: &str = "#e69f00";
+
+/// For the terminal.
+pub fn text(timeline: &Timeline, zone: &TimeZone) -> String {
+    let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
+    let title = times::show_span(from, Some(to), zone);
+    let mut text = format!("{title}, {} for each column\n", column_width(timeline));
+    let labels = timeline.reservations.iter().map(reservation_label);
+    let labels = labels.chain(timeline.resources.iter().map(resource_label));
+    let width = labels.map(|label| label.chars().count()).max().unwrap_or(0);
+    let mut line = |label: String, cells: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{label:<width$} |{cells}|");
+    };
+    for reservation in &timeline.reservations {
+        line(reservation_label(reservation), reservation_cells(timeline, reservation));
+    }
+    for resource in &timeline.resources {
+        line(resource_label(resource), resource_cells(timeline, resource));
+    }
+    if timeline.reservations.is_empty() {
+        text.push_str("nothing is reserved\n");
+    }
+    text
+}
+
+/// As an SVG picture.
+pub fn svg(timeline: &Timeline, zone: &TimeZone) -> String {
+    let (from, to) = (timeline.from_unix_nanos, timeline.to_unix_nanos);
+    let rows = timeline.reservations.len() + timeline.resources.len();
+    let bottom = TOP + ROW * rows as f64;
+    let resources = timeline.resources.iter().map(|resource| {
+        let some = resource.levels.iter().filter(|level| level.reserved > 0);
+        let bars = some.map(|level| {
+            let share = level.reserved as f64 / resource.capacity.max(1) as f64;
+            Bar { from: level.from_unix_nanos, to: level.to_unix_nanos, share: share.min(1.0) }
+        });
+        (resource_label(resource), RESOURCE_COLOUR, bars.collect())
+    });
+    let reservations = timeline.reservations.iter().map(|reservation| {
+        let until = reservation.until_unix_nanos.unwrap_or(to);
+        let bar = Bar { from: reservation.from_unix_nanos, to: until, share: 1.0 };
+        (reservation_label(reservation), RESERVATION_COLOUR, vec![bar])
+    });
+    let rows: Vec<(String, &str, Vec<Bar>)> = reservations.chain(resources).collect();
+    let picture = html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(LEFT + WIDTH + 20.0) height=(bottom + 30.0)
+            font-family="sans-serif" font-size="12" {
+            rect width="100%" height="100%" fill="#fff" {}
+            text x="10" y="20" font-size="15" { (times::show_span(from, Some(to), zone)) }
+            @for (number, (label, colour, bars)) in rows.iter().enumerate() {
+                @let top = TOP + ROW * number as f64;
+                text x=(LEFT - 8.0) y=(top + 15.0) text-anchor="end" { (label) }
+                line x1=(LEFT) x2=(LEFT + WIDTH) y1=(top + ROW) y2=(top + ROW) stroke="#eef0f2" {}
+                @for bar in bars {
+                    @let (x, height) = (timeline.place(bar.from), (ROW - 4.0) * bar.share);
+                    rect x=(rounded(x)) y=(rounded(top + ROW - 2.0 - height))
+                        width=(rounded(timeline.place(bar.to) - x)) height=(rounded(height))
+                        fill=(colour) {}
+                }
+            }
+            @for tick in 0..=TICKS {
+                @let time = timeline.instant(tick, TICKS);
+                @let x = rounded(timeline.place(time));
+                line x1=(x) x2=(x) y1=(TOP) y2=(bottom) stroke="#9aa3ab" {}
+                text x=(x) y=(bottom + 18.0) text-anchor="middle" { (times::show(time, zone)) }
+            }
+        }
+    };
+    picture.into_string()
+}
+
+/// A span of a row, so high.
+struct Bar {
+    from: WallTime,
+    to: WallTime,
+    share: f64,
+}
+
+/// A timeline as lengths.
+trait Axis {
+    /// The beginning of piece `number` of `pieces` equal ones.
+    fn instant(&self, number: u64, pieces: u64) -> WallTime;
+    /// Where a time is in the picture; what lies outside is at its edge.
+    fn place(&self, time: WallTime) -> f64;
+}
+
+impl Axis for Timeline {
+    fn instant(&self, number: u64, pieces: u64) -> WallTime {
+        let length = self.to_unix_nanos.saturating_since(self.from_unix_nanos).get();
+        let nanos = u128::from(length) * u128::from(number) / u128::from(pieces);
+        self.from_unix_nanos.saturating_add(Nanos::new(nanos as u64))
+    }
+
+    fn place(&self, time: WallTime) -> f64 {
+        let length = self.to_unix_nanos.saturating_since(self.from_unix_nanos).as_secs_f64();
+        let since = time.saturating_since(self.from_unix_nanos).as_secs_f64();
+        LEFT + WIDTH * (since / length.max(1e-9)).min(1.0)
+    }
+}
+
+/// A tenth of a pixel is enough.
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn column_width(timeline: &Timeline) -> Nanos {
+    let length = timeline.to_unix_nanos.saturating_since(timeline.from_unix_nanos).get();
+    // Whole seconds read better, and a column more or less is not seen.
+    let seconds = (length / COLUMNS).div_ceil(1_000_000_000).max(1);
+    Nanos::from_secs(seconds)
+}
+
+/// The first and the last instant of a column.
+fn column(timeline: &Timeline, number: u64) -> (u64, u64) {
+    let edge = |number| timeline.instant(number, COLUMNS).unix_nanos();
+    (edge(number), edge(number + 1).max(edge(number) + 1) - 1)
+}
+
+fn reservation_cells(timeline: &Timeline, reservation: &ReservationLine) -> String {
+    let from = reservation.from_unix_nanos.unix_nanos();
+    let until = reservation.until_unix_nanos.map_or(u64::MAX, WallTime::unix_nanos);
+    let cell = |number| {
+        let (first, last) = column(timeline, number);
+        if from <= last && first < until { '█' } else { ' ' }
+    };
+    (0..COLUMNS).map(cell).collect()
+}
+
+fn resource_cells(timeline: &Timeline, resource: &ResourceLine) -> String {
+    let cell = |number| {
+        let (first, last) = column(timeline, number);
+        let overlaps = |level: &&Level| {
+            level.from_unix_nanos.unix_nanos() <= last && first < level.to_unix_nanos.unix_nanos()
+        };
+        let most = resource.levels.iter().filter(overlaps).map(|level| level.reserved).max();
+        shade(most.unwrap_or(0), resource.capacity)
+    };
+    (0..COLUMNS).map(cell).collect()
+}
+
+/// Something is never shown as nothing.
+fn shade(amount: u64, capacity: u64) -> char {
+    let steps = SHADES.len() as u128 - 1;
+    let step = (u128::from(amount) * steps).div_ceil(u128::from(capacity.max(1))).min(steps);
+    SHADES[step as usize]
+}
+
+fn reservation_label(reservation: &ReservationLine) -> String {
+    let nodes: Vec<_> = reservation.nodes.iter().map(|node| node.as_str()).collect();
+    let nodes = match nodes.as_slice() {
+        [first, _, .., last] => format!("{first}..{last}"),
+        few => few.join(" "),
+    };
+    format!("{} {} {nodes}", reservation.handle, reservation.owner)
+}
+
+fn resource_label(resource: &ResourceLine) -> String {
+    match &resource.resource {
+        ResourceName::Link(name) => format!("link {name}"),
+        ResourceName::Cpu(node) => format!("CPU of {node}"),
+        ResourceName::DiskRead(node) => format!("reading at {node}"),
+        ResourceName::DiskWrite(node) => format!("writing at {node}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::reservation::{Handle, State};
+
+    fn at(seconds: u64) -> WallTime {
+        WallTime::from_unix_nanos(seconds * 1_000_000_000)
+    }
+
+    fn timeline() -> Timeline {
+        let level = |from, to, reserved| Level {
+            from_unix_nanos: at(from),
+            to_unix_nanos: at(to),
+            reserved,
+        };
+        Timeline {
+            from_unix_nanos: at(0),
+            to_unix_nanos: at(60),
+            resources: vec![ResourceLine {
+                resource: ResourceName::Cpu("n1".parse().unwrap()),
+                capacity: 100,
+                levels: vec![level(0, 30, 0), level(30, 45, 50), level(45, 60, 1)],
+            }],
+            reservations: vec![ReservationLine {
+                handle: Handle::new(17),
+                owner: "ada".parse().unwrap(),
+                state: State::Granted,
+                from_unix_nanos: at(30),
+                until_unix_nanos: None,
+                nodes: vec!["n1".parse().unwrap()],
+            }],
+        }
+    }
+
+    #[test]
+    fn a_column_shows_what_is_reserved_in_it() {
+        let text = text(&timeline(), &TimeZone::UTC);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "1970-01-01 00:00:00 to 00:01:00, 1 s for each column");
+        assert_eq!(lines[1], format!("r17 ada n1 |{}{}|", " ".repeat(30), "█".repeat(30)));
+        let expected = [" ".repeat(30), "▄".repeat(15), "▁".repeat(15)].concat();
+        assert_eq!(lines[2], format!("CPU of n1  |{expected}|"));
+    }
+
+    #[test]
+    fn a_picture_has_a_box_for_each_reservation_and_level() {
+        let svg = svg(&timeline(), &TimeZone::UTC);
+        assert!(svg.starts_with("<svg") && svg.contains("r17 ada n1"), "{svg}");
+        let half = format!("width=\"{}\"", WIDTH / 2.0);
+        assert_eq!(svg.matches(&half).count(), 1, "from the middle to the end: {svg}");
+        assert_eq!(svg.matches(RESOURCE_COLOUR).count(), 2, "nothing is drawn where nothing is");
+        let empty = Timeline { resources: vec![], reservations: vec![], ..timeline() };
+        assert!(!self::svg(&empty, &TimeZone::UTC).contains(RESOURCE_COLOUR));
+        assert!(text(&empty, &TimeZone::UTC).contains("nothing is reserved"));
+    }
+}

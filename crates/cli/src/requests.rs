@@ -1,0 +1,186 @@
+//! From the words of the command line to a request for the broker. Pure: the time is an argument.
+
+use crate::arguments::Wanted;
+use crate::times;
+use jiff::Zoned;
+use keeptime_model::Invalid;
+use keeptime_model::goal::{Goal, parse_setting};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::units::WallTime;
+
+/// A request for what is wanted, from nothing.
+///
+/// # Errors
+/// The first word that makes no sense.
+pub fn new(application: Option<&Name>, wanted: &Wanted, now: &Zoned) -> Result<Request, Invalid> {
+    let ask = match application {
+        Some(name) => Ask::Goal { application: name.clone(), goal: Goal::default() },
+        None => Ask::Resources(Resources::nothing()),
+    };
+    changed(Request::new(ask), times::parse("now", now)?, wanted, now)
+}
+
+/// `old`, which starts at `start`, with what is wanted in the place of what it has.
+///
+/// # Errors
+/// The first word that makes no sense, or does not fit a goal or resources.
+pub fn changed(
+    old: Request,
+    start: WallTime,
+    wanted: &Wanted,
+    now: &Zoned,
+) -> Result<Request, Invalid> {
+    let (mut new, mut start) = (old, start);
+    match &mut new.ask {
+        Ask::Goal { goal, .. } => set_goal(goal, wanted)?,
+        Ask::Resources(resources) => set_resources(resources, wanted)?,
+    }
+    if let Some(from) = &wanted.from {
+        start = times::parse(from, now)?;
+        // Now is said by saying nothing: clocks differ.
+        new.from_unix_nanos = (from.trim() != "now").then_some(start);
+    }
+    if let Some(duration) = wanted.duration {
+        new.duration_nanos = Some(duration);
+    }
+    if let Some(until) = &wanted.until {
+        let end = times::parse(until, now)?;
+        if end <= start {
+            return Err(Invalid::new("until", until, "a time after the start"));
+        }
+        new.duration_nanos = Some(end.saturating_since(start));
+    }
+    if wanted.move_on_loss {
+        new.on_loss = OnLoss::Move;
+    }
+    new.check()?;
+    Ok(new)
+}
+
+fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Invalid> {
+    let goal_words = [
+        ("within", wanted.within.is_some()),
+        ("at-least", wanted.at_least.is_some()),
+        ("set", !wanted.set.is_empty()),
+        ("prefer", wanted.prefer.is_some()),
+    ];
+    if let Some((word, _)) = goal_words.iter().find(|(_, given)| *given) {
+        return Err(Invalid::new(*word, "given", "--application beside it: it is about a goal"));
+    }
+    if let Some(nodes) = &wanted.nodes {
+        resources.nodes = node_choice(nodes)?;
+    }
+    resources.cpu_ppm = wanted.cpu.unwrap_or(resources.cpu_ppm);
+    resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
+    if let Some(pattern) = &wanted.pattern {
+        resources.pattern = Some(pattern.clone());
+    }
+    resources.bits_per_second = wanted.rate.unwrap_or(resources.bits_per_second);
+    let disk = &mut resources.disk_read_bytes_per_second;
+    *disk = wanted.read.unwrap_or(*disk);
+    let disk = &mut resources.disk_write_bytes_per_second;
+    *disk = wanted.write.unwrap_or(*disk);
+    Ok(())
+}
+
+fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
+    let resource_words = [
+        ("cpu", wanted.cpu.is_some()),
+        ("period", wanted.period.is_some()),
+        ("pattern", wanted.pattern.is_some()),
+        ("rate", wanted.rate.is_some()),
+        ("read", wanted.read.is_some()),
+        ("write", wanted.write.is_some()),
+    ];
+    if let Some((word, _)) = resource_words.iter().find(|(_, given)| *given) {
+        let expected = "nothing with --application: the profile tells what a goal needs";
+        return Err(Invalid::new(*word, "given", expected));
+    }
+    if let Some(nodes) = &wanted.nodes {
+        let expected = "a number of nodes with --application";
+        let number = nodes.parse().map_err(|_| Invalid::new("nodes", nodes, expected))?;
+        goal.nodes = Some(number);
+    }
+    goal.within = wanted.within.or(goal.within);
+    goal.at_least = wanted.at_least.or(goal.at_least);
+    for text in &wanted.set {
+        let (name, value) = parse_setting(text)?;
+        goal.set.insert(name, value);
+    }
+    goal.prefer = wanted.prefer.unwrap_or(goal.prefer);
+    Ok(())
+}
+
+/// `2`, or `n1,n2`.
+fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
+    if let Ok(number) = text.trim().parse() {
+        return Ok(NodeChoice::Any(number));
+    }
+    let names = text.split(',').map(|name| name.trim().parse::<Name>());
+    let names: Result<Vec<_>, _> = names.collect();
+    let expected = "a number of nodes, or their names, as in n1,n2";
+    names.map(NodeChoice::Named).map_err(|_| Invalid::new("nodes", text, expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+
+    fn now() -> Zoned {
+        jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC)
+    }
+
+    fn pair() -> Wanted {
+        Wanted {
+            nodes: Some("n1,n2".into()),
+            cpu: Some(CpuPpm::from_percent(20)),
+            pattern: Some(Pattern::Pairs),
+            rate: Some(BitsPerSecond::from_mbit(20)),
+            duration: Some(Nanos::from_secs(60)),
+            ..Wanted::default()
+        }
+    }
+
+    #[test]
+    fn a_change_keeps_what_it_does_not_name() {
+        let old = new(None, &pair(), &now()).unwrap();
+        let wanted = Wanted { cpu: Some(CpuPpm::from_percent(30)), ..Wanted::default() };
+        let start = WallTime::from_unix_nanos(300 * 1_000_000_000);
+        let Ask::Resources(asked) = changed(old.clone(), start, &wanted, &now()).unwrap().ask
+        else {
+            panic!()
+        };
+        assert_eq!(asked.cpu_ppm, CpuPpm::from_percent(30));
+        assert_eq!(asked.bits_per_second, BitsPerSecond::from_mbit(20));
+        assert_eq!(
+            asked.nodes,
+            NodeChoice::Named(vec!["n1".parse().unwrap(), "n2".parse().unwrap()])
+        );
+        let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
+        let longer = changed(old, start, &longer, &now()).unwrap();
+        assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
+    }
+
+    #[test]
+    fn words_that_do_not_fit_are_named() {
+        let refused = |change: fn(&mut Wanted), application: Option<&str>| {
+            let mut wanted = pair();
+            change(&mut wanted);
+            let name = application.map(|name| name.parse().unwrap());
+            new(name.as_ref(), &wanted, &now()).unwrap_err().to_string()
+        };
+        let goal = refused(|w| w.within = Some(Nanos::from_secs(1)), None);
+        assert!(goal.contains("within") && goal.contains("--application"), "{goal}");
+        let resources = refused(|_| {}, Some("raycast"));
+        assert!(resources.contains("cpu"), "{resources}");
+        let nodes = refused(|w| w.nodes = Some("N1".into()), None);
+        assert!(nodes.contains("as in n1,n2"), "{nodes}");
+        let end = refused(|w| (w.from, w.until) = (Some("9:00".into()), Some("8:00".into())), None);
+        assert!(end.contains("after the start"), "{end}");
+        let none = refused(|w| w.nodes = None, None);
+        assert!(none.contains("nodes: \"0\""), "{none}");
+    }
+}

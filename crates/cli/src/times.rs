@@ -1,0 +1,133 @@
+//! Times as people write and read them. The clock and the time zone are arguments.
+
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+use keeptime_model::Invalid;
+use keeptime_model::units::{Nanos, WallTime};
+
+/// Reads a time: `now`, `+30min`, `14:00` (the next), `today 14:00`, `tomorrow 9:00`,
+/// `2026-11-30 8:00`, or RFC 3339.
+///
+/// # Errors
+/// If it is none of these, or out of range.
+pub fn parse(text: &str, now: &Zoned) -> Result<WallTime, Invalid> {
+    let refuse = || {
+        let expected = "a time, as in 14:00, \"tomorrow 9:00\", \"2026-11-30 8:00\", +30min, \
+                        2026-11-30T08:00:00Z or now";
+        Invalid::new("time", text, expected)
+    };
+    let text = text.trim();
+    if text == "now" {
+        return wall(now.timestamp()).ok_or_else(refuse);
+    }
+    if let Some(span) = text.strip_prefix('+') {
+        let span: Nanos = span.trim().parse().map_err(|_| refuse())?;
+        return Ok(wall(now.timestamp()).ok_or_else(refuse)?.saturating_add(span));
+    }
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return wall(timestamp).ok_or_else(refuse);
+    }
+    let at = |date: Date, time: Time| {
+        let zoned = date.to_datetime(time).to_zoned(now.time_zone().clone()).ok()?;
+        wall(zoned.timestamp())
+    };
+    let today = now.date();
+    let found = match text.split_once(' ') {
+        Some((day, time)) => {
+            let date = match day {
+                "today" => Some(today),
+                "tomorrow" => today.tomorrow().ok(),
+                day => day.parse().ok(),
+            };
+            date.zip(clock(time.trim())).and_then(|(date, time)| at(date, time))
+        }
+        None => clock(text).and_then(|time| {
+            let is_over = time <= now.time();
+            at(if is_over { today.tomorrow().ok()? } else { today }, time)
+        }),
+    };
+    found.ok_or_else(refuse)
+}
+
+/// A time in the zone's own words: `2026-11-30 08:00:00`.
+pub fn show(time: WallTime, zone: &TimeZone) -> String {
+    match Timestamp::from_nanosecond(i128::from(time.unix_nanos())) {
+        Ok(timestamp) => timestamp.to_zoned(zone.clone()).strftime("%F %T").to_string(),
+        Err(_) => format!("{} ns after 1970", time.unix_nanos()),
+    }
+}
+
+/// From and until, the second without its date where that is the same.
+pub fn show_span(from: WallTime, until: Option<WallTime>, zone: &TimeZone) -> String {
+    let from = show(from, zone);
+    let Some(until) = until else { return format!("{from} on") };
+    let until = show(until, zone);
+    match (from.split_once(' '), until.split_once(' ')) {
+        (Some((day, _)), Some((other, time))) if day == other => format!("{from} to {time}"),
+        _ => format!("{from} to {until}"),
+    }
+}
+
+/// `9:00`, `14:00` or `14:00:30`.
+fn clock(text: &str) -> Option<Time> {
+    let mut parts = text.split(':');
+    let mut part = || parts.next().map(str::parse::<i8>);
+    let (hour, minute) = (part()?.ok()?, part()?.ok()?);
+    let second = part().transpose().ok()?.unwrap_or(0);
+    if parts.next().is_some() {
+        return None;
+    }
+    Time::new(hour, minute, second, 0).ok()
+}
+
+fn wall(timestamp: Timestamp) -> Option<WallTime> {
+    u64::try_from(timestamp.as_nanosecond()).ok().map(WallTime::from_unix_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Saturday, 21 November 2026, 12:30 in a zone one hour east of Greenwich.
+    fn noon() -> Zoned {
+        let zone = TimeZone::fixed(jiff::tz::offset(1));
+        Date::constant(2026, 11, 21).at(12, 30, 0, 0).to_zoned(zone).unwrap()
+    }
+
+    #[test]
+    fn times_are_read_as_people_mean_them() {
+        let now = noon();
+        let cases = [
+            ("now", "2026-11-21 12:30:00"),
+            ("+30min", "2026-11-21 13:00:00"),
+            ("14:00", "2026-11-21 14:00:00"),
+            ("9:05", "2026-11-22 09:05:00"),
+            ("12:30", "2026-11-22 12:30:00"),
+            ("today 9:05", "2026-11-21 09:05:00"),
+            ("tomorrow 9:00:30", "2026-11-22 09:00:30"),
+            ("2026-12-01 8:00", "2026-12-01 08:00:00"),
+            ("2026-12-01T08:00:00Z", "2026-12-01 09:00:00"),
+        ];
+        for (text, expected) in cases {
+            let time = parse(text, &now).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(show(time, now.time_zone()), expected, "{text}");
+        }
+        for bad in ["", "25:00", "9", "yesterday 9:00", "+soon", "1960-01-01 0:00", "9:00:00:00"] {
+            let error = parse(bad, &now).unwrap_err().to_string();
+            assert!(error.contains("expected a time, as in"), "{error}");
+        }
+    }
+
+    #[test]
+    fn spans_name_a_day_once() {
+        let now = noon();
+        let at = |text| parse(text, &now).unwrap();
+        let zone = now.time_zone();
+        let within = show_span(at("14:00"), Some(at("15:00")), zone);
+        assert_eq!(within, "2026-11-21 14:00:00 to 15:00:00");
+        let over = show_span(at("14:00"), Some(at("9:00")), zone);
+        assert_eq!(over, "2026-11-21 14:00:00 to 2026-11-22 09:00:00");
+        assert!(show_span(at("14:00"), None, zone).ends_with("14:00:00 on"));
+    }
+}

@@ -1,0 +1,324 @@
+//! CPU schedules, disk rates and binding on a real lab: what is assigned is what the kernel does,
+//! what cannot be enforced is refused by name, and what was borrowed is given back.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_agent::client::{Client, ClientError};
+use keeptime_agent::server::now;
+use keeptime_agent::wire::JobStatus;
+use keeptime_linux::cgroup::{Group, Hierarchies};
+use keeptime_linux::disk::disks;
+use keeptime_linux::testing::skip;
+use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism, TrafficClass};
+use keeptime_model::capability::Feature;
+use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use world::{KEEPTIME, World, assert_code, said, wait};
+
+const LEASE: Nanos = Nanos::from_secs(40);
+const JOB: &str = "job";
+
+fn assignment(percent: u32) -> Assignment {
+    let until = now().saturating_add(LEASE);
+    Assignment::new(JOB.parse().unwrap(), CpuPpm::from_percent(percent), until)
+}
+
+/// The agent of the first node, and what it says of the one job.
+struct Node<'a> {
+    world: &'a World,
+    socket: PathBuf,
+}
+
+impl<'a> Node<'a> {
+    fn first(world: &'a World) -> Self {
+        Self { world, socket: world.cluster().socket(NodeIndex(0)) }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.socket).unwrap()
+    }
+
+    fn job(&self) -> Option<JobStatus> {
+        self.client().status().unwrap().jobs.into_iter().next()
+    }
+
+    fn group(&self) -> Group {
+        let path = self.world.lab().group_path(&"n1".parse().unwrap()).unwrap();
+        Hierarchies::discover().unwrap().group(path).unwrap()
+    }
+
+    /// Starts a shell line on the node, in the job or outside, that begins by telling its number
+    /// there.
+    fn start(&self, in_job: bool, line: &str) -> (Program, u32) {
+        let line = format!("echo $$; {line}");
+        let job: &[&str] = if in_job { &["--job", JOB] } else { &[] };
+        let words = [&["lab", "exec", "--die-with-parent"], job].concat();
+        let mut command = self.world.keeptime(&words);
+        command.args([self.world.name.as_str(), "n1", "--", "/bin/sh", "-c", &line]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut number = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut number).unwrap();
+        (Program(child), number.trim().parse().unwrap())
+    }
+
+    fn bind(&self, words: &[&str]) -> std::process::Output {
+        let words = [&["bind", JOB, "--node", "n1"], words].concat();
+        self.world.keeptime(&words).output().unwrap()
+    }
+}
+
+/// A command that is ended with the test.
+struct Program(Child);
+
+impl Program {
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn refusal(answer: Result<(), ClientError>) -> String {
+    let Err(ClientError::Refused { reason }) = answer else { panic!("{answer:?}") };
+    reason
+}
+
+#[test]
+fn a_probe_says_what_works_and_how_that_was_found_out() {
+    let probe = |words: &[&str]| {
+        let output = Command::new(KEEPTIME).args(["agent", "probe"]).args(words).output().unwrap();
+        assert_code(&output, 0);
+        said(&output)
+    };
+    let table = probe(&[]);
+    for feature in Feature::ALL {
+        assert!(table.contains(&feature.to_string()), "{table}");
+    }
+    assert!(table.contains("found out by") && table.contains("fq was put on"), "{table}");
+    let told: Value = serde_json::from_str(&probe(&["--json"])).unwrap();
+    let found = told["capabilities"].as_array().unwrap();
+    assert_eq!(found.len(), Feature::ALL.len());
+    for one in found {
+        let answer = &one["answer"];
+        assert!(answer == "yes" || answer["no"].is_string() || answer["unknown"].is_string());
+        assert!(one["tried"].as_str().is_some_and(|tried| tried.len() > 10), "{one}");
+    }
+}
+
+#[test]
+fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
+    let Some(world) = World::new("cpu", 40) else { return };
+    let node = Node::first(&world);
+    let capabilities = node.client().status().unwrap().capabilities.unwrap();
+    if !capabilities.has(Feature::CpuDeadline) {
+        return skip(
+            &["deadline".into()],
+            &capabilities.answer(Feature::CpuDeadline).unwrap().to_string(),
+        );
+    }
+    let period = Some(Nanos::from_millis(20));
+    let wanted = Assignment { cpu_period_nanos: period, ..assignment(20) };
+    node.client().enforce(wanted.clone()).unwrap();
+    let busy = "while :; do :; done";
+    let (mut program, _) = node.start(true, busy);
+    // Somebody else computes on the node meanwhile.
+    let (_other, _) = node.start(false, busy);
+    let kept_by = |mechanism| node.job().is_some_and(|job| job.cpu_kept_by == Some(mechanism));
+    wait("the schedule", Duration::from_secs(3), || kept_by(CpuMechanism::Deadline));
+    // From the next tick on at the latest.
+    std::thread::sleep(Duration::from_millis(500));
+    let measure = || {
+        let used = || node.job().unwrap().cpu_used_nanos.as_secs_f64();
+        let (start, before) = (Instant::now(), used());
+        std::thread::sleep(Duration::from_secs(2));
+        (used() - before) / start.elapsed().as_secs_f64()
+    };
+    let share = measure();
+    println!("by deadlines: {:.2} % of 20 %", 100.0 * share);
+    assert!((0.18..=0.22).contains(&share), "{share}");
+
+    // The agent dies and comes back: the schedule stays, and is changed.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    wait("the schedule", Duration::from_secs(3), || kept_by(CpuMechanism::Deadline));
+    node.client()
+        .enforce(Assignment { cpu_ppm: CpuPpm::from_percent(10), ..wanted.clone() })
+        .unwrap();
+    let share = measure();
+    println!("by deadlines: {:.2} % of 10 %", 100.0 * share);
+    assert!((0.08..=0.12).contains(&share), "{share}");
+    node.client()
+        .enforce(Assignment { cpu_mechanism: CpuMechanism::Bandwidth, ..wanted.clone() })
+        .unwrap();
+    assert!(kept_by(CpuMechanism::Bandwidth));
+    let share = measure();
+    println!("by bandwidth: {:.2} % of 20 %", 100.0 * share);
+    assert!((0.15..=0.22).contains(&share), "{share}");
+    node.client().enforce(wanted).unwrap();
+
+    // One that is bound to a processor cannot carry a schedule: nobody does then, and it is told why.
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        // Again where the agent was quicker: who has a schedule is not bound any more.
+        let pinned = format!("while ! taskset -c 0 sh -c '{busy}'; do :; done");
+        let (_pinned, _) = node.start(true, &pinned);
+        let obstacle = || node.job().unwrap().cpu_obstacle.unwrap_or_default();
+        let is_told = || obstacle().contains("is bound to some of the processors");
+        wait("the obstacle", Duration::from_secs(3), is_told);
+        assert!(kept_by(CpuMechanism::Bandwidth));
+        let status = Command::new(KEEPTIME).args(["agent", "status"]).arg(&node.socket).output();
+        let text = said(&status.unwrap());
+        assert!(
+            text.contains("by bandwidth") && text.contains("not by SCHED_DEADLINE: "),
+            "{text}"
+        );
+    }
+    node.client().withdraw(&JOB.parse().unwrap()).unwrap();
+    wait("the end of the program", Duration::from_secs(3), || program.has_ended());
+}
+
+#[test]
+fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
+    let Some(world) = World::new("bind", 20) else { return };
+    let node = Node::first(&world);
+    let flow = AssignedFlow {
+        destination: world.address(1),
+        bits_per_second: BitsPerSecond::from_mbit(20),
+        burst_bytes: None,
+        class: TrafficClass::Premium,
+    };
+    let unknown = node.bind(&["--pid", "1"]);
+    assert_code(&unknown, 2);
+    assert!(said(&unknown).contains("no job job is assigned here"), "{}", said(&unknown));
+    node.client().enforce(Assignment { flows: vec![flow], ..assignment(10) }).unwrap();
+
+    // A sender whose connection is open before anything is bound.
+    let name = world.name.as_str();
+    let receive = ["lab", "exec", "--die-with-parent", name, "n2", "--", KEEPTIME, "traffic"];
+    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "30s"]].concat();
+    let mut receive = world.keeptime(&receive);
+    let receiver = receive.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _receiver = Program(receiver.spawn().unwrap());
+    let to = format!("{}:5001", world.address(1));
+    let (mut sender, pid) = node.start(false, &format!("exec '{KEEPTIME}' traffic send {to}"));
+    let (mut launched, _) = node.start(true, "exec sleep 100");
+    let sent = || node.job().unwrap().flows[0].sent_bytes.get();
+    let connected = || node.bind(&["--flow", &to]).status.success();
+    wait("the connection", Duration::from_secs(5), connected);
+    wait("traffic of the connection", Duration::from_secs(3), || sent() > 200_000);
+    assert_eq!(node.job().unwrap().bound_sockets, 1);
+    let bound = node.bind(&["--pid", &pid.to_string(), "--pid", "999999"]);
+    assert_code(&bound, 0);
+    let job = node.job().unwrap();
+    assert_eq!((job.borrowed.as_slice(), job.bound_sockets), ([pid].as_slice(), 1));
+    assert_eq!(job.processes.len(), 2);
+
+    // What is wrong is named, and nothing changes.
+    for (words, expected) in [
+        (["--pid", "1"], "process 1 is the agent or the first of this node"),
+        (["--flow", "10.9.9.9"], "job job has no flow to 10.9.9.9"),
+        (["--flow", &format!("{}:1", world.address(1))], "an open TCP connection of this node"),
+    ] {
+        let output = node.bind(&words);
+        assert_code(&output, 2);
+        assert!(said(&output).contains(expected), "{words:?}: {}", said(&output));
+    }
+    assert_eq!(node.job().unwrap().borrowed, [pid]);
+
+    // The next agent finds both, and the end of the job ends what was started for it and nothing else.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    let job = node.job().unwrap();
+    assert_eq!((job.borrowed.as_slice(), job.bound_sockets), ([pid].as_slice(), 1));
+    let before = sent();
+    wait("more traffic", Duration::from_secs(2), || sent() > before + 100_000);
+    let rest = node.group().rest().unwrap();
+    let others = rest.pids().unwrap().len();
+    node.client().withdraw(&JOB.parse().unwrap()).unwrap();
+    wait("the end of what was launched", Duration::from_secs(3), || launched.has_ended());
+    assert!(!sender.has_ended(), "what was bound goes on");
+    assert_eq!(rest.pids().unwrap().len(), others + 1, "where it was before");
+    assert!(!world.has_tree("n1"));
+}
+
+#[test]
+fn disk_rates_are_set_for_the_job_and_for_all_others_and_end_with_it() {
+    let Some(world) = World::new("disk", 20) else { return };
+    let node = Node::first(&world);
+    let hierarchies = Hierarchies::discover().unwrap();
+    let (Some(disk), Some(throttle)) = (disks().first().copied(), hierarchies.throttle()) else {
+        return skip(&["blkio".into()], "no disk, or nothing that throttles it");
+    };
+    let writing = |mega_bytes| {
+        let rate = Some(BytesPerSecond::from_mega_bytes(mega_bytes));
+        DiskRates::default().with(DiskDirection::Write, rate)
+    };
+    let wanted = Assignment { disks: [(disk, writing(30))].into(), ..assignment(10) };
+    let reason = refusal(node.client().enforce(wanted.clone()));
+    assert!(reason.contains("this node can reserve no disk"), "{reason}");
+
+    // The node gets a disk to promise.
+    let config = world.lab().node_directory(&"n1".parse().unwrap()).join("agent.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let entry =
+        format!("\n[[disks]]\ndevice = \"{disk}\"\nread = \"100 MB/s\"\nwrite = \"50 MB/s\"\n");
+    world.kill_agent("n1");
+    std::fs::write(&config, text + &entry).unwrap();
+    world.start_agent("n1");
+    node.client().enforce(wanted.clone()).unwrap();
+    let over = Assignment { job: "other".parse().unwrap(), ..wanted.clone() };
+    let reason = refusal(node.client().enforce(over));
+    assert!(reason.contains("20 MB/s of 50 MB/s is free"), "{reason}");
+    let limits = |group: &Group| throttle.observe(group.path()).unwrap().get(&disk).copied();
+    let rest = node.group().rest().unwrap();
+    assert_eq!(limits(&node.group().child(JOB).unwrap()), Some(writing(30)));
+    assert_eq!(limits(&rest), Some(writing(20)), "others share what is left");
+    assert!(node.job().unwrap().disks.contains_key(&disk));
+    // An agent that comes back finds limits that it does not remember to have set.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    node.client().withdraw(&JOB.parse().unwrap()).unwrap();
+    assert_eq!(limits(&rest), None);
+    let unknown: DiskId = "511:255".parse().unwrap();
+    let wanted = Assignment { disks: [(unknown, writing(1))].into(), ..assignment(10) };
+    let reason = refusal(node.client().enforce(wanted));
+    assert!(reason.contains("on disk 511:255, and this node can reserve"), "{reason}");
+}
+
+#[test]
+fn a_job_that_begins_later_is_nothing_until_then() {
+    let Some(world) = World::new("later", 20) else { return };
+    let node = Node::first(&world);
+    let begin = now().saturating_add(Nanos::from_secs(2));
+    let later = Assignment { from_unix_nanos: begin, ..assignment(20) };
+    // Before it there is room, across it there is none.
+    let before =
+        Assignment { until_unix_nanos: begin, job: "before".parse().unwrap(), ..assignment(20) };
+    let across = Assignment { job: "across".parse().unwrap(), ..assignment(1) };
+    node.client().enforce(later).unwrap();
+    node.client().enforce(before.clone()).unwrap();
+    let reason = refusal(node.client().enforce(across));
+    assert!(reason.contains("across asks for 1 % CPU and 0"), "{reason}");
+    let beyond = begin.saturating_add(Nanos::from_secs(1));
+    let reason = refusal(node.client().renew(&before.job, beyond));
+    assert!(reason.contains("before asks for 20 %"), "{reason}");
+    assert!(!node.group().child(JOB).unwrap().exists());
+    assert_eq!(node.client().status().unwrap().jobs.len(), 2);
+    let group = node.group();
+    let began = || group.child(JOB).unwrap().exists();
+    wait("its begin", Duration::from_secs(4), began);
+    assert!(now() >= begin);
+    assert!(!group.child("before").unwrap().exists());
+}

@@ -1,0 +1,227 @@
+//! Files with certificates, keys and tokens: read whole, bounded, and refused where others could read
+//! what is secret; and whether they changed since.
+
+use keeptime_model::Invalid;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Longest file: a token file of 10,000 tokens has 2 MB.
+pub const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Who may read a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secrecy {
+    /// Anybody, as certificates.
+    Public,
+    /// Its owner alone, as keys and tokens.
+    Secret,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is secret, and others may read or change it.
+    #[error("{} has mode {mode:04o}: others could read a secret; expected 0600 (chmod 600 {})", path.display(), path.display())]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is secret, and belongs to somebody who could change it.
+    #[error("{} belongs to user {owner}; expected this program's user, {expected}, or root", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Whose it should be.
+        expected: u32,
+    },
+    /// It is too long.
+    #[error("{} is longer than {FILE_BYTES_MAX} bytes", path.display())]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+    },
+    /// What stands in it is wrong.
+    #[error("in {}", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        #[source]
+        source: Invalid,
+    },
+}
+
+/// Reads a file whole.
+///
+/// # Errors
+/// If it cannot be read, is too long, is no text, or is secret and others may read it.
+pub fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
+    let failed = |source| FileError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(failed)?;
+    // Of what was opened, not of what stands there now.
+    let metadata = file.metadata().map_err(failed)?;
+    if secrecy == Secrecy::Secret {
+        check_secret(path, &metadata)?;
+    }
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(FileError::TooLong { path: path.into() });
+    }
+    Ok(text)
+}
+
+/// Puts `text` in the place of a file, whole or not at all. It belongs to whom the former one belonged,
+/// or its directory if there was none: root makes files for others.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
+    let write = || {
+        let new = path.with_extension("new");
+        // What a writer left that was killed.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mode = if secrecy == Secrecy::Secret { 0o600 } else { 0o644 };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        if nix::unistd::geteuid().is_root() {
+            let owner = fs::metadata(path).or_else(|_| fs::metadata(directory(path)))?;
+            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+        }
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(directory(path))?.sync_all()
+    };
+    write().map_err(|source| FileError::Write { path: path.into(), source })
+}
+
+/// Where a file lies.
+pub fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn check_secret(path: &Path, metadata: &fs::Metadata) -> Result<(), FileError> {
+    let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
+    if mode & 0o177 != 0 {
+        return Err(FileError::Exposed { path: path.into(), mode });
+    }
+    let own = nix::unistd::geteuid().as_raw();
+    // Root reads what is anybody's: it is asked to by name.
+    if owner != own && owner != 0 && own != 0 {
+        return Err(FileError::Foreign { path: path.into(), owner, expected: own });
+    }
+    Ok(())
+}
+
+/// What tells whether files changed: which they are, how long, and when they were written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp(Vec<Option<[i64; 7]>>);
+
+impl Stamp {
+    /// Of the files at these paths as they are now; one that is not there has one too.
+    pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let stamp = |path: &Path| {
+            let m = fs::metadata(path).ok()?;
+            let [device, inode, size] = [m.dev(), m.ino(), m.size()].map(u64::cast_signed);
+            // The change time tells of what kept its modification time, as `cp -p` does.
+            let times = [m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()];
+            let [written, written_nanos, changed, changed_nanos] = times;
+            Some([device, inode, size, written, written_nanos, changed, changed_nanos])
+        };
+        Self(paths.into_iter().map(stamp).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn secrets_that_others_can_read_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.pem");
+        fs::write(&path, "secret").unwrap();
+        for (mode, is_read) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = read(&path, Secrecy::Secret);
+            assert_eq!(read.is_ok(), is_read, "{mode:o}");
+            let told = read.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(is_read || told.contains("expected 0600 (chmod 600"), "{told}");
+        }
+        assert_eq!(super::read(&path, Secrecy::Public).unwrap(), "secret");
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.pem");
+        for (text, secrecy, mode) in
+            [("one", Secrecy::Public, 0o644), ("two", Secrecy::Secret, 0o600)]
+        {
+            replace(&path, text, secrecy).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            // A mask of the process may take more away.
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777 & !mode, 0);
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(replace(&directory.path().join("no/key.pem"), "", Secrecy::Secret).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_or_too_long_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("long");
+        let error = read(&path, Secrecy::Public).unwrap_err();
+        assert!(error.to_string().contains("cannot read"), "{error}");
+        fs::write(&path, vec![b'x'; FILE_BYTES_MAX as usize + 1]).unwrap();
+        assert!(matches!(read(&path, Secrecy::Public), Err(FileError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_has_another_stamp() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let stamp = || Stamp::of([path.as_path()]);
+        let absent = stamp();
+        fs::write(&path, "one").unwrap();
+        let first = stamp();
+        assert_eq!(first, stamp());
+        // Written while the first is there, so that it cannot have its place on the disk.
+        fs::write(directory.path().join("b"), "two").unwrap();
+        fs::rename(directory.path().join("b"), &path).unwrap();
+        assert!(absent != first && first != stamp());
+    }
+}

@@ -1,0 +1,99 @@
+//! What every ledger does, wherever it keeps its records.
+
+use crate::error::LedgerError;
+use crate::record::{Batch, Entry, Epoch, Recorded, Revision, Snapshot, SnapshotPart, Subject};
+use keeptime_model::units::Nanos;
+
+/// How many finished snapshots a ledger keeps: one may turn out to be damaged. Compaction removes
+/// what all of them cover.
+pub const SNAPSHOTS_KEPT: usize = 2;
+
+/// A durable sequence of batches, open for the one writer that holds its newest [`Epoch`].
+///
+/// Opening is the implementation's own affair; it fences off every writer before. Whoever restarts
+/// loads [`Ledger::snapshot`], then [`Ledger::read`]s what came after it until nothing is left.
+///
+/// All methods block; those that write until it is durable. After an error for which
+/// [`LedgerError::needs_reopening`] holds the outcome is not known: every further write is refused,
+/// and the ledger has to be opened again, which tells.
+pub trait Ledger: Send {
+    /// Where the ledger stands. Asks nobody: what this writer knows.
+    fn status(&self) -> Status;
+
+    /// Makes `batches` durable in this order, each with a revision of its own, all in one step: if
+    /// this fails, or the machine does, none is there or (outcome unknown) the first few are, whole.
+    /// Returns the revision after the last. No batches are no change. One sync.
+    ///
+    /// # Errors
+    /// [`LedgerError::Fenced`] if another writer has taken over; [`LedgerError::Full`] if there is
+    /// no room, and the ledger can be used again when there is; otherwise if it cannot be written.
+    fn append(&mut self, batches: &[Batch]) -> Result<Revision, LedgerError>;
+
+    /// At most `limit` batches after revision `after`, in order; none if that is the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Compacted`] if some of them are gone: a snapshot covers them.
+    fn read(&self, after: Revision, limit: usize) -> Result<Vec<Entry>, LedgerError>;
+
+    /// The last `limit` records about `subject`, oldest first: also what a snapshot covers, until
+    /// the subject is forgotten.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    fn history(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError>;
+
+    /// The newest finished snapshot.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    fn snapshot(&self) -> Result<Option<Snapshot>, LedgerError>;
+
+    /// Saves a part of a snapshot; with the last one it becomes [`Ledger::snapshot`], and the
+    /// ledger keeps the newest `SNAPSHOTS_KEPT`. A snapshot that was not finished before the
+    /// ledger was opened again is gone. One sync.
+    ///
+    /// # Errors
+    /// [`LedgerError::Invalid`] if the part does not follow the one before, or the revision is not
+    /// between the newest snapshot and the head; as [`Ledger::append`] otherwise.
+    fn save_snapshot_part(&mut self, part: SnapshotPart<'_>) -> Result<(), LedgerError>;
+
+    /// Removes at most `limit` of the records that all kept snapshots cover and that have no
+    /// subject, or one that is in `forget`. To be repeated while there are more. One sync.
+    ///
+    /// # Errors
+    /// As [`Ledger::append`].
+    fn compact(&mut self, forget: &[Subject], limit: usize) -> Result<Compaction, LedgerError>;
+
+    /// Saves `snapshot` in one go: [`Ledger::save_snapshot_part`] for each of its parts.
+    ///
+    /// # Errors
+    /// As [`Ledger::save_snapshot_part`]; the snapshot before is still the newest.
+    fn save_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), LedgerError> {
+        snapshot.parts().try_for_each(|part| self.save_snapshot_part(part))
+    }
+}
+
+/// Where a ledger stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// This writer's.
+    pub epoch: Epoch,
+    /// After the last batch.
+    pub head: Revision,
+    /// Of the newest finished snapshot.
+    pub snapshot: Option<Revision>,
+    /// [`Ledger::read`] reaches back to the batch after this one.
+    pub compacted_to: Revision,
+    /// What the last write took, sync included; nothing before the first, and where nothing is
+    /// synced. It is the figure to watch for a sick disk.
+    pub sync_time: Option<Nanos>,
+}
+
+/// What a step of compaction did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compaction {
+    /// Records that were removed.
+    pub removed: usize,
+    /// Whether another step may remove more.
+    pub has_more: bool,
+}

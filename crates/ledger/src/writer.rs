@@ -1,0 +1,310 @@
+//! Many callers on one ledger: a thread owns it and commits everything that waits in one step.
+//!
+//! While one commit is on its way to the disk, the next batches gather; so a disk that syncs `s`
+//! times a second serves far more than `s` callers a second. Long work, a snapshot or compaction,
+//! comes in small steps that stand in the same queue, so that no batch waits for all of it.
+
+use crate::error::LedgerError;
+use crate::ledger::{Ledger, Status};
+use crate::record::{BATCH_BYTES_MAX, Batch, Revision, Snapshot, Subject};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use thiserror::Error;
+
+/// Requests that wait; whoever comes then waits until there is room.
+const QUEUE_MAX: usize = 1_024;
+/// Batches of one commit: all that can wait.
+const COMMIT_BATCHES_MAX: usize = QUEUE_MAX;
+/// Bytes of one commit: some milliseconds on a poor disk, so that the first does not wait long for
+/// the last.
+const COMMIT_BYTES_MAX: usize = 4 * BATCH_BYTES_MAX;
+/// Records that one step of compaction removes: some milliseconds, for the same reason.
+const COMPACTION_STEP: usize = 1_000;
+
+/// A request that was not carried out.
+#[derive(Debug, Clone, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The ledger refused. All batches of the same commit share the error.
+    #[error(transparent)]
+    Ledger(Arc<LedgerError>),
+    /// The batch builds on one that is not the last: one before it has failed, or others write too.
+    #[error("the batch is to follow revision {expected}, but the ledger is at {head}")]
+    NotNext {
+        /// What it builds on.
+        expected: Revision,
+        /// Where the ledger is.
+        head: Revision,
+    },
+    /// The queue is full; only [`Writer::try_submit`] says so, the others wait.
+    #[error("{QUEUE_MAX} requests wait for the ledger already")]
+    QueueFull,
+    /// The writer has stopped.
+    #[error("the ledger's writer has stopped")]
+    Stopped,
+}
+
+impl From<LedgerError> for WriteError {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(Arc::new(error))
+    }
+}
+
+/// How a caller is told: on the writer's thread, which waits for it. So it has to be quick.
+type Answer = Box<dyn FnOnce(Result<Revision, WriteError>) + Send>;
+
+/// A ledger with its thread. Clones share them; the thread ends, and the ledger is closed, when the
+/// last one goes or by [`Writer::stop`].
+#[derive(Clone)]
+pub struct Writer {
+    requests: SyncSender<Request>,
+    status: Arc<Mutex<Status>>,
+    /// Held by whoever saves a snapshot: parts of two must not mix.
+    snapshot_turn: Arc<Mutex<()>>,
+    // After `requests`: the thread ends when there are no more senders, and only then is joined.
+    thread: Arc<Thread>,
+}
+
+struct Thread(Mutex<Option<JoinHandle<Box<dyn Ledger>>>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let handle = locked(&self.0).take();
+        // An answer that holds the last writer is dropped on the thread itself.
+        if let Some(handle) = handle.filter(|h| h.thread().id() != thread::current().id()) {
+            // If it has panicked, whoever waited was told that it has stopped.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Done with the ledger, on its thread.
+type Use = Box<dyn FnOnce(&mut dyn Ledger) + Send>;
+
+enum Request {
+    Append(Append),
+    Call(Use),
+    Stop,
+}
+
+struct Append {
+    batch: Batch,
+    after: Option<Revision>,
+    answer: Answer,
+}
+
+impl Writer {
+    /// Starts a thread that owns `ledger`.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start(ledger: impl Ledger + 'static) -> std::io::Result<Self> {
+        let (requests, queue) = mpsc::sync_channel(QUEUE_MAX);
+        let status = Arc::new(Mutex::new(ledger.status()));
+        let owner = Owner { ledger: Box::new(ledger), queue, status: Arc::clone(&status) };
+        let thread = thread::Builder::new().name("ledger".into()).spawn(|| owner.run())?;
+        let thread = Arc::new(Thread(Mutex::new(Some(thread))));
+        Ok(Self { requests, status, snapshot_turn: Arc::default(), thread })
+    }
+
+    /// Makes `batch` durable and returns its revision. Blocks until it is.
+    ///
+    /// # Errors
+    /// If the ledger refuses it, or the writer has stopped.
+    pub fn append(&self, batch: Batch) -> Result<Revision, WriteError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        // There is room for one, and this thread is waiting for it.
+        self.submit(batch, None, move |outcome| drop(answer.send(outcome)))?;
+        answered.recv().unwrap_or(Err(WriteError::Stopped))
+    }
+
+    /// Hands over `batch` and returns as soon as there is room for it in the queue; `answer` is
+    /// called on the writer's thread when it is durable or has failed, and dropped uncalled if the
+    /// writer is stopped before. It must not call the writer. Batches of one caller keep
+    /// their order. With `after` it is refused unless it is the batch right after that revision:
+    /// whoever decides ahead of the disk is safe from a gap when a batch before fails.
+    ///
+    /// # Errors
+    /// [`WriteError::Stopped`]; everything else comes with the answer.
+    pub fn submit(
+        &self,
+        batch: Batch,
+        after: Option<Revision>,
+        answer: impl FnOnce(Result<Revision, WriteError>) + Send + 'static,
+    ) -> Result<(), WriteError> {
+        let request = Request::Append(Append { batch, after, answer: Box::new(answer) });
+        self.requests.send(request).map_err(|_| WriteError::Stopped)
+    }
+
+    /// As [`Writer::submit`], and never blocks.
+    ///
+    /// # Errors
+    /// [`WriteError::QueueFull`] or [`WriteError::Stopped`]; `answer` is not called then.
+    pub fn try_submit(
+        &self,
+        batch: Batch,
+        after: Option<Revision>,
+        answer: impl FnOnce(Result<Revision, WriteError>) + Send + 'static,
+    ) -> Result<(), WriteError> {
+        let request = Request::Append(Append { batch, after, answer: Box::new(answer) });
+        self.requests.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => WriteError::QueueFull,
+            TrySendError::Disconnected(_) => WriteError::Stopped,
+        })
+    }
+
+    /// Runs `call` on the ledger, after everything that was submitted before, and returns what it
+    /// returns. Batches wait meanwhile.
+    ///
+    /// # Errors
+    /// [`WriteError::Stopped`].
+    pub fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut dyn Ledger) -> T + Send + 'static,
+    ) -> Result<T, WriteError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let status = Arc::clone(&self.status);
+        let call = move |ledger: &mut dyn Ledger| {
+            let value = call(ledger);
+            *locked(&status) = ledger.status();
+            // There is room for one, and the caller is waiting for it.
+            let _ = answer.send(value);
+        };
+        self.requests.send(Request::Call(Box::new(call))).map_err(|_| WriteError::Stopped)?;
+        answered.recv().map_err(|_| WriteError::Stopped)
+    }
+
+    /// Saves `snapshot` part by part between commits, and returns when it is durable. If another is
+    /// being saved, this one waits for it.
+    ///
+    /// # Errors
+    /// Why it could not be saved.
+    pub fn save_snapshot(&self, snapshot: Snapshot) -> Result<(), WriteError> {
+        let _turn = locked(&self.snapshot_turn);
+        let snapshot = Arc::new(snapshot);
+        for number in 0..snapshot.part_count() {
+            let snapshot = Arc::clone(&snapshot);
+            self.call(move |ledger| ledger.save_snapshot_part(snapshot.part(number)))??;
+        }
+        Ok(())
+    }
+
+    /// Compacts the ledger step by step between commits (see [`Ledger::compact`]), and returns how
+    /// many records were removed.
+    ///
+    /// # Errors
+    /// Why it could not be compacted.
+    pub fn compact(&self, forget: Vec<Subject>) -> Result<usize, WriteError> {
+        let forget: Arc<[Subject]> = forget.into();
+        let mut removed = 0;
+        loop {
+            let forget = Arc::clone(&forget);
+            let step = self.call(move |ledger| ledger.compact(&forget, COMPACTION_STEP))??;
+            removed += step.removed;
+            if !step.has_more {
+                return Ok(removed);
+            }
+        }
+    }
+
+    /// Where the ledger stood after the last commit. Waits for nothing.
+    pub fn status(&self) -> Status {
+        *locked(&self.status)
+    }
+
+    /// Carries out what was submitted before, ends the thread and returns the ledger; nothing if
+    /// somebody else has stopped it, or the thread has panicked.
+    pub fn stop(&self) -> Option<Box<dyn Ledger>> {
+        // Whether it can be sent or not: the thread ends.
+        let _ = self.requests.send(Request::Stop);
+        let handle = locked(&self.thread.0).take();
+        handle?.join().ok()
+    }
+}
+
+/// The thread's own.
+struct Owner {
+    ledger: Box<dyn Ledger>,
+    queue: Receiver<Request>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Owner {
+    fn run(mut self) -> Box<dyn Ledger> {
+        while let Ok(request) = self.queue.recv() {
+            let behind = match request {
+                Request::Append(first) => self.commit(first),
+                other => Some(other),
+            };
+            match behind {
+                Some(Request::Call(call)) => call(self.ledger.as_mut()),
+                Some(Request::Stop) => break,
+                Some(Request::Append(_)) | None => {}
+            }
+        }
+        self.ledger
+    }
+
+    /// Commits `first` and all batches that wait behind it; returns the request that ended the row,
+    /// if it was something else.
+    fn commit(&mut self, first: Append) -> Option<Request> {
+        let mut commit = Commit::new(self.ledger.status().head);
+        commit.push(first);
+        let mut other = None;
+        while commit.has_room() && other.is_none() {
+            match self.queue.try_recv() {
+                Ok(Request::Append(append)) => commit.push(append),
+                Ok(request) => other = Some(request),
+                Err(_) => break,
+            }
+        }
+        let outcome = self.ledger.append(&commit.batches);
+        *locked(&self.status) = self.ledger.status();
+        commit.answer(outcome.map(drop));
+        other
+    }
+}
+
+/// What is behind these locks is whole whenever it is unlocked, panic or not.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Batches that become durable together, and who waits for them.
+struct Commit {
+    head: Revision,
+    bytes: usize,
+    batches: Vec<Batch>,
+    answers: Vec<Answer>,
+}
+
+impl Commit {
+    fn new(head: Revision) -> Self {
+        Self { head, bytes: 0, batches: Vec::new(), answers: Vec::new() }
+    }
+
+    fn has_room(&self) -> bool {
+        self.batches.len() < COMMIT_BATCHES_MAX && self.bytes < COMMIT_BYTES_MAX
+    }
+
+    /// Adds a batch, unless it is to follow another one than it would.
+    fn push(&mut self, append: Append) {
+        let head = Revision::new(self.head.get() + self.batches.len() as u64);
+        if let Some(expected) = append.after.filter(|after| *after != head) {
+            return (append.answer)(Err(WriteError::NotNext { expected, head }));
+        }
+        self.bytes += append.batch.bytes();
+        self.batches.push(append.batch);
+        self.answers.push(append.answer);
+    }
+
+    fn answer(self, outcome: Result<(), LedgerError>) {
+        let outcome = outcome.map_err(WriteError::from);
+        let mut revision = self.head;
+        for answer in self.answers {
+            revision = revision.next();
+            answer(outcome.clone().map(|()| revision));
+        }
+    }
+}

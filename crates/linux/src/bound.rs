@@ -1,0 +1,218 @@
+//! Processes that a job borrowed: they ran before, elsewhere, and go back there when the job ends.
+//!
+//! Each has a group of its own inside of the job's, in the hierarchy of version 2, so that what it
+//! starts later goes back with it. Where it came from is written on that group as an extended
+//! attribute: the kernel keeps it as long as the process is borrowed, whatever becomes of the agent.
+
+use crate::cgroup::{
+    CgroupError, Group, Hierarchy, move_into, read, refused, remove_directory, retry,
+};
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The group of a process in each hierarchy, as `/proc/PID/cgroup` tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin(String);
+
+impl Group {
+    /// Takes a process in, to be given back. One that is in the group already stays as it is. Its
+    /// open sockets stay with the group in which they were made.
+    ///
+    /// # Errors
+    /// If the process or the group is away, or the kernel refuses (a kernel thread).
+    pub fn borrow(&self, pid: i32) -> Result<(), CgroupError> {
+        let directory = self.unified()?;
+        let proc = PathBuf::from(format!("/proc/{pid}/cgroup"));
+        let origin = Origin(read(&proc)?);
+        let path = origin.path(None).unwrap_or_default();
+        if Path::new(path.trim_start_matches('/')).starts_with(self.path()) {
+            return Ok(());
+        }
+        let inner = new_group(&directory)?;
+        set_attribute(&inner, origin.0.as_bytes())?;
+        // In version 2 first: from then on it is known to be borrowed.
+        let moved = move_into(&inner, pid).and_then(|()| {
+            let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
+            others.map(|h| h.root().join(self.path())).try_for_each(|d| move_into(&d, pid))
+        });
+        if moved.is_err() {
+            self.give_back_from(&inner)?;
+        }
+        moved
+    }
+
+    /// The processes that were taken in, and those that they started since.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn borrowed(&self) -> Result<Vec<i32>, CgroupError> {
+        let mut pids = Vec::new();
+        for directory in inner_groups(&self.unified()?)? {
+            pids.extend(pids_in(&directory)?);
+        }
+        Ok(pids)
+    }
+
+    /// Lets all of them go back to where they were, or to the root of the hierarchy if that is no
+    /// longer there. Nothing happens where none was taken in.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or they start others faster than they can be moved.
+    pub fn give_back(&self) -> Result<(), CgroupError> {
+        for directory in inner_groups(&self.unified()?)? {
+            self.give_back_from(&directory)?;
+        }
+        Ok(())
+    }
+
+    fn give_back_from(&self, directory: &Path) -> Result<(), CgroupError> {
+        let origin = Origin(attribute(directory)?);
+        for _ in 0..ROUNDS {
+            let pids = pids_in(directory)?;
+            if pids.is_empty() {
+                break;
+            }
+            // Version 2 last: until then it is known to be borrowed.
+            for hierarchy in self.hierarchies() {
+                pids.iter().try_for_each(|pid| origin.take_back(&**hierarchy, *pid))?;
+            }
+        }
+        retry(|| remove_directory(directory))
+    }
+
+    fn unified(&self) -> Result<PathBuf, CgroupError> {
+        let needs = "a mounted cgroup hierarchy of version 2";
+        self.unified_directory()
+            .ok_or(CgroupError::Unsupported { feature: "borrowed processes", needs: needs.into() })
+    }
+}
+
+impl Origin {
+    /// The path in the hierarchy with this controller; nothing = that of version 2. A line is
+    /// `7:blkio:/path`, `4:cpu,cpuacct:/path` or `0::/path`.
+    fn path(&self, controller: Option<&str>) -> Option<&str> {
+        self.0.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let wanted = controller.unwrap_or_default();
+            controllers.split(',').any(|found| found == wanted).then_some(path)
+        })
+    }
+
+    fn take_back(&self, hierarchy: &dyn Hierarchy, pid: i32) -> Result<(), CgroupError> {
+        let path = self.path(hierarchy.controller()).unwrap_or_default();
+        let home = hierarchy.root().join(path.trim_start_matches('/'));
+        let moved = match move_into(&home, pid) {
+            // The group is gone, or takes no processes any more.
+            Err(_) if Path::new(&format!("/proc/{pid}")).exists() => {
+                move_into(hierarchy.root(), pid)
+            }
+            moved => moved,
+        };
+        match moved {
+            Err(error) if error.is_away() => Ok(()),
+            moved => moved,
+        }
+    }
+}
+
+/// Makes a group inside with a name that no other has.
+fn new_group(directory: &Path) -> Result<PathBuf, CgroupError> {
+    for number in 0..BORROWED_MAX {
+        let inner = directory.join(format!("{PREFIX}{number}"));
+        match std::fs::create_dir(&inner) {
+            Ok(()) => return Ok(inner),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(refused("mkdir", &inner)(error)),
+        }
+    }
+    let full = io::Error::other(format!("{BORROWED_MAX} processes were taken in already"));
+    Err(refused("mkdir", directory)(full))
+}
+
+fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(refused("read", directory))?,
+    };
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(PREFIX) && path.is_dir()
+    };
+    Ok(entries.flatten().map(|entry| entry.path()).filter(is_ours).collect())
+}
+
+fn pids_in(directory: &Path) -> Result<Vec<i32>, CgroupError> {
+    let text = read(&directory.join("cgroup.procs"))?;
+    // 0 stands for a process of another process namespace, and for the caller where it is written.
+    Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
+}
+
+fn set_attribute(directory: &Path, value: &[u8]) -> Result<(), CgroupError> {
+    let path = c_path(directory)?;
+    let (name, size) = (ATTRIBUTE.as_ptr(), value.len());
+    // SAFETY: both strings end with 0, and `value` is live and of this size.
+    let set = unsafe { libc::setxattr(path.as_ptr(), name, value.as_ptr().cast(), size, 0) };
+    match set {
+        0 => Ok(()),
+        _ => Err(refused("setxattr", directory)(io::Error::last_os_error())),
+    }
+}
+
+fn attribute(directory: &Path) -> Result<String, CgroupError> {
+    let path = c_path(directory)?;
+    let mut value = vec![0u8; ATTRIBUTE_BYTES_MAX];
+    let (name, space) = (ATTRIBUTE.as_ptr(), value.len());
+    // SAFETY: both strings end with 0, and `value` is live and of this size.
+    let size = unsafe { libc::getxattr(path.as_ptr(), name, value.as_mut_ptr().cast(), space) };
+    match usize::try_from(size) {
+        Ok(size) => {
+            value.truncate(size);
+            Ok(String::from_utf8_lossy(&value).into_owned())
+        }
+        Err(_) => match io::Error::last_os_error() {
+            // Made, and nothing written on it or moved into it before the agent was killed.
+            error if error.raw_os_error() == Some(libc::ENODATA) => Ok(String::new()),
+            error => Err(refused("getxattr", directory)(error)),
+        },
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString, CgroupError> {
+    let odd = |_| refused("setxattr", path)(io::ErrorKind::InvalidInput.into());
+    CString::new(path.as_os_str().as_bytes()).map_err(odd)
+}
+
+/// No job's program makes groups with this name: they are inside of a job's group.
+const PREFIX: &str = "_borrowed.";
+const ATTRIBUTE: &std::ffi::CStr = c"trusted.keeptime.origin";
+/// A line for each hierarchy, and the kernel has at most some ten.
+const ATTRIBUTE_BYTES_MAX: usize = 16 * 1024;
+/// Of one job: what a person or a script names one by one.
+const BORROWED_MAX: usize = 1_024;
+/// Each round moves all that are there; who forks as fast as that is a fork bomb.
+const ROUNDS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_group_in_each_hierarchy_is_found_by_its_controller() {
+        let origin = Origin("9:name=systemd:/\n2:cpu,cpuacct:/a/b:c\n7:blkio:/x\n0::/u/v\n".into());
+        assert_eq!(origin.path(Some("cpu")), Some("/a/b:c"));
+        assert_eq!(origin.path(Some("blkio")), Some("/x"));
+        assert_eq!(origin.path(None), Some("/u/v"));
+        assert_eq!(origin.path(Some("io")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_passed_over(text in "\\PC{0,60}") {
+            let _ = (Origin(text.clone()).path(None), Origin(text).path(Some("cpu")));
+        }
+    }
+}

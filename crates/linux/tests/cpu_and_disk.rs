@@ -1,0 +1,352 @@
+//! CPU schedules, disk rates and borrowed processes in the kernel. Needs root; bounded to seconds.
+// The helpers below are tests too.
+#![allow(clippy::unwrap_used)]
+use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
+use keeptime_linux::deadline::{self, DeadlineSpec, Obstacle};
+use keeptime_linux::disk::{DiskLimits, Version};
+use keeptime_linux::testing::skip;
+use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
+use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
+use nix::fcntl::OFlag;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const PERIOD: Nanos = Nanos::from_millis(20);
+
+/// What the kernel admits is counted, and one test moves this whole process: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static KERNEL: Mutex<()> = Mutex::new(());
+    KERNEL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process of a test, killed with it.
+struct Program(Child);
+
+impl Program {
+    fn shell(line: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(Stdio::null()).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// One that does nothing before [`Self::go`].
+    fn waiting(line: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("read x; {line}")]).stdin(Stdio::piped());
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn go(&mut self) {
+        self.0.stdin = None;
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(5), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What the kernel still admits, or the reason why that cannot be tested.
+fn admissible() -> Option<CpuPpm> {
+    match deadline::admissible() {
+        Ok(cpu) => Some(cpu),
+        Err(error) => {
+            skip(&["deadline".into()], &error.to_string());
+            None
+        }
+    }
+}
+
+/// A group of this test, removed with it; nothing without privilege.
+struct TestGroup(Group);
+
+impl TestGroup {
+    fn new(name: &str) -> Option<Self> {
+        let made = Hierarchies::discover().and_then(|hierarchies| {
+            let name = format!("_test-{name}-{}", std::process::id());
+            let group = hierarchies.group(Path::new(MARK).join(name))?;
+            group.create()?;
+            Ok(group)
+        });
+        match made {
+            Ok(group) => Some(Self(group)),
+            Err(error) => {
+                skip(&["cgroup".into()], &error.to_string());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for TestGroup {
+    fn drop(&mut self) {
+        let _ = self.0.give_back();
+        let _ = self.0.kill_all();
+        let _ = self.0.remove();
+    }
+}
+
+// A thread that leaves gives back what it had, whatever it does at that moment: without the detour
+// by which `leave` goes, all but the first of these lose it until the machine restarts.
+#[test]
+fn whoever_leaves_gives_everything_back() {
+    let _alone = alone();
+    let Some(before) = admissible() else { return };
+    // So much that a loss shows, and no more than the machine can bear to lose when the test fails.
+    let spec = DeadlineSpec::of(CpuPpm::new(5_000), Nanos::from_millis(100)).unwrap();
+    let cases = [
+        ("busy", "while :; do :; done"),
+        ("asleep", "exec sleep 60"),
+        ("stopped", "kill -STOP $$; :"),
+    ];
+    for (name, line) in cases {
+        let program = Program::shell(line);
+        deadline::set(program.pid(), spec).unwrap();
+        assert_eq!(deadline::read(program.pid()).unwrap(), Some(spec));
+        if name == "stopped" {
+            wait_until("the stop", || program.state() == 'T');
+        }
+        // Long enough for the kernel to take the thread for inactive.
+        std::thread::sleep(Duration::from_millis(300));
+        let during = admissible().unwrap();
+        assert!(during.get() + 4_900 <= before.get(), "{name}: {before} before, {during} during");
+        deadline::leave(program.pid()).unwrap();
+        assert_eq!(deadline::read(program.pid()).unwrap(), None);
+        let after = admissible().unwrap();
+        assert!(after.get().abs_diff(before.get()) < 100, "{name}: {before} before, {after} after");
+    }
+    // Who is killed gives back when the time is over that it ran beyond its slice.
+    let program = Program::shell("exec sleep 60");
+    deadline::set(program.pid(), spec).unwrap();
+    program.signal(Signal::SIGSTOP);
+    drop(program);
+    wait_until("what a killed one had", || {
+        admissible().is_some_and(|after| after.get().abs_diff(before.get()) < 100)
+    });
+}
+
+// A job of a shell that starts two loops: the loops get the share, each a half, beside other loops
+// on all processors, and a loop that is pinned ends it for all.
+#[test]
+fn those_who_compute_have_the_share_and_what_they_start_is_found() {
+    let _alone = alone();
+    if admissible().is_none() {
+        return;
+    }
+    let Some(group) = TestGroup::new("deadline") else { return };
+    let busy = "while :; do :; done";
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let _others: Vec<_> = (0..processors).map(|_| Program::shell(busy)).collect();
+    let mut job = Program::waiting(&format!("({busy}) & ({busy}) & wait"));
+    group.0.join(job.pid()).unwrap();
+    job.go();
+    let share = CpuPpm::from_percent(40);
+    let enforce = || deadline::enforce(share, PERIOD, &group.0.pids().unwrap()).unwrap();
+    wait_until("both loops", || group.0.pids().unwrap().len() == 3);
+    let carriers = enforce().unwrap();
+    assert_eq!(carriers.len(), 2);
+    assert!(!carriers.contains(&job.pid()), "the shell waits");
+    let part = DeadlineSpec::of(CpuPpm::from_percent(20), PERIOD).unwrap();
+    for carrier in &carriers {
+        assert_eq!(deadline::read(*carrier).unwrap(), Some(part));
+    }
+    let (start, before) = (Instant::now(), group.0.cpu_usage().unwrap());
+    std::thread::sleep(Duration::from_secs(2));
+    let used = group.0.cpu_usage().unwrap().as_secs_f64() - before.as_secs_f64();
+    let got = used / start.elapsed().as_secs_f64();
+    println!("two loops with 40 % together, beside {processors} others: {:.2} %", 100.0 * got);
+    assert!((0.38..=0.42).contains(&got), "{got}");
+    // One that the kernel refuses.
+    let mut one = CpuSet::new();
+    one.set(0).unwrap();
+    deadline::release(&carriers).unwrap();
+    sched_setaffinity(Pid::from_raw(carriers[0]), &one).unwrap();
+    match processors {
+        1 => skip(&["smp".into()], "one processor: nobody is pinned"),
+        _ => assert_eq!(enforce(), Err(Obstacle::Pinned { pid: carriers[0] })),
+    }
+    assert!(carriers.iter().all(|pid| deadline::read(*pid).unwrap().is_none()));
+    // More than there is.
+    let over = CpuPpm::from_percent(100 * processors as u32 + 100);
+    let loops: Vec<_> = (0..processors + 1).map(|_| Program::shell(busy)).collect();
+    let pids: Vec<_> = loops.iter().map(Program::pid).collect();
+    let full = deadline::enforce(over, PERIOD, &pids).unwrap().unwrap_err();
+    assert!(matches!(full, Obstacle::Full { .. }), "{full}");
+    assert!(pids.iter().all(|pid| deadline::read(*pid).unwrap().is_none()), "all or none");
+}
+
+// The ordinary niceness of a process outlives its schedule.
+#[test]
+fn who_leaves_is_as_nice_as_before() {
+    let _alone = alone();
+    if admissible().is_none() {
+        return;
+    }
+    // As nice as can be, whatever these tests run with.
+    let program = Program::shell("exec nice -n 39 sleep 60");
+    let nice = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().to_owned()
+    };
+    wait_until("niceness", || nice() == "19");
+    let spec = DeadlineSpec::of(CpuPpm::new(5_000), PERIOD).unwrap();
+    deadline::set(program.pid(), spec).unwrap();
+    deadline::leave(program.pid()).unwrap();
+    assert_eq!(nice(), "19");
+}
+
+// A process from elsewhere joins, starts a child, and both go back where the first was; another
+// agent that knows nothing but the groups does that.
+#[test]
+fn what_was_borrowed_goes_back_with_all_that_it_started() {
+    let _alone = alone();
+    let (Some(home), Some(job)) = (TestGroup::new("home"), TestGroup::new("job")) else { return };
+    let mut program = Program::waiting("sleep 61 & sleep 60; :");
+    let pid = program.pid();
+    home.0.join(pid).unwrap();
+    let groups = || {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+        text.replace("/_borrowed.0", "")
+    };
+    let before = groups();
+    job.0.borrow(pid).unwrap();
+    job.0.borrow(pid).unwrap();
+    assert_eq!(job.0.borrowed().unwrap(), [pid]);
+    let of_job = job.0.path().to_str().unwrap();
+    let count = groups().matches(of_job).count();
+    assert_eq!(count, before.matches(home.0.path().to_str().unwrap()).count(), "{}", groups());
+    program.go();
+    wait_until("its children", || job.0.borrowed().unwrap().len() == 3);
+    let children = job.0.borrowed().unwrap();
+    // Told by the path alone, as after a restart.
+    let adopted = Hierarchies::discover().unwrap().group(job.0.path()).unwrap();
+    adopted.give_back().unwrap();
+    assert_eq!(groups(), before);
+    assert_eq!(job.0.pids().unwrap(), Vec::<i32>::new());
+    let mut back = home.0.pids().unwrap();
+    back.retain(|pid| children.contains(pid));
+    assert_eq!(back.len(), 3, "what it started goes with it");
+    adopted.give_back().unwrap();
+    // Home is gone meanwhile: then to the root.
+    job.0.borrow(children[1]).unwrap();
+    drop(home);
+    job.0.give_back().unwrap();
+    assert!(job.0.pids().unwrap().is_empty());
+    kill(Pid::from_raw(children[1]), Signal::SIGKILL).unwrap();
+    let error = job.0.borrow(i32::MAX).unwrap_err();
+    assert!(error.is_away(), "{error}");
+}
+
+/// The disk that a file's blocks are on, if it is a whole one.
+fn disk_of(file: &File) -> Option<DiskId> {
+    let device = file.metadata().ok()?.dev();
+    let disk = DiskId {
+        major: nix::sys::stat::major(device) as u32,
+        minor: nix::sys::stat::minor(device) as u32,
+    };
+    Path::new(&format!("/sys/dev/block/{disk}/queue")).exists().then_some(disk)
+}
+
+/// Writes so many bytes, past the page cache, and says how many bytes a second that were.
+fn write_directly(file: &mut File, bytes: usize) -> std::io::Result<f64> {
+    const CHUNK: usize = 64 << 10;
+    // Direct writing wants memory at a multiple of the block size.
+    let memory = vec![0x5a_u8; CHUNK + 4096];
+    let at = memory.as_ptr().align_offset(4096);
+    let start = Instant::now();
+    for _ in 0..bytes / CHUNK {
+        file.write_all(&memory[at..at + CHUNK])?;
+    }
+    Ok(bytes as f64 / start.elapsed().as_secs_f64())
+}
+
+// This process writes 8 MB at a limit of 4 MB/s, of another disk's limit not impressed, and then at
+// its own speed again.
+#[test]
+fn a_disk_is_written_at_the_rate_and_no_faster() {
+    let _alone = alone();
+    let Some(group) = TestGroup::new("disk") else { return };
+    let throttle = Hierarchies::discover().unwrap().throttle().cloned();
+    let Some(throttle) = throttle else {
+        return skip(&["blkio".into()], "no blkio nor io controller is mounted");
+    };
+    let directory = tempfile::tempdir_in(std::env::var_os("TMPDIR").unwrap_or("/var/tmp".into()));
+    let directory = directory.unwrap();
+    let path = directory.path().join("written");
+    let mut open = File::options();
+    open.write(true).create(true).truncate(true).custom_flags(OFlag::O_DIRECT.bits());
+    let opened = open.open(&path).and_then(|mut file| {
+        write_directly(&mut file, 64 << 10)?;
+        Ok(file)
+    });
+    let mut file = match opened {
+        Ok(file) => file,
+        Err(error) => return skip(&["o_direct".into()], &format!("{}: {error}", path.display())),
+    };
+    let Some(disk) = disk_of(&file) else {
+        return skip(&["disk".into()], "the file system is not on a whole disk");
+    };
+    const RATE: u64 = 4_000_000;
+    let rate = Some(BytesPerSecond::new(RATE));
+    let limits =
+        |rate| DiskLimits::from([(disk, DiskRates::default().with(DiskDirection::Write, rate))]);
+    let before = group.0.disk_usage().unwrap().get(&disk).copied().unwrap_or_default();
+    group.0.set_disks(&limits(rate)).unwrap();
+    assert_eq!(throttle.observe(group.0.path()).unwrap(), limits(rate));
+    // A thread of a process of its own would be simpler to move; this one comes back.
+    group.0.borrow(std::process::id() as i32).unwrap();
+    let limited = write_directly(&mut file, 8 << 20);
+    group.0.set_disks(&DiskLimits::new()).unwrap();
+    let free = write_directly(&mut file, 8 << 20);
+    group.0.give_back().unwrap();
+    let (limited, free) = (limited.unwrap(), free.unwrap());
+    println!(
+        "{disk}, {:?}: {limited:.0} B/s at a limit of {RATE}, {free:.0} without",
+        throttle.version()
+    );
+    if free < 2.0 * RATE as f64 {
+        return skip(&["disk".into()], "the disk is not faster than the limit");
+    }
+    assert!((limited / RATE as f64 - 1.0).abs() < 0.1, "{limited:.0} B/s");
+    let after = group.0.disk_usage().unwrap()[&disk];
+    let written = after.written.get() - before.written.get();
+    // Version 1 stops counting with the last limit.
+    assert!(written >= 8 << 20, "{written} bytes counted");
+    assert!(throttle.observe(group.0.path()).unwrap().is_empty());
+    if throttle.version() == Version::V1 {
+        let nowhere = DiskLimits::from([("511:255".parse().unwrap(), limits(rate)[&disk])]);
+        let error = group.0.set_disks(&nowhere).unwrap_err().to_string();
+        assert!(error.contains("blkio.throttle.write_bps_device"), "{error}");
+    }
+}

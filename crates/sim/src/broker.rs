@@ -1,0 +1,247 @@
+//! The broker as a process: the real engine, records and outbox, and a ledger whose writes take time.
+//! It can die at any moment; what its disk has then is what the next one starts from.
+
+use crate::Violation;
+use crate::network::ConnectionId;
+use crate::random::Random;
+use crate::seams::Seams;
+use keeptime_broker::outbox::Outbox;
+use keeptime_broker::records;
+use keeptime_engine::agents::Session;
+use keeptime_engine::{Cluster, Engine, Event, Moment, Output, Policy, Step};
+use keeptime_ledger::{
+    Batch, Fault, Ledger, LedgerError, MemoryDisk, MemoryLedger, Revision, Snapshot, Subject,
+};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Batches between two snapshots: few, so that most restarts begin with one.
+const SNAPSHOT_EVERY: u64 = 300;
+
+/// An event with its time.
+pub type Happened = (WallTime, Event);
+
+/// A broker that runs.
+#[derive(Debug)]
+pub struct Broker {
+    /// The state machine.
+    pub engine: Engine,
+    /// Which broker in turn.
+    pub number: u64,
+    /// When [`keeptime_engine::Input::Passed`] is due.
+    pub due: Nanos,
+    disk: MemoryDisk,
+    ledger: MemoryLedger,
+    outbox: Outbox<Output>,
+    /// What was handed over and is not durable.
+    queue: VecDeque<Work>,
+    /// How much of the queue is being written.
+    writing: Option<usize>,
+    /// After the last batch that was handed over.
+    head: Revision,
+    snapshot: Revision,
+    forgotten: Vec<(Revision, Subject)>,
+    sessions: BTreeMap<NodeIndex, (Session, ConnectionId)>,
+    /// All connections that have said hello and are not known to have ended.
+    known: BTreeMap<ConnectionId, (NodeIndex, Session)>,
+    last_session: u64,
+    /// When something was heard of a node; when the broker began, if nothing was.
+    heard: BTreeMap<NodeIndex, Nanos>,
+    began: Nanos,
+}
+
+#[derive(Debug)]
+enum Work {
+    Batch(Batch, Vec<Happened>),
+    Snapshot(Snapshot, Vec<Subject>),
+}
+
+/// A batch that is durable, and what may leave now.
+#[derive(Debug)]
+pub struct Written {
+    /// What it says.
+    pub events: Vec<Happened>,
+    /// What waited for it, in order.
+    pub outputs: Vec<Output>,
+}
+
+impl Broker {
+    /// Starts from what `disk` says; the step is to be handed over.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read: nothing that happened to it explains that.
+    pub fn start(
+        number: u64,
+        disk: &MemoryDisk,
+        cluster: Cluster,
+        policy: Policy,
+        moment: Moment,
+        seams: &mut dyn Seams,
+    ) -> Result<(Self, Step), Violation> {
+        let ledger = MemoryLedger::open(disk).map_err(Violation::new)?;
+        let mut found = records::find(&ledger).map_err(Violation::new)?;
+        seams.found(&mut found);
+        let (head, forgotten) = (found.head, found.forgotten);
+        let restored = Engine::restore(cluster, policy, found.snapshot, found.events, moment);
+        let (engine, first) = restored.map_err(Violation::new)?;
+        let broker = Self {
+            engine,
+            number,
+            due: moment.steady,
+            disk: disk.clone(),
+            snapshot: ledger.status().snapshot.unwrap_or_default(),
+            ledger,
+            outbox: Outbox::default(),
+            queue: VecDeque::new(),
+            writing: None,
+            head,
+            forgotten,
+            sessions: BTreeMap::new(),
+            known: BTreeMap::new(),
+            last_session: 0,
+            heard: BTreeMap::new(),
+            began: moment.steady,
+        };
+        Ok((broker, first))
+    }
+
+    /// The ledger, to be looked at.
+    pub fn ledger(&self) -> &MemoryLedger {
+        &self.ledger
+    }
+
+    /// Hands the step's events over to be written, and puts its outputs behind them. What may leave
+    /// at once.
+    ///
+    /// # Errors
+    /// If an event cannot be recorded.
+    pub fn hand_over(&mut self, step: Step) -> Result<Vec<Output>, Violation> {
+        let mut events = step.events.iter().map(|event| (step.time, event.clone()));
+        for batch in records::batches(&step).map_err(Violation::new)? {
+            let of_batch = events.by_ref().take(batch.records().len()).collect();
+            self.queue.push_back(Work::Batch(batch, of_batch));
+            self.head = self.head.next();
+            self.outbox.hand_over();
+        }
+        for event in &step.events {
+            if let (Event::Forgotten { .. }, Some(handle)) = (event, event.handle()) {
+                self.forgotten.push((self.head, Subject::new(handle.number())));
+            }
+        }
+        self.snapshot()?;
+        Ok(step.outputs.into_iter().filter_map(|output| self.outbox.put(output)).collect())
+    }
+
+    fn snapshot(&mut self) -> Result<(), Violation> {
+        if self.head.get() < self.snapshot.get() + SNAPSHOT_EVERY {
+            return Ok(());
+        }
+        self.snapshot = self.head;
+        let compacted_to = self.ledger.status().compacted_to;
+        self.forgotten.retain(|(revision, _)| *revision > compacted_to);
+        let forget = self.forgotten.iter().map(|(_, subject)| *subject).collect();
+        let state = serde_json::to_vec(&self.engine.book().snapshot()).map_err(Violation::new)?;
+        self.queue.push_back(Work::Snapshot(Snapshot { revision: self.head, state }, forget));
+        Ok(())
+    }
+
+    /// Begins to write what waits, if nothing is being written. Whether it did.
+    pub fn begin_writing(&mut self) -> bool {
+        if self.writing.is_some() || self.queue.is_empty() {
+            return false;
+        }
+        let is_batch = |work: &&Work| matches!(work, Work::Batch(..));
+        self.writing = Some(self.queue.iter().take_while(is_batch).count().max(1));
+        true
+    }
+
+    /// Whether everything that was decided is durable and has left.
+    pub fn is_settled(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The disk is done: batches that are durable now, in order.
+    ///
+    /// # Errors
+    /// If it is not: nothing was written then.
+    pub fn write(&mut self) -> Result<Vec<Written>, LedgerError> {
+        let count = self.writing.take().unwrap_or(0);
+        if let Some(Work::Snapshot(snapshot, forget)) = self.queue.front() {
+            self.ledger.save_snapshot(snapshot)?;
+            self.ledger.compact(forget, usize::MAX)?;
+            self.queue.pop_front();
+            return Ok(Vec::new());
+        }
+        let batches: Vec<_> = self.batches().take(count).cloned().collect();
+        self.ledger.append(&batches)?;
+        let written = self.queue.drain(..count).filter_map(|work| match work {
+            Work::Batch(_, events) => Some(Written { events, outputs: self.outbox.settle() }),
+            Work::Snapshot(..) => None,
+        });
+        Ok(written.collect())
+    }
+
+    fn batches(&self) -> impl Iterator<Item = &Batch> {
+        self.queue.iter().filter_map(|work| match work {
+            Work::Batch(batch, _) => Some(batch),
+            Work::Snapshot(..) => None,
+        })
+    }
+
+    /// The process is killed. What was being written is on the disk, or not, or the first part of it.
+    /// What was handed over and never acknowledged, in order.
+    pub fn die(mut self, random: &mut Random) -> Vec<Vec<Happened>> {
+        let batches: Vec<_> = self.batches().take(self.writing.unwrap_or(0)).cloned().collect();
+        let records: usize = batches.iter().map(|batch| batch.records().len()).sum();
+        if records > 0 && random.is_one_in(2) {
+            let torn = random.below(records as u64 + 1) as usize;
+            self.disk.fail_append(1, Fault::Torn { records: torn });
+            // Nobody is left to learn of the error.
+            drop(self.ledger.append(&batches));
+        }
+        let unsettled = self.queue.into_iter().filter_map(|work| match work {
+            Work::Batch(_, events) => Some(events),
+            Work::Snapshot(..) => None,
+        });
+        unsettled.collect()
+    }
+
+    /// An agent says hello on `connection`, in the place of its former one.
+    pub fn welcome(&mut self, node: NodeIndex, connection: ConnectionId, now: Nanos) -> Session {
+        self.last_session += 1;
+        let session = Session(self.last_session);
+        self.sessions.insert(node, (session, connection));
+        self.known.insert(connection, (node, session));
+        self.heard.insert(node, now);
+        session
+    }
+
+    /// Who speaks on `connection`.
+    pub fn hears(&mut self, connection: ConnectionId, now: Nanos) -> Option<(NodeIndex, Session)> {
+        let (node, session) = *self.known.get(&connection)?;
+        if self.connection(node) == Some((session, connection)) {
+            self.heard.insert(node, now);
+        }
+        Some((node, session))
+    }
+
+    /// A connection has ended.
+    pub fn lose(&mut self, connection: ConnectionId) -> Option<(NodeIndex, Session)> {
+        let (node, session) = self.known.remove(&connection)?;
+        if self.connection(node) == Some((session, connection)) {
+            self.sessions.remove(&node);
+        }
+        Some((node, session))
+    }
+
+    /// The present connection of a node.
+    pub fn connection(&self, node: NodeIndex) -> Option<(Session, ConnectionId)> {
+        self.sessions.get(&node).copied()
+    }
+
+    /// How long nothing was heard of a node.
+    pub fn silence(&self, node: NodeIndex, now: Nanos) -> Nanos {
+        now.saturating_sub(self.heard.get(&node).copied().unwrap_or(self.began))
+    }
+}

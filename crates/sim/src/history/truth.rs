@@ -1,0 +1,73 @@
+//! What users asked and agents did, as they know it themselves.
+
+use keeptime_engine::agents::Act;
+use keeptime_engine::book::Reservation;
+use keeptime_engine::{Call, Caller};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::WallTime;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What users asked and agents did, as they themselves know it.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub(super) asked: BTreeMap<(UserName, RequestKey), Vec<Request>>,
+    pub(super) changes: BTreeMap<Handle, Vec<Request>>,
+    pub(super) cancelled: BTreeSet<Handle>,
+    pub(super) accepted: BTreeMap<(Handle, NodeIndex), Assignment>,
+    /// And whether it was over by then: every agent may refuse that.
+    pub(super) refused: BTreeMap<(Handle, NodeIndex), bool>,
+}
+
+impl Truth {
+    /// A user asks.
+    pub fn asks(&mut self, caller: &Caller, call: &Call) {
+        match call {
+            Call::Reserve { key, request } => {
+                let asked = self.asked.entry((caller.user.clone(), key.clone())).or_default();
+                if !asked.contains(request) {
+                    asked.push(request.clone());
+                }
+            }
+            Call::Modify { handle, request } => {
+                self.changes.entry(*handle).or_default().push(request.clone());
+            }
+            Call::Cancel { handle } => drop(self.cancelled.insert(*handle)),
+            Call::Register { .. }
+            | Call::Consider { .. }
+            | Call::Keep { .. }
+            | Call::Report { .. }
+            | Call::Explain { .. } => {}
+        }
+    }
+
+    /// An agent says what it holds: as good as saying yes to it.
+    pub fn holds(&mut self, node: NodeIndex, holding: &[Assignment]) {
+        for assignment in holding {
+            if let Ok(handle) = assignment.job.as_str().parse() {
+                self.accepted.insert((handle, node), assignment.clone());
+            }
+        }
+    }
+
+    /// An agent did as it was told, or not, when its clock said `at`.
+    pub fn obeyed(&mut self, node: NodeIndex, act: &Act, is_done: bool, at: WallTime) {
+        let Act::Enforce(assignment) = act else { return };
+        let Ok(handle) = assignment.job.as_str().parse() else { return };
+        if is_done {
+            self.accepted.insert((handle, node), assignment.clone());
+        } else {
+            self.refused.insert((handle, node), assignment.until_unix_nanos <= at);
+        }
+    }
+
+    pub(super) fn forget(&mut self, over: &Reservation) {
+        let handle = over.handle;
+        self.asked.remove(&(over.owner.clone(), over.key.clone()));
+        self.changes.remove(&handle);
+        self.cancelled.remove(&handle);
+        self.accepted.retain(|(of, _), _| *of != handle);
+        self.refused.retain(|(of, _), _| *of != handle);
+    }
+}

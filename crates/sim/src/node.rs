@@ -1,0 +1,368 @@
+//! A machine: the real agent, a kernel that outlives it, the file that it starts from, and a clock.
+
+use crate::Violation;
+use crate::clock::WallClock;
+use crate::network::ConnectionId;
+use keeptime_agent::agent::{Agent, BindError, BoxedError, Enforcer, Requester};
+use keeptime_agent::book::Capacity;
+use keeptime_agent::store::{MemoryFile, Store};
+use keeptime_agent::wire::{JobStatus, Request, Response};
+use keeptime_engine::agents::Act;
+use keeptime_model::assignment::{Assignment, TrafficClass};
+use keeptime_model::capability::Capabilities;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::disk::{Disk, DiskId, DiskRates};
+use keeptime_model::name::Name;
+use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often an agent looks at its clock. (The real one does so four times as often.)
+pub const TICK: Nanos = Nanos::from_secs(1);
+/// What is over is enforced no longer than this, if the agent is there and the kernel well.
+const GRACE: Nanos = Nanos::from_secs(2);
+const BROKER: Requester = Requester { user: 0, is_trusted: true };
+
+/// What a kernel does when the agent makes it agree.
+#[derive(Debug, Default)]
+struct Machine {
+    enforced: BTreeMap<Name, Assignment>,
+    /// Whether it does what it is told, but for the last of the changes.
+    refuses: bool,
+    /// The agent is killed when so many changes are made.
+    dies_after: Option<usize>,
+    /// What was in the agent's file when it was killed. It does nothing more.
+    last_words: Option<Option<Vec<u8>>>,
+    file: MemoryFile,
+}
+
+/// The agent's way to the machine. Clones are the same machine.
+#[derive(Debug, Clone, Default)]
+struct Kernel(Arc<Mutex<Machine>>);
+
+impl Kernel {
+    fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    /// Jobs to be ended first, then those that change or begin.
+    fn changes(&self, wanted: &BTreeMap<Name, Assignment>) -> Vec<(Name, Option<Assignment>)> {
+        let ended = self.enforced.keys().filter(|job| !wanted.contains_key(*job));
+        let put = wanted.iter().filter(|(job, new)| self.enforced.get(*job) != Some(*new));
+        let ended = ended.map(|job| (job.clone(), None));
+        ended.chain(put.map(|(job, new)| (job.clone(), Some(new.clone())))).collect()
+    }
+
+    fn make(&mut self, changes: impl IntoIterator<Item = (Name, Option<Assignment>)>) {
+        for (job, change) in changes {
+            match change {
+                Some(new) => drop(self.enforced.insert(job, new)),
+                None => drop(self.enforced.remove(&job)),
+            }
+        }
+    }
+}
+
+impl Enforcer for Kernel {
+    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+        let mut machine = self.lock();
+        if machine.last_words.is_some() {
+            return Err("the agent was killed".into());
+        }
+        let changes = machine.changes(wanted);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if let Some(count) = machine.dies_after.take() {
+            machine.make(changes.into_iter().take(count));
+            machine.last_words = Some(machine.file.read());
+            return Err("the agent was killed".into());
+        }
+        if machine.refuses {
+            let but_last = changes.len() - 1;
+            machine.make(changes.into_iter().take(but_last));
+            return Err("device or resource busy".into());
+        }
+        machine.make(changes);
+        Ok(())
+    }
+
+    fn bind(&mut self, _: &Name, _: &[u32], _: Requester) -> Result<(), BindError> {
+        Err(BindError::Refused("nothing runs here".into()))
+    }
+
+    fn bind_flow(
+        &mut self,
+        _: &Assignment,
+        _: &ConnectionPattern,
+        _: Requester,
+    ) -> Result<(), BindError> {
+        Err(BindError::Refused("nothing is connected here".into()))
+    }
+
+    fn capabilities(&self) -> Option<&Capabilities> {
+        None
+    }
+
+    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
+        JobStatus::unmeasured(assignment.clone())
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What came of something that an agent was to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is so now.
+    Done,
+    /// It is not, and why.
+    Refused(String),
+    /// The agent was killed meanwhile.
+    Died,
+}
+
+/// One machine of the cluster.
+#[derive(Debug)]
+pub struct Node {
+    index: NodeIndex,
+    name: Name,
+    capacity: Capacity,
+    kernel: Kernel,
+    file: MemoryFile,
+    agent: Option<Agent<Kernel>>,
+    clock: WallClock,
+    /// The latest time that this agent was told: by it things begin.
+    latest: WallTime,
+    /// How often an agent was started here: what is planned for one is not for the next.
+    process: u64,
+    /// Its connection to the broker.
+    pub connection: Option<ConnectionId>,
+    /// How often it has dialled in vain since the last connection.
+    pub attempts: u32,
+    /// Since then everything is as it should be here: the agent runs, the kernel does as it is told,
+    /// nobody has touched the clock.
+    well_since: Nanos,
+}
+
+impl Node {
+    /// A machine that is there, without an agent.
+    pub fn new(topology: &Topology, index: NodeIndex) -> Self {
+        let node = topology.node(index);
+        let file = MemoryFile::default();
+        let machine = Machine { file: file.clone(), ..Machine::default() };
+        Self {
+            index,
+            name: node.name.clone(),
+            capacity: Capacity {
+                cpu: node.cpu,
+                reservable: way_out(topology, &node.name),
+                disks: node.disk.iter().map(all_of).collect(),
+                capabilities: None,
+            },
+            kernel: Kernel(Arc::new(Mutex::new(machine))),
+            file,
+            agent: None,
+            clock: WallClock::default(),
+            latest: WallTime::default(),
+            process: 0,
+            connection: None,
+            attempts: 0,
+            well_since: Nanos::new(0),
+        }
+    }
+
+    /// Its position in the topology.
+    pub fn index(&self) -> NodeIndex {
+        self.index
+    }
+
+    /// Whether an agent runs.
+    pub fn is_up(&self) -> bool {
+        self.agent.is_some()
+    }
+
+    /// Which agent in turn.
+    pub fn process(&self) -> u64 {
+        self.process
+    }
+
+    /// Starts the agent from what its file says.
+    ///
+    /// # Errors
+    /// If it cannot read that: nothing that happened here explains it.
+    pub fn start(&mut self, now: Nanos) -> Result<(), Violation> {
+        let (name, store) = (self.name.clone(), Store::in_memory(self.file.clone()));
+        self.latest = self.clock.read(now);
+        let capacity = self.capacity.clone();
+        let agent = Agent::start(name, capacity, store, self.kernel.clone(), self.latest);
+        self.agent = Some(agent.map_err(Violation::new)?);
+        self.process += 1;
+        self.well_since = now;
+        Ok(())
+    }
+
+    /// The agent is killed. What the kernel enforces stays.
+    pub fn kill(&mut self) {
+        let mut machine = self.kernel.lock();
+        machine.dies_after = None;
+        if let Some(words) = machine.last_words.take() {
+            // What the process did after its death did not happen.
+            self.file.write(words);
+        }
+        drop(machine);
+        self.agent = None;
+        self.connection = None;
+    }
+
+    /// The agent will be killed in the middle of making the kernel agree, `after` so many changes.
+    pub fn doom(&mut self, after: usize) {
+        self.kernel.lock().dies_after = Some(after);
+    }
+
+    /// The machine starts anew: nothing of a reservation is left.
+    pub fn reboot(&mut self) {
+        self.kill();
+        self.kernel.lock().enforced.clear();
+        self.file.write(None);
+    }
+
+    /// Whether the kernel refuses changes from now on.
+    pub fn refuse(&mut self, refuses: bool, now: Nanos) {
+        self.kernel.lock().refuses = refuses;
+        self.well_since = now;
+    }
+
+    /// The kernel does as it is told, the clock is right, nobody is going to be killed. Whether the
+    /// clock went back for that.
+    pub fn calm_down(&mut self, now: Nanos) -> bool {
+        self.kernel.lock().dies_after = None;
+        self.refuse(false, now);
+        self.set_clock(now, WallClock::set_right)
+    }
+
+    /// The clock is set by `set`. Whether it went back.
+    pub fn set_clock(&mut self, now: Nanos, set: impl FnOnce(&mut WallClock)) -> bool {
+        let before = self.clock.ahead();
+        set(&mut self.clock);
+        self.well_since = now;
+        self.clock.ahead() < before
+    }
+
+    /// What the machine's clock says.
+    pub fn reads(&self, now: Nanos) -> WallTime {
+        self.clock.read(now)
+    }
+
+    /// All that the agent was assigned and has not given back.
+    pub fn holding(&self) -> Vec<Assignment> {
+        self.agent.iter().flat_map(Agent::assignments).cloned().collect()
+    }
+
+    /// The agent does as the broker says.
+    pub fn obey(&mut self, act: Act, now: Nanos) -> Outcome {
+        let at = self.clock.read(now);
+        self.latest = self.latest.max(at);
+        let Some(agent) = &mut self.agent else { return Outcome::Died };
+        let request = match act {
+            Act::Enforce(assignment) => Request::Enforce(assignment),
+            Act::Withdraw(job) => Request::Withdraw { job },
+        };
+        // What is over is given back before: its ticks come often enough for that. A kernel that
+        // refuses this refuses the order too, or does not matter to it.
+        drop(agent.tick(at));
+        let response = agent.answer(request, BROKER, at);
+        if self.kernel.lock().last_words.is_some() {
+            return Outcome::Died;
+        }
+        match response {
+            Response::Refused { reason: why } | Response::Failed { error: why } => {
+                Outcome::Refused(why)
+            }
+            _ => Outcome::Done,
+        }
+    }
+
+    /// The agent looks at its clock. Whether it outlived that.
+    ///
+    /// # Errors
+    /// If the kernel does not enforce exactly what the agent was assigned, and nothing explains it.
+    pub fn tick(&mut self, now: Nanos) -> Result<bool, Violation> {
+        let at = self.clock.read(now);
+        self.latest = self.latest.max(at);
+        let Some(agent) = &mut self.agent else { return Ok(false) };
+        let ticked = agent.tick(at);
+        let machine = self.kernel.lock();
+        if machine.last_words.is_some() {
+            return Ok(false);
+        }
+        match ticked {
+            Err(_) if machine.refuses => {}
+            Err(error) => return Err(Violation(format!("{}: {error}", self.name))),
+            Ok(()) => {
+                let due = agent.assignments().filter(|a| a.is_due(self.latest));
+                if !due.map(|a| (&a.job, a)).eq(machine.enforced.iter()) {
+                    let what = "the kernel does not enforce what the agent was assigned";
+                    return Err(Violation(format!("{}: {what}", self.name)));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nothing is enforced beyond the machine's capacity, nor longer than it lasts.
+    ///
+    /// # Errors
+    /// What is.
+    pub fn check(&self, now: Nanos) -> Result<(), Violation> {
+        let machine = self.kernel.lock();
+        let is_well =
+            self.is_up() && now.saturating_sub(self.well_since) > GRACE && !machine.refuses;
+        if !is_well {
+            return Ok(());
+        }
+        let mut cpu = 0u64;
+        let mut sent = 0u64;
+        for (job, assignment) in &machine.enforced {
+            let over = self.reads(now).saturating_since(assignment.until_unix_nanos);
+            if over > GRACE {
+                let name = &self.name;
+                return Err(Violation(format!(
+                    "{name} enforces {job}, which is over since {over}"
+                )));
+            }
+            cpu += u64::from(assignment.cpu_ppm.get());
+            let premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
+            sent += premium.map(|flow| flow.bits_per_second.get()).sum::<u64>();
+        }
+        let capacity = &self.capacity;
+        if cpu > u64::from(capacity.cpu.get()) || sent > capacity.reservable.get() {
+            let name = &self.name;
+            let what = format!("{cpu} ppm of CPU and {sent} bit/s");
+            return Err(Violation(format!("{name} enforces {what}, more than {capacity:?}")));
+        }
+        Ok(())
+    }
+}
+
+/// All that can be read from a disk and written to it.
+fn all_of(disk: &Disk) -> (DiskId, DiskRates) {
+    let (read, write) = (Some(disk.read), Some(disk.write));
+    let rates = DiskRates { read_bytes_per_second: read, write_bytes_per_second: write };
+    (disk.device, rates)
+}
+
+/// What all links out of a node carry.
+fn way_out(topology: &Topology, name: &Name) -> BitsPerSecond {
+    let links = topology.links().iter().filter(|link| link.between.contains(name));
+    let rates = links.map(|link| match &link.between {
+        [from, _] if from == name => link.rate,
+        _ => link.rate_back.unwrap_or(link.rate),
+    });
+    BitsPerSecond::new(rates.map(BitsPerSecond::get).sum())
+}

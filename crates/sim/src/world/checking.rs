@@ -1,0 +1,104 @@
+//! What must hold.
+
+use super::{SLOTS_COMPARED, World};
+use crate::Violation;
+use crate::broker::Broker;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::reservation::Handle;
+use keeptime_model::topology::NodeIndex;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl World {
+    /// What an agent holds is what the broker takes it to hold, whenever nothing is on its way
+    /// between them.
+    pub(super) fn check_node(&self, node: usize) -> Result<(), Violation> {
+        self.nodes[node].check(self.now())?;
+        let there = &self.nodes[node];
+        let index = there.index();
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let present = broker.connection(index).map(|(_, connection)| connection);
+        let still = present.filter(|c| Some(*c) == there.connection && self.network.is_still(*c));
+        if still.is_none() || !broker.is_settled() || !broker.engine.is_connected(index) {
+            return Ok(());
+        }
+        // What is over by either clock is let go by whoever notices first.
+        let latest = there.reads(self.now()).max(broker.engine.now());
+        let lasts = |assignment: &&Assignment| assignment.until_unix_nanos > latest;
+        let held = there.holding();
+        let held: BTreeMap<_, _> = held.iter().filter(lasts).map(|a| (&a.job, a)).collect();
+        let told = broker.engine.told(index);
+        let mut expected = BTreeMap::new();
+        for (handle, assignment, accepted) in told {
+            if lasts(&assignment) {
+                expected.insert(&assignment.job, assignment);
+                if !accepted {
+                    return Err(Violation(format!("node {node} was never asked about {handle}")));
+                }
+            }
+        }
+        if held != expected {
+            let what = "holds something else than the broker believes";
+            return Err(Violation(format!("node {node} {what}: {held:?} and not {expected:?}")));
+        }
+        Ok(())
+    }
+
+    /// When everything that was decided is durable, the slot tables are those of the array, at a
+    /// second that is chosen by chance.
+    pub(super) fn check_settled(&mut self) -> Result<(), Violation> {
+        let ahead = self.chance.below(SLOTS_COMPARED as u64) as usize;
+        match &self.broker {
+            Some(broker) if broker.is_settled() && broker.engine.offer_count() == 0 => {
+                self.history.compare_slots(&broker.engine, ahead)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Faults have stopped for a while.
+    pub(super) fn check_calm(&self) -> Result<(), Violation> {
+        let Some(broker) = &self.broker else {
+            return Err(Violation::new("the broker did not come back"));
+        };
+        if let Some((_, open)) = self.users.open().next() {
+            return Err(Violation(format!("nobody answers {:?}", open.call)));
+        }
+        if broker.engine.offer_count() > 0 {
+            return Err(Violation::new("an offer is neither granted nor given up"));
+        }
+        if !broker.is_settled() {
+            return Err(Violation::new("what was decided does not become durable"));
+        }
+        self.history.compare(broker.engine.book())?;
+        for ahead in 0..SLOTS_COMPARED {
+            self.history.compare_slots(&broker.engine, ahead)?;
+        }
+        for node in 0..self.nodes.len() {
+            let index = self.nodes[node].index();
+            if !broker.engine.is_connected(index) {
+                return Err(Violation(format!("node {node} did not come back")));
+            }
+            self.check_node(node)?;
+            self.check_told(broker, index)?;
+        }
+        Ok(())
+    }
+
+    /// Every agent was told what is recorded for it and begins soon, and nothing else.
+    pub(super) fn check_told(&self, broker: &Broker, node: NodeIndex) -> Result<(), Violation> {
+        let name = &self.topology.node(node).name;
+        let soon = broker.engine.now().saturating_add(self.policy.tell_ahead_nanos);
+        let live = self.history.reservations().values().filter(|found| {
+            let nodes = found.grant.as_ref().map(|grant| &grant.nodes);
+            found.state.is_live()
+                && found.from_unix_nanos <= soon
+                && nodes.is_some_and(|nodes| nodes.contains(name))
+        });
+        let recorded: BTreeSet<Handle> = live.map(|found| found.handle).collect();
+        let told: BTreeSet<Handle> = broker.engine.told(node).map(|(handle, ..)| handle).collect();
+        if recorded == told {
+            return Ok(());
+        }
+        Err(Violation(format!("{name} was told {told:?}, and {recorded:?} is recorded")))
+    }
+}

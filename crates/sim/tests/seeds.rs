@@ -1,0 +1,52 @@
+//! Seeds that are always run. (`scripts/test` runs new ones too, and `make soak` as many as you like.)
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use keeptime_sim::fault::{Kind, Kinds};
+use keeptime_sim::run::{Options, Report, run};
+
+/// Fewer in debug mode, where everything is slow.
+const SEEDS: u64 = if cfg!(debug_assertions) { 6 } else { 30 };
+
+fn must_hold(options: &Options) -> Report {
+    run(options).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+#[test]
+fn everything_holds_with_fixed_seeds() {
+    for seed in 1..=SEEDS {
+        must_hold(&Options::of_seed(seed));
+    }
+}
+
+/// When only the broker is killed, between its calls and inside them, nothing that was granted is
+/// lost: every event that says so would be a violation.
+#[test]
+fn killed_brokers_lose_nothing() {
+    let faults = Kinds::of(&[Kind::BrokerKills]);
+    let calls = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
+    let report = must_hold(&Options { events: u64::MAX, calls, faults, ..Options::of_seed(1) });
+    assert!(report.brokers > calls / 200, "{report}");
+    assert!(report.recorded["granted"] > calls / 20, "{report}");
+    assert!(report.recorded["ended"] > 0 && report.recorded["modified"] > 0, "{report}");
+    assert!(!report.recorded.contains_key("lost"), "{report}");
+}
+
+#[test]
+fn one_seed_has_one_result() {
+    let options = Options { events: 6_000, ..Options::of_seed(11) };
+    let (first, second) = (must_hold(&options), must_hold(&options));
+    assert_eq!(first, second);
+    assert_ne!(first.digest, must_hold(&Options { seed: 12, ..options }).digest);
+}
+
+/// Each fault alone: what is not asked for does not happen, and what is asked for does.
+#[test]
+fn every_kind_of_fault_happens() {
+    for kind in Kind::ALL {
+        let faults = Kinds::of(&[*kind]);
+        let report = must_hold(&Options { faults, events: 8_000, ..Options::of_seed(5) });
+        let kills = matches!(kind, Kind::BrokerKills | Kind::FullDisks);
+        assert_eq!(report.brokers > 1, kills, "{}: {report}", kind.name());
+    }
+}
