@@ -6,7 +6,7 @@ KEEPTIME = target/release/keeptime
 OUT ?= out
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-profiler bench-isolation clean
+        bench-plan bench-calendar bench-fabric bench-profiler bench-isolation clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -34,7 +34,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-fabric bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -42,6 +42,9 @@ bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nod
 
 bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
+
+bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
+	@$(KEEPTIME)-bench fabric --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)

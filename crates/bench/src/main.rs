@@ -2,6 +2,7 @@
 
 mod calendar;
 mod enforce;
+mod fabric;
 mod figures;
 mod first_light;
 mod isolation;
@@ -49,11 +50,16 @@ enum Command {
     Isolation,
     /// Promised against actual run times under contention, with and without Keeptime
     FirstLight,
+    /// Messages and the directory against raw TCP and a bare ring in memory
+    Fabric,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
     #[command(hide = true)]
     Compute { steps: u64 },
+    /// The other process, for `fabric`
+    #[command(hide = true)]
+    FabricPeer(fabric::peer::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +76,8 @@ fn main() -> ExitCode {
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
+        Command::Fabric => fabric::run(out),
+        Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -102,7 +110,7 @@ fn quick() -> bool {
 
 fn summary(out: &Path) -> Result<()> {
     let mut all: Vec<Figure> = Vec::new();
-    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light"] {
+    for name in ["plan", "calendar", "profiler", "enforce", "isolation", "first-light", "fabric"] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let figures: Vec<Figure> =
