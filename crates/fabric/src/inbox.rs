@@ -82,10 +82,13 @@ pub struct Inbox {
     senders: Vec<Arc<Parker>>,
 }
 
+/// Inboxes that are made together, when the first of them is needed.
+type Chunk = Box<[Mutex<Inbox>]>;
+
 /// All of a context's: found by their place without a lock on the table.
 #[derive(Debug)]
 pub struct Inboxes {
-    chunks: Box<[OnceLock<Box<[Mutex<Inbox>]>>]>,
+    chunks: Box<[OnceLock<Chunk>]>,
     free: Mutex<Free>,
 }
 
