@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::certificates::{Site, authority_files, broker_files};
 use keeptime::machine::Machine;
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile};
+use keeptime_broker::config::Config;
 use keeptime_broker::remote::{ClientFiles, Remote};
 use keeptime_broker::server;
 use keeptime_broker::tcp::config::{Listen, Tcp};

@@ -7,22 +7,20 @@
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;
-use crate::scratch::Scratch;
-use anyhow::{Context, Result, ensure};
+use crate::scratch::{Scratch, timed};
+use anyhow::{Result, ensure};
 use keeptime::machine::Machine;
 use keeptime_ledger::{Batch, Ledger, Record, Revision, SqliteLedger, Subject, Writer};
 use keeptime_model::units::WallTime;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::Serialize;
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a grant with its request and reason comes to.
 const PAYLOAD_BYTES: usize = 2_048;
-const SYNC_BYTES: usize = 4_096;
 const CALLERS: [u64; 3] = [1, 16, 64];
 /// Batches that a broker reads page by page when it starts.
 const PAGE: usize = 1_000;
@@ -125,25 +123,12 @@ fn measure_appends(scratch: &Scratch, extent: &Extent) -> Result<(Vec<Vec<f64>>,
     let mut all =
         CALLERS.map(|callers| Callers { callers, per_second: Vec::new(), wait_ms: Vec::new() });
     for _ in 0..extent.rounds {
-        sync_ms.push(measure_syncs(&scratch.directory().join("syncs"), extent.syncs)?);
+        sync_ms.push(scratch.sync_ms(extent.syncs)?);
         for callers in &mut all {
             callers.measure(&writer, extent.window)?;
         }
     }
     Ok((sync_ms, all.into()))
-}
-
-/// How long the file system takes to make an append durable.
-fn measure_syncs(path: &Path, count: usize) -> Result<Vec<f64>> {
-    let mut file = File::create(path)?;
-    let bytes = [0x5a; SYNC_BYTES];
-    let times = (0..count).map(|_| {
-        timed(|| {
-            file.write_all(&bytes)?;
-            Ok(file.sync_data()?)
-        })
-    });
-    times.map(|outcome| outcome.map(|(milliseconds, ())| milliseconds)).collect()
 }
 
 impl Callers {
@@ -219,11 +204,4 @@ fn batch(subject: u64) -> Result<Batch> {
         payload: words.iter().copied().cycle().take(PAYLOAD_BYTES).collect(),
     };
     Ok(Batch::new(vec![record])?)
-}
-
-/// The milliseconds that `work` took, and what it returned.
-fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
-    let start = Instant::now();
-    let value = work()?;
-    Ok((start.elapsed().as_secs_f64() * 1e3, value))
 }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
+use keeptime_broker::config::Config;
 use keeptime_broker::wire::Filter;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::skip;

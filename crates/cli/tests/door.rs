@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
+use keeptime_broker::config::{Config, PolicyFile};
 use keeptime_broker::tcp::config::{Listen, Tcp};
 use keeptime_credentials::tls::{AGENT, Client as Tls, HTTP, OwnFiles};
 use keeptime_model::units::Nanos;

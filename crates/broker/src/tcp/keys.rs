@@ -11,6 +11,7 @@ use keeptime_credentials::tokens::{TokenId, Tokens};
 use keeptime_credentials::untrusted::Untrusted;
 use keeptime_model::errors::chain;
 use keeptime_model::units::{Nanos, WallTime};
+use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;

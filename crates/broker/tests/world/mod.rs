@@ -10,7 +10,7 @@ use keeptime_agent::enforce::Unenforced;
 use keeptime_agent::link;
 use keeptime_agent::store::Store;
 use keeptime_broker::client::Client;
-use keeptime_broker::config::{Config, PolicyFile, REQUESTS_PER_SECOND};
+use keeptime_broker::config::{Config, PolicyFile};
 use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
 use keeptime_model::disk::DiskRates;
