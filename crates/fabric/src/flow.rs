@@ -212,10 +212,10 @@ mod tests {
                         seen += 1;
                         fates.insert(number, "arrived");
                     },
-                    Step::Take { to } => if let Some(charge) = queues[to as usize].pop_front() {
-                        if let Some(bytes) = owed[to as usize].taken(1, charge) {
-                            credits.push_back((to, bytes));
-                        }
+                    Step::Take { to } => if let Some(charge) = queues[to as usize].pop_front()
+                        && let Some(bytes) = owed[to as usize].taken(1, charge)
+                    {
+                        credits.push_back((to, bytes));
                     },
                     Step::Credits => {
                         if let Some((to, bytes)) = credits.pop_front() {

@@ -322,7 +322,7 @@ mod tests {
             // Only some bytes, or there are too many steps to try: the last, and each slot's first.
             let last = bytes.len().saturating_sub(1);
             for (at, byte) in bytes.iter().enumerate() {
-                if at == last || (offset + at) % SLOT == 0 {
+                if at == last || (offset + at).is_multiple_of(SLOT) {
                     self.set_byte(offset + at, *byte);
                 }
             }
@@ -330,7 +330,11 @@ mod tests {
         unsafe fn read(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
             let last = length.saturating_sub(1);
             into.extend((0..length).map(|at| {
-                if at == last || (offset + at) % SLOT == 0 { self.byte(offset + at) } else { 0 }
+                if at == last || (offset + at).is_multiple_of(SLOT) {
+                    self.byte(offset + at)
+                } else {
+                    0
+                }
             }));
         }
         unsafe fn copy(&self, offset: usize, into: &mut [u8]) {

@@ -292,7 +292,7 @@ impl World {
             self.pass(ALIVE_EVERY);
             for _ in 0..1000 {
                 let wires = self.wires.len();
-                let any = (0..wires).fold(false, |any, at| self.deliver(at) || any);
+                let any = (0..wires).filter(|at| self.deliver(*at)).count() > 0;
                 if !any {
                     break;
                 }
