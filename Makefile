@@ -7,7 +7,7 @@ OUT ?= out
 SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-profiler bench-isolation soak soak-calls clean
+        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-profiler bench-isolation soak soak-calls clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -41,7 +41,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -61,6 +61,9 @@ bench-door: build ## What TLS, certificates and tokens cost
 
 bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
 	@$(KEEPTIME)-bench fabric --out $(OUT)
+
+bench-regions: build ## Reading another node's memory against asking it, idle and under load (root)
+	@$(KEEPTIME)-bench regions --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)

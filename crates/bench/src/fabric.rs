@@ -237,7 +237,7 @@ fn context(directory: &str, memory: bool, spin: bool) -> Result<Context> {
 }
 
 /// Pins the calling thread, and those that it makes, to one core.
-fn pin(core: usize) -> Result<()> {
+pub fn pin(core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core)?;
     sched_setaffinity(Pid::from_raw(0), &cores).context("this needs two cores")

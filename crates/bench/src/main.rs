@@ -12,6 +12,7 @@ mod lab;
 mod ledger;
 mod plan;
 mod profiler;
+mod regions;
 mod scratch;
 
 use anyhow::{Context, Result};
@@ -64,6 +65,8 @@ enum Command {
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
     Fabric,
+    /// Reading another node's memory against asking it, idle and under load
+    Regions,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Broker => broker::run(out),
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
+        Command::Regions => regions::run(out),
         Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
@@ -138,6 +142,7 @@ fn summary(out: &Path) -> Result<()> {
         "isolation",
         "first-light",
         "fabric",
+        "regions",
     ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };

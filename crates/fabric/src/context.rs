@@ -105,6 +105,11 @@ impl Context {
         Ok(resource)
     }
 
+    /// What this program holds of it.
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
+    }
+
     /// Looks for resources that have all of `query`, in the whole cluster.
     pub fn find(&self, query: Attributes) -> Search<'_> {
         Search { shared: &self.shared, query }

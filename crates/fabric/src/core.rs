@@ -93,6 +93,16 @@ impl Core {
         self.id
     }
 
+    /// What it was asked to be.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The networks of its node.
+    pub fn networks(&self) -> &[Network] {
+        &self.networks
+    }
+
     /// Its side of the directory.
     pub fn directory(&self) -> &Client {
         &self.directory

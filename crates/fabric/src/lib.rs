@@ -57,6 +57,7 @@
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `core` | one context |
 //! | `progress` | how threads wait, and who looks for messages |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
+//! | [`region`] | what is read without its publisher's taking part |
 //!
 //! # What holds
 //!
@@ -80,8 +81,7 @@
 //! # Limits of this version
 //!
 //! One link between two contexts: networks are discovered and the nearest address is used, but
-//! traffic is neither spread over several networks nor bridged between them. No UDP, no one-sided
-//! regions, no C ABI. Networks are trusted, as MPI trusts them: contexts of other nodes are not
+//! traffic is neither spread over several networks nor bridged between them. No UDP. Networks are trusted, as MPI trusts them: contexts of other nodes are not
 //! authenticated. On one node, only processes of the same user (and root) are let in.
 
 pub mod attributes;
@@ -93,6 +93,7 @@ pub mod matching;
 pub mod networks;
 pub mod pacing;
 pub mod payload;
+pub mod region;
 
 mod config;
 mod context;
@@ -103,6 +104,7 @@ mod inbox;
 mod link;
 mod links;
 mod listen;
+mod mapping;
 mod progress;
 mod ring;
 mod transport;

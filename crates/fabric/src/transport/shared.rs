@@ -4,18 +4,17 @@
 
 use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
 use crate::frame::{EAGER_MOST, HEAD, Head};
+use crate::mapping::{Access, Mapping};
 use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -54,7 +53,7 @@ impl Offered {
         let memory = memfd_create("keeptime-fabric", flags)?;
         nix::unistd::ftruncate(&memory, TOTAL as i64)?;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals()))?;
-        let mapping = Arc::new(Mapping::new(&memory)?);
+        let mapping = Arc::new(Mapping::new(&memory, TOTAL, Access::Write)?);
         let bell = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         Ok(Self { memory, mapping, callers_bell: bell()?, called_bell: bell()? })
     }
@@ -89,7 +88,7 @@ pub fn accept(handed_over: [OwnedFd; HANDED_OVER], socket: UnixStream) -> io::Re
     if memory.metadata()?.len() != TOTAL as u64 || !sealed {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory that can be cut"));
     }
-    let mapping = Arc::new(Mapping::new(&memory)?);
+    let mapping = Arc::new(Mapping::new(&memory, TOTAL, Access::Write)?);
     let bell = |fd: OwnedFd| {
         nix::fcntl::fcntl(&fd, FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         // SAFETY: the descriptor was handed over as a bell; if it is something else, writing eight
@@ -220,33 +219,6 @@ fn ring_bell(bell: &EventFd) -> Result<(), Broken> {
     }
 }
 
-/// Memory that two processes share, until both have let go.
-#[derive(Debug)]
-struct Mapping(NonNull<u8>);
-
-// SAFETY: the memory belongs to no thread; `SharedRing` says who may touch what.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `memory`, whose length was checked and cannot change.
-    fn new(memory: impl AsFd) -> io::Result<Self> {
-        let length = NonZeroUsize::new(TOTAL).ok_or(io::ErrorKind::InvalidInput)?;
-        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses.
-        let base = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, memory, 0)? };
-        Ok(Self(base.cast()))
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no reference into it outlives its owner.
-        let _ = unsafe { munmap(self.0.cast(), TOTAL) };
-    }
-}
-
 /// One ring in shared memory.
 #[derive(Debug)]
 struct SharedRing {
@@ -261,14 +233,14 @@ impl SharedRing {
         // SAFETY: offsets are multiples of four inside the mapping, which lives as long as `self`;
         // both processes use these words only as atomics, or, for words inside a frame, as
         // `Memory` says.
-        unsafe { AtomicU32::from_ptr(self.mapping.0.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU32::from_ptr(self.mapping.base().add(offset).cast()) }
     }
 
     /// The place of a ring offset in memory, and how many bytes there are until the ring wraps.
     fn place(&self, offset: usize) -> (*mut u8, usize) {
         let offset = offset % RING;
         // SAFETY: inside the mapping.
-        (unsafe { self.mapping.0.as_ptr().add(self.bytes + offset) }, RING - offset)
+        (unsafe { self.mapping.base().add(self.bytes + offset) }, RING - offset)
     }
 }
 
