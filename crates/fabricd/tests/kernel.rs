@@ -118,11 +118,15 @@ fn the_kernel_decides_as_the_daemon_does() {
     let (_other, closed) = cluster.publish(Layout::cells(2).unwrap());
     region.write(2, &[3; 200]).unwrap();
     let addresses = {
-        let (context, _reader) = cluster.here.run(|| {
-            let context = Context::open(Config::default()).unwrap();
-            (context, ())
-        });
-        let records = context.find(attrs! { "test" => "kernel" }).all().unwrap();
+        let context = cluster.here.run(|| Context::open(Config::default()).unwrap());
+        // Until this node's daemon knows the other's.
+        let records = loop {
+            let records = context.find(attrs! { "test" => "kernel" }).all().unwrap();
+            if records.len() == 2 {
+                break records;
+            }
+            std::thread::yield_now();
+        };
         let address = |id| {
             let record = records.iter().find(|record| record.id == id).unwrap();
             record.attributes.value("region").unwrap().parse::<Address>().unwrap()
