@@ -4,10 +4,11 @@
 CARGO ?= cargo
 KEEPTIME = target/release/keeptime
 OUT ?= out
+PREFIX ?= /usr/local
 SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-pools bench-balancers bench-ledger bench-broker bench-door bench-profiler bench-isolation soak soak-calls clean
+        bench-plan bench-calendar bench-pools bench-balancers bench-ledger bench-broker bench-door bench-fabric bench-regions bench-profiler bench-isolation soak soak-calls install-fabric clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -43,7 +44,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-pools bench-balancers bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -67,6 +68,12 @@ bench-pools: build ## Decisions about 1,000 nodes and 50 sites; policies compare
 bench-balancers: build ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
 	@$(KEEPTIME)-bench balancers --out $(OUT)
 
+bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
+	@$(KEEPTIME)-bench fabric --out $(OUT)
+
+bench-regions: build ## Reading another node's memory against asking it, idle and under load (root)
+	@$(KEEPTIME)-bench regions --out $(OUT)
+
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)
 
@@ -78,6 +85,19 @@ bench-isolation: build ## A node's compute time against what the other nodes do 
 
 bench-first-light: build workloads ## Promised against actual under contention, with and without (root)
 	@$(KEEPTIME)-bench first-light --out $(OUT)
+
+install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	        $(DESTDIR)$(PREFIX)/share/man/man3 $(DESTDIR)$(PREFIX)/share/man/man7
+	install target/release/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
+	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 target/release/libkeeptime_fabric.a $(DESTDIR)$(PREFIX)/lib
+	install target/release/libkeeptime_fabric.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
+	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc
+	install -m 644 crates/fabric-c/man/*.3 $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 644 crates/fabric-c/man/*.7 $(DESTDIR)$(PREFIX)/share/man/man7
 
 clean:
 	$(CARGO) clean

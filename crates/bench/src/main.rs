@@ -5,6 +5,7 @@ mod broker;
 mod calendar;
 mod door;
 mod enforce;
+mod fabric;
 mod figures;
 mod first_light;
 mod isolation;
@@ -13,6 +14,7 @@ mod ledger;
 mod plan;
 mod pools;
 mod profiler;
+mod regions;
 mod scratch;
 
 use anyhow::{Context, Result};
@@ -67,11 +69,18 @@ enum Command {
     Broker,
     /// What TLS, certificates and tokens cost
     Door,
+    /// Messages and the directory against raw TCP and a bare ring in memory
+    Fabric,
+    /// Reading another node's memory against asking it, idle and under load
+    Regions,
     /// All figures that were written, and those that are not met
     Summary,
     /// A computation of so many steps, for `isolation`
     #[command(hide = true)]
     Compute { steps: u64 },
+    /// The other process, for `fabric`
+    #[command(hide = true)]
+    FabricPeer(fabric::peer::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -95,6 +104,9 @@ fn main() -> ExitCode {
         Command::Ledger => ledger::run(out),
         Command::Broker => broker::run(out),
         Command::Door => door::run(out),
+        Command::Fabric => fabric::run(out),
+        Command::Regions => regions::run(out),
+        Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
             keeptime_lab::isolation::compute(steps);
@@ -139,6 +151,8 @@ fn summary(out: &Path) -> Result<()> {
         "enforce",
         "isolation",
         "first-light",
+        "fabric",
+        "regions",
     ] {
         let path = out.join(format!("{name}.json"));
         let Ok(text) = fs::read_to_string(&path) else { continue };

@@ -29,9 +29,13 @@ fn used(name: &str) -> BTreeSet<String> {
     let path = root().join("crates").join(name).join("Cargo.toml");
     let manifest: toml::Table = fs::read_to_string(path).unwrap().parse().unwrap();
     let dependencies = manifest.get("dependencies").and_then(|d| d.as_table());
-    let names = dependencies.into_iter().flat_map(toml::Table::keys);
+    // A package that is called otherwise here is meant by its own name.
+    let package = |(key, value): (&String, &toml::Value)| {
+        value.get("package").and_then(|name| name.as_str()).unwrap_or(key).to_string()
+    };
+    let names = dependencies.into_iter().flatten().map(package);
     // The package of the commands is called as the program is.
-    let short = |key: &String| match key.as_str() {
+    let short = |key: String| match key.as_str() {
         "keeptime" => Some("cli".to_string()),
         other => other.strip_prefix("keeptime-").map(String::from),
     };

@@ -11,6 +11,7 @@
 //! * [`disk`]: how fast a group may use a disk;
 //! * [`sockets`]: the open connections of a node;
 //! * [`probe`]: what this kernel can enforce, found out by trying;
+//! * [`regions`]: memory that the network reads, by eBPF;
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
@@ -31,6 +32,7 @@ pub mod netns;
 pub mod police;
 pub mod probe;
 pub mod process;
+pub mod regions;
 pub mod sockets;
 pub mod syscall;
 pub mod tc;

@@ -258,6 +258,23 @@ impl Space {
         Ok(Self { work: Some(work), thread: Some(thread), thread_id })
     }
 
+    /// Plugs a cable between this namespace and `other`, called `name` at both ends, with these
+    /// addresses in a network of 254.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn plug(&self, other: &Self, name: &str, addresses: [Ipv4Addr; 2]) -> Result<(), String> {
+        let far = other.thread_id;
+        let add = format!("link add {name} type veth peer name {name} netns {far}");
+        self.run(move || ip(&[&add]))?;
+        for (space, address) in [(self, addresses[0]), (other, addresses[1])] {
+            let address = format!("addr add {address}/24 dev {name}");
+            let up = format!("link set {name} up");
+            space.run(move || ip(&[&address, "link set lo up", &up]))?;
+        }
+        Ok(())
+    }
+
     /// Runs `work` on the thread in the namespace and waits for it.
     ///
     /// # Panics

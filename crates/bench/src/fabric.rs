@@ -1,0 +1,248 @@
+//! Messages between two processes, one pinned to each of two cores, against raw TCP with the same
+//! way of waiting, and against a bare ring between two cores. All variants run in turns, each with
+//! a process of its own that ends with it, since one that spins would be in the way of the next;
+//! each round gives one sample, and ratios are those of one round.
+
+mod memory;
+pub mod peer;
+mod tcp;
+
+use crate::figures::{Figures, Target};
+use crate::quick;
+use anyhow::{Context as _, Result};
+use keeptime::machine::Machine;
+use keeptime_fabric::directory::{Server, ServerConfig};
+use keeptime_fabric::{Config, Context, Match, Resource, ResourceId, Tag, Wait, attrs};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use peer::{FINISH, Peer, QUESTION, STREAM};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where this process runs, and where the other one.
+const CORES: [usize; 2] = [0, 1];
+const SHORT: usize = 64;
+const LONG: usize = 8192;
+const LONGEST: usize = 64 << 10;
+const THREADS: usize = 8;
+/// Round trips before the clock starts.
+const WARM_UP: usize = 50;
+
+#[derive(Serialize)]
+struct Raw {
+    machine: Machine,
+    /// Microseconds a message, by variant, in the order of the rounds.
+    samples: BTreeMap<String, Vec<f64>>,
+}
+
+/// Runs everything in turns and writes the figures.
+pub fn run(out: &Path) -> Result<()> {
+    let (rounds, scale) = if quick() { (2, 20) } else { (25, 1) };
+    let machine = Machine::here();
+    pin(CORES[0])?;
+    let directory = format!("bench-{}", std::process::id());
+    let address = ([127, 0, 0, 1], 0).into();
+    let (name, node) = (directory.clone(), "bench".into());
+    let _server = Server::start(ServerConfig { name, node, address, members: Vec::new() })?;
+    let mut variants = variants(&directory)?;
+    let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for variant in &mut variants {
+            let count = (variant.count / scale).max(10);
+            let time = (variant.run)(count).with_context(|| variant.name.clone())?;
+            samples.entry(variant.name.clone()).or_default().push(time);
+        }
+    }
+    let mut figures = Figures::new("fabric");
+    report(&mut figures, &samples);
+    figures.finish(out, &Raw { machine, samples })
+}
+
+/// One thing to measure: runs so many messages and returns the microseconds of one.
+struct Variant {
+    name: String,
+    count: usize,
+    run: Box<dyn FnMut(usize) -> Result<f64>>,
+}
+
+fn variants(directory: &str) -> Result<Vec<Variant>> {
+    let mut all = Vec::new();
+    let mut add = |name: String, count, run: Box<dyn FnMut(usize) -> Result<f64>>| {
+        all.push(Variant { name, count, run });
+    };
+    let pair = |memory, spin, threads| {
+        let directory = directory.to_string();
+        move || Pair::start(&directory, memory, spin, threads)
+    };
+    for (way, spin, count) in [("spinning", true, 4000), ("sleeping", false, 1000)] {
+        for size in [SHORT, LONG] {
+            let name = format!("round trip {size} B, raw TCP, {way}");
+            let raw = move |count| tcp::Client::start(spin)?.round_trips(size, count);
+            add(name, count, Box::new(raw));
+            let ours = pair(false, spin, 1);
+            let name = format!("round trip {size} B, TCP, {way}");
+            add(name, count, Box::new(move |count| ours()?.round_trips(size, count)));
+        }
+    }
+    for size in [SHORT, LONG] {
+        let name = format!("round trip {size} B, bare ring, spinning");
+        let bare = move |count| Ok(memory::Bare::start().round_trips(size, count));
+        add(name, 40_000, Box::new(bare));
+        let ours = pair(true, true, 1);
+        let name = format!("round trip {size} B, memory, spinning");
+        add(name, 40_000, Box::new(move |count| ours()?.round_trips(size, count)));
+    }
+    for size in [LONG, LONGEST] {
+        let count = (64 << 20) / size;
+        let raw = move |count| tcp::Client::start(false)?.stream(size, count);
+        add(format!("stream {size} B, raw TCP"), count, Box::new(raw));
+        for (name, memory) in [("TCP", false), ("memory", true)] {
+            let ours = pair(memory, false, 1);
+            let name = format!("stream {size} B, {name}");
+            add(name, count, Box::new(move |count| ours()?.stream(size, count)));
+        }
+    }
+    for threads in [1, 4, THREADS] {
+        let ours = pair(false, false, threads);
+        let name = format!("{threads} pairs of threads, 64 B, TCP, sleeping");
+        add(name, 4000 / threads, Box::new(move |count| ours()?.threads(SHORT, count)));
+    }
+    let asking = context(directory, true, false)?;
+    let target = asking.register(attrs! { "name" => "target" })?;
+    let find = move |count| {
+        let start = Instant::now();
+        for _ in 0..count {
+            let found = asking.find(attrs! { "name" => "target" }).one_of_any()?;
+            anyhow::ensure!(found == target.id(), "another resource was found");
+        }
+        Ok(micros(start, count))
+    };
+    add("find, answered before".into(), 2000, Box::new(find));
+    Ok(all)
+}
+
+fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
+    for (name, samples) in samples {
+        figures.median(name, "us", samples, None, None);
+    }
+    let ratio = |of: &str, to: &str| -> Vec<f64> {
+        samples[of].iter().zip(&samples[to]).map(|(of, to)| of / to).collect()
+    };
+    let mut against = |name: String, of: &str, to: &str, target| {
+        figures.median(name, "x", &ratio(of, to), None, Some(target));
+    };
+    for size in [SHORT, LONG] {
+        for way in ["spinning", "sleeping"] {
+            let ours = format!("round trip {size} B, TCP, {way}");
+            let raw = format!("round trip {size} B, raw TCP, {way}");
+            let name = format!("round trip {size} B over TCP against raw, {way}");
+            against(name, &ours, &raw, Target::AtMost(1.15));
+        }
+        let ours = format!("round trip {size} B, memory, spinning");
+        let bare = format!("round trip {size} B, bare ring, spinning");
+        let name = format!("round trip {size} B in memory against a bare ring");
+        against(name, &ours, &bare, Target::AtMost(3.0));
+    }
+    for (size, least) in [(LONG, 1.3), (LONGEST, 1.0)] {
+        let (ours, raw) = (format!("stream {size} B, TCP"), format!("stream {size} B, raw TCP"));
+        let name = format!("rate of a stream of {size} B over TCP against raw");
+        // Times are of a message, so the raw one comes first.
+        against(name, &raw, &ours, Target::AtLeast(least));
+    }
+    let pairs = |threads: usize| format!("{threads} pairs of threads, 64 B, TCP, sleeping");
+    let name = format!("rate of {THREADS} pairs of threads against 1");
+    against(name, &pairs(1), &pairs(THREADS), Target::AtLeast(3.0));
+    let trips = ratio(&pairs(4), &pairs(1)).iter().map(|time| time * 4.0).collect::<Vec<_>>();
+    let name = "round trip of 4 pairs of threads against 1";
+    figures.median(name, "x", &trips, None, Some(Target::AtMost(2.0)));
+    let find = &samples["find, answered before"];
+    figures.median("find that was answered before", "us", find, None, Some(Target::AtMost(5.0)));
+}
+
+/// Resources here and the other process's.
+struct Pair {
+    pairs: Vec<(Resource, ResourceId)>,
+    _context: Context,
+    _peer: Peer,
+}
+
+impl Pair {
+    fn start(directory: &str, memory: bool, spin: bool, threads: usize) -> Result<Self> {
+        let words = ["fabric", directory, &memory.to_string(), &spin.to_string()];
+        let peer = Peer::start(&[&words[..], &[&threads.to_string()]].concat())?;
+        let context = context(directory, memory, spin)?;
+        let peers = peer.said().split_whitespace().map(str::parse);
+        let pairs = peers
+            .map(|peer| Ok((context.register(attrs! { "role" => "asks" })?, peer?)))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { pairs, _context: context, _peer: peer })
+    }
+
+    fn round_trips(&self, size: usize, count: usize) -> Result<f64> {
+        ask(&self.pairs[0], size, WARM_UP)?;
+        let start = Instant::now();
+        ask(&self.pairs[0], size, count)?;
+        Ok(micros(start, count))
+    }
+
+    fn stream(&self, size: usize, count: usize) -> Result<f64> {
+        let (own, peer) = &self.pairs[0];
+        let data = vec![7; size];
+        ask(&self.pairs[0], SHORT, WARM_UP)?;
+        let start = Instant::now();
+        for _ in 0..count {
+            own.send(*peer, STREAM, &data)?;
+        }
+        own.send(*peer, FINISH, b"")?;
+        own.recv(Match::any())?;
+        Ok(micros(start, count))
+    }
+
+    /// Every pair has so many round trips; the time is that of one of all of them.
+    fn threads(&self, size: usize, count: usize) -> Result<f64> {
+        ask(&self.pairs[0], size, WARM_UP)?;
+        let start = Instant::now();
+        thread::scope(|scope| {
+            let threads = self.pairs.iter().map(|pair| scope.spawn(move || ask(pair, size, count)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(_) => anyhow::bail!("a thread has panicked"),
+            })
+        })?;
+        Ok(micros(start, count * self.pairs.len()))
+    }
+}
+
+fn ask((own, peer): &(Resource, ResourceId), size: usize, count: usize) -> Result<()> {
+    let data = vec![7; size];
+    for _ in 0..count {
+        own.send(*peer, QUESTION, &data)?;
+        let answer = own.recv(Match { tag: Some(Tag(0)), from: None })?;
+        anyhow::ensure!(answer.data.len() == size, "another answer");
+    }
+    Ok(())
+}
+
+fn context(directory: &str, memory: bool, spin: bool) -> Result<Context> {
+    let mut config = Config::default();
+    config.directory = directory.into();
+    config.shared_memory = memory;
+    config.wait = if spin { Wait::Spin } else { Wait::Block };
+    config.close_time = Duration::from_millis(100);
+    Ok(Context::open(config)?)
+}
+
+/// Pins the calling thread, and those that it makes, to one core.
+pub fn pin(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core)?;
+    sched_setaffinity(Pid::from_raw(0), &cores).context("this needs two cores")
+}
+
+fn micros(start: Instant, count: usize) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6 / count as f64
+}

@@ -1,0 +1,266 @@
+//! Reading 64 bytes of another node without its publisher's taking part, against asking it: with the
+//! other node's core idle, and with four busy threads on it. Two namespaces with a cable each for
+//! what the kernel answers and for what the daemon does; all of the publishing node is pinned to
+//! one core, the reader to the other. On such a cable the kernel's answer is made on the reader's
+//! core; on a real one it is made where the interface's interrupts go.
+
+use crate::fabric::pin;
+use crate::figures::{Figures, Target, quantile};
+use crate::quick;
+use anyhow::{Context as _, Result, anyhow};
+use keeptime::machine::Machine;
+use keeptime_fabric::directory::{Server, ServerConfig};
+use keeptime_fabric::region::{
+    AnsweredBy, Layout, Memories, Reader, Region, RegionServer, RegionServerConfig,
+};
+use keeptime_fabric::{Config, Context, Match, Resource, ResourceId, Tag, Wait, attrs};
+use keeptime_fabricd::KernelMemories;
+use keeptime_linux::testing::rig::Space;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "keeptime-fabric";
+const HERE: usize = 0;
+const THERE: usize = 1;
+const HOGS: usize = 4;
+const KERNEL: [u8; 2] = [10, 78];
+const DAEMON: [u8; 2] = [10, 79];
+
+#[derive(Serialize)]
+struct Raw {
+    machine: Machine,
+    /// Median and 99th percentile of each round, in microseconds.
+    rounds: BTreeMap<String, Vec<(f64, f64)>>,
+}
+
+/// Measures all ways in turns and writes the figures.
+pub fn run(out: &Path) -> Result<()> {
+    let (rounds, reads) = if quick() { (2, 200) } else { (15, 2000) };
+    let machine = Machine::here();
+    let cluster = Cluster::new()?;
+    let ways = [
+        cluster.reader(KERNEL, AnsweredBy::NetworkProgram)?,
+        cluster.reader(DAEMON, AnsweredBy::Responder)?,
+        cluster.asker()?,
+    ];
+    let mut all: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for load in ["idle", "4 hogs"] {
+            let _hogs = (load != "idle").then(|| Hogs::start(HOGS));
+            for way in &ways {
+                let samples = way.clone().read(&cluster.here, reads)?;
+                let figures = (quantile(&samples, 0.5), quantile(&samples, 0.99));
+                all.entry(format!("{}, {load}", way.name)).or_default().push(figures);
+            }
+        }
+    }
+    let mut figures = Figures::new("regions");
+    report(&mut figures, &all);
+    figures.finish(out, &Raw { machine, rounds: all })
+}
+
+fn report(figures: &mut Figures, all: &BTreeMap<String, Vec<(f64, f64)>>) {
+    let median = |name: &str| all[name].iter().map(|(p50, _)| *p50).collect::<Vec<_>>();
+    let tail = |name: &str| all[name].iter().map(|(_, p99)| *p99).collect::<Vec<_>>();
+    for name in all.keys() {
+        figures.median(format!("p50 {name}"), "us", &median(name), None, None);
+        figures.median(format!("p99 {name}"), "us", &tail(name), None, None);
+    }
+    let ratio = |of: Vec<f64>, to: Vec<f64>| -> Vec<f64> {
+        of.iter().zip(&to).map(|(of, to)| of / to).collect()
+    };
+    let against = ratio(median("kernel, idle"), median("asked, idle"));
+    let name = "p50 of a read that the kernel answers against asking";
+    figures.median(name, "x", &against, None, Some(Target::AtMost(0.3)));
+    for (way, target) in [("kernel", Some(Target::AtMost(3.0))), ("daemon", None), ("asked", None)]
+    {
+        let slowed = ratio(tail(&format!("{way}, 4 hogs")), tail(&format!("{way}, idle")));
+        figures.median(format!("p99 with 4 hogs against idle: {way}"), "x", &slowed, None, target);
+    }
+}
+
+/// Two nodes; what they publish ends with them.
+struct Cluster {
+    here: Space,
+    there: Space,
+    _daemons: (RegionServer, [Server; 2]),
+    _publishing: Vec<(Context, Region)>,
+    stop: Arc<AtomicBool>,
+}
+
+/// A way to read.
+#[derive(Clone)]
+struct Way {
+    name: &'static str,
+    read: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+}
+
+impl Cluster {
+    fn new() -> Result<Self> {
+        let text = |error: String| anyhow!(error).context("this needs root");
+        let (here, there) = (Space::new().map_err(text)?, Space::new().map_err(text)?);
+        for (name, net) in [("net0", KERNEL), ("net1", DAEMON)] {
+            here.plug(&there, name, [address(net, 1), address(net, 2)]).map_err(text)?;
+        }
+        let regions = there.run(|| -> Result<_> {
+            // Threads that are made from here on inherit it.
+            pin(THERE)?;
+            let config = RegionServerConfig { name: NAME.into(), port: 0 };
+            let memories = |port| -> std::io::Result<Box<dyn Memories>> {
+                let memories = KernelMemories::new(port, &["net0".into()]);
+                Ok(Box::new(memories.map_err(std::io::Error::other)?))
+            };
+            Ok(RegionServer::start(&config, memories)?)
+        })?;
+        let far = SocketAddr::from((address(DAEMON, 2), 7400));
+        let near = SocketAddr::from((address(DAEMON, 1), 7400));
+        let far_server = there.run(move || daemon("there", far, vec![]))?;
+        let near_server = here.run(move || {
+            pin(HERE)?;
+            daemon("here", near, vec![far])
+        })?;
+        let publish = |net: [u8; 2]| {
+            there.run(move || -> Result<_> {
+                let context = context(address(net, 2))?;
+                let what = attrs! { "net" => net[1].to_string() };
+                let region = context.publish(what, Layout::cells(1)?)?;
+                region.write(0, &[7; 48])?;
+                Ok((context, region))
+            })
+        };
+        let publishing = vec![publish(KERNEL)?, publish(DAEMON)?];
+        let stop = Arc::default();
+        Ok(Self {
+            here,
+            there,
+            _daemons: (regions, [far_server, near_server]),
+            _publishing: publishing,
+            stop,
+        })
+    }
+
+    /// Reads the region that is found at an address of `net`.
+    fn reader(&self, net: [u8; 2], by: AnsweredBy) -> Result<Way> {
+        let (context, reader) = self.here.run(move || -> Result<(Context, Reader)> {
+            let context = context(address(net, 1))?;
+            let what = attrs! { "net" => net[1].to_string() };
+            context.find(what.clone()).one_within(Duration::from_secs(10))?;
+            let records = context.find(what).all()?;
+            let reader = context.open_region(records.first().context("its region")?)?;
+            Ok((context, reader))
+        })?;
+        let read = move || {
+            let _open = &context;
+            let reading = reader.read(0, &mut [0; 48])?;
+            anyhow::ensure!(reading.by == by, "answered by {:?}", reading.by);
+            Ok(())
+        };
+        let name = if by == AnsweredBy::Responder { "daemon" } else { "kernel" };
+        Ok(Way { name, read: Arc::new(read) })
+    }
+
+    /// Asks a thread of an ordinary program for as much.
+    fn asker(&self) -> Result<Way> {
+        let stop = self.stop.clone();
+        let peer = self.there.run(move || -> Result<ResourceId> {
+            let context = context(address(DAEMON, 2))?;
+            let resource = context.register(attrs! { "role" => "agent" })?;
+            let id = resource.id();
+            thread::spawn(move || {
+                let _open = context;
+                while !stop.load(Relaxed) {
+                    let asked = resource.recv_within(Match::any(), Duration::from_millis(100));
+                    if let Ok(message) = asked {
+                        // Who asked may have gone.
+                        let _ = resource.send(message.from, Tag(0), &[7; 48]);
+                    }
+                }
+            });
+            Ok(id)
+        })?;
+        let (context, own) = self.here.run(|| -> Result<(Context, Resource)> {
+            let context = context(address(DAEMON, 1))?;
+            let own = context.register(attrs! {})?;
+            Ok((context, own))
+        })?;
+        let read = move || {
+            let _open = &context;
+            own.send(peer, Tag(0), b"?")?;
+            own.recv(Match::any())?;
+            Ok(())
+        };
+        Ok(Way { name: "asked", read: Arc::new(read) })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+impl Way {
+    /// Microseconds of so many reads.
+    fn read(self, here: &Space, count: usize) -> Result<Vec<f64>> {
+        here.run(move || {
+            (self.read)()?;
+            let mut samples = Vec::with_capacity(count);
+            for _ in 0..count {
+                let start = Instant::now();
+                (self.read)()?;
+                samples.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+            Ok(samples)
+        })
+    }
+}
+
+/// Threads that do nothing but use the other node's core.
+struct Hogs(Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
+
+impl Hogs {
+    fn start(count: usize) -> Self {
+        let stop: Arc<AtomicBool> = Arc::default();
+        let hog = |stop: Arc<AtomicBool>| {
+            thread::spawn(move || {
+                if pin(THERE).is_ok() {
+                    while !stop.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }
+            })
+        };
+        let threads = (0..count).map(|_| hog(stop.clone())).collect();
+        Self(stop, threads)
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        for thread in self.1.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Result<Server> {
+    Ok(Server::start(ServerConfig { name: NAME.into(), node: node.into(), address, members })?)
+}
+
+fn context(address: Ipv4Addr) -> Result<Context> {
+    let mut config = Config::default();
+    config.listen = (address, 0).into();
+    config.wait = Wait::SpinFor(Duration::from_micros(50));
+    Ok(Context::open(config)?)
+}
+
+fn address([a, b]: [u8; 2], host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(a, b, 0, host)
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * libkeeptime_fabric: resources, their directory, messages between them over the networks of a
+ * cluster, and one-sided regions. keeptime_fabric(7) tells the story; ktf_ping.c is an example.
+ *
+ * Every function may be called by any thread; one object may be used by several at once, but for
+ * the call that closes or drops it, after which it must not be used. Functions that wait say so.
+ * All times are nanoseconds. Outputs are set only when the result is KTF_OK; what is written there
+ * has to be closed or dropped by the caller with the function of its name. Handles hold what they
+ * need: the order of closing is free. Text is UTF-8 and ends with a zero byte.
+ */
+#ifndef KEEPTIME_FABRIC_H
+#define KEEPTIME_FABRIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What became of a call. ktf_error_text() says more. */
+typedef enum ktf_result {
+	KTF_OK = 0,
+	KTF_INVALID = 1,	/* an argument is null, no text, out of range */
+	KTF_NO_DAEMON = 2,	/* no keeptime-fabricd on this node, or it does not answer or refuses */
+	KTF_NOT_FOUND = 3,	/* no resource has these attributes */
+	KTF_SEVERAL = 4,	/* more than one has */
+	KTF_GONE = 5,		/* the resource, its context or its region is no more */
+	KTF_UNREACHABLE = 6,	/* its node cannot be reached */
+	KTF_TOO_LONG = 7,	/* the message, the attributes, or there are too many */
+	KTF_TIMED_OUT = 8,	/* not in time; not at once, with a time of 0 */
+	KTF_BROKEN = 9,		/* the connection broke: the message may or may not have arrived */
+	KTF_UNDELIVERED = 10,	/* a message that was sent before did not arrive */
+	KTF_NOT_ALLOWED = 11,	/* the region's counters are its publisher's own */
+	KTF_UNFINISHED = 12,	/* the record is being written, and that does not go on */
+	KTF_UNCONFIRMED = 13,	/* what was to be added may or may not have been */
+	KTF_SYSTEM = 14,	/* the kernel does not give what is needed */
+	KTF_PANIC = 15		/* a bug of the library: the object is not to be used any more */
+} ktf_result;
+
+typedef struct ktf_context ktf_context;		/* a program's place in the fabric */
+typedef struct ktf_resource ktf_resource;	/* sends and receives under its own name */
+typedef struct ktf_message ktf_message;		/* was received */
+typedef struct ktf_watch ktf_watch;		/* what happens to resources */
+typedef struct ktf_region ktf_region;		/* published here */
+typedef struct ktf_reader ktf_reader;		/* published by somebody */
+
+/* The name of a resource in the whole cluster; never used twice. */
+typedef struct ktf_id {
+	uint64_t context;
+	uint32_t slot;
+	uint32_t generation;
+} ktf_id;
+
+/* A name and a value. */
+typedef struct ktf_attribute {
+	const char *name;
+	const char *value;
+} ktf_attribute;
+
+#define KTF_FOREVER INT64_C(-1)	/* a time without an end */
+#define KTF_NOW INT64_C(0)	/* do not wait */
+
+/* How threads wait, ktf_config.wait_nanos. */
+#define KTF_WAIT_SPIN INT64_MAX	/* keep looking: least delay, one core for each thread that waits */
+#define KTF_WAIT_BLOCK INT64_C(0)	/* sleep at once; other values: look for so long, then sleep */
+
+/* What a context is to be. Only fields whose bit is in field_mask are looked at; others are as in
+ * ktf_context_open() with a null pointer. Fields and bits may be added at the end. */
+typedef struct ktf_config {
+	uint64_t field_mask;
+	const char *directory;		/* name of the node's daemon */
+	int64_t wait_nanos;		/* how threads wait */
+	uint64_t message_most;		/* longest message that is sent or accepted, in bytes */
+	int64_t close_nanos;		/* how long closing waits until everything is sent */
+	uint8_t shared_memory;		/* 0: processes of a node use TCP */
+	uint8_t progress_thread;	/* 1: a thread of its own handles what arrives */
+} ktf_config;
+
+#define KTF_CONFIG_DIRECTORY UINT64_C(1)
+#define KTF_CONFIG_WAIT UINT64_C(2)
+#define KTF_CONFIG_MESSAGE_MOST UINT64_C(4)
+#define KTF_CONFIG_CLOSE UINT64_C(8)
+#define KTF_CONFIG_SHARED_MEMORY UINT64_C(16)
+#define KTF_CONFIG_PROGRESS_THREAD UINT64_C(32)
+
+/* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
+typedef struct ktf_match {
+	uint64_t field_mask;
+	uint64_t tag;
+	ktf_id from;
+} ktf_match;
+
+#define KTF_MATCH_TAG UINT64_C(1)
+#define KTF_MATCH_FROM UINT64_C(2)
+
+/* Why a message was not delivered. */
+typedef enum ktf_reason {
+	KTF_REASON_GONE = 1,		/* there is no such resource any more */
+	KTF_REASON_TOO_LONG = 2,	/* the receiver accepts none so long */
+	KTF_REASON_UNCONFIRMED = 3	/* the connection broke: it may or may not have arrived */
+} ktf_reason;
+
+/* A message that was sent and not delivered. */
+typedef struct ktf_undelivered {
+	ktf_id to;
+	uint64_t tag;
+	uint32_t reason;	/* ktf_reason */
+	uint32_t reserved;
+} ktf_undelivered;
+
+/* What happened to a resource that is watched. */
+typedef enum ktf_event_kind {
+	KTF_APPEARED = 1,
+	KTF_DISAPPEARED = 2,
+	KTF_MISSED = 3	/* more happened than was kept: look at everything anew */
+} ktf_event_kind;
+
+typedef struct ktf_event {
+	uint32_t kind;	/* ktf_event_kind */
+	uint32_t reserved;
+	ktf_id id;
+} ktf_event;
+
+/* Who has answered a read. */
+typedef enum ktf_answered_by {
+	KTF_BY_MEMORY = 0,		/* nobody: the memory is mapped */
+	KTF_BY_NETWORK_PROGRAM = 1,	/* the kernel of its node, on the interface */
+	KTF_BY_RESPONDER = 2		/* the daemon of its node */
+} ktf_answered_by;
+
+typedef struct ktf_reading {
+	uint64_t sequence;	/* twice the number of times that the record was written */
+	uint64_t counter;
+	uint32_t by;		/* ktf_answered_by */
+	uint32_t reserved;
+} ktf_reading;
+
+/* What a region looks like. Bytes is 48 for cells; adds is 1 if others may add to the counters. */
+typedef struct ktf_layout {
+	uint32_t records;
+	uint32_t bytes;
+	uint32_t adds;
+	uint32_t reserved;
+} ktf_layout;
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+/* What went wrong in this thread's last call that did not return KTF_OK, as a sentence. Writes at
+ * most length bytes, the zero byte among them, and returns how many the whole has without it. */
+size_t ktf_error_text(char *buffer, size_t length);
+
+/* ---- Contexts -------------------------------------------------------------------------------- */
+
+/* Opens a context: all interfaces of the node, and shared memory. config may be null. Waits for the
+ * daemon. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
+ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
+
+/* Closes it. Null: nothing. With its last resource, region and watch it is gone; then it waits
+ * until everything that was sent is carried, for at most close_nanos. */
+void ktf_context_close(ktf_context *context);
+
+/* ---- Resources ------------------------------------------------------------------------------- */
+
+/* Registers a resource. When this returns, every program of the cluster that looks for it finds it.
+ * Waits for the daemon. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+ktf_result ktf_resource_register(const ktf_context *context, const ktf_attribute *attributes,
+				 size_t count, ktf_resource **resource);
+
+/* Its name. KTF_INVALID. */
+ktf_result ktf_resource_id(const ktf_resource *resource, ktf_id *id);
+
+/* Drops it: it is gone for everybody. Null: nothing. */
+void ktf_resource_drop(ktf_resource *resource);
+
+/* The only resource that has all of these attributes, as soon as there is one, if that is within
+ * timeout. KTF_NOT_FOUND, KTF_SEVERAL, KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_resource_find_one(const ktf_context *context, const ktf_attribute *attributes,
+				 size_t count, int64_t timeout, ktf_id *id);
+
+/* Any one of them, likewise. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute *attributes,
+				 size_t count, int64_t timeout, ktf_id *id);
+
+/* All that there are now: writes at most capacity of them, and to found how many there are.
+ * KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_resource_find_all(const ktf_context *context, const ktf_attribute *attributes,
+				 size_t count, ktf_id *ids, size_t capacity, size_t *found);
+
+/* Reserves a rate for what resource sends to another: a limit, as every reservation is.
+ * KTF_INVALID. */
+ktf_result ktf_resource_reserve(const ktf_resource *resource, const ktf_id *to,
+				uint64_t bits_per_second);
+
+/* Gives that back. KTF_INVALID. */
+ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
+
+/* ---- Messages -------------------------------------------------------------------------------- */
+
+/* Sends a message; data stays the caller's, and may be used again when this returns. Messages from
+ * one resource to another arrive in the order in which they were sent. Waits while the receiver
+ * does not keep up; if it is longer than 64 KiB, until a receiver takes it. KTF_GONE,
+ * KTF_UNREACHABLE, KTF_TOO_LONG, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
+			    const void *data, size_t length, int64_t timeout);
+
+/* Receives the first message that match wants; null: any. Waits for one. KTF_UNDELIVERED, once for
+ * each message that did not arrive, when there is none to receive: then undelivered, if it is not
+ * null, says which. KTF_TIMED_OUT, KTF_INVALID. */
+ktf_result ktf_message_receive(const ktf_resource *resource, const ktf_match *match,
+			       int64_t timeout, ktf_message **message,
+			       ktf_undelivered *undelivered);
+
+/* What it says: valid until it is dropped; null of a null message. length may be null. */
+const void *ktf_message_data(const ktf_message *message, size_t *length);
+
+/* Its tag, and who sent it. Either may be null. KTF_INVALID. */
+ktf_result ktf_message_envelope(const ktf_message *message, uint64_t *tag, ktf_id *from);
+
+/* Drops it. Null: nothing. */
+void ktf_message_drop(ktf_message *message);
+
+/* ---- Watches --------------------------------------------------------------------------------- */
+
+/* Watches resources with these attributes from now on; those that there are appear first.
+ * KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_watch_open(const ktf_context *context, const ktf_attribute *attributes,
+			  size_t count, ktf_watch **watch);
+
+/* What happens next. Waits for it. KTF_TIMED_OUT, KTF_INVALID. */
+ktf_result ktf_watch_next(ktf_watch *watch, int64_t timeout, ktf_event *event);
+
+/* Watches no longer. Null: nothing. Not while another thread is in ktf_watch_next(). */
+void ktf_watch_close(ktf_watch *watch);
+
+/* ---- Regions --------------------------------------------------------------------------------- */
+
+/* Publishes a region, all records zero, and registers a resource for it. KTF_NO_DAEMON,
+ * KTF_INVALID, KTF_TOO_LONG. */
+ktf_result ktf_region_publish(const ktf_context *context, const ktf_attribute *attributes,
+			      size_t count, const ktf_layout *layout, ktf_region **region);
+
+/* The name of its resource. KTF_INVALID. */
+ktf_result ktf_region_id(const ktf_region *region, ktf_id *id);
+
+/* Writes the data of a record, all of it: length is the layout's. No system call. KTF_INVALID. */
+ktf_result ktf_region_write(const ktf_region *region, uint32_t record, const void *data,
+			    size_t length);
+
+/* Adds to the counter of a record; was, if it is not null, is what it was before. KTF_INVALID. */
+ktf_result ktf_region_add(const ktf_region *region, uint32_t record, uint64_t amount,
+			  uint64_t *was);
+
+/* Drops it: it is gone for everybody. Null: nothing. */
+void ktf_region_drop(ktf_region *region);
+
+/* Opens the region of the only resource with these attributes. KTF_NOT_FOUND (also if it has no
+ * region), KTF_SEVERAL, KTF_GONE, KTF_UNREACHABLE, KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_reader_open(const ktf_context *context, const ktf_attribute *attributes,
+			   size_t count, ktf_reader **reader);
+
+/* What it looks like. KTF_INVALID. */
+ktf_result ktf_reader_layout(const ktf_reader *reader, ktf_layout *layout);
+
+/* Reads the data of a record, all of one version; length is the layout's. reading may be null.
+ * Waits at most about a second. KTF_GONE, KTF_UNREACHABLE, KTF_UNFINISHED, KTF_INVALID. */
+ktf_result ktf_reader_read(const ktf_reader *reader, uint32_t record, void *data, size_t length,
+			   ktf_reading *reading);
+
+/* Adds to the counter of a record, once; was and by may be null. Waits at most about a second.
+ * KTF_NOT_ALLOWED, KTF_UNCONFIRMED, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
+ktf_result ktf_reader_add(const ktf_reader *reader, uint32_t record, uint64_t amount,
+			  uint64_t *was, uint32_t *by);
+
+/* Closes it. Null: nothing. */
+void ktf_reader_close(ktf_reader *reader);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,129 @@
+//! Pointers of the caller as values. Errors name the argument.
+
+use crate::outcome::Failure;
+use crate::types::{Attribute, Id};
+use fabric::{Attributes, ResourceId};
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+/// How long a call may take.
+#[derive(Clone, Copy)]
+pub enum Time {
+    /// Not at all.
+    Now,
+    /// So long.
+    Within(Duration),
+    /// For ever.
+    Forever,
+}
+
+/// Longer than any program runs, and still a time that clocks can be asked for.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+impl Time {
+    /// What `nanos` means: none is for ever.
+    pub fn new(nanos: i64) -> Self {
+        match u64::try_from(nanos) {
+            Err(_) => Self::Forever,
+            Ok(0) => Self::Now,
+            Ok(nanos) => Self::Within(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// As a span.
+    pub fn span(self) -> Duration {
+        match self {
+            Self::Now => Duration::ZERO,
+            Self::Within(span) => span.min(FOREVER),
+            Self::Forever => FOREVER,
+        }
+    }
+}
+
+/// What a handle or a struct says.
+pub unsafe fn borrowed<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller says that it is null or points to one.
+    unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
+}
+
+/// Where an output goes.
+pub unsafe fn output<'a, T>(
+    pointer: *mut T,
+    name: &str,
+) -> Result<&'a mut MaybeUninit<T>, Failure> {
+    // SAFETY: as above; nothing has to be there yet.
+    unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or_else(|| is_null(name))
+}
+
+/// Writes an output that the caller may not want.
+pub unsafe fn write_if_wanted<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: as above.
+        unsafe { pointer.write(value) };
+    }
+}
+
+/// Bytes; null if there are none.
+pub unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(is_null("data"));
+    }
+    // SAFETY: the caller says that there are so many bytes.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+}
+
+/// A text that ends with a zero byte.
+pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failure> {
+    if pointer.is_null() {
+        return Err(is_null(name));
+    }
+    // SAFETY: the caller says that it ends with a zero byte.
+    let text = unsafe { CStr::from_ptr(pointer) }.to_str();
+    text.map_err(|error| Failure::invalid(format!("{name} is not UTF-8: {error}")))
+}
+
+/// Names and values.
+pub unsafe fn attributes(pointer: *const Attribute, count: usize) -> Result<Attributes, Failure> {
+    if count > 0 && pointer.is_null() {
+        return Err(is_null("attributes"));
+    }
+    let mut attributes = Attributes::new();
+    for index in 0..count {
+        // SAFETY: the caller says that there are `count`.
+        let attribute = unsafe { &*pointer.add(index) };
+        // SAFETY: as for `text`.
+        let (name, value) = unsafe {
+            (
+                text(attribute.name, &format!("attributes[{index}].name"))?,
+                text(attribute.value, &format!("attributes[{index}].value"))?,
+            )
+        };
+        attributes = attributes.with(name, value);
+    }
+    attributes.check().map_err(|error| Failure::invalid(error.to_string()))?;
+    Ok(attributes)
+}
+
+/// The name of a resource.
+pub unsafe fn id(pointer: *const Id, name: &str) -> Result<ResourceId, Failure> {
+    // SAFETY: as for `borrowed`.
+    unsafe { borrowed(pointer, name) }.map(|id| (*id).into())
+}
+
+/// A mask of fields of which all are known.
+pub fn known(mask: u64, known: u64) -> Result<u64, Failure> {
+    match mask & !known {
+        0 => Ok(mask),
+        unknown => Err(Failure::invalid(format!(
+            "field_mask has {unknown:#x}: this version knows {known:#x}"
+        ))),
+    }
+}
+
+fn is_null(name: &str) -> Failure {
+    Failure::invalid(format!("{name} is null"))
+}

@@ -1,0 +1,79 @@
+//! `ktf_context_*`.
+
+use crate::arguments::{known, output, text};
+use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
+use crate::types::ConfigFields;
+use fabric::{Config, Context, Wait};
+use std::ptr::addr_of;
+use std::time::Duration;
+
+const DIRECTORY: u64 = 1;
+const WAIT: u64 = 2;
+const MESSAGE_MOST: u64 = 4;
+const CLOSE: u64 = 8;
+const SHARED_MEMORY: u64 = 16;
+const PROGRESS_THREAD: u64 = 32;
+const ALL: u64 = 63;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_context_open(
+    fields: *const ConfigFields,
+    context: *mut *mut Context,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (context, config) = unsafe { (output(context, "context")?, config_of(fields)?) };
+        context.write(Box::into_raw(Box::new(Context::open(config)?)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_context_close(context: *mut Context) {
+    // SAFETY: as the header says.
+    unsafe { drop_handle(context) };
+}
+
+/// A field is only looked at if the mask has it: a program that was compiled with an older header
+/// has none of those that came later.
+unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    if fields.is_null() {
+        return Ok(config);
+    }
+    // SAFETY: the caller says that the struct has every field up to the last that its mask names;
+    // the mask itself is always there.
+    unsafe {
+        let mask = known(addr_of!((*fields).field_mask).read(), ALL)?;
+        if mask & DIRECTORY != 0 {
+            config.directory = text(addr_of!((*fields).directory).read(), "directory")?.into();
+        }
+        if mask & WAIT != 0 {
+            config.wait = match addr_of!((*fields).wait_nanos).read() {
+                i64::MAX => Wait::Spin,
+                0 => Wait::Block,
+                nanos => Wait::SpinFor(span(nanos, "wait_nanos")?),
+            };
+        }
+        if mask & MESSAGE_MOST != 0 {
+            config.message_most = addr_of!((*fields).message_most).read();
+        }
+        if mask & CLOSE != 0 {
+            config.close_time = span(addr_of!((*fields).close_nanos).read(), "close_nanos")?;
+        }
+        if mask & SHARED_MEMORY != 0 {
+            config.shared_memory = addr_of!((*fields).shared_memory).read() != 0;
+        }
+        if mask & PROGRESS_THREAD != 0 {
+            config.progress_thread = addr_of!((*fields).progress_thread).read() != 0;
+        }
+    }
+    Ok(config)
+}
+
+fn span(nanos: i64, name: &str) -> Result<Duration, Failure> {
+    let nanos = u64::try_from(nanos);
+    nanos
+        .map(Duration::from_nanos)
+        .map_err(|_| Failure::invalid(format!("{name} is negative: 0 and more are accepted")))
+}

@@ -1,0 +1,125 @@
+//! `ktf_message_*`.
+
+use crate::arguments::{Time, borrowed, bytes, id, known, output, write_if_wanted};
+use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
+use crate::types::{Id, MatchFields, UndeliveredFields};
+use fabric::{Match, Message, Reason, RecvError, Resource, Tag, Undelivered};
+use std::ffi::c_void;
+
+const TAG: u64 = 1;
+const FROM: u64 = 2;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_send(
+    resource: *const Resource,
+    to: *const Id,
+    tag: u64,
+    data: *const c_void,
+    length: usize,
+    timeout: i64,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (resource, to, data) =
+            unsafe { (borrowed(resource, "resource")?, id(to, "to")?, bytes(data, length)?) };
+        match Time::new(timeout) {
+            Time::Now => resource.try_send(to, Tag(tag), data)?,
+            Time::Within(time) => resource.send_within(to, Tag(tag), data, time)?,
+            Time::Forever => resource.send(to, Tag(tag), data)?,
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_receive(
+    resource: *const Resource,
+    wanted: *const MatchFields,
+    timeout: i64,
+    message: *mut *mut Message,
+    undelivered: *mut UndeliveredFields,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (resource, wanted, message) = unsafe {
+            (borrowed(resource, "resource")?, match_of(wanted)?, output(message, "message")?)
+        };
+        match received(resource, wanted, Time::new(timeout)) {
+            Ok(received) => {
+                message.write(Box::into_raw(Box::new(received)));
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                if let Some(which) = &failure.undelivered {
+                    // SAFETY: as the header says.
+                    unsafe { write_if_wanted(undelivered, which.into()) };
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_data(
+    message: *const Message,
+    length: *mut usize,
+) -> *const c_void {
+    // SAFETY: as the header says.
+    let Some(message) = (unsafe { message.as_ref() }) else { return std::ptr::null() };
+    // SAFETY: as the header says.
+    unsafe { write_if_wanted(length, message.data.len()) };
+    message.data.as_ptr().cast()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_envelope(
+    message: *const Message,
+    tag: *mut u64,
+    from: *mut Id,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        unsafe {
+            let message = borrowed(message, "message")?;
+            write_if_wanted(tag, message.tag.0);
+            write_if_wanted(from, message.from.into());
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_drop(message: *mut Message) {
+    // SAFETY: as the header says.
+    unsafe { drop_handle(message) };
+}
+
+fn received(resource: &Resource, wanted: Match, time: Time) -> Result<Message, RecvError> {
+    match time {
+        Time::Now => resource.try_recv(wanted)?.ok_or(RecvError::TimedOut),
+        Time::Within(time) => resource.recv_within(wanted, time),
+        Time::Forever => resource.recv(wanted),
+    }
+}
+
+unsafe fn match_of(wanted: *const MatchFields) -> Result<Match, Failure> {
+    // SAFETY: as the header says.
+    let Some(wanted) = (unsafe { wanted.as_ref() }) else { return Ok(Match::any()) };
+    let mask = known(wanted.field_mask, TAG | FROM)?;
+    let tag = (mask & TAG != 0).then_some(Tag(wanted.tag));
+    let from = (mask & FROM != 0).then(|| wanted.from.into());
+    Ok(Match { tag, from })
+}
+
+impl From<&Undelivered> for UndeliveredFields {
+    fn from(undelivered: &Undelivered) -> Self {
+        let reason = match undelivered.reason {
+            Reason::Gone => 1,
+            Reason::TooLong => 2,
+            _ => 3,
+        };
+        Self { to: undelivered.to.into(), tag: undelivered.tag.0, reason, reserved: 0 }
+    }
+}

@@ -1,0 +1,202 @@
+//! What became of a call: a number for programs, a sentence for people, and no panic.
+
+use fabric::directory::client::DirectoryError;
+use fabric::region::{InvalidLayout, PublishError, RegionError};
+use fabric::{FindError, OpenError, RecvError, RegisterError, SendError, Undelivered};
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `ktf_result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Outcome {
+    Ok = 0,
+    Invalid = 1,
+    NoDaemon = 2,
+    NotFound = 3,
+    Several = 4,
+    Gone = 5,
+    Unreachable = 6,
+    TooLong = 7,
+    TimedOut = 8,
+    Broken = 9,
+    Undelivered = 10,
+    NotAllowed = 11,
+    Unfinished = 12,
+    Unconfirmed = 13,
+    System = 14,
+    Panic = 15,
+}
+
+/// Why a call did not do what it was to.
+pub struct Failure {
+    outcome: Outcome,
+    text: String,
+    /// Which message did not arrive.
+    pub undelivered: Option<Undelivered>,
+}
+
+thread_local! {
+    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+impl Failure {
+    /// An argument that cannot be.
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Invalid, text: text.into(), undelivered: None }
+    }
+
+    fn of(outcome: Outcome, error: &dyn Error) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        Self { outcome, text, undelivered: None }
+    }
+
+    fn tell(self) -> Outcome {
+        LAST.set(self.text);
+        self.outcome
+    }
+}
+
+/// Does `call`, and tells what became of it.
+pub fn outcome_of(call: impl FnOnce() -> Result<(), Failure>) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => Outcome::Ok,
+        Ok(Err(failure)) => failure.tell(),
+        Err(_) => {
+            let text = "a bug of the library; its message is on the standard error output".into();
+            Failure { outcome: Outcome::Panic, text, undelivered: None }.tell()
+        }
+    }
+}
+
+/// Drops what a handle holds.
+pub unsafe fn drop_handle<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: the caller says that it is a handle that was given out, and its last use.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(handle) })));
+        // There is no result to tell it by; the panic itself has been printed.
+        drop(dropped);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_error_text(buffer: *mut c_char, length: usize) -> usize {
+    LAST.with_borrow(|text| {
+        let bytes = text.as_bytes();
+        if !buffer.is_null() && length > 0 {
+            let copied = bytes.len().min(length - 1);
+            // SAFETY: the caller says that there are `length` bytes.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), copied);
+                *buffer.add(copied) = 0;
+            }
+        }
+        bytes.len()
+    })
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        let outcome = match error {
+            OpenError::Directory(_) => Outcome::NoDaemon,
+            _ => Outcome::System,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
+impl From<RegisterError> for Failure {
+    fn from(error: RegisterError) -> Self {
+        let outcome = match error {
+            RegisterError::Directory(DirectoryError::Refused(_)) | RegisterError::TooMany => {
+                Outcome::TooLong
+            }
+            _ => Outcome::NoDaemon,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        let outcome = match error {
+            FindError::None(_) => Outcome::NotFound,
+            FindError::Several { .. } => Outcome::Several,
+            _ => Outcome::NoDaemon,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        let outcome = match &error {
+            SendError::Gone(_) | SendError::NoContext(_) => Outcome::Gone,
+            SendError::Unreachable { .. } => Outcome::Unreachable,
+            SendError::TooLong { .. } => Outcome::TooLong,
+            SendError::Rejected(fabric::Reason::Gone) => Outcome::Gone,
+            SendError::Rejected(fabric::Reason::TooLong) => Outcome::TooLong,
+            SendError::WouldBlock | SendError::TimedOut => Outcome::TimedOut,
+            SendError::Directory(_) => Outcome::NoDaemon,
+            _ => Outcome::Broken,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
+impl From<RecvError> for Failure {
+    fn from(error: RecvError) -> Self {
+        let outcome = match &error {
+            RecvError::Undelivered(_) => Outcome::Undelivered,
+            _ => Outcome::TimedOut,
+        };
+        let undelivered = match &error {
+            RecvError::Undelivered(undelivered) => Some(undelivered.clone()),
+            _ => None,
+        };
+        Self { undelivered, ..Self::of(outcome, &error) }
+    }
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Register(error) => error.into(),
+            error => Self::of(Outcome::NoDaemon, &error),
+        }
+    }
+}
+
+impl From<RegionError> for Failure {
+    fn from(error: RegionError) -> Self {
+        let outcome = match &error {
+            RegionError::NoRegion(_) => Outcome::NotFound,
+            RegionError::Gone(_) => Outcome::Gone,
+            RegionError::NotAllowed => Outcome::NotAllowed,
+            RegionError::Unfinished { .. } => Outcome::Unfinished,
+            RegionError::Unreachable { .. } => Outcome::Unreachable,
+            RegionError::Unconfirmed => Outcome::Unconfirmed,
+            _ => Outcome::Invalid,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
+impl From<InvalidLayout> for Failure {
+    fn from(error: InvalidLayout) -> Self {
+        Self::of(Outcome::Invalid, &error)
+    }
+}
+
+/// Nothing came in time, of a call that has no error of its own for that.
+pub fn timed_out() -> Failure {
+    let text = "nothing happened in time".into();
+    Failure { outcome: Outcome::TimedOut, text, undelivered: None }
+}

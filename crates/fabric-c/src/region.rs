@@ -1,0 +1,186 @@
+//! `ktf_region_*` and `ktf_reader_*`.
+
+use crate::arguments::{attributes, borrowed, bytes, output, write_if_wanted};
+use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
+use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
+use fabric::region::{AnsweredBy, Layout, Reader, Region};
+use fabric::{Context, FindError};
+use std::ffi::c_void;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_publish(
+    context: *const Context,
+    list: *const Attribute,
+    count: usize,
+    layout: *const LayoutFields,
+    region: *mut *mut Region,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (context, list, fields, region) = unsafe {
+            (
+                borrowed(context, "context")?,
+                attributes(list, count)?,
+                borrowed(layout, "layout")?,
+                output(region, "region")?,
+            )
+        };
+        let layout = Layout::new(fields.records, fields.bytes)?;
+        let layout = if fields.adds == 0 { layout } else { layout.with_adds() };
+        region.write(Box::into_raw(Box::new(context.publish(list, layout)?)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_id(region: *const Region, id: *mut Id) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (region, id) = unsafe { (borrowed(region, "region")?, output(id, "id")?) };
+        id.write(region.id().into());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_write(
+    region: *const Region,
+    record: u32,
+    data: *const c_void,
+    length: usize,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (region, data) = unsafe { (borrowed(region, "region")?, bytes(data, length)?) };
+        Ok(region.write(record, data)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_add(
+    region: *const Region,
+    record: u32,
+    amount: u64,
+    was: *mut u64,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        unsafe {
+            let region = borrowed(region, "region")?;
+            write_if_wanted(was, region.fetch_add(record, amount)?);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_region_drop(region: *mut Region) {
+    // SAFETY: as the header says.
+    unsafe { drop_handle(region) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_open(
+    context: *const Context,
+    list: *const Attribute,
+    count: usize,
+    reader: *mut *mut Reader,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (context, query, reader) = unsafe {
+            (borrowed(context, "context")?, attributes(list, count)?, output(reader, "reader")?)
+        };
+        let text = query.to_string();
+        let records = context.find(query).all()?;
+        let record = match records.as_slice() {
+            [record] => record,
+            [] => return Err(FindError::None(text).into()),
+            all => return Err(FindError::Several { query: text, count: all.len() }.into()),
+        };
+        reader.write(Box::into_raw(Box::new(context.open_region(record)?)));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_layout(
+    reader: *const Reader,
+    layout: *mut LayoutFields,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let (reader, fields) = unsafe { (borrowed(reader, "reader")?, output(layout, "layout")?) };
+        let layout = reader.layout();
+        let (records, bytes, adds) = (layout.records(), layout.bytes(), u32::from(layout.adds()));
+        fields.write(LayoutFields { records, bytes, adds, reserved: 0 });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_read(
+    reader: *const Reader,
+    record: u32,
+    data: *mut c_void,
+    length: usize,
+    reading: *mut ReadingFields,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let reader = unsafe { borrowed(reader, "reader")? };
+        if data.is_null() {
+            return Err(Failure::invalid("data is null"));
+        }
+        // What is read goes there when it is whole: until then the caller's bytes, which may be
+        // anything, are not looked at.
+        let mut bytes = vec![0; reader.layout().bytes() as usize];
+        if length != bytes.len() {
+            let text = format!("length is {length}: records of this region have {}", bytes.len());
+            return Err(Failure::invalid(text));
+        }
+        let read = reader.read(record, &mut bytes)?;
+        let by = code(read.by);
+        let (sequence, counter) = (read.sequence, read.counter);
+        // SAFETY: as the header says; the length was compared.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), data.cast(), bytes.len());
+            write_if_wanted(reading, ReadingFields { sequence, counter, by, reserved: 0 });
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_add(
+    reader: *const Reader,
+    record: u32,
+    amount: u64,
+    was: *mut u64,
+    by: *mut u32,
+) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        unsafe {
+            let reader = borrowed(reader, "reader")?;
+            let (before, answered_by) = reader.fetch_add(record, amount)?;
+            write_if_wanted(was, before);
+            write_if_wanted(by, code(answered_by));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_reader_close(reader: *mut Reader) {
+    // SAFETY: as the header says.
+    unsafe { drop_handle(reader) };
+}
+
+fn code(by: AnsweredBy) -> u32 {
+    match by {
+        AnsweredBy::NetworkProgram => 1,
+        AnsweredBy::Responder => 2,
+        _ => 0,
+    }
+}

@@ -1,0 +1,155 @@
+//! The header, the library and the manual pages, as C programs use them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use fabric::directory::{Server, ServerConfig};
+use fabric::region::{PlainMemories, RegionServer, RegionServerConfig};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+const HEADER: &str = include_str!("../include/keeptime_fabric.h");
+const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
+
+/// Where the library is: built once, as a build of the workspace does.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--package", env!("CARGO_PKG_NAME")]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success());
+        // .../target/PROFILE/deps/c-HASH
+        let own = std::env::current_exe().unwrap();
+        let built = own.ancestors().nth(2).unwrap().join("libkeeptime_fabric.so");
+        // As `make install` leaves it: by the name for the compiler and the one for the loader.
+        let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
+        fs::create_dir_all(&installed).unwrap();
+        for name in ["libkeeptime_fabric.so", "libkeeptime_fabric.so.0"] {
+            let _ = fs::remove_file(installed.join(name));
+            symlink(&built, installed.join(name)).unwrap();
+        }
+        installed
+    })
+}
+
+/// Compiles one of our programs as a user would, and returns where it is.
+fn compiled(source: &str, name: &str, more: &[&str]) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let output = Command::new("cc")
+        .args(STRICT)
+        .arg("-I")
+        .arg(root.join("include"))
+        .args(more)
+        .arg(root.join(source))
+        .arg("-o")
+        .arg(&program)
+        .args(["-pthread", "-L"])
+        .arg(library())
+        .args(["-lkeeptime_fabric"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// The daemon of a node, in this process.
+fn daemon(name: &str) -> (Server, RegionServer) {
+    let (node, address) = ("n1".into(), ([127, 0, 0, 1], 0).into());
+    let regions = RegionServerConfig { name: name.into(), port: 0 };
+    let regions = RegionServer::start(&regions, |_| Ok(Box::new(PlainMemories))).unwrap();
+    let directory = ServerConfig { name: name.into(), node, address, members: vec![] };
+    (Server::start(directory).unwrap(), regions)
+}
+
+fn runs(mut command: Command, says: &str) {
+    let output = command.env("LD_LIBRARY_PATH", library()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(says), "{said}\n{told}");
+}
+
+#[test]
+fn every_function_does_what_the_header_says() {
+    let name = format!("c-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let mut command = Command::new(compiled("tests/c/everything.c", "everything", &[]));
+    command.arg(&name);
+    runs(command, "all is well");
+}
+
+/// The same under a memory checker: nothing is leaked, freed twice, or read before it is written.
+#[test]
+fn no_memory_is_lost_or_used_wrongly() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind: it is not installed");
+        return;
+    }
+    let name = format!("c-valgrind-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let program = compiled("tests/c/everything.c", "everything-checked", &[]);
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
+    command.args(["--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]);
+    command.arg(program).arg(&name);
+    runs(command, "all is well");
+}
+
+#[test]
+fn the_example_runs() {
+    let name = format!("c-example-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let program = compiled("examples/ktf_ping.c", "ktf_ping", &[]);
+    let mut answering = Command::new(&program);
+    answering.args([&name, "answer"]).env("LD_LIBRARY_PATH", library());
+    let mut answering = answering.spawn().unwrap();
+    let mut command = Command::new(&program);
+    command.arg(&name);
+    runs(command, "round trip");
+    assert!(answering.wait().unwrap().success());
+}
+
+#[test]
+fn layouts_are_the_same_on_both_sides_and_the_header_is_cplusplus_too() {
+    compiled("tests/c/layouts.c", "layouts.o", &["-c"]);
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/keeptime_fabric.h");
+    let mut command = Command::new("c++");
+    command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]);
+    assert!(command.arg(header).status().unwrap().success());
+}
+
+/// What the header declares is what the library has, and each has its manual page.
+#[test]
+fn header_library_and_manual_pages_have_the_same_functions() {
+    let declared: BTreeSet<String> = HEADER
+        .lines()
+        .filter(|line| !line.starts_with([' ', '\t', '/', '*', '}']))
+        .filter_map(|line| line.split_once('(')?.0.split([' ', '*']).next_back().map(str::to_owned))
+        .filter(|name| name.starts_with("ktf_"))
+        .collect();
+    let library = library().join("libkeeptime_fabric.so");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().unwrap();
+    let symbols = String::from_utf8(output.stdout).unwrap();
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next())
+        .filter(|name| name.starts_with("ktf_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(declared.len() > 25, "{declared:?}");
+    assert_eq!(declared, exported);
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
+    for name in declared {
+        let page = std::fs::read_to_string(manual.join(format!("{name}.3")));
+        assert!(page.is_ok(), "man/{name}.3 is not there");
+    }
+    let output = Command::new("objdump").arg("-p").arg(&library).output().unwrap();
+    let headers = String::from_utf8(output.stdout).unwrap();
+    assert!(headers.contains("libkeeptime_fabric.so.0"), "its name for the loader");
+}

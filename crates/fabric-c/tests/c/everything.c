@@ -1,0 +1,252 @@
+/* Every function of the library once, and what it does with bad arguments. Its argument is the name
+ * of the node's daemon. Ends with the line of the first check that does not hold. */
+#include "keeptime_fabric.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition) \
+	do { \
+		if (!(condition)) { \
+			char text[256]; \
+			ktf_error_text(text, sizeof(text)); \
+			printf("%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, text); \
+			exit(1); \
+		} \
+	} while (0)
+
+#define SECOND INT64_C(1000000000)
+#define COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+static const ktf_attribute server[] = { { "name", "dhash" }, { "type", "server" } };
+static const ktf_attribute named[] = { { "name", "dhash" } };
+static const ktf_attribute nobody[] = { { "name", "nobody" } };
+static const ktf_attribute cells[] = { { "name", "load" } };
+
+static ktf_context *open_context(const char *directory, int shared_memory)
+{
+	ktf_config config = { 0 };
+	ktf_context *context = NULL;
+
+	config.field_mask = KTF_CONFIG_DIRECTORY | KTF_CONFIG_WAIT | KTF_CONFIG_CLOSE |
+			    KTF_CONFIG_SHARED_MEMORY | KTF_CONFIG_MESSAGE_MOST |
+			    KTF_CONFIG_PROGRESS_THREAD;
+	config.directory = directory;
+	config.wait_nanos = 20000;
+	config.close_nanos = SECOND;
+	config.message_most = 1000000;
+	config.shared_memory = shared_memory;
+	config.progress_thread = 1;
+	CHECK(ktf_context_open(&config, &context) == KTF_OK);
+	return context;
+}
+
+static void *answer_one(void *resource)
+{
+	ktf_message *message;
+	const void *data;
+	size_t length;
+	uint64_t tag;
+	ktf_id from;
+
+	CHECK(ktf_message_receive(resource, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	CHECK(ktf_message_envelope(message, &tag, &from) == KTF_OK);
+	data = ktf_message_data(message, &length);
+	CHECK(ktf_message_send(resource, &from, tag + 1, data, length, KTF_FOREVER) == KTF_OK);
+	ktf_message_drop(message);
+	return NULL;
+}
+
+static void messages(ktf_context *here, ktf_context *there)
+{
+	ktf_resource *client, *table;
+	ktf_message *message = NULL;
+	ktf_undelivered lost = { 0 };
+	ktf_match match = { .field_mask = KTF_MATCH_TAG | KTF_MATCH_FROM, .tag = 8 };
+	ktf_id peer, ids[1], own;
+	size_t found, length;
+	pthread_t thread;
+	char *data = malloc(1000001);
+
+	CHECK(data);
+	memset(data, 'x', 1000001);
+	CHECK(ktf_resource_register(here, NULL, 0, &client) == KTF_OK);
+	/* What was there before goes soon. */
+	while (ktf_resource_find_any(here, named, 1, KTF_NOW, &peer) == KTF_OK)
+		;
+	CHECK(ktf_resource_find_any(here, named, 1, KTF_NOW, &peer) == KTF_NOT_FOUND);
+	CHECK(ktf_resource_register(there, server, COUNT(server), &table) == KTF_OK);
+	CHECK(ktf_resource_find_any(here, named, 1, SECOND, &peer) == KTF_OK);
+	CHECK(ktf_resource_find_one(here, server, COUNT(server), SECOND, &peer) == KTF_OK);
+	CHECK(ktf_resource_find_one(here, NULL, 0, KTF_NOW, &own) == KTF_SEVERAL);
+	CHECK(ktf_resource_find_one(here, nobody, 1, SECOND / 100, &own) == KTF_NOT_FOUND);
+	do
+		CHECK(ktf_resource_find_all(here, NULL, 0, ids, 1, &found) == KTF_OK);
+	while (found > 2);
+	CHECK(found == 2);
+	CHECK(ktf_resource_id(table, &own) == KTF_OK && memcmp(&own, &peer, sizeof(own)) == 0);
+
+	for (size_t size = 0; size <= 500000; size += 250000) {
+		CHECK(pthread_create(&thread, NULL, answer_one, table) == 0);
+		CHECK(ktf_message_send(client, &peer, 7, data, size, 30 * SECOND) == KTF_OK);
+		match.from = peer;
+		CHECK(ktf_message_receive(client, &match, 30 * SECOND, &message, &lost) == KTF_OK);
+		CHECK(ktf_message_data(message, NULL) && ktf_message_data(message, &length));
+		CHECK(length == size && memcmp(ktf_message_data(message, NULL), data, size) == 0);
+		ktf_message_drop(message);
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	CHECK(ktf_message_receive(client, NULL, KTF_NOW, &message, &lost) == KTF_TIMED_OUT);
+	CHECK(ktf_message_send(client, &peer, 7, data, 1000001, KTF_NOW) == KTF_TOO_LONG);
+
+	CHECK(ktf_resource_reserve(client, &peer, 8000) == KTF_OK);
+	CHECK(ktf_message_send(client, &peer, 1, data, 1000, KTF_FOREVER) == KTF_OK);
+	CHECK(ktf_message_send(client, &peer, 1, data, 1000, SECOND / 100) == KTF_TIMED_OUT);
+	CHECK(ktf_resource_release(client, &peer) == KTF_OK);
+
+	/* What nobody took when its receiver goes is told. */
+	CHECK(ktf_message_send(client, &peer, 9, "bye", 3, KTF_FOREVER) == KTF_OK);
+	ktf_resource_drop(table);
+	do
+		CHECK(ktf_message_receive(client, NULL, 30 * SECOND, &message, &lost) ==
+		      KTF_UNDELIVERED);
+	while (lost.tag != 9);
+	CHECK(lost.reason == KTF_REASON_GONE && memcmp(&lost.to, &peer, sizeof(peer)) == 0);
+	ktf_resource_drop(client);
+	free(data);
+}
+
+static void watches(ktf_context *here, ktf_context *there)
+{
+	ktf_resource *first, *second;
+	ktf_watch *watch;
+	ktf_event event;
+	ktf_id id;
+
+	CHECK(ktf_resource_register(there, named, 1, &first) == KTF_OK);
+	CHECK(ktf_watch_open(here, named, 1, &watch) == KTF_OK);
+	CHECK(ktf_watch_next(watch, KTF_NOW, &event) == KTF_OK && event.kind == KTF_APPEARED);
+	CHECK(ktf_watch_next(watch, KTF_NOW, &event) == KTF_TIMED_OUT);
+	CHECK(ktf_resource_register(there, named, 1, &second) == KTF_OK);
+	CHECK(ktf_resource_id(second, &id) == KTF_OK);
+	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK && event.kind == KTF_APPEARED);
+	CHECK(memcmp(&event.id, &id, sizeof(id)) == 0);
+	ktf_resource_drop(second);
+	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK);
+	CHECK(event.kind == KTF_DISAPPEARED && memcmp(&event.id, &id, sizeof(id)) == 0);
+	ktf_watch_close(watch);
+	ktf_resource_drop(first);
+}
+
+static void regions(ktf_context *here, ktf_context *there, uint32_t by)
+{
+	ktf_layout layout = { .records = 2, .bytes = 48, .adds = 1 };
+	ktf_reading reading;
+	ktf_region *region;
+	ktf_reader *reader;
+	ktf_id id;
+	char data[48] = "nine requests wait", read[48];
+	uint64_t was;
+	uint32_t answered;
+
+	while (ktf_resource_find_any(here, cells, 1, KTF_NOW, &id) == KTF_OK)
+		;
+	CHECK(ktf_reader_open(here, cells, 1, &reader) == KTF_NOT_FOUND);
+	CHECK(ktf_region_publish(there, cells, 1, &layout, &region) == KTF_OK);
+	CHECK(ktf_region_id(region, &id) == KTF_OK);
+	CHECK(ktf_reader_open(here, cells, 1, &reader) == KTF_OK);
+	memset(&layout, 0, sizeof(layout));
+	CHECK(ktf_reader_layout(reader, &layout) == KTF_OK);
+	CHECK(layout.records == 2 && layout.bytes == 48 && layout.adds == 1);
+
+	CHECK(ktf_region_write(region, 1, data, sizeof(data)) == KTF_OK);
+	CHECK(ktf_region_add(region, 1, 5, &was) == KTF_OK && was == 0);
+	CHECK(ktf_reader_add(reader, 1, 2, &was, &answered) == KTF_OK);
+	CHECK(was == 5 && answered == by);
+	CHECK(ktf_reader_read(reader, 1, read, sizeof(read), &reading) == KTF_OK);
+	CHECK(memcmp(data, read, sizeof(read)) == 0);
+	CHECK(reading.sequence == 2 && reading.counter == 7 && reading.by == by);
+
+	CHECK(ktf_region_write(region, 1, data, 47) == KTF_INVALID);
+	CHECK(ktf_region_write(region, 2, data, 48) == KTF_INVALID);
+	CHECK(ktf_reader_read(reader, 2, read, 48, NULL) == KTF_INVALID);
+	CHECK(ktf_reader_read(reader, 1, read, 47, NULL) == KTF_INVALID);
+	ktf_region_drop(region);
+	while (ktf_reader_read(reader, 1, read, sizeof(read), NULL) == KTF_OK)
+		;
+	CHECK(ktf_reader_read(reader, 1, read, sizeof(read), NULL) == KTF_GONE);
+	ktf_reader_close(reader);
+}
+
+static void bad_arguments(ktf_context *context)
+{
+	const ktf_attribute no_value[] = { { "name", NULL } };
+	const ktf_attribute no_text[] = { { "name", "\xff" } };
+	ktf_config config = { .field_mask = UINT64_C(1) << 40 };
+	ktf_layout layout = { .records = 0, .bytes = 48 };
+	ktf_match match = { .field_mask = 4 };
+	ktf_resource *resource = NULL;
+	ktf_context *none = NULL;
+	ktf_message *message;
+	ktf_region *region;
+	char text[16];
+	ktf_id id;
+
+	CHECK(ktf_context_open(NULL, NULL) == KTF_INVALID);
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID && none == NULL);
+	config.field_mask = KTF_CONFIG_DIRECTORY;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	config.directory = "a-daemon-that-is-not-there";
+	CHECK(ktf_context_open(&config, &none) == KTF_NO_DAEMON);
+	config.field_mask = KTF_CONFIG_WAIT;
+	config.wait_nanos = -1;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	CHECK(ktf_resource_register(NULL, NULL, 0, &resource) == KTF_INVALID);
+	CHECK(ktf_error_text(text, sizeof(text)) == strlen("context is null"));
+	CHECK(strcmp(text, "context is null") == 0);
+	CHECK(ktf_error_text(text, 8) == strlen("context is null") && !strcmp(text, "context"));
+	CHECK(ktf_error_text(NULL, 0) == strlen("context is null"));
+	CHECK(ktf_resource_register(context, NULL, 1, &resource) == KTF_INVALID);
+	CHECK(ktf_resource_register(context, no_value, 1, &resource) == KTF_INVALID);
+	CHECK(ktf_resource_register(context, no_text, 1, &resource) == KTF_INVALID);
+	CHECK(resource == NULL);
+	CHECK(ktf_resource_register(context, NULL, 0, &resource) == KTF_OK);
+	CHECK(ktf_resource_id(resource, NULL) == KTF_INVALID);
+	CHECK(ktf_resource_id(resource, &id) == KTF_OK);
+	CHECK(ktf_message_send(resource, NULL, 0, "x", 1, KTF_NOW) == KTF_INVALID);
+	CHECK(ktf_message_send(resource, &id, 0, NULL, 1, KTF_NOW) == KTF_INVALID);
+	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_INVALID);
+	CHECK(ktf_resource_reserve(resource, &id, 0) == KTF_INVALID);
+	id.generation++;
+	CHECK(ktf_message_send(resource, &id, 0, NULL, 0, KTF_NOW) == KTF_GONE);
+	CHECK(ktf_region_publish(context, NULL, 0, &layout, &region) == KTF_INVALID);
+	CHECK(ktf_message_data(NULL, NULL) == NULL);
+	ktf_resource_drop(resource);
+	ktf_resource_drop(NULL);
+	ktf_context_close(NULL);
+	ktf_message_drop(NULL);
+	ktf_watch_close(NULL);
+	ktf_region_drop(NULL);
+	ktf_reader_close(NULL);
+}
+
+int main(int count, char **words)
+{
+	ktf_context *here, *there;
+
+	CHECK(count == 2);
+	for (int shared_memory = 1; shared_memory >= 0; shared_memory--) {
+		here = open_context(words[1], shared_memory);
+		there = open_context(words[1], shared_memory);
+		messages(here, there);
+		watches(here, there);
+		regions(here, there, shared_memory ? KTF_BY_MEMORY : KTF_BY_RESPONDER);
+		bad_arguments(here);
+		ktf_context_close(there);
+		ktf_context_close(here);
+	}
+	puts("all is well");
+	return 0;
+}

@@ -1,0 +1,11 @@
+/* The sizes and offsets that src/types.rs has too. Compiles, or does not. */
+#include "keeptime_fabric.h"
+
+_Static_assert(sizeof(ktf_id) == 16 && sizeof(ktf_attribute) == 16, "");
+_Static_assert(sizeof(ktf_config) == 48 && offsetof(ktf_config, progress_thread) == 41, "");
+_Static_assert(sizeof(ktf_match) == 32 && offsetof(ktf_match, from) == 16, "");
+_Static_assert(sizeof(ktf_undelivered) == 32 && offsetof(ktf_undelivered, reason) == 24, "");
+_Static_assert(sizeof(ktf_event) == 24 && offsetof(ktf_event, id) == 8, "");
+_Static_assert(sizeof(ktf_reading) == 24 && offsetof(ktf_reading, by) == 16, "");
+_Static_assert(sizeof(ktf_layout) == 16 && offsetof(ktf_layout, adds) == 8, "");
+_Static_assert(sizeof(ktf_result) == 4, "results are returned as 32 bits");

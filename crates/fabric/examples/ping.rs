@@ -1,0 +1,35 @@
+//! Asks a resource that another process registers, and tells how long the answer takes.
+//!
+//! ```text
+//! keeptime-fabricd --node here &
+//! cargo run --release --example ping -- answer &
+//! cargo run --release --example ping
+//! ```
+
+use keeptime_fabric::{Config, Context, Match, Tag, attrs};
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+const ASK: Tag = Tag(1);
+const ANSWER: u64 = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let context = Context::open(Config::default())?;
+    if std::env::args().nth(1).as_deref() == Some("answer") {
+        let resource = context.register(attrs! { "example" => "ping", "role" => "answers" })?;
+        loop {
+            let question = resource.recv(Match { tag: Some(ASK), from: None })?;
+            resource.send(question.from, Tag(ANSWER), question.data)?;
+        }
+    }
+    let own = context.register(attrs! { "example" => "ping", "role" => "asks" })?;
+    let wanted = attrs! { "example" => "ping", "role" => "answers" };
+    let peer = context.find(wanted).one_within(Duration::from_secs(10))?;
+    for round in 0..10_u64 {
+        let start = Instant::now();
+        own.send(peer, ASK, &round.to_le_bytes())?;
+        own.recv(Match::tag(ANSWER).from(peer))?;
+        println!("{peer}: {:?}", start.elapsed());
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! What a context is to be.
+
+use crate::directory::DEFAULT_NAME;
+use crate::progress::Wait;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// What a context is to be. All of it can be left as it is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The name of the node's directory server.
+    pub directory: String,
+    /// Where other nodes reach this context; unspecified address: on every interface, port 0: any
+    /// free one.
+    pub listen: SocketAddr,
+    /// How threads wait.
+    pub wait: Wait,
+    /// Whether processes of one node use shared memory. If not, they use TCP.
+    pub shared_memory: bool,
+    /// Whether a thread of the context's own handles what arrives while no thread of the program
+    /// waits. Without it, what is asked of this context (to take a connection, to send a long
+    /// message that was given) waits for the program's next call.
+    pub progress_thread: bool,
+    /// The longest message that is sent or accepted, in bytes.
+    pub message_most: u64,
+    /// How long closing waits until everything is sent.
+    pub close_time: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            directory: DEFAULT_NAME.into(),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            // Longer than an answer takes that is on its way, shorter than a time slice.
+            wait: Wait::SpinFor(Duration::from_micros(50)),
+            shared_memory: true,
+            progress_thread: false,
+            message_most: 1 << 30,
+            close_time: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What a program holds: its context, its resources, and what it looks for.
+
+use crate::attributes::Attributes;
+use crate::config::Config;
+use crate::core::{Core, Patience};
+use crate::directory::client::{Event, Watch};
+use crate::directory::protocol::Record;
+use crate::error::{FindError, OpenError, RecvError, RegisterError, SendError};
+use crate::id::{ContextId, Place, ResourceId};
+use crate::link::Link;
+use crate::matching::{Match, Tag};
+use crate::payload::Payload;
+use crate::progress::{Parker, lock};
+use keeptime_model::units::BitsPerSecond;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A program's place in the fabric. Everything that was sent is carried before the last handle to
+/// it goes, for at most [`Config::close_time`].
+#[derive(Debug)]
+pub struct Context {
+    shared: Arc<Shared>,
+}
+
+/// A resource of this program: sends and receives under its own name, from any thread. Dropped, it
+/// is gone for everybody.
+#[derive(Debug)]
+pub struct Resource {
+    shared: Arc<Shared>,
+    place: Place,
+    /// The link that was used last: threads that have a resource each do not meet on the way.
+    last: Mutex<Option<Arc<Link>>>,
+}
+
+/// A message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who sent it.
+    pub from: ResourceId,
+    /// Its tag.
+    pub tag: Tag,
+    /// What it says.
+    pub data: Vec<u8>,
+}
+
+/// What is looked for.
+#[derive(Debug)]
+pub struct Search<'a> {
+    shared: &'a Shared,
+    query: Attributes,
+}
+
+#[derive(Debug)]
+struct Shared {
+    core: Arc<Core>,
+    close_time: Duration,
+    worker: Arc<Worker>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The context's own thread that handles what arrives, if it is wanted.
+#[derive(Debug, Default)]
+struct Worker {
+    stopped: AtomicBool,
+    parker: Mutex<Option<Arc<Parker>>>,
+}
+
+impl Context {
+    /// Opens a context: all interfaces of the node, and shared memory.
+    ///
+    /// # Errors
+    /// If there is no directory server on the node, or the kernel does not give what is needed.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        let (close_time, with_worker) = (config.close_time, config.progress_thread);
+        let core = Arc::new(Core::open(config)?);
+        let (worker, threads) = (Arc::new(Worker::default()), Vec::new());
+        // Made before its threads, so that it ends those that were started if one cannot be.
+        let mut shared = Shared { core, close_time, worker, threads };
+        shared.start(|core, _| core.flusher().run(core))?;
+        if with_worker {
+            shared.start(|core, worker| worker.run(core))?;
+        }
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ContextId {
+        self.shared.core.id()
+    }
+
+    /// Registers a resource. When this returns, every program of the cluster that looks for it
+    /// finds it.
+    ///
+    /// # Errors
+    /// If attributes are too many or too long, or the directory does not answer.
+    pub fn register(&self, attributes: Attributes) -> Result<Resource, RegisterError> {
+        let core = &self.shared.core;
+        let place = core.inboxes().open().ok_or(RegisterError::TooMany)?;
+        // Closed again when it is dropped on the way out.
+        let resource = Resource { shared: self.shared.clone(), place, last: Mutex::new(None) };
+        core.directory().register(place, attributes)?;
+        Ok(resource)
+    }
+
+    /// What this program holds of it.
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
+    }
+
+    /// Looks for resources that have all of `query`, in the whole cluster.
+    pub fn find(&self, query: Attributes) -> Search<'_> {
+        Search { shared: &self.shared, query }
+    }
+}
+
+impl Resource {
+    /// Its name, by which everybody can send to it.
+    pub fn id(&self) -> ResourceId {
+        ResourceId { context: self.shared.core.id(), place: self.place }
+    }
+
+    /// Sends a message. Messages from one resource to another arrive in the order in which they
+    /// were sent. Waits while the receiver does not keep up. If the message is lost after this, a
+    /// later receive of this resource says so.
+    ///
+    /// A lent message of more than 64 KiB is waited for until a receiver takes it.
+    ///
+    /// # Errors
+    /// If the receiver is gone or cannot be reached, or the message is too long.
+    pub fn send<'a>(
+        &self,
+        to: ResourceId,
+        tag: Tag,
+        payload: impl Into<Payload<'a>>,
+    ) -> Result<(), SendError> {
+        self.send_with(to, tag, payload.into(), Patience::Until(None))
+    }
+
+    /// The same, waiting no longer than `time`.
+    ///
+    /// # Errors
+    /// As for [`Resource::send`], and [`SendError::TimedOut`].
+    pub fn send_within<'a>(
+        &self,
+        to: ResourceId,
+        tag: Tag,
+        payload: impl Into<Payload<'a>>,
+        time: Duration,
+    ) -> Result<(), SendError> {
+        let deadline = Instant::now() + time;
+        self.send_with(to, tag, payload.into(), Patience::Until(Some(deadline)))
+    }
+
+    /// The same without waiting, but for a connection if there is none yet. A lent message of more
+    /// than 64 KiB always has to wait.
+    ///
+    /// # Errors
+    /// As for [`Resource::send`], and [`SendError::WouldBlock`].
+    pub fn try_send<'a>(
+        &self,
+        to: ResourceId,
+        tag: Tag,
+        payload: impl Into<Payload<'a>>,
+    ) -> Result<(), SendError> {
+        self.send_with(to, tag, payload.into(), Patience::None)
+    }
+
+    /// Reserves `rate` for what this resource sends to `to`: a limit, as every reservation is. Of
+    /// several flows of the context whose time has come the one that waits longest goes first. It
+    /// counts payload and lasts until it is released or the resource is dropped.
+    pub fn reserve(&self, to: ResourceId, rate: BitsPerSecond) {
+        self.shared.core.turns().reserve((self.place, to), rate);
+    }
+
+    /// Gives that back: messages to `to` are not held back any more.
+    pub fn release(&self, to: ResourceId) {
+        self.shared.core.turns().release(self.place, Some(to));
+    }
+
+    /// Receives the first message that `wanted` wants; waits for one. One that has begun to arrive
+    /// is waited for to its end.
+    ///
+    /// # Errors
+    /// If something that this resource had sent was not delivered, and no message is there: once
+    /// for each.
+    pub fn recv(&self, wanted: Match) -> Result<Message, RecvError> {
+        self.recv_with(wanted, Patience::Until(None))
+    }
+
+    /// The same, waiting no longer than `time`.
+    ///
+    /// # Errors
+    /// As for [`Resource::recv`], and [`RecvError::TimedOut`].
+    pub fn recv_within(&self, wanted: Match, time: Duration) -> Result<Message, RecvError> {
+        self.recv_with(wanted, Patience::Until(Some(Instant::now() + time)))
+    }
+
+    /// The same without waiting. None if there is none.
+    ///
+    /// # Errors
+    /// As for [`Resource::recv`].
+    pub fn try_recv(&self, wanted: Match) -> Result<Option<Message>, RecvError> {
+        match self.recv_with(wanted, Patience::None) {
+            Err(RecvError::TimedOut) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn send_with(
+        &self,
+        to: ResourceId,
+        tag: Tag,
+        payload: Payload<'_>,
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        let core = &self.shared.core;
+        // Taken out, so that a thread that waits in here does not hold up the resource's other
+        // threads.
+        let mut last = lock(&self.last).take();
+        let sent = core.send(self.place, to, tag, payload, patience, &mut last);
+        *lock(&self.last) = last;
+        sent
+    }
+
+    fn recv_with(&self, wanted: Match, patience: Patience) -> Result<Message, RecvError> {
+        match self.shared.core.receive(self.place, wanted, patience) {
+            None => Err(RecvError::TimedOut),
+            Some(Err(undelivered)) => Err(undelivered.into()),
+            Some(Ok((from, tag, data))) => Ok(Message { from, tag, data }),
+        }
+    }
+}
+
+impl Drop for Resource {
+    fn drop(&mut self) {
+        let core = &self.shared.core;
+        core.directory().drop_resource(self.place);
+        core.close(self.place);
+    }
+}
+
+impl Search<'_> {
+    /// All that there are now.
+    ///
+    /// # Errors
+    /// If the directory does not answer.
+    pub fn all(&self) -> Result<Vec<Record>, FindError> {
+        let directory = self.shared.core.directory();
+        let all = directory.find(&self.query, None, |all| Some(all.values().cloned().collect()))?;
+        Ok(all.unwrap_or_default())
+    }
+
+    /// The only one that there is now.
+    ///
+    /// # Errors
+    /// If there is none or more than one, or the directory does not answer.
+    pub fn one(&self) -> Result<ResourceId, FindError> {
+        let directory = self.shared.core.directory();
+        let found = directory.find(&self.query, None, |all| {
+            Some(all.keys().next().map(|first| (*first, all.len())))
+        })?;
+        match found.flatten() {
+            None => Err(FindError::None(self.query.to_string())),
+            Some((first, 1)) => Ok(first),
+            Some((_, count)) => Err(FindError::Several { query: self.query.to_string(), count }),
+        }
+    }
+
+    /// Any one that there is now.
+    ///
+    /// # Errors
+    /// If there is none, or the directory does not answer.
+    pub fn one_of_any(&self) -> Result<ResourceId, FindError> {
+        self.first(None)
+    }
+
+    /// Any one, as soon as there is one, if that is within `time`.
+    ///
+    /// # Errors
+    /// If there is none in time, or the directory does not answer.
+    pub fn one_within(&self, time: Duration) -> Result<ResourceId, FindError> {
+        self.first(Some(Instant::now() + time))
+    }
+
+    /// All that there are now, and what changes from now on.
+    ///
+    /// # Errors
+    /// If the directory does not answer.
+    pub fn watch(&self) -> Result<(Vec<Record>, Watcher), FindError> {
+        let (records, watch) = self.shared.core.directory().watch(&self.query)?;
+        Ok((records, Watcher { watch }))
+    }
+
+    fn first(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
+        let directory = self.shared.core.directory();
+        let found = directory.find(&self.query, deadline, |all| all.keys().next().copied())?;
+        found.ok_or_else(|| FindError::None(self.query.to_string()))
+    }
+}
+
+/// What happens to resources that are watched.
+#[derive(Debug)]
+pub struct Watcher {
+    watch: Watch,
+}
+
+impl Watcher {
+    /// What happens next, if it does within `time`.
+    pub fn next_within(&self, time: Duration) -> Option<Event> {
+        self.watch.next_until(Instant::now() + time)
+    }
+}
+
+impl Shared {
+    fn start(&mut self, work: fn(&Core, &Worker)) -> Result<(), OpenError> {
+        let (core, worker) = (self.core.clone(), self.worker.clone());
+        let thread = std::thread::Builder::new().name("fabric".into());
+        let started = thread.spawn(move || work(&core, &worker));
+        let what = "a thread";
+        self.threads.push(started.map_err(|source| OpenError::System { what, source })?);
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.core.drain(Instant::now() + self.close_time);
+        self.worker.stopped.store(true, SeqCst);
+        if let Some(parker) = lock(&self.worker.parker).take() {
+            self.core.wake(&parker);
+        }
+        self.core.flusher().stop();
+        for thread in self.threads.drain(..) {
+            // One that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Worker {
+    fn run(&self, core: &Core) {
+        let stopped = || self.stopped.load(SeqCst);
+        core.work_until(stopped, |parker| *lock(&self.parker) = Some(parker.clone()));
+    }
+}

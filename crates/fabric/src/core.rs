@@ -1,0 +1,619 @@
+//! What all handles of one context share: inboxes, links, listeners and the way of a message
+//! between them.
+
+use crate::config::Config;
+use crate::directory::client::{Client, DirectoryError};
+use crate::directory::protocol::ContextInfo;
+use crate::error::{OpenError, SendError};
+use crate::flow::charge;
+use crate::flusher::Flusher;
+use crate::frame::{EAGER_MOST, Frame, Greeting, Reason};
+use crate::id::{ContextId, Place, ResourceId};
+use crate::inbox::{Arrived, Body, Inboxes, Left, Taken, Undelivered};
+use crate::link::{Assembled, Attempt, Home, Link};
+use crate::links::{Links, View};
+use crate::listen::{Listeners, call_neighbour, call_remote};
+use crate::matching::{Match, Tag};
+use crate::networks::{Network, candidates, discover};
+use crate::payload::Payload;
+use crate::progress::{Parker, Progress, Work, lock};
+use crate::random;
+use crate::transport::{Broken, Ends};
+use crate::turns::{Flow, Turns};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// So many links over the kernel are asked one by one while spinning.
+const ASKED_ONE_BY_ONE: usize = 2;
+
+/// All of a context.
+#[derive(Debug)]
+pub struct Core {
+    id: ContextId,
+    config: Config,
+    networks: Vec<Network>,
+    inboxes: Inboxes,
+    links: Links,
+    listeners: Listeners,
+    progress: Progress,
+    directory: Client,
+    flusher: Flusher,
+    turns: Turns,
+    /// One connection is made at a time; messages do not come this way.
+    connecting: Mutex<()>,
+}
+
+/// Who sent it, its tag, and what it says.
+pub type Received = (ResourceId, Tag, Vec<u8>);
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// Until then, or for ever.
+    Until(Option<Instant>),
+}
+
+impl Core {
+    /// Opens a context.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        let of = |what: &'static str| move |source| OpenError::System { what, source };
+        let id = ContextId::new(random().map_err(of("random numbers"))?);
+        let progress = Progress::new(config.wait).map_err(of("descriptors to wait on"))?;
+        let listeners = Listeners::new(id, config.listen, &progress).map_err(of("listening"))?;
+        let port = listeners.port().map_err(of("listening"))?;
+        let networks = discover().map_err(of("the node's interfaces"))?;
+        let addresses = if config.listen.ip().is_unspecified() {
+            let own = networks.iter().map(|network| SocketAddr::new(network.address, port));
+            own.filter(|address| address.is_ipv4() == config.listen.is_ipv4()).collect()
+        } else {
+            vec![SocketAddr::new(config.listen.ip(), port)]
+        };
+        let info = ContextInfo { id, node: String::new(), addresses };
+        let directory = Client::connect(&config.directory, info)?;
+        Ok(Self {
+            id,
+            config,
+            networks,
+            inboxes: Inboxes::new(),
+            links: Links::default(),
+            listeners,
+            progress,
+            directory,
+            flusher: Flusher::default(),
+            turns: Turns::new(),
+            connecting: Mutex::new(()),
+        })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> ContextId {
+        self.id
+    }
+
+    /// What it was asked to be.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The networks of its node.
+    pub fn networks(&self) -> &[Network] {
+        &self.networks
+    }
+
+    /// Its side of the directory.
+    pub fn directory(&self) -> &Client {
+        &self.directory
+    }
+
+    /// What carries gathered messages when nobody else does.
+    pub fn flusher(&self) -> &Flusher {
+        &self.flusher
+    }
+
+    /// Its flows with reserved rates.
+    pub fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Its inboxes.
+    pub fn inboxes(&self) -> &Inboxes {
+        &self.inboxes
+    }
+
+    /// Sends a message. `last` is the link that was used last, if that led to the same context.
+    pub fn send(
+        &self,
+        from: Place,
+        to: ResourceId,
+        tag: Tag,
+        payload: Payload<'_>,
+        patience: Patience,
+        last: &mut Option<Arc<Link>>,
+    ) -> Result<(), SendError> {
+        if payload.len() as u64 > self.config.message_most {
+            let (bytes, most) = (payload.len(), self.config.message_most);
+            return Err(SendError::TooLong { bytes, most });
+        }
+        if self.turns.post((from, to)) {
+            self.wait_for_turn((from, to), payload.len(), patience)?;
+        }
+        if to.context == self.id {
+            return self.send_within(from, to.place, tag, payload, patience);
+        }
+        let usable = |link: &Arc<Link>| link.peer == to.context && link.broken().is_none();
+        let link = match last.take().filter(usable) {
+            Some(link) => link,
+            None => self.link_to(to.context)?,
+        };
+        let link = &*last.insert(link);
+        let sent = match payload {
+            Payload::Given(data) if data.len() > EAGER_MOST => {
+                self.give(link, from, to.place, tag, data, patience)
+            }
+            Payload::Lent(data) if data.len() > EAGER_MOST => {
+                self.lend(link, from, to.place, tag, data, patience)
+            }
+            short => {
+                let data = short.as_bytes();
+                self.attempt(link, patience, || link.message(from, to.place, tag, data))
+            }
+        };
+        self.flush_soon(link);
+        sent.inspect_err(|error| {
+            if let SendError::Broken(broken) = error {
+                self.lost(link, broken.clone());
+            }
+        })
+    }
+
+    /// The first message that `wanted` wants, or what became of one that was sent. None if there is
+    /// none in time.
+    pub fn receive(
+        &self,
+        place: Place,
+        wanted: Match,
+        patience: Patience,
+    ) -> Option<Result<Received, Undelivered>> {
+        loop {
+            let message = match self.take(place, wanted, patience)? {
+                Taken::Notice(undelivered) => return Some(Err(undelivered)),
+                Taken::Message(message, None) => message,
+                Taken::Message(message, Some(bytes)) => {
+                    if let Some(link) = self.links.numbered(message.link) {
+                        link.answer(Frame::Credit { place, bytes });
+                        self.flush_soon(&link);
+                    }
+                    message
+                }
+            };
+            let data = match message.body {
+                Body::Whole(data) => Some(data),
+                Body::Offered { link, token, size } => {
+                    self.fetch(&link, token, size, (message.from, place, message.tag))
+                }
+            };
+            if let Some(data) = data {
+                return Some(Ok((message.from, message.tag, data)));
+            }
+        }
+    }
+
+    /// Closes an inbox: who sent what nobody took is told.
+    pub fn close(&self, place: Place) {
+        self.turns.release(place, None);
+        let Some(Left { messages, owed, senders }) = self.inboxes.close(place) else { return };
+        for (number, bytes) in owed {
+            if let Some(link) = self.links.numbered(number) {
+                link.answer(Frame::Credit { place, bytes });
+            }
+        }
+        for message in messages {
+            self.reject(place, message);
+        }
+        senders.iter().for_each(|parker| self.progress.wake(parker));
+    }
+
+    /// Works until everything that was sent is with the other ends, or with their kernels. Returns
+    /// whether that was so before `deadline`.
+    pub fn drain(&self, deadline: Instant) -> bool {
+        let drained = || {
+            let view = self.links.view();
+            view.in_memory.iter().chain(&view.others).all(|link| link.is_drained(self))
+        };
+        // The kernel does not say when it has sent everything: look every now and then.
+        let step = std::time::Duration::from_millis(1);
+        loop {
+            if drained() {
+                return true;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return false;
+            }
+            self.progress.wait(self, Some((now + step).min(deadline)), || None::<()>, |_| {});
+        }
+    }
+
+    /// Works until `stopped`, which is looked at whenever `enlist`ed threads are woken.
+    pub fn work_until(&self, mut stopped: impl FnMut() -> bool, enlist: impl FnMut(&Arc<Parker>)) {
+        self.progress.wait(self, None, || stopped().then_some(()), enlist);
+    }
+
+    /// Wakes a thread.
+    pub fn wake(&self, parker: &Parker) {
+        self.progress.wake(parker);
+    }
+
+    fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
+        let take = || {
+            let (taken, senders) = self.inboxes.with(place, |inbox| inbox.take(&wanted))?;
+            senders.iter().for_each(|parker| self.progress.wake(parker));
+            taken
+        };
+        let Patience::Until(deadline) = patience else {
+            return take().or_else(|| {
+                self.progress.look(self);
+                take()
+            });
+        };
+        let mut enlisted: Option<Arc<Parker>> = None;
+        let taken = self.progress.wait(self, deadline, take, |parker| {
+            self.inboxes.with(place, |inbox| inbox.enlist_receiver(wanted, parker));
+            enlisted = Some(parker.clone());
+        });
+        let Some(parker) = enlisted else { return taken };
+        self.inboxes.with(place, |inbox| inbox.delist_receiver(&parker));
+        // Woken for a message at the last moment: nobody else was woken for it.
+        taken.or_else(take)
+    }
+
+    /// Fetches an offered message. None if it will never arrive; its sender is told.
+    fn fetch(
+        &self,
+        link: &Arc<Link>,
+        token: u32,
+        size: u64,
+        (from, to, tag): (ResourceId, Place, Tag),
+    ) -> Option<Vec<u8>> {
+        if link.broken().is_some() {
+            return None;
+        }
+        if link.take_offer(token, size as usize).is_err() {
+            let (from, reason) = (from.place, Reason::TooLong);
+            link.answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
+            return None;
+        }
+        let arrived = || match link.assembled(token) {
+            Assembled::NotYet => None,
+            Assembled::Whole(data) => Some(Some(data)),
+            Assembled::Never => Some(None),
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist_fetch(token, parker);
+        self.progress.wait(self, None, arrived, enlist).flatten()
+    }
+
+    fn give(
+        &self,
+        link: &Link,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        mut data: Vec<u8>,
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        self.attempt(link, patience, || link.offer_given(from, to, tag, &mut data))
+    }
+
+    fn lend(
+        &self,
+        link: &Link,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        data: &[u8],
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        let mut token = None;
+        self.attempt(link, patience, || {
+            token = link.offer_lent(from, to, tag, data.len())?;
+            Ok(if token.is_some() { Attempt::Done } else { Attempt::Wait })
+        })?;
+        let Some(token) = token else { return Ok(()) };
+        let Patience::Until(deadline) = patience else {
+            // Nobody can have taken it yet.
+            link.withdraw(token);
+            return Err(SendError::WouldBlock);
+        };
+        let mut sent = 0;
+        let mut send = || match link.send_lent(token, data, &mut sent) {
+            Ok(None) => None,
+            Ok(Some(Ok(()))) => Some(Ok(())),
+            Ok(Some(Err(reason))) => Some(Err(SendError::Rejected(reason))),
+            Err(broken) => Some(Err(SendError::Broken(broken))),
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist(parker);
+        if let Some(result) = self.progress.wait(self, deadline, &mut send, enlist) {
+            return result;
+        }
+        if link.withdraw(token) {
+            return Err(SendError::TimedOut);
+        }
+        // It was taken at the last moment: half a message is no message.
+        self.progress.wait(self, None, send, enlist).unwrap_or(Err(SendError::TimedOut))
+    }
+
+    /// Tries until it is done or patience is at its end.
+    fn attempt(
+        &self,
+        link: &Link,
+        patience: Patience,
+        mut attempt: impl FnMut() -> Result<Attempt, Broken>,
+    ) -> Result<(), SendError> {
+        let mut attempt = || match attempt() {
+            Ok(Attempt::Done) => Some(Ok(())),
+            Ok(Attempt::Wait) => None,
+            Err(broken) => Some(Err(SendError::Broken(broken))),
+        };
+        if let Some(done) = attempt() {
+            return done;
+        }
+        let Patience::Until(deadline) = patience else {
+            self.progress.look(self);
+            return attempt().unwrap_or(Err(SendError::WouldBlock));
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist(parker);
+        let done = self.progress.wait(self, deadline, attempt, enlist);
+        done.unwrap_or(Err(SendError::TimedOut))
+    }
+
+    /// Waits until the message of a flow with a reserved rate may be sent.
+    fn wait_for_turn(&self, flow: Flow, bytes: usize, patience: Patience) -> Result<(), SendError> {
+        let take = || {
+            let next = self.turns.take(flow, bytes)?;
+            next.iter().for_each(|parker| self.progress.wake(parker));
+            Some(())
+        };
+        let mut enlisted: Option<Arc<Parker>> = None;
+        let taken = loop {
+            let deadline = match patience {
+                Patience::None => break take(),
+                Patience::Until(deadline) => deadline,
+            };
+            let look_at = self.turns.look_at(flow);
+            let until = deadline.map_or(look_at, |deadline| deadline.min(look_at));
+            let taken = self.progress.wait(self, Some(until), take, |parker| {
+                self.turns.enlist(flow, parker);
+                enlisted = Some(parker.clone());
+            });
+            if taken.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break taken;
+            }
+        };
+        enlisted.iter().for_each(|parker| self.turns.delist(flow, parker));
+        taken.ok_or_else(|| {
+            self.turns.withdraw(flow);
+            if matches!(patience, Patience::None) {
+                SendError::WouldBlock
+            } else {
+                SendError::TimedOut
+            }
+        })
+    }
+
+    fn send_within(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        payload: Payload<'_>,
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        // A given buffer was there before; only what is copied takes memory.
+        let charge = if payload.is_given() { charge(0) } else { charge(payload.len()) };
+        let id = ResourceId { context: self.id, place: to };
+        let has_room = || self.inboxes.with(to, |inbox| inbox.has_room(charge));
+        let room = || match has_room() {
+            None => Some(Err(SendError::Gone(id))),
+            Some(true) => Some(Ok(())),
+            Some(false) => None,
+        };
+        match (room(), patience) {
+            (Some(room), _) => room?,
+            (None, Patience::None) => return Err(SendError::WouldBlock),
+            (None, Patience::Until(deadline)) => {
+                let enlist = |parker: &Arc<Parker>| {
+                    self.inboxes.with(to, |inbox| inbox.enlist_sender(parker));
+                };
+                let waited = self.progress.wait(self, deadline, room, enlist);
+                waited.unwrap_or(Err(SendError::TimedOut))?;
+            }
+        }
+        let from = ResourceId { context: self.id, place: from };
+        let body = Body::Whole(payload.into_vec());
+        let message = Arrived { from, tag, body, link: 0, charge };
+        self.deliver(to, message).map_err(|_| SendError::Gone(id))
+    }
+
+    /// The link to another context, which is made if there is none.
+    fn link_to(&self, peer: ContextId) -> Result<Arc<Link>, SendError> {
+        if let Some(link) = self.links.to(peer) {
+            return Ok(link);
+        }
+        let _one_at_a_time = lock(&self.connecting);
+        if let Some(link) = self.links.to(peer) {
+            return Ok(link);
+        }
+        let info = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
+        let greeting = Greeting { from: self.id, to: peer };
+        let same_node = info.node == self.directory.node();
+        let ends = if same_node && self.config.shared_memory {
+            call_neighbour(greeting)
+        } else {
+            call_remote(greeting, &candidates(&self.networks, &info.addresses, same_node))
+        };
+        let ends = ends.map_err(|error| {
+            let why = error.to_string();
+            SendError::Unreachable { context: peer, node: info.node, why }
+        })?;
+        Ok(self.connected(peer, ends))
+    }
+
+    fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
+        let writable = ends.writable.is_some();
+        let link = Arc::new(Link::new(self.links.next_number(), peer, ends));
+        let token = u64::from(link.id);
+        let watched = link.with_watched(|fds| {
+            let reading = fds.len() - usize::from(writable);
+            let read =
+                fds[..reading].iter().try_for_each(|fd| self.progress.watch_reading(fd, token));
+            read.and_then(|()| {
+                fds[reading..].iter().try_for_each(|fd| self.progress.watch_writing(fd, token))
+            })
+        });
+        self.links.insert(link.clone());
+        // A leader that sleeps has not told this link to wake it.
+        self.progress.ring();
+        if let Err(error) = watched {
+            let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+            self.lost(&link, Broken::System { call: "epoll_ctl", errno });
+        }
+        link
+    }
+
+    /// A link is broken: it goes, and whoever it concerns is told.
+    fn lost(&self, link: &Arc<Link>, why: Broken) {
+        let Some(watched) = link.end(why, self) else { return };
+        watched.iter().for_each(|fd| self.progress.forget(fd));
+        self.links.remove(link);
+        self.inboxes.each(|inbox| inbox.forget(link.id));
+    }
+
+    /// Tells the sender of `message` that nobody took it.
+    fn reject(&self, to: Place, message: Arrived) {
+        let (from, tag, reason) = (message.from, message.tag, Reason::Gone);
+        if message.link == 0 {
+            let to = ResourceId { context: self.id, place: to };
+            return self.notify(from.place, Undelivered { to, tag, reason });
+        }
+        let Some(link) = self.links.numbered(message.link) else { return };
+        let token = match message.body {
+            Body::Offered { token, .. } => token,
+            Body::Whole(_) => 0,
+        };
+        let (from, bytes) = (from.place, message.charge);
+        link.answer(Frame::Rejected { from, to, tag, token, bytes, reason });
+    }
+
+    /// Carries what was gathered. Returns whether there was something.
+    pub fn flush(&self) -> bool {
+        let view = self.links.view();
+        let links = || view.in_memory.iter().chain(&view.others);
+        let any = links().any(|link| link.has_backlog());
+        links().for_each(|link| self.flush_on(link));
+        any
+    }
+
+    /// Has what waits carried, whatever this thread does next.
+    fn flush_soon(&self, link: &Link) {
+        if link.has_backlog() {
+            self.flusher.notice();
+        }
+    }
+
+    fn flush_on(&self, link: &Arc<Link>) {
+        if link.has_backlog()
+            && let Err(broken) = link.pump(self)
+        {
+            self.lost(link, broken);
+        }
+    }
+
+    fn receive_on(&self, link: &Arc<Link>) -> usize {
+        link.receive(self).unwrap_or_else(|broken| {
+            self.lost(link, broken);
+            1
+        })
+    }
+}
+
+impl Home for Core {
+    fn message_most(&self) -> u64 {
+        self.config.message_most
+    }
+
+    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
+        let mut message = Some(message);
+        let receiver = self.inboxes.with(to, |inbox| message.take().and_then(|m| inbox.deliver(m)));
+        match (receiver, message) {
+            (Some(Some(parker)), _) => self.progress.wake(&parker),
+            (_, Some(message)) => return Err(message),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn notify(&self, sender: Place, notice: Undelivered) {
+        // If the sender is gone as well, nobody is left who would want to know.
+        let receivers = self.inboxes.with(sender, |inbox| inbox.notify(notice));
+        receivers.iter().flatten().for_each(|parker| self.progress.wake(parker));
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
+
+impl Work for Core {
+    type View = Arc<View>;
+
+    fn view(&self) -> Arc<View> {
+        self.links.view()
+    }
+
+    fn poll(&self, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+        self.links.refresh(view);
+        let mut handled: usize = view.in_memory.iter().map(|link| self.receive_on(link)).sum();
+        if ask_kernel && !self.are_many(view) {
+            handled += view.others.iter().map(|link| self.receive_on(link)).sum::<usize>();
+        } else {
+            view.others.iter().for_each(|link| self.flush_on(link));
+        }
+        handled
+    }
+
+    fn are_many(&self, view: &Arc<View>) -> bool {
+        view.others.len() > ASKED_ONE_BY_ONE
+    }
+
+    fn falls_asleep(&self) -> bool {
+        // All of them, even if one has something: the words of those that were told are taken back.
+        let view = self.links.view();
+        view.in_memory.iter().filter(|link| !link.falls_asleep()).count() == 0
+    }
+
+    fn wakes_up(&self) {
+        self.links.view().in_memory.iter().for_each(|link| link.wakes_up());
+    }
+
+    fn signalled(&self, token: u64) {
+        if Listeners::is_theirs(token) {
+            if let Some((peer, ends)) = self.listeners.signalled(token, self.id, &self.progress) {
+                self.connected(peer, ends);
+            }
+        } else if let Some(link) = self.links.numbered(token as u32) {
+            match link.signalled(self) {
+                Ok(()) => self.flush_soon(&link),
+                Err(broken) => self.lost(&link, broken),
+            }
+        }
+    }
+}
+
+impl From<DirectoryError> for SendError {
+    fn from(error: DirectoryError) -> Self {
+        Self::Directory(error)
+    }
+}

@@ -1,0 +1,511 @@
+//! A program's side of the directory: questions and their answers, which are kept and kept right by
+//! what the server pushes. When the server ends, everything is said anew to the next one.
+
+use super::address_of;
+use super::protocol::{Answer, ContextInfo, Record, Request, VERSION, decode, encode};
+use crate::attributes::Attributes;
+use crate::id::{ContextId, Place, ResourceId};
+use crate::progress::lock;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Questions that are kept beyond their use; each costs the server a look at each change.
+const KEPT_MOST: usize = 1024;
+/// Events that a watcher has not taken, before it has to look at everything anew.
+const EVENTS_MOST: usize = 65_536;
+/// How long an answer may take, other servers' confirmations included.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How often a server that is not there is tried again.
+const AGAIN_EVERY: Duration = Duration::from_millis(100);
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// There is no server on this node.
+    #[error("no directory server named {name:?} on this node ({why}): start keeptime-fabricd")]
+    Unreachable {
+        /// Its name.
+        name: String,
+        /// What the kernel says.
+        why: String,
+    },
+    /// The server does not accept it.
+    #[error("the directory server refuses: {0}")]
+    Refused(String),
+    /// It did not answer in time.
+    #[error("the directory server did not answer within {} s", ANSWER_TIME.as_secs())]
+    Silent,
+}
+
+/// What a watcher is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A resource is there.
+    Appeared(Record),
+    /// It is no more.
+    Gone(ResourceId),
+    /// More happened than was kept: look at everything anew.
+    Missed,
+}
+
+/// The connection to the server, and everything that was said on it.
+#[derive(Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    context: ContextInfo,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stream: Option<UnixStream>,
+    node: String,
+    number: u32,
+    /// Questions without an answer yet: said again to the next server.
+    open: BTreeMap<u32, Request>,
+    answers: HashMap<u32, Result<Option<ContextInfo>, String>>,
+    registered: BTreeMap<Place, Attributes>,
+    subscriptions: HashMap<u32, Subscription>,
+    by_query: HashMap<Attributes, u32>,
+    /// Counts uses, to tell which question was not asked for longest.
+    uses: u64,
+    refused: Option<String>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Subscription {
+    query: Attributes,
+    records: BTreeMap<ResourceId, Record>,
+    /// The server's answer to this is known and kept right.
+    current: bool,
+    used: u64,
+    watchers: HashMap<u64, VecDeque<Event>>,
+}
+
+/// Events of one question, from when it was made.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    subscription: u32,
+    watcher: u64,
+}
+
+impl Client {
+    /// Connects to the server `name` of this node, for `context`.
+    ///
+    /// # Errors
+    /// If there is none, or it refuses.
+    pub fn connect(name: &str, context: ContextInfo) -> Result<Self, DirectoryError> {
+        let state = Mutex::default();
+        let shared = Shared { name: name.into(), context, state, changed: Condvar::new() };
+        let shared = Arc::new(shared);
+        let unreachable = |error: io::Error| {
+            let (name, why) = (name.into(), error.to_string());
+            DirectoryError::Unreachable { name, why }
+        };
+        let stream = shared.join().map_err(unreachable)?;
+        let reading = shared.clone();
+        let reader = thread::Builder::new()
+            .name("directory-client".into())
+            .spawn(move || reading.read(stream))
+            .map_err(unreachable)?;
+        let client = Self { shared, reader: Some(reader) };
+        client.shared.wait(Instant::now() + ANSWER_TIME, |state| match &state.refused {
+            Some(why) => Some(Err(DirectoryError::Refused(why.clone()))),
+            None => (!state.node.is_empty()).then_some(Ok(())),
+        })?;
+        Ok(client)
+    }
+
+    /// The name of this node.
+    pub fn node(&self) -> String {
+        lock(&self.shared.state).node.clone()
+    }
+
+    /// Registers a resource. When this returns, every program that asks finds it.
+    ///
+    /// # Errors
+    /// If the server refuses, or does not answer.
+    pub fn register(&self, place: Place, attributes: Attributes) -> Result<(), DirectoryError> {
+        let asked = attributes.clone();
+        self.ask(|number| Request::Register { number, place, attributes: asked })?;
+        lock(&self.shared.state).registered.insert(place, attributes);
+        Ok(())
+    }
+
+    /// Drops it, without waiting until every server knows.
+    pub fn drop_resource(&self, place: Place) {
+        let mut state = lock(&self.shared.state);
+        state.registered.remove(&place);
+        let number = state.next_number();
+        state.say(&Request::Drop { number, place });
+    }
+
+    /// Where a context is, if it is anywhere.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub fn resolve(&self, context: ContextId) -> Result<Option<ContextInfo>, DirectoryError> {
+        self.ask(|number| Request::Resolve { number, context })
+    }
+
+    /// What `look` makes of all resources that include `query`, kept from last time or asked for.
+    /// It is asked again after each change, until it gives something or `deadline` has passed.
+    ///
+    /// # Errors
+    /// If the server refuses the question or does not answer.
+    pub fn find<T>(
+        &self,
+        query: &Attributes,
+        deadline: Option<Instant>,
+        mut look: impl FnMut(&BTreeMap<ResourceId, Record>) -> Option<T>,
+    ) -> Result<Option<T>, DirectoryError> {
+        let mut state = lock(&self.shared.state);
+        let number = state.subscription(query);
+        let answer_by = Instant::now() + ANSWER_TIME;
+        loop {
+            if let Some(Err(why)) = state.answers.remove(&number) {
+                state.forget(number);
+                return Err(DirectoryError::Refused(why));
+            }
+            // Another thread that was refused the same question has forgotten it.
+            let Some(subscription) = state.subscriptions.get(&number) else {
+                return Err(DirectoryError::Silent);
+            };
+            let now = Instant::now();
+            if subscription.current {
+                if let Some(found) = look(&subscription.records) {
+                    return Ok(Some(found));
+                }
+                if deadline.is_none_or(|deadline| now >= deadline) {
+                    return Ok(None);
+                }
+            } else if now >= answer_by {
+                return Err(DirectoryError::Silent);
+            }
+            let until = if subscription.current { deadline.unwrap_or(now) } else { answer_by };
+            let time = until.saturating_duration_since(now);
+            let waited = self.shared.changed.wait_timeout(state, time);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Everything that happens from now on to resources that include `query`, and all that there
+    /// are now.
+    ///
+    /// # Errors
+    /// If the server refuses the question or does not answer.
+    pub fn watch(&self, query: &Attributes) -> Result<(Vec<Record>, Watch), DirectoryError> {
+        // The answer first, so that there is one; then it and the watcher at one moment.
+        self.find(query, None, |_| Some(()))?;
+        let mut state = lock(&self.shared.state);
+        let subscription = state.subscription(query);
+        state.uses += 1;
+        let watcher = state.uses;
+        let kept = state.subscriptions.get_mut(&subscription).ok_or(DirectoryError::Silent)?;
+        kept.watchers.insert(watcher, VecDeque::new());
+        let records = kept.records.values().cloned().collect();
+        Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
+    }
+
+    fn ask(
+        &self,
+        request: impl FnOnce(u32) -> Request,
+    ) -> Result<Option<ContextInfo>, DirectoryError> {
+        let mut state = lock(&self.shared.state);
+        let number = state.next_number();
+        let request = request(number);
+        state.say(&request);
+        state.open.insert(number, request);
+        drop(state);
+        let answer = self.shared.wait(Instant::now() + ANSWER_TIME, |state| {
+            state.answers.remove(&number).map(|answer| answer.map_err(DirectoryError::Refused))
+        });
+        if answer == Err(DirectoryError::Silent) {
+            lock(&self.shared.state).open.remove(&number);
+        }
+        answer
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        state.closed = true;
+        if let Some(stream) = &state.stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Watch {
+    /// The next event, if one happens before `deadline`.
+    pub fn next_until(&self, deadline: Instant) -> Option<Event> {
+        let mut state = lock(&self.shared.state);
+        loop {
+            let subscription = state.subscriptions.get_mut(&self.subscription)?;
+            let events = subscription.watchers.get_mut(&self.watcher)?;
+            if let Some(event) = events.pop_front() {
+                return Some(event);
+            }
+            let time = deadline.saturating_duration_since(Instant::now());
+            if time.is_zero() {
+                return None;
+            }
+            let waited = self.shared.changed.wait_timeout(state, time);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        if let Some(subscription) = state.subscriptions.get_mut(&self.subscription) {
+            subscription.watchers.remove(&self.watcher);
+        }
+    }
+}
+
+impl Shared {
+    /// Connects and says everything that the server has to know.
+    fn join(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect_addr(&address_of(&self.name)?)?;
+        let reading = stream.try_clone()?;
+        let mut state = lock(&self.state);
+        state.stream = Some(stream);
+        state.say(&Request::Hello { version: VERSION, context: self.context.clone() });
+        for (place, attributes) in state.registered.clone() {
+            let number = state.next_number();
+            state.say(&Request::Register { number, place, attributes });
+        }
+        let queries: Vec<_> =
+            state.subscriptions.iter().map(|(number, s)| (*number, s.query.clone())).collect();
+        for (number, query) in queries {
+            state.say(&Request::Subscribe { number, query });
+        }
+        let open: Vec<_> = state.open.values().cloned().collect();
+        open.iter().for_each(|request| state.say(request));
+        Ok(reading)
+    }
+
+    /// Reads what the server says, from this one and from the next, until the client is dropped.
+    fn read(&self, mut stream: UnixStream) {
+        loop {
+            self.read_one(&mut stream);
+            let mut state = lock(&self.state);
+            state.stream = None;
+            state.subscriptions.values_mut().for_each(|subscription| subscription.current = false);
+            loop {
+                if state.closed {
+                    return;
+                }
+                drop(state);
+                if let Ok(next) = self.join() {
+                    stream = next;
+                    break;
+                }
+                let wait = self.changed.wait_timeout(lock(&self.state), AGAIN_EVERY);
+                state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    /// Reads until the connection ends.
+    fn read_one(&self, stream: &mut UnixStream) {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 16 << 10];
+        loop {
+            match stream.read(&mut piece) {
+                Ok(0) => return,
+                Ok(length) => bytes.extend_from_slice(&piece[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            }
+            let mut used = 0;
+            let mut state = lock(&self.state);
+            loop {
+                match decode(&bytes[used..]) {
+                    Ok(Some((answer, length))) => {
+                        state.hear(answer);
+                        used += length;
+                    }
+                    Ok(None) => break,
+                    // Not a server of ours: the connection is of no use.
+                    Err(_) => return,
+                }
+            }
+            drop(state);
+            bytes.drain(..used);
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut ready: impl FnMut(&mut State) -> Option<Result<T, DirectoryError>>,
+    ) -> Result<T, DirectoryError> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(done) = ready(&mut state) {
+                return done;
+            }
+            let time = deadline.saturating_duration_since(Instant::now());
+            if time.is_zero() {
+                return Err(DirectoryError::Silent);
+            }
+            let waited = self.changed.wait_timeout(state, time);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl State {
+    fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+
+    /// Says it, if there is a server; if not, or if this fails, the next one will be told.
+    fn say(&mut self, request: &Request) {
+        let mut bytes = Vec::new();
+        encode(request, &mut bytes);
+        if let Some(stream) = &mut self.stream
+            && stream.write_all(&bytes).is_err()
+        {
+            self.stream = None;
+        }
+    }
+
+    /// The number of the question `query`, which is asked if it was not.
+    fn subscription(&mut self, query: &Attributes) -> u32 {
+        self.uses += 1;
+        let used = self.uses;
+        if let Some(number) = self.by_query.get(query).copied() {
+            if let Some(subscription) = self.subscriptions.get_mut(&number) {
+                subscription.used = used;
+            }
+            return number;
+        }
+        if self.by_query.len() >= KEPT_MOST {
+            let unwatched = self.subscriptions.iter().filter(|(_, s)| s.watchers.is_empty());
+            let oldest = unwatched.min_by_key(|(_, s)| s.used).map(|(number, _)| *number);
+            oldest.into_iter().for_each(|number| self.unsubscribe(number));
+        }
+        let number = self.next_number();
+        let subscription = Subscription {
+            query: query.clone(),
+            records: BTreeMap::new(),
+            current: false,
+            used,
+            watchers: HashMap::new(),
+        };
+        self.subscriptions.insert(number, subscription);
+        self.by_query.insert(query.clone(), number);
+        self.say(&Request::Subscribe { number, query: query.clone() });
+        number
+    }
+
+    fn unsubscribe(&mut self, number: u32) {
+        self.forget(number);
+        self.say(&Request::Unsubscribe { number });
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(subscription) = self.subscriptions.remove(&number) {
+            self.by_query.remove(&subscription.query);
+        }
+    }
+
+    fn hear(&mut self, answer: Answer) {
+        match answer {
+            Answer::Welcome { node } => self.node = node,
+            Answer::Refused { number: None, why } => self.refused = Some(why),
+            Answer::Refused { number: Some(number), why } => self.answered(number, Err(why)),
+            Answer::Done { number } => self.answered(number, Ok(None)),
+            Answer::Resolved { number, context } => self.answered(number, Ok(context)),
+            Answer::Found { number, records } => {
+                if let Some(subscription) = self.subscriptions.get_mut(&number) {
+                    subscription.found(records);
+                }
+            }
+            Answer::Appeared { number, record } => {
+                if let Some(subscription) = self.subscriptions.get_mut(&number) {
+                    subscription.appeared(record);
+                }
+            }
+            Answer::Gone { number, id } => {
+                if let Some(subscription) = self.subscriptions.get_mut(&number) {
+                    subscription.gone(id);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, number: u32, answer: Result<Option<ContextInfo>, String>) {
+        let asked = self.open.remove(&number).is_some();
+        // What nobody waits for is what is said anew after a server's end.
+        if asked || self.subscriptions.contains_key(&number) {
+            self.answers.insert(number, answer);
+        }
+    }
+}
+
+impl Subscription {
+    /// Everything anew: the first time, or from the next server.
+    fn found(&mut self, records: Vec<Record>) {
+        self.current = true;
+        let now: BTreeMap<_, _> = records.into_iter().map(|record| (record.id, record)).collect();
+        let gone: Vec<_> =
+            self.records.keys().filter(|id| !now.contains_key(id)).copied().collect();
+        gone.into_iter().for_each(|id| self.gone(id));
+        for (id, record) in now {
+            if !self.records.contains_key(&id) {
+                self.appeared(record);
+            }
+        }
+    }
+
+    fn appeared(&mut self, record: Record) {
+        self.tell(&Event::Appeared(record.clone()));
+        self.records.insert(record.id, record);
+    }
+
+    fn gone(&mut self, id: ResourceId) {
+        if self.records.remove(&id).is_some() {
+            self.tell(&Event::Gone(id));
+        }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        for events in self.watchers.values_mut() {
+            if events.len() >= EVENTS_MOST {
+                events.clear();
+                events.push_back(Event::Missed);
+            }
+            events.push_back(event.clone());
+        }
+    }
+}

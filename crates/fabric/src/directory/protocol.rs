@@ -1,0 +1,281 @@
+//! What is said between programs and the directory server of their node, and between servers, and
+//! how it becomes bytes: the length as four bytes, little-endian, then the message in postcard's
+//! format.
+
+use crate::attributes::Attributes;
+use crate::id::{ContextId, Place, ResourceId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use thiserror::Error;
+
+/// The version of all of it.
+pub const VERSION: u16 = 1;
+/// Longest message: the records of some hundred thousand resources.
+const MESSAGE_MOST: usize = 64 << 20;
+const LENGTH: usize = 4;
+
+/// A context, and where it can be reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextInfo {
+    /// Its name.
+    pub id: ContextId,
+    /// The node that it is on; its directory server fills that in.
+    pub node: String,
+    /// Where it accepts TCP connections, best first.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A resource as directories know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its name.
+    pub id: ResourceId,
+    /// What it is.
+    pub attributes: Attributes,
+    /// Where it lives.
+    pub home: ContextInfo,
+}
+
+/// What a program asks. Numbers are the program's own; answers repeat them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Comes first, once.
+    Hello {
+        /// [`VERSION`].
+        version: u16,
+        /// Who asks.
+        context: ContextInfo,
+    },
+    /// A resource is there; answered when every server knows.
+    Register {
+        /// The question's number.
+        number: u32,
+        /// Where in its context.
+        place: Place,
+        /// What it is.
+        attributes: Attributes,
+    },
+    /// It is no more; answered when every server knows.
+    Drop {
+        /// The question's number.
+        number: u32,
+        /// Where it was.
+        place: Place,
+    },
+    /// Which resources have these attributes, now and from now on?
+    Subscribe {
+        /// The question's number, and the subscription's.
+        number: u32,
+        /// What they have at least.
+        query: Attributes,
+    },
+    /// No more of that.
+    Unsubscribe {
+        /// Which subscription.
+        number: u32,
+    },
+    /// Where is this context?
+    Resolve {
+        /// The question's number.
+        number: u32,
+        /// Which.
+        context: ContextId,
+    },
+}
+
+/// What a program is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// After the hello.
+    Welcome {
+        /// The node's name.
+        node: String,
+    },
+    /// That cannot be.
+    Refused {
+        /// Which question; none: the hello.
+        number: Option<u32>,
+        /// Why, and what would be accepted.
+        why: String,
+    },
+    /// Registered, or dropped.
+    Done {
+        /// Which question.
+        number: u32,
+    },
+    /// All that there are now.
+    Found {
+        /// Which subscription.
+        number: u32,
+        /// All of them.
+        records: Vec<Record>,
+    },
+    /// One more.
+    Appeared {
+        /// Of which subscription.
+        number: u32,
+        /// Which.
+        record: Record,
+    },
+    /// One less.
+    Gone {
+        /// Of which subscription.
+        number: u32,
+        /// Which.
+        id: ResourceId,
+    },
+    /// Where a context is, if it is anywhere.
+    Resolved {
+        /// Which question.
+        number: u32,
+        /// Where.
+        context: Option<ContextInfo>,
+    },
+}
+
+/// What happened on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Change {
+    /// A context was opened.
+    Opened(ContextInfo),
+    /// A context is no more, and its resources with it.
+    Closed(ContextId),
+    /// A resource was registered.
+    Registered(ResourceId, Attributes),
+    /// A resource was dropped.
+    Dropped(ResourceId),
+}
+
+/// What a server tells another about its own node, on a connection that it made for that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Telling {
+    /// Comes first: everything there is.
+    Snapshot {
+        /// [`VERSION`].
+        version: u16,
+        /// The node.
+        node: String,
+        /// This run of its server.
+        incarnation: u64,
+        /// Where its server accepts connections.
+        address: SocketAddr,
+        /// How many changes there were before.
+        change: u64,
+        /// All contexts.
+        contexts: Vec<ContextInfo>,
+        /// All resources.
+        resources: Vec<(ResourceId, Attributes)>,
+    },
+    /// The next change.
+    Changed {
+        /// Its number.
+        change: u64,
+        /// What happened.
+        what: Change,
+    },
+    /// Nothing happened for a while.
+    Alive,
+}
+
+/// What the other answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Heard {
+    /// The snapshot was taken over.
+    Welcome {
+        /// Who answers.
+        node: String,
+        /// Where the servers are that it knows.
+        members: Vec<SocketAddr>,
+    },
+    /// It was not.
+    Refused {
+        /// Why.
+        why: String,
+    },
+    /// Every program of that node that asks is answered with all changes up to this one.
+    Applied {
+        /// The last change.
+        change: u64,
+    },
+    /// Nothing to say, but here.
+    Alive,
+}
+
+/// Bytes that are no message.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Garbled {
+    /// Too long.
+    #[error("a message of {0} bytes: at most {MESSAGE_MOST} are accepted")]
+    TooLong(usize),
+    /// Not as it should be.
+    #[error("a message that is none: {0}")]
+    Malformed(String),
+}
+
+/// Appends `message` to `bytes`.
+pub fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.extend_from_slice(&[0; LENGTH]);
+    if let Err(error) = postcard::to_io(message, &mut *bytes) {
+        unreachable!("writing to memory, of types without unsized parts: {error}");
+    }
+    let length = (bytes.len() - start - LENGTH) as u32;
+    bytes[start..start + LENGTH].copy_from_slice(&length.to_le_bytes());
+}
+
+/// Takes the first message out of `bytes`, if it is there whole: it, and how many bytes it was.
+///
+/// # Errors
+/// If that is no message.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, Garbled> {
+    let Some(length) = bytes.first_chunk() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > MESSAGE_MOST {
+        return Err(Garbled::TooLong(length));
+    }
+    let Some(body) = bytes.get(LENGTH..LENGTH + length) else { return Ok(None) };
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(Some((message, LENGTH + length))),
+        Ok((_, rest)) => Err(Garbled::Malformed(format!("{} bytes are left over", rest.len()))),
+        Err(error) => Err(Garbled::Malformed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_only_whole() {
+        let number = 7;
+        let request = Request::Subscribe { number, query: attrs! { "name" => "dhash" } };
+        let mut bytes = Vec::new();
+        encode(&request, &mut bytes);
+        let whole = bytes.len();
+        encode(&Request::Unsubscribe { number }, &mut bytes);
+        for part in 0..whole {
+            assert_eq!(decode::<Request>(&bytes[..part]), Ok(None));
+        }
+        assert_eq!(decode(&bytes), Ok(Some((request, whole))));
+        assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong(u32::MAX as usize)));
+    }
+
+    proptest! {
+        /// Whatever another process writes: a message, nothing yet, or an error.
+        #[test]
+        fn any_bytes_are_read(mut bytes in prop::collection::vec(any::<u8>(), 4..200), honest in any::<bool>()) {
+            if honest {
+                let length = bytes.len() as u32 - 4;
+                bytes[..4].copy_from_slice(&length.to_le_bytes());
+            }
+            let _ = decode::<Request>(&bytes);
+            let _ = decode::<Answer>(&bytes);
+            let _ = decode::<Telling>(&bytes);
+            let _ = decode::<Heard>(&bytes);
+        }
+    }
+}

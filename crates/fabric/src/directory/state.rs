@@ -1,0 +1,606 @@
+//! The directory of one node as a state machine: from its state, the time and an input to what is
+//! to be said to whom (pure).
+//!
+//! Every server keeps all resources of the cluster. A server owns those of its own node and tells
+//! every other server each change, on a connection that it made for that, in order; when the
+//! connection breaks, the other forgets that node until it is told everything anew. So every
+//! question is answered on its own node, without asking anybody, and a change costs one message for
+//! each other node. A register or a drop is answered when all servers that can be reached have it:
+//! whoever asks anywhere after that finds it, or does not.
+//!
+//! Programs keep what they asked as a subscription and are told each change of its answer. That is
+//! a watch, and a cache that is never stale for longer than a message takes.
+
+use super::protocol::{Answer, Change, ContextInfo, Heard, Record, Request, Telling, VERSION};
+use super::records::{Questions, Records};
+use crate::attributes::Attributes;
+use crate::id::{ContextId, Place, ResourceId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A connection of the server's shell: of a program, made by another server, or made to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// How often something is said when there is nothing to say.
+pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
+/// How long another server may say nothing: a few times as long, so that a busy machine is not
+/// taken for a dead one.
+pub const SILENCE_MOST: Duration = Duration::from_secs(3);
+/// How often a server that cannot be reached is tried again.
+const DIAL_EVERY: Duration = Duration::from_secs(1);
+/// How long that goes on, for servers that were not configured.
+const DIAL_FOR: Duration = Duration::from_secs(300);
+/// Resources of one context, as many as a context can have.
+const RESOURCES_MOST: usize = crate::inbox::RESOURCES_MOST as usize;
+/// Subscriptions of one program.
+const SUBSCRIPTIONS_MOST: usize = 65_536;
+
+/// Something that happened. Connections are new numbers; a connection that the state has closed
+/// says nothing more.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A program of this node says something.
+    Asked(ConnectionId, Request),
+    /// Another server tells something.
+    Told(ConnectionId, Telling),
+    /// A connection that was asked for is there.
+    Dialed(SocketAddr, ConnectionId),
+    /// It could not be made.
+    Unreachable(SocketAddr),
+    /// Another server answers.
+    Heard(ConnectionId, Heard),
+    /// A connection is no more.
+    Closed(ConnectionId),
+    /// Time passes. At least every [`ALIVE_EVERY`].
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Say that to a program.
+    Answer(ConnectionId, Answer),
+    /// Tell that to another server.
+    Tell(ConnectionId, Telling),
+    /// Answer that to another server.
+    Hear(ConnectionId, Heard),
+    /// Connect to a server there.
+    Dial(SocketAddr),
+    /// Close that when what was said is sent.
+    Close(ConnectionId),
+    /// Somebody should know.
+    Complain(String),
+}
+
+/// The directory of one node.
+#[derive(Debug)]
+pub struct Directory {
+    node: String,
+    incarnation: u64,
+    address: SocketAddr,
+    now: Duration,
+    records: Records,
+    questions: Questions<(ConnectionId, u32)>,
+    programs: BTreeMap<ConnectionId, Program>,
+    contexts: BTreeMap<ContextId, ContextInfo>,
+    /// Changes of this node's resources so far.
+    change: u64,
+    members: BTreeMap<SocketAddr, Member>,
+    /// Connections that this server made, to tell.
+    listeners: BTreeMap<ConnectionId, Listener>,
+    /// Connections that others made, to be heard.
+    tellers: BTreeMap<ConnectionId, Teller>,
+    /// Who waits until all listeners have applied a change.
+    waiting: BTreeMap<u64, (ConnectionId, u32)>,
+    /// Why another server refuses this one.
+    refused: Option<String>,
+}
+
+/// A program of this node.
+#[derive(Debug)]
+struct Program {
+    context: ContextId,
+    places: BTreeSet<Place>,
+    subscriptions: BTreeSet<u32>,
+}
+
+/// Where a server is or was.
+#[derive(Debug)]
+struct Member {
+    configured: bool,
+    /// There is a connection to it, or one is being made.
+    busy: bool,
+    /// When a connection was last asked for.
+    tried: Option<Duration>,
+    /// When there was last a sign of it.
+    seen: Duration,
+}
+
+/// A server that is told everything.
+#[derive(Debug)]
+struct Listener {
+    address: SocketAddr,
+    /// It has taken the snapshot.
+    welcome: bool,
+    applied: u64,
+    heard: Duration,
+}
+
+/// A server that tells.
+#[derive(Debug)]
+struct Teller {
+    node: String,
+    incarnation: u64,
+    address: SocketAddr,
+    change: u64,
+    contexts: BTreeSet<ContextId>,
+    resources: BTreeSet<ResourceId>,
+    heard: Duration,
+}
+
+impl Directory {
+    /// An empty directory. `incarnation` differs from that of any other run; `members` are where
+    /// other servers are expected.
+    pub fn new(
+        node: impl Into<String>,
+        incarnation: u64,
+        address: SocketAddr,
+        members: impl IntoIterator<Item = SocketAddr>,
+    ) -> Self {
+        let member =
+            |_| Member { configured: true, busy: false, tried: None, seen: Duration::ZERO };
+        let others = members.into_iter().filter(|other| *other != address);
+        let members = others.map(|other| (other, member(other))).collect();
+        Self {
+            node: node.into(),
+            incarnation,
+            address,
+            now: Duration::ZERO,
+            records: Records::default(),
+            questions: Questions::default(),
+            programs: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            change: 0,
+            members,
+            listeners: BTreeMap::new(),
+            tellers: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            refused: None,
+        }
+    }
+
+    /// What to do about `input`, `now` since some moment that stays the same.
+    pub fn step(&mut self, now: Duration, input: Input) -> Vec<Output> {
+        self.now = self.now.max(now);
+        let mut outputs = Vec::new();
+        match input {
+            Input::Asked(from, request) => self.asked(from, request, &mut outputs),
+            Input::Told(from, telling) => self.told(from, telling, &mut outputs),
+            Input::Heard(from, heard) => self.heard(from, heard, &mut outputs),
+            Input::Dialed(address, connection) => self.dialed(address, connection, &mut outputs),
+            Input::Unreachable(address) => self.failed(address),
+            Input::Closed(connection) => self.closed(connection, &mut outputs),
+            Input::Tick => self.tick(&mut outputs),
+        }
+        outputs
+    }
+
+    /// All that include `query`, as any program of this node would be answered.
+    pub fn find(&self, query: &Attributes) -> Vec<Record> {
+        self.records.find(query)
+    }
+
+    fn asked(&mut self, from: ConnectionId, request: Request, outputs: &mut Vec<Output>) {
+        let known = self.programs.contains_key(&from);
+        let why = match request {
+            Request::Hello { version, context } if !known => {
+                self.hello(from, version, context, outputs)
+            }
+            _ if !known => Err((None, "the first message has to be a hello".into())),
+            Request::Hello { .. } => Err((None, "a second hello".into())),
+            Request::Register { number, place, attributes } => self
+                .register(from, number, place, attributes, outputs)
+                .map_err(|why| (Some(number), why)),
+            Request::Drop { number, place } => {
+                self.drop_resource(from, number, place, outputs);
+                Ok(())
+            }
+            Request::Subscribe { number, query } => {
+                self.subscribe(from, number, query, outputs).map_err(|why| (Some(number), why))
+            }
+            Request::Unsubscribe { number } => {
+                self.unsubscribe(from, number);
+                Ok(())
+            }
+            Request::Resolve { number, context } => {
+                let context = self.contexts.get(&context).cloned();
+                outputs.push(Output::Answer(from, Answer::Resolved { number, context }));
+                Ok(())
+            }
+        };
+        if let Err((number, why)) = why {
+            outputs.push(Output::Answer(from, Answer::Refused { number, why }));
+            if number.is_none() {
+                outputs.extend([Output::Close(from)]);
+                self.closed(from, outputs);
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        from: ConnectionId,
+        version: u16,
+        context: ContextInfo,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), (Option<u32>, String)> {
+        let refuse = |why: String| Err((None, why));
+        if version != VERSION {
+            return refuse(format!(
+                "version {version} of the protocol: this server speaks {VERSION}"
+            ));
+        }
+        if self.contexts.contains_key(&context.id) {
+            return refuse(format!("context {} is open already", context.id));
+        }
+        let context = ContextInfo { node: self.node.clone(), ..context };
+        let program = Program {
+            context: context.id,
+            places: BTreeSet::new(),
+            subscriptions: BTreeSet::new(),
+        };
+        self.programs.insert(from, program);
+        self.contexts.insert(context.id, context.clone());
+        outputs.push(Output::Answer(from, Answer::Welcome { node: self.node.clone() }));
+        self.tell(Change::Opened(context), outputs);
+        Ok(())
+    }
+
+    fn register(
+        &mut self,
+        from: ConnectionId,
+        number: u32,
+        place: Place,
+        attributes: Attributes,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), String> {
+        attributes.check().map_err(|invalid| invalid.to_string())?;
+        if let Some(why) = &self.refused {
+            return Err(format!("this node is refused by another: {why}"));
+        }
+        let Some(program) = self.programs.get_mut(&from) else { return Ok(()) };
+        if program.places.len() >= RESOURCES_MOST {
+            return Err(format!("{RESOURCES_MOST} resources are registered, which is the most"));
+        }
+        if !program.places.insert(place) {
+            return Err(format!("{place} is registered already"));
+        }
+        let id = ResourceId { context: program.context, place };
+        let home = self.contexts[&id.context].clone();
+        self.appear(Record { id, attributes: attributes.clone(), home }, outputs);
+        self.tell(Change::Registered(id, attributes), outputs);
+        self.answer_when_applied(from, number, outputs);
+        Ok(())
+    }
+
+    fn drop_resource(
+        &mut self,
+        from: ConnectionId,
+        number: u32,
+        place: Place,
+        outputs: &mut Vec<Output>,
+    ) {
+        let Some(program) = self.programs.get_mut(&from) else { return };
+        let id = ResourceId { context: program.context, place };
+        if program.places.remove(&place) {
+            self.vanish(id, outputs);
+            self.tell(Change::Dropped(id), outputs);
+        }
+        self.answer_when_applied(from, number, outputs);
+    }
+
+    fn subscribe(
+        &mut self,
+        from: ConnectionId,
+        number: u32,
+        query: Attributes,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), String> {
+        query.check().map_err(|invalid| invalid.to_string())?;
+        let Some(program) = self.programs.get_mut(&from) else { return Ok(()) };
+        if program.subscriptions.len() >= SUBSCRIPTIONS_MOST {
+            return Err(format!("{SUBSCRIPTIONS_MOST} questions are open, which is the most"));
+        }
+        program.subscriptions.insert(number);
+        let records = self.records.find(&query);
+        self.questions.insert((from, number), query);
+        outputs.push(Output::Answer(from, Answer::Found { number, records }));
+        Ok(())
+    }
+
+    fn unsubscribe(&mut self, from: ConnectionId, number: u32) {
+        self.questions.remove((from, number));
+        if let Some(program) = self.programs.get_mut(&from) {
+            program.subscriptions.remove(&number);
+        }
+    }
+
+    /// Another server tells what happened on its node. Whoever breaks the rules is not heard
+    /// further.
+    fn told(&mut self, from: ConnectionId, telling: Telling, outputs: &mut Vec<Output>) {
+        let now = self.now;
+        if let Some(teller) = self.tellers.get_mut(&from) {
+            teller.heard = now;
+        }
+        match telling {
+            Telling::Alive => {}
+            Telling::Changed { change, what } => {
+                let known = self.tellers.get_mut(&from).filter(|t| t.change + 1 == change);
+                let Some(teller) = known else { return self.hang_up(from, outputs) };
+                teller.change = change;
+                self.apply(from, what, outputs);
+                outputs.push(Output::Hear(from, Heard::Applied { change }));
+            }
+            Telling::Snapshot {
+                version,
+                node,
+                incarnation,
+                address,
+                change,
+                contexts,
+                resources,
+            } => {
+                if let Err(why) = self.may_tell(from, version, &node, incarnation) {
+                    outputs.push(Output::Hear(from, Heard::Refused { why }));
+                    return self.hang_up(from, outputs);
+                }
+                // The same run on an older connection: that one is dead and does not know it.
+                let old = self.tellers.iter().find(|(_, teller)| teller.node == node);
+                if let Some(old) = old.map(|(old, _)| *old) {
+                    self.hang_up(old, outputs);
+                }
+                let teller = Teller {
+                    node,
+                    incarnation,
+                    address,
+                    change,
+                    contexts: BTreeSet::new(),
+                    resources: BTreeSet::new(),
+                    heard: now,
+                };
+                self.tellers.insert(from, teller);
+                let contexts = contexts.into_iter().map(Change::Opened);
+                let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
+                contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
+                self.learn(address);
+                let members = self.tellers.values().map(|teller| teller.address).collect();
+                let welcome = Heard::Welcome { node: self.node.clone(), members };
+                outputs.push(Output::Hear(from, welcome));
+                outputs.push(Output::Hear(from, Heard::Applied { change }));
+            }
+        }
+    }
+
+    fn may_tell(
+        &self,
+        from: ConnectionId,
+        version: u16,
+        node: &str,
+        incarnation: u64,
+    ) -> Result<(), String> {
+        if version != VERSION {
+            return Err(format!(
+                "version {version} of the protocol: {} speaks {VERSION}",
+                self.node
+            ));
+        }
+        if self.tellers.contains_key(&from) {
+            return Err("a second snapshot".into());
+        }
+        let taken = |at: SocketAddr| Err(format!("the name {node} is taken by the node at {at}"));
+        if node == self.node {
+            return taken(self.address);
+        }
+        let other = self.tellers.values().find(|t| t.node == node && t.incarnation != incarnation);
+        other.map_or(Ok(()), |teller| taken(teller.address))
+    }
+
+    /// Applies a change of another node.
+    fn apply(&mut self, from: ConnectionId, what: Change, outputs: &mut Vec<Output>) {
+        let Some(teller) = self.tellers.get_mut(&from) else { return };
+        match what {
+            Change::Opened(context) => {
+                let other = self.contexts.get(&context.id).map(|other| &other.node);
+                if other.is_some_and(|other| *other != teller.node) {
+                    return self.hang_up(from, outputs);
+                }
+                let context = ContextInfo { node: teller.node.clone(), ..context };
+                teller.contexts.insert(context.id);
+                self.contexts.insert(context.id, context);
+            }
+            Change::Closed(context) => {
+                let its: Vec<_> =
+                    teller.resources.iter().filter(|id| id.context == context).copied().collect();
+                teller.resources.retain(|id| id.context != context);
+                if teller.contexts.remove(&context) {
+                    self.contexts.remove(&context);
+                }
+                its.into_iter().for_each(|id| self.vanish(id, outputs));
+            }
+            Change::Registered(id, attributes) => {
+                if attributes.check().is_err() || !teller.contexts.contains(&id.context) {
+                    return self.hang_up(from, outputs);
+                }
+                teller.resources.insert(id);
+                let home = self.contexts[&id.context].clone();
+                self.appear(Record { id, attributes, home }, outputs);
+            }
+            Change::Dropped(id) => {
+                if teller.resources.remove(&id) {
+                    self.vanish(id, outputs);
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, from: ConnectionId, heard: Heard, outputs: &mut Vec<Output>) {
+        let Some(listener) = self.listeners.get_mut(&from) else { return };
+        listener.heard = self.now;
+        match heard {
+            Heard::Alive => {}
+            Heard::Welcome { members, .. } => {
+                listener.welcome = true;
+                self.refused = None;
+                members.into_iter().for_each(|address| self.learn(address));
+            }
+            Heard::Applied { change } => {
+                listener.applied = change.min(self.change);
+                self.answer_applied(outputs);
+            }
+            Heard::Refused { why } => {
+                outputs.push(Output::Complain(format!("{} refuses: {why}", listener.address)));
+                self.refused = Some(why);
+                self.hang_up(from, outputs);
+            }
+        }
+    }
+
+    fn dialed(&mut self, address: SocketAddr, connection: ConnectionId, outputs: &mut Vec<Output>) {
+        let listener = Listener { address, welcome: false, applied: 0, heard: self.now };
+        self.listeners.insert(connection, listener);
+        if let Some(member) = self.members.get_mut(&address) {
+            member.seen = self.now;
+        }
+        let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
+        let contexts = own.iter().map(|id| self.contexts[id].clone()).collect();
+        let all = self.records.find(&Attributes::new()).into_iter();
+        let resources = all
+            .filter(|record| own.contains(&record.id.context))
+            .map(|record| (record.id, record.attributes))
+            .collect();
+        let telling = Telling::Snapshot {
+            version: VERSION,
+            node: self.node.clone(),
+            incarnation: self.incarnation,
+            address: self.address,
+            change: self.change,
+            contexts,
+            resources,
+        };
+        outputs.push(Output::Tell(connection, telling));
+    }
+
+    /// There is, or was, a server at `address`.
+    fn learn(&mut self, address: SocketAddr) {
+        if address != self.address {
+            let new = || Member { configured: false, busy: false, tried: None, seen: self.now };
+            self.members.entry(address).or_insert_with(new);
+        }
+    }
+
+    fn failed(&mut self, address: SocketAddr) {
+        if let Some(member) = self.members.get_mut(&address) {
+            member.busy = false;
+        }
+    }
+
+    fn hang_up(&mut self, connection: ConnectionId, outputs: &mut Vec<Output>) {
+        outputs.push(Output::Close(connection));
+        self.closed(connection, outputs);
+    }
+
+    /// A connection is no more: what depended on it goes.
+    fn closed(&mut self, connection: ConnectionId, outputs: &mut Vec<Output>) {
+        if let Some(program) = self.programs.remove(&connection) {
+            for number in program.subscriptions {
+                self.questions.remove((connection, number));
+            }
+            self.contexts.remove(&program.context);
+            for place in program.places {
+                self.vanish(ResourceId { context: program.context, place }, outputs);
+            }
+            self.tell(Change::Closed(program.context), outputs);
+            self.waiting.retain(|_, (waiter, _)| *waiter != connection);
+        }
+        if let Some(teller) = self.tellers.remove(&connection) {
+            teller.resources.into_iter().for_each(|id| self.vanish(id, outputs));
+            teller.contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
+        }
+        if let Some(listener) = self.listeners.remove(&connection) {
+            if let Some(member) = self.members.get_mut(&listener.address) {
+                (member.busy, member.seen) = (false, self.now);
+            }
+            self.answer_applied(outputs);
+        }
+    }
+
+    fn tick(&mut self, outputs: &mut Vec<Output>) {
+        let now = self.now;
+        let silent = |heard: Duration| now.saturating_sub(heard) > SILENCE_MOST;
+        let tellers = self.tellers.iter().filter(|(_, t)| silent(t.heard)).map(|(id, _)| *id);
+        let listeners = self.listeners.iter().filter(|(_, l)| silent(l.heard)).map(|(id, _)| *id);
+        let dead: Vec<_> = tellers.chain(listeners).collect();
+        dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
+        outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
+        outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, Heard::Alive)));
+        self.members.retain(|_, member| {
+            member.configured || member.busy || now.saturating_sub(member.seen) < DIAL_FOR
+        });
+        for (address, member) in &mut self.members {
+            let due = member.tried.is_none_or(|tried| now.saturating_sub(tried) >= DIAL_EVERY);
+            if due && !member.busy {
+                (member.busy, member.tried) = (true, Some(now));
+                outputs.push(Output::Dial(*address));
+            }
+        }
+    }
+
+    /// A resource is there: whoever asked is told.
+    fn appear(&mut self, record: Record, outputs: &mut Vec<Output>) {
+        for (program, number) in self.questions.answered_by(&record.attributes) {
+            let answer = Answer::Appeared { number, record: record.clone() };
+            outputs.push(Output::Answer(program, answer));
+        }
+        self.records.insert(record);
+    }
+
+    /// A resource is no more: whoever asked is told.
+    fn vanish(&mut self, id: ResourceId, outputs: &mut Vec<Output>) {
+        let Some(record) = self.records.remove(id) else { return };
+        for (program, number) in self.questions.answered_by(&record.attributes) {
+            outputs.push(Output::Answer(program, Answer::Gone { number, id }));
+        }
+    }
+
+    /// Tells every listener what happened on this node.
+    fn tell(&mut self, what: Change, outputs: &mut Vec<Output>) {
+        self.change += 1;
+        let telling = Telling::Changed { change: self.change, what };
+        outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, telling.clone())));
+    }
+
+    fn answer_when_applied(&mut self, to: ConnectionId, number: u32, outputs: &mut Vec<Output>) {
+        // A drop of nothing is no change: it is answered after what was told last.
+        if self.waiting.contains_key(&self.change) || self.is_applied(self.change) {
+            outputs.push(Output::Answer(to, Answer::Done { number }));
+        } else {
+            self.waiting.insert(self.change, (to, number));
+        }
+    }
+
+    fn answer_applied(&mut self, outputs: &mut Vec<Output>) {
+        while let Some((change, (to, number))) = self.waiting.first_key_value()
+            && self.is_applied(*change)
+        {
+            outputs.push(Output::Answer(*to, Answer::Done { number: *number }));
+            self.waiting.pop_first();
+        }
+    }
+
+    /// Whether every server that has ever welcomed this one, and is still there, has it.
+    fn is_applied(&self, change: u64) -> bool {
+        self.listeners.values().all(|l| !l.welcome || l.applied >= change)
+    }
+}

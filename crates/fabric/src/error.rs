@@ -1,0 +1,116 @@
+//! What can go wrong, by operation.
+
+use crate::directory::client::DirectoryError;
+use crate::frame::Reason;
+use crate::id::{ContextId, ResourceId};
+use crate::inbox::Undelivered;
+use crate::transport::Broken;
+use std::io;
+use thiserror::Error;
+
+/// A context cannot be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The kernel does not give what is needed.
+    #[error("cannot open a context: {what}")]
+    System {
+        /// What it is needed for.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// There is no directory.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// A resource cannot be registered.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// There are too many.
+    #[error("this context has {most} resources, which is the most", most = crate::inbox::RESOURCES_MOST)]
+    TooMany,
+    /// The directory does not take it.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// A resource was not found.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// None has these attributes.
+    #[error("no resource has {0}")]
+    None(String),
+    /// More than one has.
+    #[error("{count} resources have {query}, one was asked for")]
+    Several {
+        /// What was sought.
+        query: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// The directory does not answer.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+}
+
+/// A message was not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The receiver is no more.
+    #[error("there is no resource {0} any more")]
+    Gone(ResourceId),
+    /// The receiver's context is no more.
+    #[error("there is no context {0} any more")]
+    NoContext(ContextId),
+    /// The receiver's context cannot be reached.
+    #[error("context {context} on node {node} cannot be reached: {why}")]
+    Unreachable {
+        /// Which.
+        context: ContextId,
+        /// Where.
+        node: String,
+        /// What the last address said.
+        why: String,
+    },
+    /// The message is too long for this end.
+    #[error("a message of {bytes} bytes: at most {most} are sent")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// What would be sent.
+        most: u64,
+    },
+    /// The other end did not take it.
+    #[error("the message was not delivered: {0}")]
+    Rejected(Reason),
+    /// The receiver does not keep up, and there was no time to wait.
+    #[error("the receiver has taken too little of what it was sent: there is no room now")]
+    WouldBlock,
+    /// The receiver did not keep up in time.
+    #[error("the receiver did not take the message in time")]
+    TimedOut,
+    /// The connection broke.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// The directory does not say where the receiver is.
+    #[error(transparent)]
+    Directory(DirectoryError),
+}
+
+/// A message was not received.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// None came in time.
+    #[error("no message came in time")]
+    TimedOut,
+    /// What this resource had sent did not arrive. Told once for each message, when no message
+    /// matches.
+    #[error(transparent)]
+    Undelivered(#[from] Undelivered),
+}

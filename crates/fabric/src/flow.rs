@@ -1,0 +1,261 @@
+//! What may be on the way, and what becomes of it (pure).
+//!
+//! Every receiver lends each context that sends to it a window of bytes. A message is charged when
+//! it is sent; when the receiver has taken half a window it gives that back. So a slow receiver
+//! holds up its own senders and nobody else on the link, and keeps at most a window for each of
+//! them. What was sent stays on record until the other end has seen it; when the link breaks, what
+//! is left on record is told to its senders.
+
+use crate::frame::{HEAD, Malformed};
+use crate::id::Place;
+use crate::matching::Tag;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// What each receiver lends each sending context: four of the longest messages that are sent
+/// without asking, so that a stream does not stop for a credit that is on its way.
+pub const WINDOW: u64 = 4 * (crate::frame::EAGER_MOST as u64 + CHARGE_LEAST as u64);
+/// What a message is charged beyond its payload: its head and its place in a queue.
+pub const CHARGE_LEAST: u32 = HEAD as u32 + 16;
+
+/// A message or an offer that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// By whom.
+    pub from: Place,
+    /// To whom.
+    pub to: Place,
+    /// With what tag.
+    pub tag: Tag,
+}
+
+/// What one end of a link has sent.
+#[derive(Debug, Default)]
+pub struct Outbound {
+    on_the_way: HashMap<Place, u64, BuildHasherDefault<PlaceHasher>>,
+    unconfirmed: VecDeque<Sent>,
+    confirmed: u32,
+}
+
+/// What one receiver has taken and not yet given back, for each link.
+#[derive(Debug, Default)]
+pub struct Owed(HashMap<u32, u64, BuildHasherDefault<PlaceHasher>>);
+
+/// What a message with `length` bytes of payload is charged.
+pub fn charge(length: usize) -> u32 {
+    length as u32 + CHARGE_LEAST
+}
+
+impl Outbound {
+    /// Nothing sent.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes `charge` of the window of `to`. Returns whether there was so much left.
+    pub fn reserve(&mut self, to: Place, charge: u32) -> bool {
+        let on_the_way = self.on_the_way.entry(to).or_insert(0);
+        let all = *on_the_way + u64::from(charge);
+        let fits = all <= WINDOW;
+        if fits {
+            *on_the_way = all;
+        }
+        fits
+    }
+
+    /// `sent`, for which there was a reservation, is on the way. Returns its number.
+    pub fn sent(&mut self, sent: Sent) -> u32 {
+        self.unconfirmed.push_back(sent);
+        self.confirmed.wrapping_add(self.unconfirmed.len() as u32)
+    }
+
+    /// The receiver `place` gives `bytes` back, or what was reserved for it is not sent.
+    ///
+    /// # Errors
+    /// If that is more than it was sent.
+    pub fn credit(&mut self, place: Place, bytes: u64) -> Result<(), Malformed> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let on_the_way = self.on_the_way.get_mut(&place).ok_or(Malformed::Unknown("credit"))?;
+        *on_the_way = on_the_way.checked_sub(bytes).ok_or(Malformed::Unknown("credit"))?;
+        // Forgotten when nothing is on the way, or dropped resources would be kept for ever.
+        if *on_the_way == 0 {
+            self.on_the_way.remove(&place);
+        }
+        Ok(())
+    }
+
+    /// The other end has seen `seen` messages and offers since the link was made.
+    ///
+    /// # Errors
+    /// If that is more than were sent.
+    pub fn confirm(&mut self, seen: u32) -> Result<(), Malformed> {
+        let more = seen.wrapping_sub(self.confirmed) as usize;
+        if more > self.unconfirmed.len() {
+            return Err(Malformed::Unknown("messages"));
+        }
+        // Mostly none or one.
+        for _ in 0..more {
+            self.unconfirmed.pop_front();
+        }
+        self.confirmed = seen;
+        Ok(())
+    }
+
+    /// The link is broken: what the other end may not have seen, with its number.
+    pub fn abandon(&mut self) -> impl Iterator<Item = (u32, Sent)> {
+        self.on_the_way.clear();
+        let first = self.confirmed.wrapping_add(1);
+        let unconfirmed = std::mem::take(&mut self.unconfirmed).into_iter();
+        unconfirmed.enumerate().map(move |(at, sent)| (first.wrapping_add(at as u32), sent))
+    }
+}
+
+impl Owed {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self(HashMap::with_hasher(BuildHasherDefault::new()))
+    }
+
+    /// A message from `link` that was charged with `charge` was taken. Returns what to give back
+    /// now.
+    pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
+        let owed = self.0.entry(link).or_insert(0);
+        *owed += u64::from(charge);
+        (*owed >= WINDOW / 2).then(|| std::mem::take(owed))
+    }
+
+    /// The receiver goes: everything is given back.
+    pub fn all(&mut self) -> impl Iterator<Item = (u32, u64)> {
+        std::mem::take(&mut self.0).into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+
+    /// `link` is no more.
+    pub fn forget(&mut self, link: u32) {
+        self.0.remove(&link);
+    }
+}
+
+/// Multiplies: keys are small numbers that this program chose, or that a peer can only use against
+/// its own link.
+#[derive(Debug, Default)]
+pub struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0.rotate_left(32) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table takes its index from the low bits; the product is random in the high ones.
+        self.0.rotate_left(20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn place(slot: u32) -> Place {
+        Place { slot, generation: 0 }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Send { to: u32, length: usize },
+        Arrive,
+        Take { to: u32 },
+        Credits,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..3_u32, 0..=crate::frame::EAGER_MOST).prop_map(|(to, length)| Step::Send { to, length }),
+            3 => Just(Step::Arrive),
+            3 => (0..3_u32).prop_map(|to| Step::Take { to }),
+            2 => Just(Step::Credits),
+        ];
+        prop::collection::vec(step, 0..300)
+    }
+
+    proptest! {
+        /// One link with three receivers, broken after any sequence of steps: a receiver never
+        /// holds more than a window, credit is never lost, and every message has arrived or is
+        /// told.
+        #[test]
+        fn memory_is_bounded_and_every_message_has_a_fate(steps in steps()) {
+            let mut out = Outbound::new();
+            let mut owed: [Owed; 3] = Default::default();
+            let mut wire: VecDeque<(u64, u32, u32)> = VecDeque::new();
+            let mut queues: [VecDeque<u32>; 3] = Default::default();
+            let mut credits: VecDeque<(u32, u64)> = VecDeque::new();
+            let mut fates: BTreeMap<u64, &str> = BTreeMap::new();
+            let (mut number, mut seen) = (0_u64, 0_u32);
+            for step in steps {
+                match step {
+                    Step::Send { to, length } if out.reserve(place(to), charge(length)) => {
+                        out.sent(Sent { from: place(9), to: place(to), tag: Tag(number) });
+                        wire.push_back((number, to, charge(length)));
+                        fates.insert(number, "sent");
+                        number += 1;
+                    }
+                    Step::Send { .. } => {}
+                    Step::Arrive => if let Some((number, to, charge)) = wire.pop_front() {
+                        queues[to as usize].push_back(charge);
+                        seen += 1;
+                        fates.insert(number, "arrived");
+                    },
+                    Step::Take { to } => if let Some(charge) = queues[to as usize].pop_front()
+                        && let Some(bytes) = owed[to as usize].taken(1, charge)
+                    {
+                        credits.push_back((to, bytes));
+                    },
+                    Step::Credits => {
+                        if let Some((to, bytes)) = credits.pop_front() {
+                            out.credit(place(to), bytes).unwrap();
+                        }
+                        out.confirm(seen).unwrap();
+                    }
+                }
+                for queue in &queues {
+                    prop_assert!(queue.iter().map(|c| u64::from(*c)).sum::<u64>() <= WINDOW);
+                }
+            }
+            // With everything taken and given back, a longest message fits: nothing leaked.
+            for to in 0..3_u32 {
+                let rest: u64 = wire.iter().filter(|(_, t, _)| *t == to).map(|(_, _, c)| u64::from(*c)).sum();
+                let queued: u64 = queues[to as usize].iter().map(|c| u64::from(*c)).sum();
+                let back: u64 = credits.iter().filter(|(t, _)| *t == to).map(|(_, b)| b).sum();
+                let kept: u64 = owed[to as usize].all().map(|(_, b)| b).sum();
+                let total = rest + queued + back + kept;
+                if total > 0 {
+                    out.credit(place(to), total).unwrap();
+                }
+                prop_assert!(out.on_the_way.get(&place(to)).is_none_or(|left| *left == 0));
+            }
+            out.confirm(seen).unwrap();
+            for (_, sent) in out.abandon() {
+                prop_assert_eq!(fates.insert(sent.tag.0, "told"), Some("sent"));
+            }
+            prop_assert!(fates.values().all(|fate| *fate != "sent"));
+        }
+    }
+
+    #[test]
+    fn credit_and_confirmation_for_nothing_are_refused() {
+        let mut out = Outbound::new();
+        assert_eq!(out.credit(place(1), 1), Err(Malformed::Unknown("credit")));
+        assert_eq!(out.confirm(1), Err(Malformed::Unknown("messages")));
+        assert!(out.reserve(place(1), 100) && !out.reserve(place(1), WINDOW as u32));
+        out.sent(Sent { from: place(0), to: place(1), tag: Tag(0) });
+        assert_eq!(out.credit(place(1), 101), Err(Malformed::Unknown("credit")));
+        assert_eq!(out.confirm(1), Ok(()));
+    }
+}

@@ -1,0 +1,431 @@
+//! What is said on a link between two contexts, as bytes (pure). Every frame has a head of
+//! [`HEAD`] bytes; `Message` and `Piece` are followed by a payload.
+//!
+//! ```text
+//!  0        4    5        8              16             24        32        40     44    48
+//!  | length | kind | zero | from         | to           | tag     | size    | token| seen |
+//!                           slot   gener.  slot   gener.
+//! ```
+//! All numbers are little-endian. What a kind does not use is zero, and anything else is refused.
+
+use crate::id::{ContextId, Place};
+use crate::matching::Tag;
+use thiserror::Error;
+
+/// Bytes of a frame's head.
+pub const HEAD: usize = 48;
+/// Longest payload that is sent without asking. Longer ones are offered, and sent when a receiver
+/// has taken the offer, so that they are written into their last place.
+pub const EAGER_MOST: usize = 64 << 10;
+/// Longest part of an offered message in one frame: others use the link in between.
+pub const PIECE_MOST: usize = 256 << 10;
+/// Bytes of a greeting.
+pub const GREETING: usize = 24;
+
+const MAGIC: [u8; 4] = *b"ktf\n";
+const VERSION: u16 = 1;
+
+/// What a frame says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// A message; its payload follows.
+    Message {
+        /// Who sends.
+        from: Place,
+        /// Who is to get it.
+        to: Place,
+        /// Its tag.
+        tag: Tag,
+    },
+    /// A message of `size` bytes is ready to be sent.
+    Offer {
+        /// Who sends.
+        from: Place,
+        /// Who is to get it.
+        to: Place,
+        /// Its tag.
+        tag: Tag,
+        /// Its length.
+        size: u64,
+        /// The offer's name on this link and in this direction.
+        token: u32,
+    },
+    /// The offer is taken: send.
+    Clear {
+        /// Which.
+        token: u32,
+    },
+    /// The next part of a taken offer; its payload follows.
+    Piece {
+        /// Which.
+        token: u32,
+    },
+    /// All pieces of the offer have arrived.
+    Done {
+        /// Which.
+        token: u32,
+    },
+    /// The offer was taken too late: its sender has given up.
+    Withdrawn {
+        /// Which.
+        token: u32,
+    },
+    /// `place` has taken messages that were charged with `bytes`; as much may follow.
+    Credit {
+        /// Who took.
+        place: Place,
+        /// How much.
+        bytes: u64,
+    },
+    /// A message, or an offer, did not reach its receiver.
+    Rejected {
+        /// Who sent it.
+        from: Place,
+        /// Who was to get it.
+        to: Place,
+        /// Its tag.
+        tag: Tag,
+        /// The offer's name, 0 for a message.
+        token: u32,
+        /// What it had been charged with.
+        bytes: u32,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// Why a message was not delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// There is no such resource any more.
+    #[error("the resource is gone")]
+    Gone,
+    /// The message is longer than the receiver accepts.
+    #[error("the message is longer than the receiver accepts")]
+    TooLong,
+    /// The link broke before the receiver confirmed it: it may or may not have arrived.
+    #[error("the connection broke before arrival was confirmed")]
+    Unconfirmed,
+}
+
+/// A frame's head: what it says, how long its payload is, and how many messages and offers its
+/// sender has seen on this link so far (modulo 2^32).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// What it says.
+    pub frame: Frame,
+    /// Bytes of payload that follow.
+    pub length: u32,
+    /// Messages and offers that were seen.
+    pub seen: u32,
+}
+
+/// The first bytes on a connection: who calls whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Greeting {
+    /// Who calls.
+    pub from: ContextId,
+    /// Who is meant; at an address that was used before it may be somebody else.
+    pub to: ContextId,
+}
+
+/// Bytes that are no frame. The link is given up: nothing after them can be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// No such kind.
+    #[error("a frame of kind {0}: 1 to 8 are known")]
+    Kind(u8),
+    /// A payload that its kind does not have, or too long.
+    #[error("a frame of kind {kind} with {length} bytes of payload: at most {most} are accepted")]
+    Length {
+        /// The kind.
+        kind: u8,
+        /// What its head says.
+        length: u32,
+        /// What is accepted.
+        most: usize,
+    },
+    /// A field that the kind does not use, or a value without a meaning.
+    #[error("a frame of kind {kind} with {value} as its {field}")]
+    Field {
+        /// The kind.
+        kind: u8,
+        /// Which.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// It counts, clears or fills what was never sent.
+    #[error("a frame about {0} that was never sent")]
+    Unknown(&'static str),
+    /// Not one of ours on the other end.
+    #[error("the other end does not speak this protocol: it began with {0:02x?}")]
+    Magic([u8; 4]),
+    /// Another version on the other end.
+    #[error("the other end speaks version {0} of the protocol, this one {VERSION}")]
+    Version(u16),
+}
+
+impl Head {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; HEAD] {
+        let fields = Fields::of(&self.frame);
+        let mut bytes = [0; HEAD];
+        bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
+        bytes[4] = fields.kind;
+        bytes[8..16].copy_from_slice(&place_bytes(fields.from));
+        bytes[16..24].copy_from_slice(&place_bytes(fields.to));
+        bytes[24..32].copy_from_slice(&fields.tag.to_le_bytes());
+        bytes[32..40].copy_from_slice(&fields.size.to_le_bytes());
+        bytes[40..44].copy_from_slice(&fields.token.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.seen.to_le_bytes());
+        bytes
+    }
+
+    /// The head that `bytes` are.
+    ///
+    /// # Errors
+    /// If they are none.
+    pub fn decode(bytes: &[u8; HEAD]) -> Result<Self, Malformed> {
+        let length = u32_at(bytes, 0);
+        let kind = bytes[4];
+        if bytes[5..8] != [0; 3] {
+            let value = u64::from(u32_at(bytes, 4) >> 8);
+            return Err(Malformed::Field { kind, field: "reserved bytes", value });
+        }
+        let fields = Fields {
+            kind,
+            from: place_at(bytes, 8),
+            to: place_at(bytes, 16),
+            tag: u64_at(bytes, 24),
+            size: u64_at(bytes, 32),
+            token: u32_at(bytes, 40),
+        };
+        let frame = fields.frame()?;
+        let most = frame.payload_most();
+        if length as usize > most {
+            return Err(Malformed::Length { kind, length, most });
+        }
+        Ok(Self { frame, length, seen: u32_at(bytes, 44) })
+    }
+}
+
+impl Frame {
+    /// Whether it is counted and confirmed: what a sender wants to know the fate of.
+    pub fn is_counted(&self) -> bool {
+        matches!(self, Self::Message { .. } | Self::Offer { .. })
+    }
+
+    fn payload_most(&self) -> usize {
+        match self {
+            Self::Message { .. } => EAGER_MOST,
+            Self::Piece { .. } => PIECE_MOST,
+            _ => 0,
+        }
+    }
+}
+
+impl Greeting {
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; GREETING] {
+        let mut bytes = [0; GREETING];
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
+        bytes
+    }
+
+    /// The greeting that `bytes` are.
+    ///
+    /// # Errors
+    /// If the other end speaks something else.
+    pub fn decode(bytes: &[u8; GREETING]) -> Result<Self, Malformed> {
+        let magic = array(bytes, 0);
+        if magic != MAGIC {
+            return Err(Malformed::Magic(magic));
+        }
+        let version = u16::from_le_bytes(array(bytes, 4));
+        if version != VERSION {
+            return Err(Malformed::Version(version));
+        }
+        let context = |at| ContextId::new(u64_at(bytes, at));
+        Ok(Self { from: context(8), to: context(16) })
+    }
+}
+
+impl Reason {
+    fn code(self) -> u32 {
+        match self {
+            Self::Gone => 1,
+            Self::TooLong => 2,
+            Self::Unconfirmed => 3,
+        }
+    }
+
+    /// `Unconfirmed` is what an end finds out by itself, and not said on a link.
+    fn said(code: u64) -> Option<Self> {
+        [Self::Gone, Self::TooLong].into_iter().find(|reason| u64::from(reason.code()) == code)
+    }
+}
+
+const NOWHERE: Place = Place { slot: 0, generation: 0 };
+
+/// The places in a head that kinds use or leave zero.
+#[derive(Clone, Copy, PartialEq)]
+struct Fields {
+    kind: u8,
+    from: Place,
+    to: Place,
+    tag: u64,
+    size: u64,
+    token: u32,
+}
+
+impl Fields {
+    fn of(frame: &Frame) -> Self {
+        let none = Self { kind: 0, from: NOWHERE, to: NOWHERE, tag: 0, size: 0, token: 0 };
+        match *frame {
+            Frame::Message { from, to, tag } => Self { kind: 1, from, to, tag: tag.0, ..none },
+            Frame::Offer { from, to, tag, size, token } => {
+                Self { kind: 2, from, to, tag: tag.0, size, token }
+            }
+            Frame::Clear { token } => Self { kind: 3, token, ..none },
+            Frame::Piece { token } => Self { kind: 4, token, ..none },
+            Frame::Credit { place, bytes } => Self { kind: 5, from: place, size: bytes, ..none },
+            Frame::Rejected { from, to, tag, token, bytes, reason } => {
+                let size = u64::from(bytes) | u64::from(reason.code()) << 32;
+                Self { kind: 6, from, to, tag: tag.0, size, token }
+            }
+            Frame::Done { token } => Self { kind: 7, token, ..none },
+            Frame::Withdrawn { token } => Self { kind: 8, token, ..none },
+        }
+    }
+
+    fn frame(&self) -> Result<Frame, Malformed> {
+        let Self { kind, from, to, tag, size, token } = *self;
+        let tag = Tag(tag);
+        let frame = match kind {
+            1 => Frame::Message { from, to, tag },
+            2 => Frame::Offer { from, to, tag, size, token },
+            3 => Frame::Clear { token },
+            4 => Frame::Piece { token },
+            5 => Frame::Credit { place: from, bytes: size },
+            6 => {
+                let value = size >> 32;
+                let reason = Reason::said(value);
+                let reason = reason.ok_or(Malformed::Field { kind, field: "reason", value })?;
+                Frame::Rejected { from, to, tag, token, bytes: size as u32, reason }
+            }
+            7 => Frame::Done { token },
+            8 => Frame::Withdrawn { token },
+            _ => return Err(Malformed::Kind(kind)),
+        };
+        // What a kind does not use is zero exactly if its fields are those it would write.
+        let written = Self::of(&frame);
+        if written != *self {
+            let value = self.tag | self.size | u64::from(self.token);
+            return Err(Malformed::Field { kind, field: "unused fields", value });
+        }
+        Ok(frame)
+    }
+}
+
+fn place_bytes(place: Place) -> [u8; 8] {
+    (u64::from(place.slot) | u64::from(place.generation) << 32).to_le_bytes()
+}
+
+fn place_at(bytes: &[u8], at: usize) -> Place {
+    Place { slot: u32_at(bytes, at), generation: u32_at(bytes, at + 4) }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, at))
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    std::array::from_fn(|offset| bytes[at + offset])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn places() -> impl Strategy<Value = Place> {
+        any::<(u32, u32)>().prop_map(|(slot, generation)| Place { slot, generation })
+    }
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), any::<u32>());
+        (0..9_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
+            0 => Frame::Message { from, to, tag },
+            1 => Frame::Offer { from, to, tag, size, token },
+            2 => Frame::Clear { token },
+            3 => Frame::Piece { token },
+            4 => Frame::Credit { place: from, bytes: size },
+            5 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::Gone },
+            6 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::TooLong },
+            7 => Frame::Done { token },
+            _ => Frame::Withdrawn { token },
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(frame in frames(), length in any::<u32>(), seen in any::<u32>()) {
+            let length = length % (frame.payload_most() as u32 + 1);
+            let head = Head { frame, length, seen };
+            prop_assert_eq!(Head::decode(&head.encode()), Ok(head));
+        }
+
+        /// Any bytes, mostly with a kind that there is: an error, or what encodes to the same
+        /// bytes.
+        #[test]
+        fn no_two_heads_mean_the_same(noise in any::<[[u8; 16]; 3]>(), kind in 0..10_u8, keep in any::<u64>()) {
+            let mut bytes = [0; HEAD];
+            for (at, byte) in noise.as_flattened().iter().enumerate() {
+                bytes[at] = if keep >> at & 1 == 1 { *byte } else { 0 };
+            }
+            bytes[4] = kind;
+            if let Ok(head) = Head::decode(&bytes) {
+                prop_assert_eq!(head.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn too_long_and_unknown_frames_are_refused_by_name() {
+        let from = NOWHERE;
+        let frame = Frame::Message { from, to: from, tag: Tag(1) };
+        let long = Head { frame, length: EAGER_MOST as u32 + 1, seen: 0 };
+        let error = Head::decode(&long.encode()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "a frame of kind 1 with 65537 bytes of payload: at most 65536 are accepted"
+        );
+        let frame = Frame::Clear { token: 1 };
+        let mut bytes = Head { frame, length: 0, seen: 0 }.encode();
+        bytes[4] = 9;
+        assert_eq!(Head::decode(&bytes), Err(Malformed::Kind(9)));
+    }
+
+    #[test]
+    fn another_version_is_told() {
+        let greeting = Greeting { from: ContextId::new(1), to: ContextId::new(2) };
+        let mut bytes = greeting.encode();
+        assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        bytes[4] = 9;
+        assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(9)));
+        assert_eq!(
+            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a."),
+            Err(Malformed::Magic(*b"GET "))
+        );
+    }
+}

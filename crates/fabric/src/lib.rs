@@ -1,0 +1,134 @@
+//! Owns how the parts of a program, wherever they run, name each other and exchange messages over
+//! the networks between them; never knows what the messages mean.
+//!
+//! After RoCL (`Evaluating Applications Performance in a Multi-networked Cluster`): a *resource* is
+//! a set of attributes with an identifier; a *directory*, one server a node, finds resources by
+//! their attributes; *messages* go from resource to resource, whatever threads and processes these
+//! live in.
+//!
+//! ```
+//! use keeptime_fabric::directory::{Server, ServerConfig};
+//! use keeptime_fabric::{Config, Context, Match, Tag, attrs};
+//! # let name = format!("doc-{}", std::process::id());
+//!
+//! // Usually the daemon `keeptime-fabricd` runs on each node.
+//! let (node, address) = ("n1".into(), "127.0.0.1:0".parse()?);
+//! let server = ServerConfig { name: name.clone(), node, address, members: vec![] };
+//! let _server = Server::start(server)?;
+//!
+//! let mut config = Config::default();
+//! config.directory = name;
+//! let (here, there) = (Context::open(config.clone())?, Context::open(config)?);
+//!
+//! let table = there.register(attrs! { "name" => "dhash", "type" => "partition" })?;
+//! let client = here.register(attrs! { "name" => "client" })?;
+//! let peer = here.find(attrs! { "name" => "dhash" }).one_of_any()?;
+//! client.send(peer, Tag(7), b"which partition has 4711?")?;
+//!
+//! let question = table.recv(Match::tag(7))?;
+//! assert_eq!((question.from, question.data.len()), (client.id(), 25));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The way of a message
+//!
+//! ```text
+//!  Resource::send                                                Resource::recv
+//!       │ same context: the buffer moves ──────────────────────────> Inbox
+//!       ▼                                                              ▲
+//!  Link: window and record (flow) ─ frame ─> Transport ─> bytes ─> Transport: poll ─> Link: deliver
+//!                                            shared memory, TCP
+//! ```
+//!
+//! There is no lock that all messages take: a send locks the sending half of the link to one
+//! context, a delivery the receiving half and one inbox. Threads that wait do the work
+//! (`progress`): no thread stands between a sender and a receiver unless
+//! [`Config::progress_thread`] asks for one.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`frame`] | frames as bytes (pure) |
+//! | [`matching`] | which message a receiver gets (pure) |
+//! | [`flow`] | windows, confirmations, and what is told when a link breaks (pure) |
+//! | [`pacing`] | whose turn it is among flows with reserved rates (pure; the thesis' section 2.1) |
+//! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
+//! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
+//! | `transport` | the narrow trait; shared memory, TCP |
+//! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `core` | one context |
+//! | `progress` | how threads wait, and who looks for messages |
+//! | [`directory::server`], [`directory::client`] | the shells of the directory |
+//! | [`region`] | what is read without its publisher's taking part |
+//!
+//! # What holds
+//!
+//! - **Order.** Messages from one resource to another arrive in the order in which they were sent.
+//! - **Delivery or an error.** A message is in its receiver's inbox, or its sender is told: by
+//!   `send`, or by a later `recv` of the same resource ([`RecvError::Undelivered`]). When a
+//!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
+//!   What has arrived and was not taken when its receiver goes is told as well, unless the
+//!   connection breaks first.
+//! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`]) for each context that sends to
+//!   it, and a link a bounded backlog. Who sends more waits, and holds up nobody else.
+//! - **Streams are gathered.** From the fifth message in a row on, short ones over TCP are carried
+//!   together, as soon as 64 KiB are there, a thread of the context waits for anything, or about
+//!   0.4 ms have passed.
+//! - **Names are not used twice.** A context draws 64 random bits; a slot counts generations. An old
+//!   identifier gives an error, never another receiver.
+//! - **The directory is right.** When `register` has returned, every find on every node that can be
+//!   reached answers with the resource; what a program has kept is kept right by its node's server.
+//!   Nodes that are silent for [`directory::state::SILENCE_MOST`] are forgotten until they speak.
+//!
+//! # Limits of this version
+//!
+//! One link between two contexts: networks are discovered and the nearest address is used, but
+//! traffic is neither spread over several networks nor bridged between them. No UDP. Networks are trusted, as MPI trusts them: contexts of other nodes are not
+//! authenticated. On one node, only processes of the same user (and root) are let in.
+
+pub mod attributes;
+pub mod directory;
+pub mod flow;
+pub mod frame;
+pub mod id;
+pub mod matching;
+pub mod networks;
+pub mod pacing;
+pub mod payload;
+pub mod region;
+
+mod config;
+mod context;
+mod core;
+mod error;
+mod flusher;
+mod inbox;
+mod link;
+mod links;
+mod listen;
+mod mapping;
+mod progress;
+mod ring;
+mod transport;
+mod turns;
+
+pub use attributes::Attributes;
+pub use config::Config;
+pub use context::{Context, Message, Resource, Search, Watcher};
+pub use directory::client::Event;
+pub use directory::protocol::Record;
+pub use error::{FindError, OpenError, RecvError, RegisterError, SendError};
+pub use frame::Reason;
+pub use id::{ContextId, ResourceId};
+pub use inbox::Undelivered;
+pub use keeptime_model::units::BitsPerSecond;
+pub use matching::{Match, Tag};
+pub use payload::Payload;
+pub use progress::Wait;
+pub use transport::Broken;
+
+/// 64 bits that nobody can foresee.
+fn random() -> std::io::Result<u64> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,791 @@
+//! A connection to one other context: messages and offers in order, credit, answers, and what
+//! becomes of everything when it breaks. Sending and receiving lock different halves.
+
+use crate::flow::{CHARGE_LEAST, Outbound, Sent, charge};
+use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
+use crate::id::{ContextId, Place, ResourceId};
+use crate::inbox::{Arrived, Body, Undelivered};
+use crate::matching::Tag;
+use crate::progress::{Parker, Progress, lock};
+use crate::transport::{self, Broken, Ends, Receiver, Sender, Sink};
+use std::collections::{BTreeMap, HashMap, TryReserveError, VecDeque};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+
+/// Answers that wait for the other end to read: as many as messages of no length fit into the
+/// windows of some hundred receivers.
+const ANSWERS_MOST: usize = 1 << 18;
+/// So many messages without one from the other end are a stream: more are gathered.
+const IN_A_ROW: u32 = 4;
+/// Bytes of given messages that wait for their receivers, before senders wait too.
+const PARKED_MOST: usize = 64 << 20;
+
+/// What a link needs of its context.
+pub trait Home: Sync {
+    /// The longest message that is accepted.
+    fn message_most(&self) -> u64;
+    /// Gives a message to its receiver; back if there is none.
+    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived>;
+    /// Tells a sender what became of a message.
+    fn notify(&self, sender: Place, notice: Undelivered);
+    /// Where sleeping threads are woken.
+    fn progress(&self) -> &Progress;
+}
+
+/// Whether a message was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It was.
+    Done,
+    /// There is no room now: enlist, and try again when woken.
+    Wait,
+}
+
+/// What has become of an offer that was taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Assembled {
+    /// It is arriving.
+    NotYet,
+    /// It has arrived.
+    Whole(Vec<u8>),
+    /// It never will: the link broke, or its sender has given up. The sender knows.
+    Never,
+}
+
+/// A connection to one other context.
+pub struct Link {
+    /// Its number in this context, from 1 on; none is used twice.
+    pub id: u32,
+    /// Who is at the other end.
+    pub peer: ContextId,
+    /// Looking for frames needs no system call.
+    pub in_memory: bool,
+    out: Mutex<Out>,
+    input: Mutex<Option<Box<dyn Receiver>>>,
+    assemblies: Mutex<HashMap<u32, Assembly>>,
+    /// Messages and offers that have arrived.
+    seen: AtomicU32,
+    /// Messages and offers that the other end has seen.
+    confirmed: AtomicU32,
+    /// Messages sent since one arrived.
+    in_a_row: AtomicU32,
+    /// Something waits to be sent: answers, pieces, or bytes.
+    backlog: AtomicBool,
+    waiting: Mutex<Vec<Arc<Parker>>>,
+    broken: OnceLock<Broken>,
+    watched: Mutex<Vec<OwnedFd>>,
+}
+
+struct Out {
+    flow: Outbound,
+    sender: Option<Box<dyn Sender>>,
+    /// Answers that wait, and how many messages had been seen when they were given.
+    answers: VecDeque<(Frame, u32)>,
+    /// How many messages the other end was last told to have been seen.
+    said: u32,
+    offers: HashMap<u32, Offer>,
+    /// Offers that were taken, to be sent piece by piece.
+    cleared: VecDeque<u32>,
+    last_token: u32,
+    parked: usize,
+}
+
+/// A long message that was offered.
+struct Offer {
+    sent: Sent,
+    /// Its number among all that was sent.
+    number: u32,
+    data: Data,
+}
+
+enum Data {
+    /// Given, and sent up to here.
+    Given(Vec<u8>, usize),
+    /// A thread holds it.
+    Lent(Lent),
+    /// All sent; the other end has not said that it has it.
+    Gone,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Lent {
+    Waiting,
+    Cleared,
+    Failed(Reason),
+}
+
+/// A long message that is arriving.
+struct Assembly {
+    /// None while a piece is written to it.
+    buffer: Option<Vec<u8>>,
+    size: usize,
+    done: bool,
+    parker: Option<Arc<Parker>>,
+}
+
+impl Link {
+    /// A connection over `ends` that was just made, and what to watch for writing.
+    pub fn new(id: u32, peer: ContextId, ends: Ends) -> Self {
+        let out = Out {
+            flow: Outbound::new(),
+            sender: Some(ends.sender),
+            answers: VecDeque::new(),
+            said: 0,
+            offers: HashMap::new(),
+            cleared: VecDeque::new(),
+            last_token: 0,
+            parked: 0,
+        };
+        Self {
+            id,
+            peer,
+            in_memory: ends.in_memory,
+            out: Mutex::new(out),
+            input: Mutex::new(Some(ends.receiver)),
+            assemblies: Mutex::default(),
+            seen: AtomicU32::new(0),
+            confirmed: AtomicU32::new(0),
+            in_a_row: AtomicU32::new(0),
+            backlog: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            broken: OnceLock::new(),
+            watched: Mutex::new(ends.readable.into_iter().chain(ends.writable).collect()),
+        }
+    }
+
+    /// Why it broke, if it did.
+    pub fn broken(&self) -> Option<&Broken> {
+        self.broken.get()
+    }
+
+    /// Sends a message of at most [`EAGER_MOST`] bytes.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn message(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        data: &[u8],
+    ) -> Result<Attempt, Broken> {
+        debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
+        let mut out = self.out()?;
+        let charge = charge(data.len());
+        if !out.flow.reserve(to, charge) {
+            return Ok(Attempt::Wait);
+        }
+        out.flow.confirm(self.confirmed.load(Relaxed))?;
+        let in_a_row = self.in_a_row.load(Relaxed);
+        let frame = Frame::Message { from, to, tag };
+        let sent = self.write_with_others(&mut out, frame, data, in_a_row >= IN_A_ROW)?;
+        if sent == transport::Sent::Full {
+            out.flow.credit(to, u64::from(charge))?;
+            return Ok(Attempt::Wait);
+        }
+        self.in_a_row.store(in_a_row.saturating_add(1), Relaxed);
+        out.flow.sent(Sent { from, to, tag });
+        Ok(Attempt::Done)
+    }
+
+    /// Offers a longer message that is given away: taken out of `data` when it is done.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn offer_given(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        data: &mut Vec<u8>,
+    ) -> Result<Attempt, Broken> {
+        let mut out = self.out()?;
+        if out.parked > 0 && out.parked + data.len() > PARKED_MOST {
+            return Ok(Attempt::Wait);
+        }
+        let sent = Sent { from, to, tag };
+        let Some((token, number)) = self.offer(&mut out, sent, data.len())? else {
+            return Ok(Attempt::Wait);
+        };
+        out.parked += data.len();
+        let data = Data::Given(std::mem::take(data), 0);
+        out.offers.insert(token, Offer { sent, number, data });
+        Ok(Attempt::Done)
+    }
+
+    /// Offers a longer message that is lent. Returns the offer's name, none if there is no room.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn offer_lent(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        size: usize,
+    ) -> Result<Option<u32>, Broken> {
+        let mut out = self.out()?;
+        let sent = Sent { from, to, tag };
+        let Some((token, number)) = self.offer(&mut out, sent, size)? else { return Ok(None) };
+        out.offers.insert(token, Offer { sent, number, data: Data::Lent(Lent::Waiting) });
+        Ok(Some(token))
+    }
+
+    /// Sends of the lent `data` what there is room for, from `sent` on, once it may. Returns
+    /// whether all is sent, or why it never will be.
+    ///
+    /// # Errors
+    /// If the link is broken.
+    pub fn send_lent(
+        &self,
+        token: u32,
+        data: &[u8],
+        sent: &mut usize,
+    ) -> Result<Option<Result<(), Reason>>, Broken> {
+        let mut out = self.out()?;
+        let state = match out.offers.get(&token) {
+            Some(Offer { data: Data::Lent(state), .. }) => *state,
+            _ => Lent::Failed(Reason::Unconfirmed),
+        };
+        match state {
+            Lent::Waiting => return Ok(None),
+            Lent::Failed(reason) => {
+                out.offers.remove(&token);
+                return Ok(Some(Err(reason)));
+            }
+            Lent::Cleared => {}
+        }
+        while *sent < data.len() {
+            let piece = out.piece().min(data.len() - *sent);
+            if !self.write(&mut out, Frame::Piece { token }, &data[*sent..*sent + piece])? {
+                return Ok(None);
+            }
+            *sent += piece;
+        }
+        if let Some(offer) = out.offers.get_mut(&token) {
+            offer.data = Data::Gone;
+        }
+        Ok(Some(Ok(())))
+    }
+
+    /// The sender of a lent message gives up before anything was sent. Returns whether it could.
+    pub fn withdraw(&self, token: u32) -> bool {
+        let Ok(mut out) = self.out() else { return true };
+        let waiting = matches!(
+            out.offers.get(&token),
+            Some(Offer { data: Data::Lent(Lent::Waiting | Lent::Failed(_)), .. })
+        );
+        if waiting {
+            out.offers.remove(&token);
+        }
+        waiting
+    }
+
+    /// Says `frame`, now or as soon as there is room.
+    pub fn answer(&self, frame: Frame) {
+        if let Ok(mut out) = self.out() {
+            self.answer_now(&mut out, frame);
+        }
+    }
+
+    /// The same for a message that has just arrived and is not delivered: it counts as seen from this
+    /// answer on. If others could say so before, and the connection broke then, its sender would
+    /// never be told.
+    fn reject(&self, sent: Sent, token: u32, bytes: u32, reason: Reason) {
+        let Sent { from, to, tag } = sent;
+        if let Ok(mut out) = self.out() {
+            self.has_seen_one_more();
+            self.answer_now(&mut out, Frame::Rejected { from, to, tag, token, bytes, reason });
+        }
+    }
+
+    fn answer_now(&self, out: &mut Out, frame: Frame) {
+        let written = out.answers.is_empty() && self.write(out, frame, &[]).unwrap_or(false);
+        if !written {
+            out.answers.push_back((frame, self.seen.load(Relaxed)));
+            self.backlog.store(true, Relaxed);
+        }
+    }
+
+    fn has_seen_one_more(&self) {
+        let seen = self.seen.load(Relaxed);
+        self.seen.store(seen.wrapping_add(1), Relaxed);
+    }
+
+    /// Has `parker` woken when there may be room. What it waits for is to be tried again after
+    /// this.
+    pub fn enlist(&self, parker: &Arc<Parker>) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.iter().any(|other| Arc::ptr_eq(other, parker)) {
+            waiting.push(parker.clone());
+        }
+        drop(waiting);
+        if let Ok(mut out) = self.out()
+            && let Some(sender) = &mut out.sender
+        {
+            // If there is room already, the next try finds it.
+            let _ = sender.falls_asleep();
+        }
+    }
+
+    /// Takes an offer: its pieces are written to a buffer of their own.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn take_offer(&self, token: u32, size: usize) -> Result<(), TryReserveError> {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(size)?;
+        let assembly = Assembly { buffer: Some(buffer), size, done: false, parker: None };
+        lock(&self.assemblies).insert(token, assembly);
+        self.answer(Frame::Clear { token });
+        Ok(())
+    }
+
+    /// Has `parker` woken when a taken offer has arrived, or never will. Look again after this.
+    pub fn enlist_fetch(&self, token: u32, parker: &Arc<Parker>) {
+        if let Some(assembly) = lock(&self.assemblies).get_mut(&token) {
+            assembly.parker = Some(parker.clone());
+        }
+    }
+
+    /// What has become of a taken offer.
+    pub fn assembled(&self, token: u32) -> Assembled {
+        let mut assemblies = lock(&self.assemblies);
+        let Some(assembly) = assemblies.get(&token) else { return Assembled::Never };
+        if !assembly.done && self.broken.get().is_none() {
+            return Assembled::NotYet;
+        }
+        let assembly = assemblies.remove(&token).filter(|assembly| assembly.done);
+        assembly.and_then(|assembly| assembly.buffer).map_or(Assembled::Never, Assembled::Whole)
+    }
+
+    /// Handles frames that have arrived, unless another thread does. Returns how many.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn receive(self: &Arc<Self>, home: &impl Home) -> Result<usize, Broken> {
+        let mut input = match self.input.try_lock() {
+            Ok(input) => input,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(0),
+        };
+        let Some(receiver) = input.as_mut() else { return Ok(0) };
+        let frames = receiver.poll(&mut Delivery { link: self, home })?;
+        if frames == 0 && self.has_backlog() {
+            drop(input);
+            self.pump(home)?;
+        }
+        Ok(frames)
+    }
+
+    /// What is watched became ready: frames, room, or the end.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn signalled(self: &Arc<Self>, home: &impl Home) -> Result<(), Broken> {
+        if let Some(receiver) = self.input().as_mut() {
+            receiver.signalled();
+        }
+        self.receive(home)?;
+        if self.has_backlog() {
+            return self.pump(home);
+        }
+        self.wake_waiting(home);
+        Ok(())
+    }
+
+    /// The caller is going to sleep. Returns false if there is something to do.
+    pub fn falls_asleep(&self) -> bool {
+        self.input().as_mut().is_none_or(|receiver| receiver.falls_asleep())
+    }
+
+    /// It is awake again.
+    pub fn wakes_up(&self) {
+        if let Some(receiver) = self.input().as_mut() {
+            receiver.wakes_up();
+        }
+    }
+
+    /// Whether everything that was taken is with the other end, or with its kernel.
+    pub fn is_drained(&self, home: &impl Home) -> bool {
+        if self.pump(home).is_err() {
+            return true;
+        }
+        let Ok(mut out) = self.out() else { return true };
+        let given_left = out.offers.values().any(|offer| !matches!(offer.data, Data::Lent(_)));
+        out.answers.is_empty()
+            && !given_left
+            && out.sender.as_mut().is_none_or(|sender| sender.is_drained())
+    }
+
+    /// Ends it, and tells everybody whom it concerns. Only the first call does something; then it
+    /// returns what was watched.
+    pub fn end(&self, why: Broken, home: &impl Home) -> Option<Vec<OwnedFd>> {
+        if self.broken.set(why).is_err() {
+            return None;
+        }
+        let (unconfirmed, offers) = {
+            let mut out = lock(&self.out);
+            out.sender = None;
+            // If the mistake was in what the other end says that it has seen, all counts as lost.
+            let _ = out.flow.confirm(self.confirmed.load(Relaxed));
+            let offers: Vec<Offer> = out.offers.drain().map(|(_, offer)| offer).collect();
+            (out.flow.abandon().collect::<BTreeMap<_, _>>(), offers)
+        };
+        *self.input() = None;
+        self.tell(unconfirmed, offers, home);
+        let parkers: Vec<_> =
+            lock(&self.assemblies).values_mut().filter_map(|a| a.parker.take()).collect();
+        parkers.iter().for_each(|parker| home.progress().wake(parker));
+        self.wake_waiting(home);
+        Some(std::mem::take(&mut lock(&self.watched)))
+    }
+
+    /// Tells senders what may not have arrived: what was not seen, and offers that were seen and
+    /// did not arrive whole. Threads that lend are told by what their call returns.
+    fn tell(&self, mut lost: BTreeMap<u32, Sent>, offers: Vec<Offer>, home: &impl Home) {
+        for offer in offers {
+            match offer.data {
+                Data::Lent(_) => lost.remove(&offer.number),
+                Data::Given(..) | Data::Gone => lost.insert(offer.number, offer.sent),
+            };
+        }
+        for sent in lost.into_values() {
+            home.notify(sent.from, self.undelivered(sent.to, sent.tag, Reason::Unconfirmed));
+        }
+    }
+
+    /// What is watched, for reading and for writing.
+    pub fn with_watched<T>(&self, action: impl FnOnce(&[OwnedFd]) -> T) -> T {
+        action(&lock(&self.watched))
+    }
+
+    /// Whether something waits to be sent.
+    pub fn has_backlog(&self) -> bool {
+        self.backlog.load(Relaxed)
+    }
+
+    /// Sends what waits: answers first, then pieces of what was given. Then others may try again.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn pump(&self, home: &impl Home) -> Result<(), Broken> {
+        let Ok(mut out) = self.out() else { return Ok(()) };
+        let (done, room) = loop {
+            let carried = out.flush()?;
+            // What was sent just now may be kept: that is a backlog as well.
+            let done = carried && self.send_waiting(&mut out)? && out.flush()?;
+            let room = done || !out.sender.as_mut().is_some_and(|sender| sender.falls_asleep());
+            // If room was made since it was looked for, nobody tells: look again.
+            if done || !carried || !room {
+                break (done, room);
+            }
+        };
+        self.backlog.store(!done, Relaxed);
+        drop(out);
+        if room {
+            self.wake_waiting(home);
+        }
+        Ok(())
+    }
+
+    /// Sends answers and pieces. Returns whether nothing is left.
+    fn send_waiting(&self, out: &mut Out) -> Result<bool, Broken> {
+        while let Some((answer, seen)) = out.answers.front().copied() {
+            if self.write_as_of(out, answer, &[], seen, false)? == transport::Sent::Full {
+                let waiting = out.answers.len();
+                let bound = waiting <= ANSWERS_MOST;
+                return if bound { Ok(false) } else { Err(Broken::Unread { waiting }) };
+            }
+            out.answers.pop_front();
+        }
+        while let Some(token) = out.cleared.front().copied() {
+            if !self.send_piece(out, token)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends the next piece of a given message. Returns whether there was room.
+    fn send_piece(&self, out: &mut Out, token: u32) -> Result<bool, Broken> {
+        let Some(Offer { data: Data::Given(data, at), sent, number }) = out.offers.remove(&token)
+        else {
+            out.cleared.pop_front();
+            return Ok(true);
+        };
+        let piece = out.piece().min(data.len() - at);
+        // Whatever comes of it, the offer stays on record.
+        let written = self.write(out, Frame::Piece { token }, &data[at..at + piece]);
+        let room = matches!(written, Ok(true));
+        let at = if room { at + piece } else { at };
+        let data = if at == data.len() {
+            out.parked -= data.len();
+            out.cleared.pop_front();
+            Data::Gone
+        } else {
+            // Others get a turn between two pieces.
+            out.cleared.rotate_left(usize::from(room));
+            Data::Given(data, at)
+        };
+        out.offers.insert(token, Offer { sent, number, data });
+        written
+    }
+
+    /// Sends an offer if there is room; returns its name and its number.
+    fn offer(&self, out: &mut Out, sent: Sent, size: usize) -> Result<Option<(u32, u32)>, Broken> {
+        if !out.flow.reserve(sent.to, CHARGE_LEAST) {
+            return Ok(None);
+        }
+        out.flow.confirm(self.confirmed.load(Relaxed))?;
+        // 0 means no offer, and a name that is in use is skipped.
+        let mut token = out.last_token;
+        loop {
+            token = token.checked_add(1).unwrap_or(1);
+            if !out.offers.contains_key(&token) {
+                break;
+            }
+        }
+        let Sent { from, to, tag } = sent;
+        let frame = Frame::Offer { from, to, tag, size: size as u64, token };
+        if !self.write(out, frame, &[])? {
+            out.flow.credit(sent.to, u64::from(CHARGE_LEAST))?;
+            return Ok(None);
+        }
+        out.last_token = token;
+        let number = out.flow.sent(sent);
+        Ok(Some((token, number)))
+    }
+
+    /// Writes a frame; false if there is no room.
+    fn write(&self, out: &mut Out, frame: Frame, payload: &[u8]) -> Result<bool, Broken> {
+        let sent = self.write_with_others(out, frame, payload, false)?;
+        Ok(sent != transport::Sent::Full)
+    }
+
+    fn write_with_others(
+        &self,
+        out: &mut Out,
+        frame: Frame,
+        payload: &[u8],
+        with_others: bool,
+    ) -> Result<transport::Sent, Broken> {
+        // What waits in the queue of answers is not overtaken by a frame that says as much as it does.
+        let seen = if out.answers.is_empty() { self.seen.load(Relaxed) } else { out.said };
+        self.write_as_of(out, frame, payload, seen, with_others)
+    }
+
+    fn write_as_of(
+        &self,
+        out: &mut Out,
+        frame: Frame,
+        payload: &[u8],
+        seen: u32,
+        with_others: bool,
+    ) -> Result<transport::Sent, Broken> {
+        let head = Head { frame, length: payload.len() as u32, seen }.encode();
+        let sender = out.sender.as_mut().ok_or(Broken::Closed)?;
+        let sent = if with_others {
+            sender.send_with_others(&head, payload)?
+        } else {
+            sender.send(&head, payload)?
+        };
+        if sent != transport::Sent::Full {
+            out.said = seen;
+        }
+        if sent == transport::Sent::Kept {
+            self.backlog.store(true, Relaxed);
+        }
+        Ok(sent)
+    }
+
+    fn wake_waiting(&self, home: &impl Home) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.iter().for_each(|parker| home.progress().wake(parker));
+    }
+
+    fn undelivered(&self, to: Place, tag: Tag, reason: Reason) -> Undelivered {
+        Undelivered { to: ResourceId { context: self.peer, place: to }, tag, reason }
+    }
+
+    /// The sending half, unless the link is broken.
+    fn out(&self) -> Result<std::sync::MutexGuard<'_, Out>, Broken> {
+        match self.broken.get() {
+            Some(broken) => Err(broken.clone()),
+            None => Ok(lock(&self.out)),
+        }
+    }
+
+    fn input(&self) -> std::sync::MutexGuard<'_, Option<Box<dyn Receiver>>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Out {
+    fn piece(&self) -> usize {
+        self.sender.as_ref().map_or(EAGER_MOST, |sender| sender.piece())
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        self.sender.as_mut().map_or(Ok(true), |sender| sender.flush())
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("id", &self.id)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What arrives on a link goes where it belongs.
+struct Delivery<'a, H> {
+    link: &'a Arc<Link>,
+    home: &'a H,
+}
+
+impl<H: Home> Sink for Delivery<'_, H> {
+    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+        let length = head.length as usize;
+        let Frame::Piece { token } = head.frame else { return Ok(Vec::with_capacity(length)) };
+        let mut assemblies = lock(&self.link.assemblies);
+        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
+        let buffer = assembly.buffer.take().ok_or(Malformed::Unknown("a piece"))?;
+        if length == 0 || buffer.len() + length > assembly.size {
+            return Err(Malformed::Unknown("a piece"));
+        }
+        Ok(buffer)
+    }
+
+    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+        self.link.confirmed.store(head.seen, Relaxed);
+        if head.frame.is_counted() {
+            self.link.in_a_row.store(0, Relaxed);
+        }
+        match head.frame {
+            Frame::Message { from, to, tag } => {
+                let charge = charge(buffer.len());
+                self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
+            }
+            Frame::Offer { from, to, tag, size, token } => self.offered(from, to, tag, size, token),
+            Frame::Clear { token } => self.cleared(token)?,
+            Frame::Piece { token } => self.piece(token, buffer)?,
+            Frame::Done { token } => {
+                lock(&self.link.out).offers.remove(&token);
+            }
+            Frame::Withdrawn { token } => self.withdrawn(token)?,
+            Frame::Credit { place, bytes } => {
+                lock(&self.link.out).flow.credit(place, bytes)?;
+                self.link.wake_waiting(self.home);
+            }
+            Frame::Rejected { from, to, tag, token, bytes, reason } => {
+                self.rejected(Sent { from, to, tag }, token, bytes, reason)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<H: Home> Delivery<'_, H> {
+    fn arrived(&self, from: Place, to: Place, tag: Tag, body: Body, charge: u32, token: u32) {
+        let sender = ResourceId { context: self.link.peer, place: from };
+        let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
+        match self.home.deliver(to, message) {
+            Ok(()) => self.link.has_seen_one_more(),
+            Err(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
+        }
+    }
+
+    fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {
+        if size > self.home.message_most() {
+            let sent = Sent { from, to, tag };
+            return self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+        }
+        let body = Body::Offered { link: self.link.clone(), token, size };
+        self.arrived(from, to, tag, body, CHARGE_LEAST, token);
+    }
+
+    fn cleared(&self, token: u32) -> Result<(), Malformed> {
+        let mut guard = lock(&self.link.out);
+        let out = &mut *guard;
+        match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
+            Some(Data::Given(..)) => {
+                out.cleared.push_back(token);
+                drop(guard);
+                // If it breaks, that is found by whoever receives or sends next.
+                let _ = self.link.pump(self.home);
+            }
+            Some(Data::Lent(lent)) if *lent == Lent::Waiting => {
+                *lent = Lent::Cleared;
+                drop(guard);
+                self.link.wake_waiting(self.home);
+            }
+            // Its sender has given up meanwhile: the receiver has to know.
+            None if token <= out.last_token => {
+                drop(guard);
+                self.link.answer(Frame::Withdrawn { token });
+            }
+            _ => return Err(Malformed::Unknown("an offer")),
+        }
+        Ok(())
+    }
+
+    fn piece(&self, token: u32, buffer: Vec<u8>) -> Result<(), Malformed> {
+        let mut assemblies = lock(&self.link.assemblies);
+        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
+        assembly.done = buffer.len() == assembly.size;
+        assembly.buffer = Some(buffer);
+        if !assembly.done {
+            return Ok(());
+        }
+        let parker = assembly.parker.take();
+        drop(assemblies);
+        if let Some(parker) = parker {
+            self.home.progress().wake(&parker);
+        }
+        self.link.answer(Frame::Done { token });
+        Ok(())
+    }
+
+    fn withdrawn(&self, token: u32) -> Result<(), Malformed> {
+        let taken = lock(&self.link.assemblies).remove(&token);
+        let assembly = taken.ok_or(Malformed::Unknown("a taken offer"))?;
+        if let Some(parker) = assembly.parker {
+            self.home.progress().wake(&parker);
+        }
+        Ok(())
+    }
+
+    fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Reason) -> Result<(), Malformed> {
+        let mut guard = lock(&self.link.out);
+        let out = &mut *guard;
+        out.flow.credit(sent.to, u64::from(bytes))?;
+        let mut lent = false;
+        match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
+            Some(Data::Lent(state)) => {
+                *state = Lent::Failed(why);
+                lent = true;
+            }
+            Some(Data::Given(data, _)) => {
+                out.parked -= data.len();
+                out.offers.remove(&token);
+            }
+            Some(Data::Gone) | None => {}
+        }
+        drop(guard);
+        // The thread that lends is told by what its call returns.
+        if !lent {
+            self.home.notify(sent.from, self.link.undelivered(sent.to, sent.tag, why));
+        }
+        self.link.wake_waiting(self.home);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

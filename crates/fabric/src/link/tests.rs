@@ -1,0 +1,385 @@
+//! Two links over a wire of memory, in any order of steps, with a wire that is full, slow or
+//! breaks: every message is taken or told, once and in order, and nothing holds more than its
+//! bound.
+
+use super::*;
+use crate::flow::WINDOW;
+use crate::frame::HEAD;
+use crate::inbox::{Inboxes, Taken};
+use crate::matching::Match;
+use crate::progress::Wait;
+use crate::transport::Sent as Carried;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Frames that fit on the wire.
+const CAPACITY: usize = 6;
+
+#[derive(Default)]
+struct Wire {
+    frames: VecDeque<([u8; HEAD], Vec<u8>)>,
+    broken: bool,
+}
+
+type SharedWire = Arc<Mutex<Wire>>;
+
+struct WireSender(SharedWire);
+
+struct WireReceiver(SharedWire);
+
+impl Sender for WireSender {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Carried, Broken> {
+        let mut wire = lock(&self.0);
+        if wire.broken {
+            return Err(Broken::Closed);
+        }
+        if wire.frames.len() >= CAPACITY {
+            return Ok(Carried::Full);
+        }
+        wire.frames.push_back((*head, payload.to_vec()));
+        Ok(Carried::Whole)
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        Ok(true)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        lock(&self.0).frames.len() >= CAPACITY
+    }
+
+    fn piece(&self) -> usize {
+        EAGER_MOST
+    }
+
+    fn is_drained(&mut self) -> bool {
+        true
+    }
+}
+
+impl Receiver for WireReceiver {
+    /// One frame at a time.
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        let (frame, broken) = {
+            let mut wire = lock(&self.0);
+            (wire.frames.pop_front(), wire.broken)
+        };
+        let Some((head, payload)) = frame else {
+            return if broken { Err(Broken::Closed) } else { Ok(0) };
+        };
+        let head = Head::decode(&head)?;
+        let mut buffer = sink.buffer(&head)?;
+        buffer.extend_from_slice(&payload);
+        sink.frame(head, buffer)?;
+        Ok(1)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        true
+    }
+
+    fn wakes_up(&mut self) {}
+
+    fn signalled(&mut self) {}
+}
+
+/// One of two contexts.
+struct Side {
+    id: ContextId,
+    inboxes: Inboxes,
+    progress: Progress,
+    notices: Mutex<Vec<Undelivered>>,
+}
+
+impl Home for Side {
+    fn message_most(&self) -> u64 {
+        1 << 20
+    }
+
+    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
+        let mut message = Some(message);
+        self.inboxes.with(to, |inbox| message.take().map(|message| inbox.deliver(message)));
+        message.map_or(Ok(()), Err)
+    }
+
+    fn notify(&self, _: Place, notice: Undelivered) {
+        lock(&self.notices).push(notice);
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Short(usize),
+    Given(usize),
+    Lent(usize),
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send {
+        to: usize,
+        kind: Kind,
+    },
+    /// A frame arrives: at the receiver, or back at the sender.
+    Arrive {
+        back: bool,
+    },
+    Take {
+        at: usize,
+    },
+    Close {
+        at: usize,
+    },
+    Break,
+}
+
+fn steps() -> impl Strategy<Value = (Vec<Step>, bool)> {
+    let kind = prop_oneof![
+        (0..=EAGER_MOST).prop_map(Kind::Short),
+        (0..200_usize).prop_map(Kind::Short),
+        (EAGER_MOST + 1..300_000).prop_map(Kind::Given),
+        (EAGER_MOST + 1..300_000).prop_map(Kind::Lent),
+        Just(Kind::Given((1 << 20) + 1)),
+    ];
+    let step = prop_oneof![
+        12 => (0..3_usize, kind).prop_map(|(to, kind)| Step::Send { to, kind }),
+        20 => any::<bool>().prop_map(|back| Step::Arrive { back }),
+        8 => (0..3_usize).prop_map(|at| Step::Take { at }),
+        1 => (0..3_usize).prop_map(|at| Step::Close { at }),
+        1 => Just(Step::Break),
+    ];
+    (prop::collection::vec(step, 0..150), any::<bool>())
+}
+
+struct World {
+    sides: [Side; 2],
+    links: [Arc<Link>; 2],
+    wires: [SharedWire; 2],
+    from: Place,
+    to: Vec<Place>,
+    next: u64,
+    /// Lent messages that are not sent: tag, token, data, how much of it.
+    lent: Vec<(u64, u32, Vec<u8>, usize)>,
+    /// Offers that were taken and are arriving: tag, receiver, token.
+    arriving: Vec<(u64, usize, u32)>,
+    taken: Vec<BTreeSet<u64>>,
+    /// What senders were told by a call.
+    failed: BTreeSet<u64>,
+    /// What had arrived and was not taken when its receiver went.
+    unread: BTreeSet<u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let wires: [SharedWire; 2] = Default::default();
+        let side = |number| Side {
+            id: ContextId::new(number),
+            inboxes: Inboxes::new(),
+            progress: Progress::new(Wait::Block).unwrap(),
+            notices: Mutex::default(),
+        };
+        let sides = [side(1), side(2)];
+        let link = |peer, out: usize| {
+            let ends = Ends {
+                sender: Box::new(WireSender(wires[out].clone())),
+                receiver: Box::new(WireReceiver(wires[1 - out].clone())),
+                readable: Vec::new(),
+                writable: None,
+                in_memory: true,
+            };
+            Arc::new(Link::new(1, peer, ends))
+        };
+        let links = [link(sides[1].id, 0), link(sides[0].id, 1)];
+        let from = sides[0].inboxes.open().unwrap();
+        let to: Vec<_> = (0..3).map(|_| sides[1].inboxes.open().unwrap()).collect();
+        Self {
+            sides,
+            links,
+            wires,
+            from,
+            to,
+            next: 0,
+            lent: Vec::new(),
+            arriving: Vec::new(),
+            taken: vec![BTreeSet::new(); 3],
+            failed: BTreeSet::new(),
+            unread: BTreeSet::new(),
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Send { to, kind } => self.send(to, kind),
+            Step::Arrive { back } => self.arrive(usize::from(!back)),
+            Step::Take { at } => self.take(at),
+            Step::Close { at } => self.close(at),
+            Step::Break => self.wires.iter().for_each(|wire| {
+                let mut wire = lock(wire);
+                wire.broken = true;
+                wire.frames.clear();
+            }),
+        }
+        self.go_on();
+    }
+
+    fn send(&mut self, to: usize, kind: Kind) {
+        let (tag, link, to) = (self.next, &self.links[0], self.to[to]);
+        let data = |length: usize| vec![tag as u8; length];
+        let result = match kind {
+            Kind::Short(length) => link.message(self.from, to, Tag(tag), &data(length)),
+            Kind::Given(length) => link.offer_given(self.from, to, Tag(tag), &mut data(length)),
+            Kind::Lent(length) => link.offer_lent(self.from, to, Tag(tag), length).map(|token| {
+                let Some(token) = token else { return Attempt::Wait };
+                self.lent.push((tag, token, data(length), 0));
+                Attempt::Done
+            }),
+        };
+        // A message that was not taken by the link is its caller's.
+        self.next += u64::from(result.is_ok_and(|attempt| attempt != Attempt::Wait));
+    }
+
+    fn arrive(&mut self, side: usize) {
+        if let Err(broken) = self.links[side].receive(&self.sides[side]) {
+            self.links[side].end(broken, &self.sides[side]);
+        }
+    }
+
+    /// What threads would do that wait: lenders send, receivers take over what has arrived.
+    fn go_on(&mut self) {
+        for side in [0, 1] {
+            let _ = self.links[side].pump(&self.sides[side]);
+        }
+        let link = &self.links[0];
+        self.lent.retain_mut(|(tag, token, data, sent)| match link.send_lent(*token, data, sent) {
+            Ok(None) => true,
+            Ok(Some(Ok(()))) => false,
+            Ok(Some(Err(_))) | Err(_) => {
+                self.failed.insert(*tag);
+                false
+            }
+        });
+        let (link, taken) = (&self.links[1], &mut self.taken);
+        self.arriving.retain(|(tag, at, token)| match link.assembled(*token) {
+            Assembled::NotYet => true,
+            Assembled::Never => false,
+            Assembled::Whole(data) => {
+                assert!(data.iter().all(|byte| *byte == *tag as u8), "another message's bytes");
+                assert!(taken[*at].insert(*tag), "{tag} was taken twice");
+                false
+            }
+        });
+    }
+
+    fn take(&mut self, at: usize) {
+        let place = self.to[at];
+        let taken = self.sides[1].inboxes.with(place, |inbox| inbox.take(&Match::any()).0);
+        let Some(Some(Taken::Message(message, credit))) = taken else { return };
+        if let Some(bytes) = credit {
+            self.links[1].answer(Frame::Credit { place, bytes });
+        }
+        let tag = message.tag.0;
+        match message.body {
+            Body::Whole(data) => {
+                assert!(data.iter().all(|byte| *byte == tag as u8));
+                // Short ones are taken in the order in which they were sent.
+                assert!(self.taken[at].insert(tag), "{tag} was taken twice");
+            }
+            Body::Offered { link, token, size } if link.broken().is_none() => {
+                link.take_offer(token, size as usize).unwrap();
+                self.arriving.push((tag, at, token));
+            }
+            Body::Offered { .. } => {}
+        }
+    }
+
+    /// The receiver goes, and another takes its slot: as `Core::close` does it.
+    fn close(&mut self, at: usize) {
+        let place = self.to[at];
+        let left = self.sides[1].inboxes.close(place).unwrap();
+        for (_, bytes) in left.owed {
+            self.links[1].answer(Frame::Credit { place, bytes });
+        }
+        for message in left.messages {
+            self.unread.insert(message.tag.0);
+            let token = match message.body {
+                Body::Offered { token, .. } => token,
+                Body::Whole(_) => 0,
+            };
+            let (from, tag, bytes) = (message.from.place, message.tag, message.charge);
+            let reason = Reason::Gone;
+            self.links[1].answer(Frame::Rejected { from, to: place, tag, token, bytes, reason });
+        }
+        self.to[at] = self.sides[1].inboxes.open().unwrap();
+        assert_ne!(self.to[at], place);
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..2_000 {
+            self.arrive(0);
+            self.arrive(1);
+            (0..3).for_each(|at| self.take(at));
+            self.go_on();
+            if self.is_quiet() {
+                break;
+            }
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let empty = self.wires.iter().all(|wire| {
+            let wire = lock(wire);
+            wire.frames.is_empty() && !wire.broken
+        });
+        let idle = self.links.iter().all(|link| !link.has_backlog());
+        let taken = (0..3).all(|at| self.queued(at) == 0);
+        empty && idle && taken && self.lent.is_empty() && self.arriving.is_empty()
+    }
+
+    fn queued(&self, at: usize) -> u64 {
+        self.sides[1].inboxes.with(self.to[at], |inbox| inbox.charged()).unwrap_or(0)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn every_message_is_taken_or_told((steps, breaks) in steps()) {
+        let mut world = World::new();
+        let mut broke = false;
+        for step in &steps {
+            if matches!(step, Step::Break) {
+                if !breaks {
+                    continue;
+                }
+                broke = true;
+            }
+            world.apply(step);
+            for at in 0..3 {
+                prop_assert!(world.queued(at) <= WINDOW);
+            }
+        }
+        world.settle();
+        let told: Vec<u64> = lock(&world.sides[0].notices).iter().map(|n| n.tag.0).collect();
+        let told_once: BTreeSet<u64> = told.iter().copied().collect();
+        prop_assert_eq!(told.len(), told_once.len(), "told twice: {:?}", told);
+        prop_assert!(told_once.is_disjoint(&world.failed), "told by the call and by a notice");
+        for tag in 0..world.next {
+            let taken = world.taken.iter().any(|taken| taken.contains(&tag));
+            let told = told_once.contains(&tag) || world.failed.contains(&tag);
+            // Whether that it was not read can still be told depends on the connection.
+            let unread = broke && world.unread.contains(&tag);
+            prop_assert!(taken || told || unread, "{} was lost", tag);
+            prop_assert!(broke || !(taken && told), "{} was taken and told as lost", tag);
+        }
+        // Nothing waits, and without a break all windows are open again.
+        prop_assert!(world.lent.is_empty() && world.arriving.is_empty());
+        if !broke {
+            let parked = lock(&world.links[0].out).parked;
+            prop_assert_eq!((parked, lock(&world.links[0].out).offers.len()), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! All links of a context.
+
+use crate::id::ContextId;
+use crate::link::Link;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Looked up by the context at the other end, by number, or all at once.
+#[derive(Debug, Default)]
+pub struct Links {
+    table: RwLock<Table>,
+    view: RwLock<Arc<View>>,
+    version: AtomicU32,
+    last: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_peer: HashMap<ContextId, Arc<Link>>,
+    by_number: HashMap<u32, Arc<Link>>,
+}
+
+/// All links at some moment. Looking whether it is still right is one read of one word.
+#[derive(Debug, Default)]
+pub struct View {
+    version: u32,
+    /// Those that are looked at without a system call.
+    pub in_memory: Vec<Arc<Link>>,
+    /// Those that are not.
+    pub others: Vec<Arc<Link>>,
+}
+
+impl Links {
+    /// A number that no link of this context had.
+    pub fn next_number(&self) -> u32 {
+        self.last.fetch_add(1, Relaxed) + 1
+    }
+
+    /// The link on which to send to `peer`.
+    pub fn to(&self, peer: ContextId) -> Option<Arc<Link>> {
+        self.read().by_peer.get(&peer).cloned()
+    }
+
+    /// The link of this number.
+    pub fn numbered(&self, number: u32) -> Option<Arc<Link>> {
+        self.read().by_number.get(&number).cloned()
+    }
+
+    /// One more. If both ends called each other at once, each goes on sending on the link that it
+    /// has first, so that its messages stay in order; both are read.
+    pub fn insert(&self, link: Arc<Link>) {
+        let mut table = self.write();
+        table.by_number.insert(link.id, link.clone());
+        table.by_peer.entry(link.peer).or_insert(link);
+        self.renew(&table);
+    }
+
+    /// One less.
+    pub fn remove(&self, link: &Arc<Link>) {
+        let mut table = self.write();
+        table.by_number.remove(&link.id);
+        let sends = table.by_peer.get(&link.peer).is_some_and(|other| Arc::ptr_eq(other, link));
+        if sends {
+            table.by_peer.remove(&link.peer);
+            let other = table.by_number.values().find(|other| other.peer == link.peer).cloned();
+            table.by_peer.extend(other.map(|other| (link.peer, other)));
+        }
+        self.renew(&table);
+    }
+
+    /// All of them.
+    pub fn view(&self) -> Arc<View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes `view` right again if it is not.
+    pub fn refresh(&self, view: &mut Arc<View>) {
+        if self.version.load(Acquire) != view.version {
+            *view = self.view();
+        }
+    }
+
+    fn renew(&self, table: &Table) {
+        let (in_memory, others) = table.by_number.values().cloned().partition(|l| l.in_memory);
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let version = view.version.wrapping_add(1);
+        *view = Arc::new(View { version, in_memory, others });
+        self.version.store(version, Release);
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,228 @@
+//! Connections of other contexts to this one, until they have said who they are.
+
+use crate::frame::{GREETING, Greeting};
+use crate::id::ContextId;
+use crate::progress::{Progress, lock};
+use crate::transport::{self, Ends};
+use nix::cmsg_space;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg,
+};
+use nix::unistd::geteuid;
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// What the listeners are watched as. Links have 32 bits; callers, who are not yet links, the bit
+/// above.
+pub const NEIGHBOURS: u64 = 1 << 40;
+const REMOTES: u64 = (1 << 40) + 1;
+const CALLERS: u64 = 1 << 32;
+
+/// Callers that have not said who they are. If more come, the oldest goes: it is silent, or slow.
+const CALLERS_MOST: usize = 64;
+/// How long a connection over one address may take.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+
+/// Where other contexts call.
+#[derive(Debug)]
+pub struct Listeners {
+    neighbours: UnixListener,
+    remotes: TcpListener,
+    callers: Mutex<Callers>,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    last: u64,
+    waiting: BTreeMap<u64, Caller>,
+}
+
+#[derive(Debug)]
+enum Caller {
+    Neighbour(UnixStream),
+    Remote(TcpStream),
+}
+
+impl Listeners {
+    /// Listens for other processes of the node and of other nodes.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn new(id: ContextId, address: SocketAddr, progress: &Progress) -> io::Result<Self> {
+        let neighbours = UnixListener::bind_addr(&neighbour_address(id)?)?;
+        let remotes = TcpListener::bind(address)?;
+        neighbours.set_nonblocking(true)?;
+        remotes.set_nonblocking(true)?;
+        progress.watch_reading(&neighbours, NEIGHBOURS)?;
+        progress.watch_reading(&remotes, REMOTES)?;
+        Ok(Self { neighbours, remotes, callers: Mutex::default() })
+    }
+
+    /// The port that other nodes call.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn port(&self) -> io::Result<u16> {
+        Ok(self.remotes.local_addr()?.port())
+    }
+
+    /// Whether `token` is that of a listener or a caller.
+    pub fn is_theirs(token: u64) -> bool {
+        token >= CALLERS
+    }
+
+    /// What is watched as `token` became ready. Returns callers that have said who they are and
+    /// meant this context, `id`.
+    pub fn signalled(
+        &self,
+        token: u64,
+        id: ContextId,
+        progress: &Progress,
+    ) -> Option<(ContextId, Ends)> {
+        match token {
+            NEIGHBOURS => {
+                while let Ok((stream, _)) = self.neighbours.accept() {
+                    self.accept(Caller::Neighbour(stream), progress);
+                }
+                None
+            }
+            REMOTES => {
+                while let Ok((stream, _)) = self.remotes.accept() {
+                    self.accept(Caller::Remote(stream), progress);
+                }
+                None
+            }
+            _ => self.greeted(token, id, progress),
+        }
+    }
+
+    fn accept(&self, caller: Caller, progress: &Progress) {
+        if !caller.is_welcome() {
+            return;
+        }
+        let mut callers = lock(&self.callers);
+        callers.last += 1;
+        let token = CALLERS | (callers.last & (CALLERS - 1));
+        if progress.watch_reading(caller.fd(), token).is_err() {
+            return;
+        }
+        if callers.waiting.len() >= CALLERS_MOST
+            && let Some((_, oldest)) = callers.waiting.pop_first()
+        {
+            progress.forget(oldest.fd());
+        }
+        callers.waiting.insert(token, caller);
+    }
+
+    fn greeted(&self, token: u64, id: ContextId, progress: &Progress) -> Option<(ContextId, Ends)> {
+        let mut callers = lock(&self.callers);
+        let caller = callers.waiting.get(&token)?;
+        let result = caller.greeting();
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            return None;
+        }
+        let caller = callers.waiting.remove(&token)?;
+        drop(callers);
+        progress.forget(caller.fd());
+        // Whoever is refused finds the connection closed, and has its messages back.
+        let (greeting, handed_over) = result.ok()?;
+        if greeting.to != id || greeting.from == id {
+            return None;
+        }
+        let ends = match caller {
+            Caller::Remote(stream) => transport::tcp::ends(stream),
+            Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
+        };
+        Some((greeting.from, ends.ok()?))
+    }
+}
+
+/// What comes with a greeting on a Unix socket.
+type HandedOver = Option<[OwnedFd; transport::shared::HANDED_OVER]>;
+
+impl Caller {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Neighbour(stream) => stream.as_fd(),
+            Self::Remote(stream) => stream.as_fd(),
+        }
+    }
+
+    /// Names without a file have no permissions: only the own user is let in, and root.
+    fn is_welcome(&self) -> bool {
+        match self {
+            Self::Remote(stream) => stream.set_nonblocking(true).is_ok(),
+            Self::Neighbour(stream) => getsockopt(stream, PeerCredentials)
+                .is_ok_and(|peer| peer.uid() == geteuid().as_raw() || peer.uid() == 0),
+        }
+    }
+
+    /// Reads the greeting. `WouldBlock` if it has not arrived; what is not whole at once is
+    /// refused, since it was sent whole.
+    fn greeting(&self) -> io::Result<(Greeting, HandedOver)> {
+        let mut bytes = [0; GREETING];
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let mut space = cmsg_space!([RawFd; transport::shared::HANDED_OVER]);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+        let fd = self.fd().as_raw_fd();
+        let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), flags)?;
+        let length = message.bytes;
+        let mut handed_over = Vec::new();
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(fds) = control {
+                // SAFETY: the kernel has just made these descriptors for this process.
+                handed_over.extend(fds.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }));
+            }
+        }
+        if length != GREETING {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let invalid = |malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
+        Ok((Greeting::decode(&bytes).map_err(invalid)?, handed_over.try_into().ok()))
+    }
+}
+
+/// Connects to a context on the same node, through shared memory.
+///
+/// # Errors
+/// If it does not listen, or this process has no descriptors left.
+pub fn call_neighbour(greeting: Greeting) -> io::Result<Ends> {
+    let stream = UnixStream::connect_addr(&neighbour_address(greeting.to)?)?;
+    let offered = transport::shared::Offered::new()?;
+    let bytes = greeting.encode();
+    let handed_over = offered.handed_over();
+    let control = [ControlMessage::ScmRights(&handed_over)];
+    let parts = [IoSlice::new(&bytes)];
+    sendmsg::<()>(stream.as_raw_fd(), &parts, &control, MsgFlags::MSG_NOSIGNAL, None)?;
+    offered.ends(stream)
+}
+
+/// Connects to a context at the first of `addresses` that answers.
+///
+/// # Errors
+/// That of the last.
+pub fn call_remote(greeting: Greeting, addresses: &[SocketAddr]) -> io::Result<Ends> {
+    let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
+    for address in addresses {
+        let called = TcpStream::connect_timeout(address, CONNECT_TIME).and_then(|mut stream| {
+            stream.write_all(&greeting.encode())?;
+            transport::tcp::ends(stream)
+        });
+        match called {
+            Ok(ends) => return Ok(ends),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn neighbour_address(id: ContextId) -> io::Result<std::os::unix::net::SocketAddr> {
+    std::os::unix::net::SocketAddr::from_abstract_name(format!("keeptime-fabric/{id}"))
+}

@@ -1,0 +1,155 @@
+//! Which message a receiver gets: the first that arrived among those that match (pure).
+
+use crate::id::ResourceId;
+use std::collections::VecDeque;
+
+/// What kind of message it is; its meaning is the program's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// Which messages a receiver wants.
+///
+/// ```
+/// use keeptime_fabric::{Match, Tag};
+///
+/// let question = Match::tag(7);
+/// assert_eq!(question.tag, Some(Tag(7)));
+/// assert_eq!(Match::any().tag, None);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Only with this tag.
+    pub tag: Option<Tag>,
+    /// Only from this resource.
+    pub from: Option<ResourceId>,
+}
+
+/// What messages are matched by.
+pub trait Envelope {
+    /// Its tag.
+    fn tag(&self) -> Tag;
+    /// Who sent it.
+    fn from(&self) -> ResourceId;
+}
+
+/// Messages in the order of their arrival.
+///
+/// Taking the first that matches costs as much as the messages before it: nothing when receivers
+/// take what comes.
+#[derive(Debug)]
+pub struct Queue<T> {
+    arrived: VecDeque<T>,
+}
+
+impl Match {
+    /// Every message.
+    pub const fn any() -> Self {
+        Self { tag: None, from: None }
+    }
+
+    /// Those with tag `number`.
+    pub const fn tag(number: u64) -> Self {
+        Self { tag: Some(Tag(number)), from: None }
+    }
+
+    /// Of these only those that `sender` sent.
+    #[must_use]
+    pub const fn from(self, sender: ResourceId) -> Self {
+        Self { from: Some(sender), ..self }
+    }
+
+    /// Whether it wants a message with this envelope.
+    pub fn wants(&self, envelope: &impl Envelope) -> bool {
+        self.tag.is_none_or(|tag| tag == envelope.tag())
+            && self.from.is_none_or(|from| from == envelope.from())
+    }
+}
+
+impl<T: Envelope> Default for Queue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Envelope> Queue<T> {
+    /// Nothing has arrived.
+    pub const fn new() -> Self {
+        Self { arrived: VecDeque::new() }
+    }
+
+    /// `message` arrives.
+    pub fn push(&mut self, message: T) {
+        self.arrived.push_back(message);
+    }
+
+    /// Takes the first that `wanted` wants.
+    pub fn take(&mut self, wanted: &Match) -> Option<T> {
+        let position = self.arrived.iter().position(|message| wanted.wants(message))?;
+        self.arrived.remove(position)
+    }
+
+    /// All that is there, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.arrived.iter()
+    }
+
+    /// Takes all that is left, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        std::mem::take(&mut self.arrived).into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{ContextId, Place};
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Letter {
+        tag: u64,
+        from: u32,
+        number: usize,
+    }
+
+    fn sender(slot: u32) -> ResourceId {
+        ResourceId { context: ContextId::new(1), place: Place { slot, generation: 0 } }
+    }
+
+    impl Envelope for Letter {
+        fn tag(&self) -> Tag {
+            Tag(self.tag)
+        }
+        fn from(&self) -> ResourceId {
+            sender(self.from)
+        }
+    }
+
+    proptest! {
+        /// Against a list from which the first that fits is removed: order holds per sender and
+        /// tag.
+        #[test]
+        fn the_first_that_matches_is_taken(
+            ops in prop::collection::vec((any::<bool>(), 0..3_u64, 0..3_u32, any::<[bool; 2]>()), 0..200)
+        ) {
+            let mut queue = Queue::new();
+            let mut list: Vec<Letter> = Vec::new();
+            for (number, (push, tag, from, use_of)) in ops.into_iter().enumerate() {
+                if push {
+                    let letter = Letter { tag, from, number };
+                    queue.push(letter);
+                    list.push(letter);
+                } else {
+                    let wanted = Match {
+                        tag: use_of[0].then_some(Tag(tag)),
+                        from: use_of[1].then_some(sender(from)),
+                    };
+                    let fits = |l: &Letter| (!use_of[0] || l.tag == tag) && (!use_of[1] || l.from == from);
+                    let expected = list.iter().position(fits).map(|at| list.remove(at));
+                    prop_assert_eq!(queue.take(&wanted), expected);
+                }
+            }
+            prop_assert_eq!(queue.drain().collect::<Vec<_>>(), list);
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Who looks for messages: the threads that wait for something. While they spin, all of them look.
+//! When they sleep, one of them, the leader, sleeps in the kernel on everything that is watched;
+//! the others follow, each on its own, and are woken for what is theirs. A leader that leaves wakes
+//! a follower to lead.
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// How a thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// It keeps looking: least delay, one core for each thread that waits.
+    Spin,
+    /// It sleeps at once.
+    Block,
+    /// It looks for so long, then sleeps.
+    SpinFor(Duration),
+}
+
+/// What a waiting thread does meanwhile.
+pub trait Work {
+    /// What is looked at, as it was when last looked up.
+    type View;
+    /// What is there to look at now.
+    fn view(&self) -> Self::View;
+    /// Handles what has arrived in memory, and from the kernel if `ask_kernel` and these are few.
+    /// Returns how much it was.
+    fn poll(&self, view: &mut Self::View, ask_kernel: bool) -> usize;
+    /// Whether asking the kernel about each is dearer than asking it about all.
+    fn are_many(&self, view: &Self::View) -> bool;
+    /// Everything that is watched becomes ready from now on if something arrives. Returns false if
+    /// something has.
+    fn falls_asleep(&self) -> bool;
+    /// Undoes that.
+    fn wakes_up(&self);
+    /// What is watched as `token` became ready.
+    fn signalled(&self, token: u64);
+}
+
+/// What is watched, and who waits.
+#[derive(Debug)]
+pub struct Progress {
+    epoll: Epoll,
+    bell: EventFd,
+    wait: Wait,
+    /// Held by the leader.
+    lead: Mutex<Vec<EpollEvent>>,
+    followers: Mutex<Vec<Arc<Parker>>>,
+    follower_count: AtomicUsize,
+}
+
+/// A thread that may sleep, and how it is woken.
+#[derive(Debug)]
+pub struct Parker {
+    thread: Thread,
+    woken: AtomicBool,
+    sleeping: AtomicU8,
+}
+
+const AWAKE: u8 = 0;
+const PARKED: u8 = 1;
+const LEADING: u8 = 2;
+
+/// What the bell is watched as. Others may use smaller numbers.
+const BELL: u64 = u64::MAX;
+/// Things that became ready, for one call.
+const EVENTS: usize = 64;
+/// While spinning: rounds between looks at what is only watched, such as new connections, and at
+/// the clock.
+const ROUNDS: u32 = 256;
+/// Sleeps no longer than this by one call: what the kernel's interface can say in any case.
+const SLEEP_MOST: Duration = Duration::from_secs(60);
+
+impl Progress {
+    /// Nothing is watched.
+    ///
+    /// # Errors
+    /// If the kernel gives no descriptors.
+    pub fn new(wait: Wait) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let lead = Mutex::new(vec![EpollEvent::empty(); EVENTS]);
+        let (followers, follower_count) = (Mutex::default(), AtomicUsize::new(0));
+        Ok(Self { epoll, bell, wait, lead, followers, follower_count })
+    }
+
+    /// Watches `fd` as `token` until [`Progress::forget`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch_reading(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?)
+    }
+
+    /// The same for room to write, told once each time that there was none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch_writing(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        let flags = EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, token))?)
+    }
+
+    /// Watches `fd` no longer.
+    pub fn forget(&self, fd: impl AsFd) {
+        // It can only fail if it was not watched.
+        let _ = self.epoll.delete(fd);
+    }
+
+    /// Works until `ready` gives something or `deadline` has passed. Before it sleeps it calls
+    /// `enlist` with what is to be woken when `ready` may give something.
+    pub fn wait<W: Work, T>(
+        &self,
+        work: &W,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+        mut enlist: impl FnMut(&Arc<Parker>),
+    ) -> Option<T> {
+        if let Some(done) = ready() {
+            return Some(done);
+        }
+        let mut view = work.view();
+        if let Some(done) = self.spin(work, &mut view, deadline, &mut ready) {
+            return done;
+        }
+        let parker = Parker::current();
+        let done = loop {
+            parker.woken.store(false, SeqCst);
+            enlist(&parker);
+            if let Some(done) = ready() {
+                break Some(done);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break None;
+            }
+            self.sleep(work, &parker, deadline);
+            work.poll(&mut view, false);
+            if let Some(done) = ready() {
+                break Some(done);
+            }
+        };
+        self.hand_over();
+        done
+    }
+
+    /// Handles what is there, without waiting.
+    pub fn look<W: Work>(&self, work: &W) {
+        work.poll(&mut work.view(), true);
+        self.look_at_watched(work);
+    }
+
+    /// Wakes whoever `parker` is, if it sleeps.
+    pub fn wake(&self, parker: &Parker) {
+        parker.woken.store(true, SeqCst);
+        match parker.sleeping.load(SeqCst) {
+            PARKED => parker.thread.unpark(),
+            LEADING => self.ring(),
+            _ => {}
+        }
+    }
+
+    /// Looks and looks. Returns nothing when it is time to sleep.
+    fn spin<W: Work, T>(
+        &self,
+        work: &W,
+        view: &mut W::View,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Option<Option<T>> {
+        let until = match self.wait {
+            Wait::Spin => None,
+            Wait::Block => Some(None),
+            Wait::SpinFor(time) => Some(Some(Instant::now() + time)),
+        };
+        let mut round = 0_u32;
+        loop {
+            let ask_kernel = until != Some(None);
+            while work.poll(view, ask_kernel) > 0 {
+                if let Some(done) = ready() {
+                    return Some(Some(done));
+                }
+            }
+            // Another thread may have handled what this one waits for.
+            if let Some(done) = ready() {
+                return Some(Some(done));
+            }
+            if until == Some(None) {
+                return None;
+            }
+            round = round.wrapping_add(1);
+            if round.is_multiple_of(ROUNDS) || work.are_many(view) {
+                self.look_at_watched(work);
+            }
+            if round.is_multiple_of(ROUNDS) {
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Some(None);
+                }
+                if until.flatten().is_some_and(|until| now >= until) {
+                    return None;
+                }
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Handles what is watched and ready, without sleeping.
+    fn look_at_watched(&self, work: &impl Work) {
+        if let Some(mut events) = self.try_lead() {
+            self.handle(work, &mut events, EpollTimeout::ZERO);
+        }
+        // Whoever came to sleep meanwhile took this thread for the leader.
+        self.hand_over();
+    }
+
+    /// Sleeps as the leader or as a follower, until woken or for no reason.
+    fn sleep(&self, work: &impl Work, parker: &Arc<Parker>, deadline: Option<Instant>) {
+        let most = deadline.map_or(SLEEP_MOST, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(SLEEP_MOST)
+        });
+        if let Some(mut events) = self.try_lead() {
+            self.lead(work, parker, &mut events, most);
+            return;
+        }
+        lock(&self.followers).push(parker.clone());
+        self.follower_count.fetch_add(1, SeqCst);
+        // The leader may have left before it could see this follower.
+        let leaderless = self.try_lead().is_some();
+        parker.sleeping.store(PARKED, SeqCst);
+        if !leaderless && !parker.woken.load(SeqCst) {
+            thread::park_timeout(most);
+        }
+        parker.sleeping.store(AWAKE, SeqCst);
+        let mut followers = lock(&self.followers);
+        if let Some(at) = followers.iter().position(|follower| Arc::ptr_eq(follower, parker)) {
+            followers.swap_remove(at);
+            self.follower_count.fetch_sub(1, SeqCst);
+        }
+    }
+
+    fn lead(&self, work: &impl Work, parker: &Parker, events: &mut [EpollEvent], most: Duration) {
+        let timeout = if work.falls_asleep() {
+            parker.sleeping.store(LEADING, SeqCst);
+            // Rounded up: a sleep that ends early would be followed by another one.
+            let most = most + Duration::from_micros(999);
+            EpollTimeout::try_from(most).unwrap_or(EpollTimeout::NONE)
+        } else {
+            EpollTimeout::ZERO
+        };
+        let woken = parker.woken.load(SeqCst);
+        self.handle(work, events, if woken { EpollTimeout::ZERO } else { timeout });
+        parker.sleeping.store(AWAKE, SeqCst);
+    }
+
+    fn handle(&self, work: &impl Work, events: &mut [EpollEvent], timeout: EpollTimeout) {
+        let ready = match self.epoll.wait(events, timeout) {
+            Ok(ready) => ready,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => unreachable!("epoll_wait of a descriptor that is open: {errno}"),
+        };
+        work.wakes_up();
+        for event in &events[..ready] {
+            match event.data() {
+                // Who rang it has said so in the parker as well.
+                BELL => drop(self.bell.read()),
+                token => work.signalled(token),
+            }
+        }
+    }
+
+    /// Wakes a follower to lead, if nobody does.
+    fn hand_over(&self) {
+        if self.follower_count.load(SeqCst) == 0 || self.try_lead().is_none() {
+            return;
+        }
+        let follower = lock(&self.followers).pop();
+        if let Some(follower) = follower {
+            self.follower_count.fetch_sub(1, SeqCst);
+            self.wake(&follower);
+        }
+    }
+
+    fn try_lead(&self) -> Option<std::sync::MutexGuard<'_, Vec<EpollEvent>>> {
+        match self.lead.try_lock() {
+            Ok(lead) => Some(lead),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Wakes the leader, if there is one: what it sleeps on has changed.
+    pub fn ring(&self) {
+        // Full is as good as rung.
+        let _ = self.bell.write(1);
+    }
+}
+
+impl Parker {
+    /// That of the calling thread.
+    fn current() -> Arc<Self> {
+        thread_local! {
+            static CURRENT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
+        }
+        CURRENT.with_borrow_mut(|current| {
+            let new = || {
+                let (woken, sleeping) = (AtomicBool::new(false), AtomicU8::new(AWAKE));
+                Arc::new(Self { thread: thread::current(), woken, sleeping })
+            };
+            current.get_or_insert_with(new).clone()
+        })
+    }
+}
+
+/// Locks, whatever happened to a thread that held the lock: what is locked in this crate is whole
+/// between any two calls that could panic.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,229 @@
+//! Asks about the records of a region on another node, and asks again until there is an answer.
+
+use super::layout::{Address, SLOT};
+use super::packet::{Answer, AnsweredBy, Asked, LONGEST, Question, Refusal, SLOTS_MOST};
+use super::sequence::{Seen, unpack};
+use crate::progress::Wait;
+use crate::random;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long an answer may take before the question is sent again: longer than a network and a
+/// responder that is held up a little take. Doubled each time.
+const AGAIN_AFTER: Duration = Duration::from_millis(2);
+
+/// What an answer says, and who has given it.
+type Said = Result<(u64, AnsweredBy), Refusal>;
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// It says that it cannot.
+    Refused(Refusal),
+    /// Nothing came in time.
+    Silent,
+    /// What was to be added may or may not have been.
+    Unconfirmed,
+    /// The kernel says so.
+    System(io::Error),
+}
+
+/// One who asks, at one address.
+#[derive(Debug)]
+pub struct Asker {
+    socket: UdpSocket,
+    region: Address,
+    wait: Wait,
+    number: u64,
+    session: Option<Session>,
+    /// What arrived, and slots of one version.
+    bytes: Box<[u8; LONGEST + 1]>,
+    slots: Vec<u8>,
+}
+
+/// One who adds.
+#[derive(Debug)]
+struct Session {
+    name: u64,
+    /// Its last question.
+    number: u64,
+}
+
+impl Asker {
+    /// Asks at `address`, and finds out within `time` whether it answers.
+    ///
+    /// # Errors
+    /// If it does not, or the region is not there.
+    pub fn new(
+        address: IpAddr,
+        region: Address,
+        wait: Wait,
+        time: Duration,
+    ) -> Result<Self, Unanswered> {
+        let any: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect(SocketAddr::new(address, region.port))?;
+        socket.set_nonblocking(true)?;
+        let slots = Vec::with_capacity(region.layout.stride() as usize * SLOT);
+        let (number, bytes) = (random()?, Box::new([0; LONGEST + 1]));
+        let mut asker = Self { socket, region, wait, number, session: None, bytes, slots };
+        asker.slots(0, 0, 1, Instant::now() + time)?;
+        Ok(asker)
+    }
+
+    /// Reads the data of a record. None if it was written meanwhile.
+    pub fn read(
+        &mut self,
+        record: u32,
+        data: &mut [u8],
+        deadline: Instant,
+    ) -> Result<Option<(Seen, AnsweredBy)>, Unanswered> {
+        self.slots.clear();
+        let stride = self.region.layout.stride();
+        let mut of_first = None;
+        for offset in (0..stride).step_by(usize::from(SLOTS_MOST)) {
+            let count = (stride - offset).min(u32::from(SLOTS_MOST)) as u8;
+            let (sequence, by) = match self.slots(record, offset, count, deadline) {
+                Err(Unanswered::Refused(Refusal::Busy)) => return Ok(None),
+                other => other?,
+            };
+            // The pieces are of one version, or all of them are asked for again.
+            let (first, _) = *of_first.get_or_insert((sequence, by));
+            if first != sequence {
+                return Ok(None);
+            }
+        }
+        Ok(of_first.map(|(_, by)| (unpack(&self.slots, data), by)))
+    }
+
+    /// Adds to the counter of a record, once. Returns what it was.
+    pub fn add(
+        &mut self,
+        record: u32,
+        amount: u64,
+        deadline: Instant,
+    ) -> Result<(u64, AnsweredBy), Unanswered> {
+        // A session that was forgotten while nothing was asked is begun anew, once.
+        for _ in 0..2 {
+            let (session, number) = self.session(record, deadline)?;
+            let question = self.question(number, record, Asked::Add { session, amount });
+            let answer = self.ask(&question, deadline);
+            if !matches!(answer, Ok((Ok(_), _))) {
+                self.session = None;
+            }
+            match answer {
+                Ok((Ok(answer), _)) => return Ok(answer),
+                // The first copy was refused, so nothing was added.
+                Ok((Err(Refusal::NoSession), 1)) => {}
+                Ok((Err(Refusal::NoSession), _)) | Err(_) => return Err(Unanswered::Unconfirmed),
+                Ok((Err(refusal), _)) => return Err(Unanswered::Refused(refusal)),
+            }
+        }
+        Err(Unanswered::Refused(Refusal::NoSession))
+    }
+
+    /// The session, and the number of its next question.
+    fn session(&mut self, record: u32, deadline: Instant) -> Result<(u64, u64), Unanswered> {
+        if self.session.is_none() {
+            let name = random()?;
+            let question = self.question(name, record, Asked::Open { session: name });
+            self.ask(&question, deadline)?.0.map_err(Unanswered::Refused)?;
+            self.session = Some(Session { name, number: 0 });
+        }
+        let session = self.session.as_mut().ok_or(Unanswered::Silent)?;
+        session.number += 1;
+        Ok((session.name, session.number))
+    }
+
+    fn slots(
+        &mut self,
+        record: u32,
+        offset: u32,
+        slots: u8,
+        deadline: Instant,
+    ) -> Result<(u64, AnsweredBy), Unanswered> {
+        self.number = self.number.wrapping_add(1);
+        let question = self.question(self.number, record, Asked::Read { offset, slots });
+        let (answer, _) = self.ask(&question, deadline)?;
+        answer.map_err(Unanswered::Refused)
+    }
+
+    /// Asks until there is an answer. Returns it, and how often it was asked.
+    fn ask(&mut self, question: &Question, deadline: Instant) -> Result<(Said, u32), Unanswered> {
+        let bytes = question.encode();
+        let (mut pause, mut tries) = (AGAIN_AFTER, 0);
+        while tries == 0 || Instant::now() < deadline {
+            match self.socket.send(&bytes) {
+                // What the kernel has no room for is lost, as it may be on its way; so is what was
+                // sent to a daemon that is not there now.
+                Err(error) if !is_passing(&error) => return Err(error.into()),
+                _ => tries += 1,
+            }
+            if let Some(said) = self.receive(question, (Instant::now() + pause).min(deadline))? {
+                return Ok((said, tries));
+            }
+            pause *= 2;
+        }
+        Err(Unanswered::Silent)
+    }
+
+    /// The answer to `question`, if it comes before `until`. Others are late ones.
+    fn receive(&mut self, question: &Question, until: Instant) -> io::Result<Option<Said>> {
+        let sleep_at = match self.wait {
+            Wait::Spin => until,
+            Wait::Block => Instant::now(),
+            Wait::SpinFor(time) => Instant::now() + time,
+        };
+        loop {
+            match self.socket.recv(&mut self.bytes[..]) {
+                Ok(length) => {
+                    let decoded = Answer::decode(&self.bytes[..length]);
+                    if let Some((answer, slots)) = decoded.filter(|(a, _)| a.question == *question)
+                    {
+                        self.slots.extend_from_slice(slots);
+                        return Ok(Some(answer.result.map(|value| (value, answer.by))));
+                    }
+                    continue;
+                }
+                Err(error) if !is_passing(&error) => return Err(error),
+                Err(_) => {}
+            }
+            let now = Instant::now();
+            if now >= until {
+                return Ok(None);
+            }
+            if now < sleep_at {
+                std::hint::spin_loop();
+                continue;
+            }
+            let time = (until - now).as_millis() as u16 + 1;
+            let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            // Interrupted: looks again.
+            let _ = poll(&mut ready, PollTimeout::from(time));
+        }
+    }
+
+    fn question(&self, number: u64, record: u32, asked: Asked) -> Question {
+        let Address { slot, key, .. } = self.region;
+        Question { number, key, region: slot, record, asked }
+    }
+}
+
+/// Whether the same call may well succeed later.
+fn is_passing(error: &io::Error) -> bool {
+    use ErrorKind::{ConnectionRefused, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | Interrupted | WouldBlock)
+        || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}

@@ -1,0 +1,253 @@
+//! What others have published, as it is read.
+
+use super::ATTRIBUTE;
+use super::ask::{Asker, Unanswered};
+use super::error::RegionError;
+use super::hand::{self, Ask, Reply};
+use super::layout::Address;
+use super::memory::Mapped;
+use super::packet::{AnsweredBy, Refusal};
+use super::sequence::{self, Seen, Words};
+use crate::context::Context;
+use crate::directory::protocol::Record;
+use crate::id::ResourceId;
+use crate::mapping::Access;
+use crate::networks::candidates;
+use crate::progress::{Wait, lock};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+
+/// How long a record may be in the middle of being written, and an answer away: longer than a
+/// publisher or a network is held up by others, shorter than somebody notices.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long each of a node's addresses is tried when a region is opened.
+const TRY_TIME: Duration = Duration::from_millis(250);
+
+/// A region that somebody has published. Any thread can read it; several that read one across the
+/// network take turns, so each should have its own.
+#[derive(Debug)]
+pub struct Reader {
+    id: ResourceId,
+    node: String,
+    address: Address,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Memory {
+        words: Mapped,
+        writable: bool,
+        /// For what the memory may not be changed for, made when it is needed.
+        asker: Mutex<Option<Asker>>,
+        wait: Wait,
+    },
+    Network(Mutex<Asker>),
+}
+
+/// What was read besides the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// Twice the number of times that the record was written: 0 if it never was.
+    pub sequence: u64,
+    /// The record's counter.
+    pub counter: u64,
+    /// Who has answered.
+    pub by: AnsweredBy,
+}
+
+impl Context {
+    /// Opens the region of a resource that was found: in memory if it is on this node, or else at
+    /// the first of its node's addresses that answers.
+    ///
+    /// # Errors
+    /// If the resource has no region, or it is gone or cannot be reached.
+    pub fn open_region(&self, record: &Record) -> Result<Reader, RegionError> {
+        let id = record.id;
+        let address = record.attributes.value(ATTRIBUTE).and_then(|text| text.parse().ok());
+        let address: Address = address.ok_or(RegionError::NoRegion(id))?;
+        let node = record.home.node.clone();
+        let core = self.core();
+        let config = core.config();
+        let (wait, same_node) = (config.wait, node == core.directory().node());
+        let way = if same_node && config.shared_memory {
+            let found = hand::ask(&config.directory, &Ask::open(address.slot, address.key));
+            let (words, writable) = mapped(found, id, &node, address)?;
+            Way::Memory { words, writable, asker: Mutex::default(), wait }
+        } else {
+            let addresses = candidates(core.networks(), &record.home.addresses, same_node);
+            let asker = first_that_answers(&addresses, address, wait);
+            Way::Network(Mutex::new(asker.map_err(|why| failed(why, id, &node, 0, address))?))
+        };
+        Ok(Reader { id, node, address, way })
+    }
+}
+
+impl Reader {
+    /// Whose it is.
+    pub fn id(&self) -> ResourceId {
+        self.id
+    }
+
+    /// How many records there are, and how long.
+    pub fn layout(&self) -> super::Layout {
+        self.address.layout
+    }
+
+    /// Reads the data of a record, all of one version.
+    ///
+    /// # Errors
+    /// If `data` has not a record's length, there is no such record, the region is gone or cannot be
+    /// reached, or its publisher has begun to write and does not go on.
+    pub fn read(&self, record: u32, data: &mut [u8]) -> Result<Reading, RegionError> {
+        let bytes = self.address.layout.bytes();
+        if data.len() != bytes as usize {
+            return Err(RegionError::Length { given: data.len(), bytes });
+        }
+        let first = self.first_slot(record)?;
+        let mut deadline = None;
+        loop {
+            if let Some((Seen { sequence, counter }, by)) = self.attempt(record, first, data)? {
+                return Ok(Reading { sequence, counter, by });
+            }
+            let now = Instant::now();
+            if now >= *deadline.get_or_insert(now + PATIENCE) {
+                return Err(RegionError::Unfinished { record });
+            }
+            // The publisher may need this core to go on.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Adds to the counter of a record, once. Returns what it was.
+    ///
+    /// # Errors
+    /// If the publisher does not allow it, there is no such record, the region is gone or cannot be
+    /// reached; [`RegionError::Unconfirmed`] if it may or may not have been added.
+    pub fn fetch_add(&self, record: u32, amount: u64) -> Result<(u64, AnsweredBy), RegionError> {
+        let first = self.first_slot(record)?;
+        if !self.address.layout.adds() {
+            return Err(RegionError::NotAllowed);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let added = match &self.way {
+            Way::Memory { words, writable: true, .. } => {
+                self.check_there(words)?;
+                let was = sequence::Record::new(words, first).add(amount);
+                return Ok((was, AnsweredBy::Memory));
+            }
+            Way::Memory { asker, wait, .. } => {
+                let mut asker = lock(asker);
+                let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+                if asker.is_none() {
+                    let made = Asker::new(here, self.address, *wait, TRY_TIME);
+                    *asker = Some(made.map_err(|why| self.failed(why, record))?);
+                }
+                asker
+                    .as_mut()
+                    .map_or(Err(Unanswered::Silent), |asker| asker.add(record, amount, deadline))
+            }
+            Way::Network(asker) => lock(asker).add(record, amount, deadline),
+        };
+        added.map_err(|why| self.failed(why, record))
+    }
+
+    fn attempt(
+        &self,
+        record: u32,
+        first: u32,
+        data: &mut [u8],
+    ) -> Result<Option<(Seen, AnsweredBy)>, RegionError> {
+        match &self.way {
+            Way::Memory { words, .. } => {
+                self.check_there(words)?;
+                let seen = sequence::Record::new(words, first).read(data);
+                Ok(seen.map(|seen| (seen, AnsweredBy::Memory)))
+            }
+            Way::Network(asker) => {
+                let read = lock(asker).read(record, data, Instant::now() + PATIENCE);
+                read.map_err(|why| self.failed(why, record))
+            }
+        }
+    }
+
+    /// The daemon takes the name away when the region ends.
+    fn check_there(&self, words: &Mapped) -> Result<(), RegionError> {
+        let there = words.word(0).load(Acquire) == self.address.key;
+        if there { Ok(()) } else { Err(RegionError::Gone(self.id)) }
+    }
+
+    fn first_slot(&self, record: u32) -> Result<u32, RegionError> {
+        let layout = self.address.layout;
+        let records = layout.records();
+        layout.first_slot(record).ok_or(RegionError::NoRecord { record, records })
+    }
+
+    fn failed(&self, why: Unanswered, record: u32) -> RegionError {
+        failed(why, self.id, &self.node, record, self.address)
+    }
+}
+
+impl Ask {
+    fn open(slot: u32, key: u64) -> Self {
+        Self::Open { version: hand::VERSION, slot, key }
+    }
+}
+
+type Found = std::io::Result<(std::os::fd::OwnedFd, Reply, Option<std::os::fd::OwnedFd>)>;
+
+/// The memory that the node's own daemon has handed over, and whether it may be changed.
+fn mapped(
+    found: Found,
+    id: ResourceId,
+    node: &str,
+    address: Address,
+) -> Result<(Mapped, bool), RegionError> {
+    let unreachable = |why: String| RegionError::Unreachable { node: node.into(), why };
+    match found.map_err(|error| unreachable(error.to_string()))? {
+        (_, Reply::Here { writable, .. }, Some(memory)) => {
+            let access = if writable { Access::Write } else { Access::Read };
+            let words = Mapped::new(memory, address.layout, access);
+            Ok((words.map_err(|error| unreachable(error.to_string()))?, writable))
+        }
+        (_, Reply::Refused { why }, _) => Err(unreachable(why)),
+        _ => Err(RegionError::Gone(id)),
+    }
+}
+
+/// One who asks at the first of `addresses` that answers.
+fn first_that_answers(
+    addresses: &[SocketAddr],
+    region: Address,
+    wait: Wait,
+) -> Result<Asker, Unanswered> {
+    let mut last = Unanswered::Silent;
+    for address in addresses {
+        match Asker::new(address.ip(), region, wait, TRY_TIME) {
+            Ok(asker) => return Ok(asker),
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
+}
+
+fn failed(
+    why: Unanswered,
+    id: ResourceId,
+    node: &str,
+    record: u32,
+    address: Address,
+) -> RegionError {
+    let unreachable = |why: String| RegionError::Unreachable { node: node.into(), why };
+    match why {
+        Unanswered::Refused(Refusal::Busy) => RegionError::Unfinished { record },
+        Unanswered::Refused(refusal) => {
+            RegionError::of(refusal, id, record, address.layout.records())
+        }
+        Unanswered::Silent => unreachable(format!("no answer on port {}", address.port)),
+        Unanswered::Unconfirmed => RegionError::Unconfirmed,
+        Unanswered::System(error) => unreachable(error.to_string()),
+    }
+}

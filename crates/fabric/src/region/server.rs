@@ -1,0 +1,383 @@
+//! Where the regions of a node are: their memory is the daemon's, so that they can be read whatever
+//! their publishers do. One thread hands memory over, one answers questions of other nodes.
+
+use super::hand::{self, Ask, Reply, VERSION};
+use super::layout::Layout;
+use super::memory::Mapped;
+use super::packet::{LONGEST, Question};
+use super::respond::{Held, Sessions, respond};
+use super::sequence::Words;
+use crate::mapping::Access;
+use crate::random;
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::Mode;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Most regions of a node; `crates/linux/bpf/regions.h` has the same number.
+pub const REGIONS_MOST: u32 = 1024;
+
+/// Connections at a time. Each publisher has one; readers only while they open a region.
+const CONNECTIONS_MOST: usize = 2 * REGIONS_MOST as usize;
+/// How often the responder looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Above every ordinary thread, below whatever else a site runs in real time.
+const PRIORITY: i32 = 1;
+
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+const FIRST_CONNECTION: u64 = 16;
+
+/// Where the memory of regions comes from, and who else may look at it.
+pub trait Memories: Send {
+    /// New memory, filled with zeros, that cannot be cut.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn create(&mut self, layout: Layout) -> io::Result<OwnedFd>;
+
+    /// The region in place `slot` is ready to be read.
+    ///
+    /// # Errors
+    /// If that cannot be made known: then it is not published.
+    fn install(&mut self, slot: u32, memory: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// It is no more.
+    fn remove(&mut self, slot: u32);
+
+    /// A descriptor of `memory` by which it can only be read.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn for_reading(&self, memory: BorrowedFd<'_>) -> io::Result<OwnedFd>;
+}
+
+/// Memory without a name, which only this daemon and those that it hands it to can see.
+#[derive(Debug, Default)]
+pub struct PlainMemories;
+
+/// What a region server is to be.
+#[derive(Debug, Clone)]
+pub struct RegionServerConfig {
+    /// The name that programs of this node ask for: the directory's.
+    pub name: String,
+    /// Where questions of other nodes are answered, on every interface; 0: any port that is free.
+    pub port: u16,
+}
+
+/// A running region server. Ends when dropped, and with it all regions of the node.
+#[derive(Debug)]
+pub struct RegionServer {
+    port: u16,
+    real_time: io::Result<()>,
+    stop: Arc<AtomicBool>,
+    bell: Arc<EventFd>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+type Table = RwLock<Vec<Option<Held<Mapped>>>>;
+
+impl RegionServer {
+    /// Starts it. `memories` is told the port on which questions are answered.
+    ///
+    /// # Errors
+    /// If there is one of this name on this node already, the port is not to be had, or `memories`
+    /// fails.
+    pub fn start(
+        config: &RegionServerConfig,
+        memories: impl FnOnce(u16) -> io::Result<Box<dyn Memories>>,
+    ) -> io::Result<Self> {
+        let listener = hand::serve(&config.name)?;
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port))?;
+        let port = socket.local_addr()?.port();
+        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let table: Arc<Table> = Arc::default();
+        let shell = Shell {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            listener,
+            bell: bell.clone(),
+            stop: stop.clone(),
+            port,
+            memories: memories(port)?,
+            table: table.clone(),
+            connections: BTreeMap::new(),
+            next: FIRST_CONNECTION,
+        };
+        shell.epoll.add(&shell.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        shell.epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        // Made before its threads, so that it ends the first if the second cannot be made.
+        let real_time = Ok(());
+        let mut server = Self { port, real_time, stop: stop.clone(), bell, threads: Vec::new() };
+        let thread = |name: &str| thread::Builder::new().name(name.into());
+        server.threads.push(thread("regions").spawn(move || shell.run())?);
+        let (told, schedule) = std::sync::mpsc::channel();
+        let answering = thread("regions-answer").spawn(move || {
+            let _ = told.send(become_real_time());
+            answer(&socket, &table, &stop);
+        })?;
+        server.threads.push(answering);
+        server.real_time = schedule.recv().unwrap_or_else(|error| Err(io::Error::other(error)));
+        Ok(server)
+    }
+
+    /// Where questions of other nodes are answered.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the thread that answers has a real-time schedule, or why not: without one, other
+    /// programs of the node hold up its answers.
+    pub fn real_time(&self) -> &io::Result<()> {
+        &self.real_time
+    }
+}
+
+impl Drop for RegionServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.bell.write(1);
+        for thread in self.threads.drain(..) {
+            // It has panicked and said so, or it is done.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers questions until `stop`.
+fn answer(socket: &UdpSocket, table: &Table, stop: &AtomicBool) {
+    let mut sessions = Sessions::default();
+    let mut bytes = [0; LONGEST + 1];
+    let mut slots = Vec::with_capacity(LONGEST);
+    while !stop.load(Relaxed) {
+        // Time-outs, and what the kernel says about answers that nobody took.
+        let Ok((length, from)) = socket.recv_from(&mut bytes) else { continue };
+        let Some(question) = Question::decode(&bytes[..length]) else { continue };
+        let answer = {
+            let table = table.read().unwrap_or_else(PoisonError::into_inner);
+            let region = table.get(question.region as usize).and_then(Option::as_ref);
+            respond(question, region, &mut sessions, &mut slots)
+        };
+        if let Some(answer) = answer {
+            // If it is lost, it is asked for again.
+            let _ = socket.send_to(&answer.encode(&slots), from);
+        }
+    }
+}
+
+fn become_real_time() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: PRIORITY };
+    // SAFETY: the kernel reads one struct that is here.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The thread that hands memory over.
+struct Shell {
+    epoll: Epoll,
+    listener: OwnedFd,
+    bell: Arc<EventFd>,
+    stop: Arc<AtomicBool>,
+    port: u16,
+    memories: Box<dyn Memories>,
+    table: Arc<Table>,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    user: u32,
+    /// What it publishes.
+    region: Option<Published>,
+}
+
+struct Published {
+    slot: u32,
+    memory: OwnedFd,
+}
+
+impl Shell {
+    fn run(mut self) {
+        let mut events = [EpollEvent::empty(); 64];
+        while !self.stop.load(Relaxed) {
+            // Interrupted: as if nothing had happened.
+            let ready = self.epoll.wait(&mut events, EpollTimeout::NONE).unwrap_or(0);
+            for event in &events[..ready] {
+                match event.data() {
+                    LISTENER => self.accept(),
+                    BELL => drop(self.bell.read()),
+                    id => self.serve(id),
+                }
+            }
+        }
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|id| self.close(id));
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = hand::accept(self.listener.as_fd()) {
+            let Ok(user) = hand::user_of(socket.as_fd()) else { continue };
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next);
+            if self.connections.len() < CONNECTIONS_MOST && self.epoll.add(&socket, event).is_ok() {
+                self.connections.insert(self.next, Connection { socket, user, region: None });
+                self.next += 1;
+            }
+        }
+    }
+
+    fn serve(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        match hand::hear(connection.socket.as_fd()) {
+            Ok(Some((ask, _))) => self.answer(id, &ask),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // Closed, or not one of ours.
+            Ok(None) | Err(_) => self.close(id),
+        }
+    }
+
+    fn answer(&mut self, id: u64, ask: &Ask) {
+        let (reply, memory) = match *ask {
+            Ask::Publish { version, .. } | Ask::Open { version, .. } if version != VERSION => {
+                (refused(format!("version {version}: {VERSION} is spoken here")), None)
+            }
+            Ask::Publish { records, bytes, adds, .. } => {
+                match self.publish(id, records, bytes, adds) {
+                    Ok((reply, memory)) => (reply, Some(memory)),
+                    Err(why) => (refused(why), None),
+                }
+            }
+            Ask::Open { slot, key, .. } => self.open(id, slot, key),
+        };
+        let Some(connection) = self.connections.get(&id) else { return };
+        let memory = memory.as_ref().map(AsFd::as_fd);
+        if hand::say(connection.socket.as_fd(), &reply, memory).is_err() {
+            self.close(id);
+        }
+    }
+
+    fn publish(
+        &mut self,
+        id: u64,
+        records: u32,
+        bytes: u32,
+        adds: bool,
+    ) -> Result<(Reply, OwnedFd), String> {
+        let text = |error: io::Error| error.to_string();
+        let layout = hand::layout_of(records, bytes, adds).map_err(|error| error.to_string())?;
+        let connection = self.connections.get_mut(&id).ok_or("the connection is gone")?;
+        if connection.region.is_some() {
+            return Err("one region for each connection, and this one has one".into());
+        }
+        let slot = free_slot(&self.table)
+            .ok_or_else(|| format!("this node has {REGIONS_MOST} regions, which is the most"))?;
+        // 0 is the key of what is gone.
+        let key = random().map_err(text)?.max(1);
+        let memory = self.memories.create(layout).map_err(text)?;
+        let words = Mapped::new(&memory, layout, Access::Write).map_err(text)?;
+        for (index, word) in layout.head(key).into_iter().enumerate() {
+            words.word(index).store(word, Release);
+        }
+        self.memories.install(slot, memory.as_fd()).map_err(text)?;
+        let copy = memory.try_clone().map_err(text)?;
+        set(&self.table, slot, Some(Held { key, layout, words }));
+        connection.region = Some(Published { slot, memory });
+        Ok((Reply::Here { slot, key, port: self.port, writable: true }, copy))
+    }
+
+    fn open(&self, id: u64, slot: u32, key: u64) -> (Reply, Option<OwnedFd>) {
+        let adds = {
+            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+            let held = table.get(slot as usize).and_then(Option::as_ref);
+            held.filter(|held| held.key == key).map(|held| held.layout.adds())
+        };
+        let of_region = |connection: &&Connection| {
+            connection.region.as_ref().is_some_and(|region| region.slot == slot)
+        };
+        let publisher = self.connections.values().find(of_region);
+        let (Some(adds), Some(Connection { user: owner, region: Some(region), .. })) =
+            (adds, publisher)
+        else {
+            return (Reply::Gone, None);
+        };
+        let user = self.connections.get(&id).map(|connection| connection.user);
+        // Memory that may be changed is handed to those alone who could change it anyway.
+        let writable = adds && (user == Some(*owner) || user == Some(0));
+        let memory = if writable {
+            region.memory.try_clone()
+        } else {
+            self.memories.for_reading(region.memory.as_fd())
+        };
+        match memory {
+            Ok(memory) => (Reply::Here { slot, key, port: self.port, writable }, Some(memory)),
+            Err(error) => (refused(error.to_string()), None),
+        }
+    }
+
+    /// A connection ends, and with it what it published.
+    fn close(&mut self, id: u64) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        let _ = self.epoll.delete(&connection.socket);
+        if let Some(Published { slot, .. }) = connection.region {
+            self.memories.remove(slot);
+            if let Some(held) = set(&self.table, slot, None) {
+                // Those who have it mapped see that it is gone.
+                held.words.word(0).store(0, Release);
+            }
+        }
+    }
+}
+
+impl Memories for PlainMemories {
+    fn create(&mut self, layout: Layout) -> io::Result<OwnedFd> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create("keeptime-region", flags)?;
+        nix::unistd::ftruncate(&memory, layout.memory() as i64)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(memory)
+    }
+
+    fn install(&mut self, _: u32, _: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&mut self, _: u32) {}
+
+    fn for_reading(&self, memory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        Ok(open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?)
+    }
+}
+
+fn refused(why: String) -> Reply {
+    Reply::Refused { why }
+}
+
+fn free_slot(table: &Table) -> Option<u32> {
+    let table = table.read().unwrap_or_else(PoisonError::into_inner);
+    let free = table.iter().position(Option::is_none).unwrap_or(table.len()) as u32;
+    (free < REGIONS_MOST).then_some(free)
+}
+
+/// Puts `held` into its place, and returns what was there.
+fn set(table: &Table, slot: u32, held: Option<Held<Mapped>>) -> Option<Held<Mapped>> {
+    let mut table = table.write().unwrap_or_else(PoisonError::into_inner);
+    let slot = slot as usize;
+    if table.len() <= slot {
+        table.resize_with(slot + 1, || None);
+    }
+    std::mem::replace(&mut table[slot], held)
+}

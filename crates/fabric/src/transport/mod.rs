@@ -1,0 +1,112 @@
+//! What carries frames between two contexts. A transport keeps the order, and delivers whole frames
+//! or breaks. It has two halves, so that a thread that sends and a thread that receives do not wait
+//! for each other.
+
+pub mod shared;
+pub mod tcp;
+
+use crate::frame::{HEAD, Head, Malformed};
+use nix::errno::Errno;
+use std::os::fd::OwnedFd;
+use thiserror::Error;
+
+/// Whether a frame was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// Whole, and carried.
+    Whole,
+    /// Whole; some of it waits for [`Sender::flush`].
+    Kept,
+    /// Not at all: too much waits to be carried.
+    Full,
+}
+
+/// Why nothing can be carried any more.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// The other end closed it, or its process ended.
+    #[error("the other end closed the connection")]
+    Closed,
+    /// The other end sent what is no frame.
+    #[error("the other end sent a malformed frame: {0}")]
+    Malformed(#[from] Malformed),
+    /// The kernel says so.
+    #[error("{call}: {}", errno.desc())]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its answer.
+        errno: Errno,
+    },
+    /// The other end does not take what it asked for.
+    #[error("{waiting} answers wait for the other end to read them")]
+    Unread {
+        /// How many.
+        waiting: usize,
+    },
+}
+
+/// The half that sends.
+pub trait Sender: Send {
+    /// Takes a frame, whole or not at all.
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken>;
+
+    /// The same for a frame that is one of many: it may wait for [`Sender::flush`], to be carried
+    /// with others.
+    fn send_with_others(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        self.send(head, payload)
+    }
+
+    /// Carries on what was taken and not yet carried. Returns whether nothing is left.
+    fn flush(&mut self) -> Result<bool, Broken>;
+
+    /// The caller is going to sleep because of [`Sent::Full`]: what is watched becomes ready when
+    /// there is room. Returns false if there is room already.
+    fn falls_asleep(&mut self) -> bool;
+
+    /// The best length of a piece of a long message.
+    fn piece(&self) -> usize;
+
+    /// Whether the other end's kernel, or memory, has everything that was taken.
+    fn is_drained(&mut self) -> bool;
+}
+
+/// The half that receives.
+pub trait Receiver: Send {
+    /// Gives frames that have arrived to `sink`, a bounded number. Returns how many.
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken>;
+
+    /// The caller is going to sleep: what is watched becomes ready when a frame arrives. Returns
+    /// false if one is there already.
+    fn falls_asleep(&mut self) -> bool;
+
+    /// The caller is awake again: nobody has to wake it.
+    fn wakes_up(&mut self);
+
+    /// What is watched became ready.
+    fn signalled(&mut self);
+}
+
+/// Where frames go.
+pub trait Sink {
+    /// A buffer to whose end the payload of `head` is to be appended.
+    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed>;
+
+    /// A frame has arrived; `buffer` is that of [`Sink::buffer`], with the payload.
+    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed>;
+}
+
+/// Both halves of a connection, and what to watch while asleep.
+pub struct Ends {
+    /// Sends.
+    pub sender: Box<dyn Sender>,
+    /// Receives.
+    pub receiver: Box<dyn Receiver>,
+    /// Ready for reading when [`Receiver`] or [`Sender`] have something to do.
+    pub readable: Vec<OwnedFd>,
+    /// Becomes ready for writing when there is room again.
+    pub writable: Option<OwnedFd>,
+    /// Looking for frames needs no system call.
+    pub in_memory: bool,
+}

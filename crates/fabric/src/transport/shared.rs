@@ -1,0 +1,418 @@
+//! Frames between processes of a node, through two rings in memory that both map. The memory has no
+//! name: it is made by the caller and handed over on a Unix socket, with an event counter for each
+//! side to be woken by. The socket stays open only to tell when the other process has ended.
+
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use crate::frame::{EAGER_MOST, HEAD, Head};
+use crate::mapping::{Access, Mapping};
+use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Slots of one ring: 512 KiB hold eight of the longest messages that are sent without asking.
+const SLOTS: u32 = 8192;
+const RING: usize = SLOTS as usize * SLOT;
+/// Words that both sides use, each in a cache line of its own, and far from each other so that the
+/// processor does not fetch one with another.
+const CONTROL: usize = 4096;
+const GIVEN_BACK: usize = 0;
+const READER_ASLEEP: usize = 256;
+const WRITER_ASLEEP: usize = 512;
+const TOTAL: usize = 2 * (CONTROL + RING);
+/// Frames that are read before somebody else gets a turn.
+const FRAMES_MOST: usize = 64;
+
+/// What the caller hands over: the memory, the bell of the one who is called, the caller's own.
+pub const HANDED_OVER: usize = 3;
+
+/// Memory and bells for a new connection, to be handed over on its socket.
+#[derive(Debug)]
+pub struct Offered {
+    memory: OwnedFd,
+    mapping: Arc<Mapping>,
+    callers_bell: EventFd,
+    called_bell: EventFd,
+}
+
+impl Offered {
+    /// New memory and bells.
+    ///
+    /// # Errors
+    /// If the kernel has none.
+    pub fn new() -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create("keeptime-fabric", flags)?;
+        nix::unistd::ftruncate(&memory, TOTAL as i64)?;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals()))?;
+        let mapping = Arc::new(Mapping::new(&memory, TOTAL, Access::Write)?);
+        let bell = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        Ok(Self { memory, mapping, callers_bell: bell()?, called_bell: bell()? })
+    }
+
+    /// What to hand over.
+    pub fn handed_over(&self) -> [i32; HANDED_OVER] {
+        [
+            self.memory.as_raw_fd(),
+            self.called_bell.as_fd().as_raw_fd(),
+            self.callers_bell.as_fd().as_raw_fd(),
+        ]
+    }
+
+    /// The caller's halves.
+    ///
+    /// # Errors
+    /// If a descriptor cannot be duplicated.
+    pub fn ends(self, socket: UnixStream) -> io::Result<Ends> {
+        halves(&self.mapping, [0, 1], self.callers_bell, self.called_bell, socket)
+    }
+}
+
+/// The halves of the one who is called, from what was handed over.
+///
+/// # Errors
+/// If the memory is not as the caller makes it: a shorter one, or one that can still be cut, would
+/// kill this process when it reads there.
+pub fn accept(handed_over: [OwnedFd; HANDED_OVER], socket: UnixStream) -> io::Result<Ends> {
+    let [memory, own_bell, callers_bell] = handed_over;
+    let memory = File::from(memory);
+    let sealed = fcntl(&memory, FcntlArg::F_GET_SEALS)? & seals().bits() == seals().bits();
+    if memory.metadata()?.len() != TOTAL as u64 || !sealed {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory that can be cut"));
+    }
+    let mapping = Arc::new(Mapping::new(&memory, TOTAL, Access::Write)?);
+    let bell = |fd: OwnedFd| {
+        nix::fcntl::fcntl(&fd, FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
+        // SAFETY: the descriptor was handed over as a bell; if it is something else, writing eight
+        // bytes to it and reading from it fails or means nothing.
+        io::Result::Ok(unsafe { EventFd::from_owned_fd(fd) })
+    };
+    halves(&mapping, [1, 0], bell(own_bell)?, bell(callers_bell)?, socket)
+}
+
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+fn halves(
+    mapping: &Arc<Mapping>,
+    [write, read]: [usize; 2],
+    own_bell: EventFd,
+    other_bell: EventFd,
+    socket: UnixStream,
+) -> io::Result<Ends> {
+    socket.set_nonblocking(true)?;
+    let ring = |index: usize| SharedRing {
+        mapping: mapping.clone(),
+        control: index * (CONTROL + RING),
+        bytes: index * (CONTROL + RING) + CONTROL,
+    };
+    let other_bell = Arc::new(other_bell);
+    let readable =
+        vec![own_bell.as_fd().try_clone_to_owned()?, socket.as_fd().try_clone_to_owned()?];
+    let sender = SharedSender { ring: Writer::new(ring(write)), bell: other_bell.clone() };
+    let receiver = SharedReceiver {
+        ring: Reader::new(ring(read)),
+        own_bell,
+        other_bell,
+        socket,
+        closed: false,
+    };
+    Ok(Ends {
+        sender: Box::new(sender),
+        receiver: Box::new(receiver),
+        readable,
+        writable: None,
+        in_memory: true,
+    })
+}
+
+struct SharedSender {
+    ring: Writer<SharedRing>,
+    bell: Arc<EventFd>,
+}
+
+struct SharedReceiver {
+    ring: Reader<SharedRing>,
+    own_bell: EventFd,
+    other_bell: Arc<EventFd>,
+    socket: UnixStream,
+    /// The other process has ended; what it had written is still read.
+    closed: bool,
+}
+
+impl Sender for SharedSender {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        match self.ring.push(head, payload) {
+            Push::Full => return Ok(Sent::Full),
+            Push::Done { wake: true } => ring_bell(&self.bell)?,
+            Push::Done { wake: false } => {}
+        }
+        Ok(Sent::Whole)
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        Ok(true)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        self.ring.falls_asleep()
+    }
+
+    fn piece(&self) -> usize {
+        EAGER_MOST
+    }
+
+    fn is_drained(&mut self) -> bool {
+        // The memory outlives this process for as long as the other one maps it.
+        true
+    }
+}
+
+impl Receiver for SharedReceiver {
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        for frames in 0..FRAMES_MOST {
+            let Some(bytes) = self.ring.head()? else {
+                return if frames == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) };
+            };
+            let head = Head::decode(&bytes)?;
+            let mut buffer = sink.buffer(&head)?;
+            if self.ring.take(head.length, &mut buffer) {
+                ring_bell(&self.other_bell)?;
+            }
+            sink.frame(head, buffer)?;
+        }
+        Ok(FRAMES_MOST)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        !self.closed && self.ring.falls_asleep()
+    }
+
+    fn wakes_up(&mut self) {
+        self.ring.wakes_up();
+    }
+
+    fn signalled(&mut self) {
+        // Nothing to read is no error: the socket may have woken us, or another thread was here.
+        let _ = self.own_bell.read();
+        let mut byte = [0];
+        let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+        let received = nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, flags);
+        self.closed |= !matches!(received, Err(Errno::EAGAIN | Errno::EINTR));
+    }
+}
+
+fn ring_bell(bell: &EventFd) -> Result<(), Broken> {
+    match bell.write(1) {
+        // A full counter wakes as well as one that is not.
+        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
+        Err(errno) => Err(Broken::System { call: "write to an event counter", errno }),
+    }
+}
+
+/// One ring in shared memory.
+#[derive(Debug)]
+struct SharedRing {
+    mapping: Arc<Mapping>,
+    /// Offsets in the mapping.
+    control: usize,
+    bytes: usize,
+}
+
+impl SharedRing {
+    fn word_at(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: offsets are multiples of four inside the mapping, which lives as long as `self`;
+        // both processes use these words only as atomics, or, for words inside a frame, as
+        // `Memory` says.
+        unsafe { AtomicU32::from_ptr(self.mapping.base().add(offset).cast()) }
+    }
+
+    /// The place of a ring offset in memory, and how many bytes there are until the ring wraps.
+    fn place(&self, offset: usize) -> (*mut u8, usize) {
+        let offset = offset % RING;
+        // SAFETY: inside the mapping.
+        (unsafe { self.mapping.base().add(self.bytes + offset) }, RING - offset)
+    }
+}
+
+// SAFETY: words and bytes are the same mapping; the ring's control words and bytes are not used by
+// the other ring.
+unsafe impl Memory for SharedRing {
+    type Word = AtomicU32;
+
+    fn slots(&self) -> u32 {
+        SLOTS
+    }
+
+    fn word(&self, slot: u32) -> &AtomicU32 {
+        self.word_at(self.bytes + (slot % SLOTS) as usize * SLOT)
+    }
+
+    fn given_back(&self) -> &AtomicU32 {
+        self.word_at(self.control + GIVEN_BACK)
+    }
+
+    fn reader_asleep(&self) -> &AtomicU32 {
+        self.word_at(self.control + READER_ASLEEP)
+    }
+
+    fn writer_asleep(&self) -> &AtomicU32 {
+        self.word_at(self.control + WRITER_ASLEEP)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    unsafe fn write(&self, offset: usize, bytes: &[u8]) {
+        debug_assert!(bytes.len() <= RING, "a frame is shorter than the ring");
+        let (place, until_wrap) = self.place(offset);
+        let first = bytes.len().min(until_wrap);
+        // SAFETY: both parts lie in the ring; the caller says that nobody else is there.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), place, first);
+            let rest = &bytes[first..];
+            ptr::copy_nonoverlapping(rest.as_ptr(), self.place(0).0, rest.len());
+        }
+    }
+
+    unsafe fn read(&self, offset: usize, length: usize, into: &mut Vec<u8>) {
+        into.reserve(length);
+        let (place, until_wrap) = self.place(offset);
+        let first = length.min(until_wrap).min(RING);
+        let rest = (length - first).min(RING);
+        let old = into.len();
+        // SAFETY: both parts lie in the ring and fit into the capacity that was reserved; the
+        // caller says that nobody writes there. A process that does so all the same spoils its own
+        // message.
+        unsafe {
+            let end = into.as_mut_ptr().add(old);
+            ptr::copy_nonoverlapping(place, end, first);
+            ptr::copy_nonoverlapping(self.place(0).0, end.add(first), rest);
+            into.set_len(old + first + rest);
+        }
+    }
+
+    unsafe fn copy(&self, offset: usize, into: &mut [u8]) {
+        let (place, until_wrap) = self.place(offset);
+        assert!(into.len() <= until_wrap, "a head lies in one slot");
+        // SAFETY: inside the ring; the caller says that nobody writes there.
+        unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
+    }
+}
+
+impl Word for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        Self::swap(self, value, order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frame, Malformed};
+    use crate::id::Place;
+    use crate::matching::Tag;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Default)]
+    struct Collected(VecDeque<(Head, Vec<u8>)>);
+
+    impl Sink for Collected {
+        fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+            Ok(Vec::with_capacity(head.length as usize))
+        }
+        fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+            self.0.push_back((head, buffer));
+            Ok(())
+        }
+    }
+
+    /// Both ends, as two processes would have them.
+    fn pair() -> (Ends, Ends) {
+        let (one, other) = UnixStream::pair().unwrap();
+        let offered = Offered::new().unwrap();
+        let clone = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
+        let handed_over =
+            [clone(&offered.memory), clone(&offered.called_bell), clone(&offered.callers_bell)];
+        (offered.ends(one).unwrap(), accept(handed_over, other).unwrap())
+    }
+
+    fn message(number: u32, length: usize) -> (Head, Vec<u8>) {
+        let place = Place { slot: number, generation: 1 };
+        let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)) };
+        let head = Head { frame, length: length as u32, seen: number };
+        (head, (0..length).map(|at| (at as u32 ^ number) as u8).collect())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// Many times around the ring, with any lengths: the same frames in the same order.
+        #[test]
+        fn frames_pass_whole_and_in_order(
+            lengths in prop::collection::vec(prop_oneof![0..200_usize, 0..=EAGER_MOST], 1..200),
+            greed in 1..20_usize,
+        ) {
+            let (mut one, mut other) = pair();
+            let mut collected = Collected::default();
+            let mut expected = VecDeque::new();
+            for (number, length) in lengths.into_iter().enumerate() {
+                let (head, payload) = message(number as u32, length);
+                while one.sender.send(&head.encode(), &payload).unwrap() == Sent::Full {
+                    prop_assert!(other.receiver.poll(&mut collected).unwrap() > 0);
+                }
+                expected.push_back((head, payload));
+                if number % greed == 0 {
+                    other.receiver.poll(&mut collected).unwrap();
+                    while let Some(got) = collected.0.pop_front() {
+                        prop_assert!(Some(got) == expected.pop_front());
+                    }
+                }
+            }
+            while !expected.is_empty() {
+                other.receiver.poll(&mut collected).unwrap();
+                prop_assert!(collected.0.pop_front() == expected.pop_front());
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_ended_process_wrote_is_read_before_its_end_is_told() {
+        let (mut one, mut other) = pair();
+        let (head, payload) = message(1, 100);
+        one.sender.send(&head.encode(), &payload).unwrap();
+        drop(one);
+        other.receiver.signalled();
+        let mut collected = Collected::default();
+        assert_eq!(other.receiver.poll(&mut collected), Ok(1));
+        assert_eq!(other.receiver.poll(&mut collected), Err(Broken::Closed));
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_is_refused() {
+        let offered = Offered::new().unwrap();
+        let loose = memfd_create("loose", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        nix::unistd::ftruncate(&loose, TOTAL as i64).unwrap();
+        let bell = || offered.called_bell.as_fd().try_clone_to_owned().unwrap();
+        let (_one, other) = UnixStream::pair().unwrap();
+        assert!(accept([loose, bell(), bell()], other).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! Nodes and contexts for tests. Contexts of one process are as far apart as those of two.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use keeptime_fabric::directory::{Server, ServerConfig};
+use keeptime_fabric::{Config, Context, Wait};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Long enough for anything on a busy machine.
+pub const LONG: Duration = Duration::from_secs(30);
+
+/// How contexts of a test are connected, and how they wait.
+#[derive(Debug, Clone, Copy)]
+pub enum Way {
+    Memory(Wait),
+    Tcp(Wait),
+}
+
+pub const WAYS: [Way; 5] = [
+    Way::Memory(Wait::Block),
+    Way::Memory(Wait::Spin),
+    Way::Memory(Wait::SpinFor(Duration::from_micros(20))),
+    Way::Tcp(Wait::Block),
+    Way::Tcp(Wait::Spin),
+];
+
+/// A directory server under a name of its own.
+pub struct Node {
+    pub server: Server,
+    pub config: ServerConfig,
+}
+
+impl Node {
+    pub fn start(node: &str, members: &[SocketAddr]) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Relaxed);
+        let config = ServerConfig {
+            name: format!("test-{}-{number}", std::process::id()),
+            node: node.into(),
+            address: ([127, 0, 0, 1], 0).into(),
+            members: members.to_vec(),
+        };
+        Self { server: Server::start(config.clone()).unwrap(), config }
+    }
+
+    pub fn context(&self, way: Way) -> Context {
+        Context::open(self.settings(way)).unwrap()
+    }
+
+    pub fn settings(&self, way: Way) -> Config {
+        let mut config = Config::default();
+        config.directory.clone_from(&self.config.name);
+        (config.shared_memory, config.wait) = match way {
+            Way::Memory(wait) => (true, wait),
+            Way::Tcp(wait) => (false, wait),
+        };
+        config
+    }
+}

@@ -1,0 +1,148 @@
+//! Finding: subsets of attributes, now and later, across nodes that come, go and fail.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{LONG, Node, Way};
+use keeptime_fabric::directory::Server;
+use keeptime_fabric::{Event, FindError, Match, RegisterError, Tag, Wait, attrs};
+use std::thread;
+use std::time::Duration;
+
+const WAY: Way = Way::Tcp(Wait::Block);
+
+/// Nodes that know the first one, and all of each other when this returns.
+fn cluster(size: usize) -> Vec<Node> {
+    let first = Node::start("n0", &[]);
+    let seed = first.server.address();
+    let mut nodes = vec![first];
+    nodes.extend((1..size).map(|number| Node::start(&format!("n{number}"), &[seed])));
+    let contexts: Vec<_> = nodes.iter().map(|node| node.context(WAY)).collect();
+    let beacons: Vec<_> = contexts
+        .iter()
+        .map(|context| context.register(attrs! { "beacon" => "1" }).unwrap())
+        .collect();
+    for context in &contexts {
+        let (mut there, watcher) = context.find(attrs! { "beacon" => "1" }).watch().unwrap();
+        while there.len() < size {
+            match watcher.next_within(LONG) {
+                Some(Event::Appeared(record)) => there.push(record),
+                Some(Event::Gone(id)) => there.retain(|record| record.id != id),
+                other => panic!("{other:?} with {} of {size} nodes", there.len()),
+            }
+        }
+    }
+    drop(beacons);
+    nodes
+}
+
+#[test]
+fn any_subset_finds_one_or_all() {
+    let node = Node::start("n0", &[]);
+    let context = node.context(WAY);
+    let server = context.register(attrs! { "name" => "dhash", "type" => "server" }).unwrap();
+    let parts: Vec<_> = ["0-1", "2-3"]
+        .map(|range| attrs! { "name" => "dhash", "type" => "partition", "range" => range })
+        .into_iter()
+        .map(|attributes| context.register(attributes).unwrap())
+        .collect();
+    let find = |attributes| context.find(attributes);
+    assert_eq!(find(attrs! { "type" => "server" }).one().unwrap(), server.id());
+    assert_eq!(find(attrs! { "name" => "dhash" }).all().unwrap().len(), 3);
+    assert_eq!(find(attrs! {}).all().unwrap().len(), 3);
+    let found = find(attrs! { "name" => "dhash", "range" => "2-3" }).one_of_any().unwrap();
+    assert_eq!(found, parts[1].id());
+    let several = find(attrs! { "type" => "partition" }).one().unwrap_err();
+    assert_eq!(several.to_string(), "2 resources have type=partition, one was asked for");
+    let none = find(attrs! { "name" => "dhash", "range" => "7" }).one_of_any();
+    assert_eq!(none, Err(FindError::None("name=dhash range=7".into())));
+    drop(server);
+    let gone = find(attrs! { "type" => "server" });
+    while gone.one().is_ok() {
+        thread::yield_now();
+    }
+    let error = context.register(attrs! { "x" => "y".repeat(300) }).unwrap_err();
+    assert!(error.to_string().contains("at most 256 are accepted"), "{error}");
+    assert!(matches!(error, RegisterError::Directory(_)));
+}
+
+#[test]
+fn what_appears_later_is_waited_for_and_watched() {
+    let node = Node::start("n0", &[]);
+    let (here, there) = (node.context(WAY), node.context(WAY));
+    let query = attrs! { "name" => "late" };
+    let early = here.find(query.clone()).one_within(Duration::from_millis(20));
+    assert!(matches!(early, Err(FindError::None(_))));
+    let (now, watcher) = here.find(query.clone()).watch().unwrap();
+    assert!(now.is_empty());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| here.find(query.clone()).one_within(LONG).unwrap());
+        let late = there.register(query.clone()).unwrap();
+        assert_eq!(waits.join().unwrap(), late.id());
+        let Some(Event::Appeared(record)) = watcher.next_within(LONG) else { panic!() };
+        assert_eq!((record.id, &record.attributes), (late.id(), &query));
+        let id = late.id();
+        drop(late);
+        assert_eq!(watcher.next_within(LONG), Some(Event::Gone(id)));
+    });
+}
+
+/// `register` returns when every node answers with the resource: nobody has to wait or ask twice.
+#[test]
+fn a_registered_resource_is_found_at_once_on_every_node() {
+    let nodes = cluster(4);
+    let contexts: Vec<_> = nodes.iter().map(|node| node.context(WAY)).collect();
+    for round in 0..50 {
+        let home = &contexts[round % contexts.len()];
+        let resource = home.register(attrs! { "round" => round.to_string() }).unwrap();
+        for context in &contexts {
+            // A new question each time, which no cache answers.
+            let query = attrs! { "round" => round.to_string() };
+            assert_eq!(context.find(query).one().unwrap(), resource.id());
+        }
+    }
+    let (one, other) = (&contexts[0], &contexts[3]);
+    let (asks, answers) = (one.register(attrs! {}).unwrap(), other.register(attrs! {}).unwrap());
+    asks.send(answers.id(), Tag(1), b"across nodes").unwrap();
+    assert_eq!(answers.recv(Match::any()).unwrap().data, b"across nodes");
+}
+
+/// A server ends and another takes its place: programs say everything again, others forget and
+/// learn.
+#[test]
+fn a_server_that_is_started_again_knows_its_programs() {
+    let mut nodes = cluster(3);
+    let here = nodes[0].context(WAY);
+    let there = nodes[2].context(WAY);
+    let resource = there.register(attrs! { "name" => "stays" }).unwrap();
+    assert_eq!(here.find(attrs! { "name" => "stays" }).one().unwrap(), resource.id());
+    let Node { server, mut config } = nodes.pop().unwrap();
+    config.members = vec![nodes[0].server.address()];
+    config.address = server.address();
+    let (_, watcher) = here.find(attrs! { "name" => "stays" }).watch().unwrap();
+    drop(server);
+    assert_eq!(watcher.next_within(LONG), Some(Event::Gone(resource.id())));
+    let _server = Server::start(config).unwrap();
+    let Some(Event::Appeared(record)) = watcher.next_within(LONG) else { panic!("not again") };
+    assert_eq!(record.id, resource.id());
+}
+
+#[test]
+fn a_second_node_of_the_same_name_is_refused() {
+    let nodes = cluster(2);
+    let twin = Node::start("n1", &[nodes[0].server.address()]);
+    let context = twin.context(WAY);
+    let error = loop {
+        // Until it has been told.
+        match context.register(attrs! { "name" => "twin" }) {
+            Ok(resource) => drop(resource),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("the name n1 is taken by the node at"), "{error}");
+    let other = nodes[0].context(WAY);
+    assert!(other.find(attrs! { "name" => "twin" }).one_of_any().is_err());
+    let second = Server::start(twin.config.clone());
+    assert!(second.is_err(), "one server of a name on a machine");
+}

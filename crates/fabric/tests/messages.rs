@@ -1,0 +1,396 @@
+//! Messages arrive whole, in order, and at whom they were sent to, or their senders are told.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{LONG, Node, WAYS, Way};
+use keeptime_fabric::{
+    Context, Match, Message, Reason, RecvError, Resource, SendError, Tag, Wait, attrs,
+};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+const EAGER: usize = 64 << 10;
+
+fn bytes(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(31) ^ seed) as u8).collect()
+}
+
+fn pair(node: &Node, way: Way) -> ((Context, Resource), (Context, Resource)) {
+    let one = || {
+        let context = node.context(way);
+        let resource = context.register(attrs! { "test" => "pair" }).unwrap();
+        (context, resource)
+    };
+    (one(), one())
+}
+
+/// Lengths around every limit, lent and given, over every transport and way of waiting.
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    let node = Node::start("n1", &[]);
+    let lengths =
+        [0, 1, 8, 16, 17, 63, 4096, 8192, EAGER - 1, EAGER, EAGER + 1, 300_000, 3_000_000];
+    for way in WAYS {
+        let ((_here, sender), (_there, receiver)) = pair(&node, way);
+        let to = receiver.id();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for (number, length) in lengths.into_iter().cycle().take(60).enumerate() {
+                    let data = bytes(length, number);
+                    let tag = Tag(number as u64);
+                    let sent = if number % 2 == 0 {
+                        sender.send(to, tag, &data)
+                    } else {
+                        sender.send(to, tag, data)
+                    };
+                    sent.unwrap();
+                }
+                // The sender stays until all is received, as a program would.
+                assert_eq!(sender.recv(Match::any()).unwrap().data, b"done");
+            });
+            for (number, length) in lengths.into_iter().cycle().take(60).enumerate() {
+                let message = receiver.recv(Match::any()).unwrap();
+                assert_eq!(message.tag, Tag(number as u64), "{way:?}");
+                assert_eq!(message.from, sender.id());
+                assert!(message.data == bytes(length, number), "{length} bytes, {way:?}");
+            }
+            receiver.send(sender.id(), Tag(0), b"done").unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_given_buffer_is_not_copied_within_a_process() {
+    let node = Node::start("n1", &[]);
+    let context = node.context(Way::Memory(Wait::Block));
+    let one = context.register(attrs! {}).unwrap();
+    let other = context.register(attrs! {}).unwrap();
+    let data = bytes(1_000_000, 1);
+    let place = data.as_ptr();
+    one.send(other.id(), Tag(1), data).unwrap();
+    let Message { from, data, .. } = other.recv(Match::any()).unwrap();
+    assert_eq!((from, data.as_ptr()), (one.id(), place));
+}
+
+#[test]
+fn receivers_choose_by_tag_and_sender() {
+    let node = Node::start("n1", &[]);
+    let ((_here, one), (_there, other)) = pair(&node, Way::Memory(Wait::Block));
+    for tag in [3, 1, 2, 1] {
+        one.send(other.id(), Tag(tag), &tag.to_le_bytes()).unwrap();
+    }
+    let third = one.id();
+    assert_eq!(other.recv(Match::tag(1).from(third)).unwrap().tag, Tag(1));
+    assert_eq!(other.recv(Match::tag(2)).unwrap().tag, Tag(2));
+    assert_eq!(other.recv(Match::any()).unwrap().tag, Tag(3));
+    assert_eq!(other.try_recv(Match::any().from(other.id())).unwrap(), None);
+    assert_eq!(other.recv_within(Match::any(), LONG).unwrap().tag, Tag(1));
+    let none = other.recv_within(Match::any(), Duration::from_millis(20));
+    assert_eq!(none, Err(RecvError::TimedOut));
+}
+
+/// A resource goes while messages for it are on the way and in its inbox, and its slot is used
+/// again.
+#[test]
+fn stale_identifiers_give_an_error_and_never_another_receiver() {
+    let node = Node::start("n1", &[]);
+    for way in WAYS {
+        let ((here, sender), (there, first)) = pair(&node, way);
+        let old = first.id();
+        sender.send(old, Tag(1), b"unread").unwrap();
+        sender.send(old, Tag(2), bytes(EAGER * 2, 0)).unwrap();
+        // Both have arrived when this has.
+        let witness = there.register(attrs! {}).unwrap();
+        sender.send(witness.id(), Tag(3), b"").unwrap();
+        witness.recv(Match::tag(3)).unwrap();
+        drop(first);
+        let second = there.register(attrs! { "test" => "again" }).unwrap();
+        assert_eq!(second.id().place.slot, old.place.slot, "the slot is used again");
+        sender.send(old, Tag(4), b"late").unwrap();
+        for tag in [1, 2, 4] {
+            // Answers to what was asked of the other context come when it works.
+            let told = thread::scope(|scope| {
+                scope.spawn(|| second.recv_within(Match::tag(99), Duration::from_millis(200)));
+                sender.recv_within(Match::any(), LONG)
+            });
+            let Err(RecvError::Undelivered(lost)) = told else { panic!("{told:?}, {way:?}") };
+            assert_eq!((lost.to, lost.tag, lost.reason), (old, Tag(tag), Reason::Gone), "{way:?}");
+        }
+        assert_eq!(second.try_recv(Match::any()).unwrap(), None);
+        // Within a context it is told at once.
+        let gone = here.register(attrs! {}).unwrap().id();
+        assert_eq!(sender.send(gone, Tag(5), b""), Err(SendError::Gone(gone)));
+    }
+}
+
+/// One receiver does not take anything: its sender is held up within a window, others on the same
+/// link are not.
+#[test]
+fn a_slow_receiver_holds_up_only_its_own_senders() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((_here, sender), (there, slow)) = pair(&node, way);
+        let fast = there.register(attrs! {}).unwrap();
+        let data = bytes(8192, 0);
+        let accepted =
+            (0..1000).take_while(|_| sender.try_send(slow.id(), Tag(0), &data).is_ok()).count();
+        assert!((20..64).contains(&accepted), "{accepted} messages of 8 KiB, {way:?}");
+        let late = sender.send_within(slow.id(), Tag(0), &data, Duration::from_millis(20));
+        assert_eq!(late, Err(SendError::TimedOut));
+        for _ in 0..100 {
+            sender.send(fast.id(), Tag(1), &data).unwrap();
+            fast.recv(Match::tag(1)).unwrap();
+        }
+        for _ in 0..accepted {
+            slow.recv(Match::any()).unwrap();
+        }
+        sender.send_within(slow.id(), Tag(2), &data, LONG).unwrap();
+        assert_eq!(slow.recv(Match::any()).unwrap().tag, Tag(2));
+    }
+}
+
+/// Both send more than any window holds before either receives: given buffers wait in their
+/// context.
+#[test]
+fn two_that_send_to_each_other_first_do_not_lock_up() {
+    let node = Node::start("n1", &[]);
+    for way in WAYS {
+        let ((_here, one), (_there, other)) = pair(&node, way);
+        let (a, b) = (one.id(), other.id());
+        let exchange = |own: &Resource, peer| {
+            for number in 0..5 {
+                own.send(peer, Tag(number), bytes(2_000_000, number as usize)).unwrap();
+            }
+            for number in 0..5 {
+                let data = own.recv(Match::tag(number)).unwrap().data;
+                assert!(data == bytes(2_000_000, number as usize), "{way:?}");
+            }
+        };
+        // Each stays until the other has everything.
+        let done = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                exchange(&one, b);
+                one.send(b, Tag(9), b"").unwrap();
+                one.recv(Match::tag(9)).unwrap();
+                done.wait();
+            });
+            exchange(&other, a);
+            other.send(a, Tag(9), b"").unwrap();
+            other.recv(Match::tag(9)).unwrap();
+            done.wait();
+        });
+    }
+}
+
+#[test]
+fn many_threads_on_one_link_each_get_their_answers() {
+    let node = Node::start("n1", &[]);
+    for way in WAYS {
+        let (here, there) = (node.context(way), node.context(way));
+        let pairs: Vec<_> = (0..8)
+            .map(|_| (here.register(attrs! {}).unwrap(), there.register(attrs! {}).unwrap()))
+            .collect();
+        // Spinning threads that are more than cores take turns of a whole time slice.
+        let rounds =
+            if matches!(way, Way::Memory(Wait::Spin) | Way::Tcp(Wait::Spin)) { 20 } else { 300 };
+        thread::scope(|scope| {
+            for (number, (asks, answers)) in pairs.iter().enumerate() {
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        let question = (number * 1000 + round).to_le_bytes();
+                        asks.send(answers.id(), Tag(1), &question).unwrap();
+                        assert_eq!(asks.recv(Match::tag(2)).unwrap().data, question, "{way:?}");
+                    }
+                });
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        let message = answers.recv(Match::tag(1)).unwrap();
+                        answers.send(message.from, Tag(2), message.data).unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn several_threads_share_one_resource() {
+    let node = Node::start("n1", &[]);
+    let ((_here, sender), (_there, shared)) = pair(&node, Way::Tcp(Wait::Block));
+    thread::scope(|scope| {
+        let receivers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut numbers = Vec::new();
+                    loop {
+                        let message = shared.recv(Match::any()).unwrap();
+                        if message.tag == Tag(1) {
+                            return numbers;
+                        }
+                        numbers.push(u32::from_le_bytes(message.data[..].try_into().unwrap()));
+                    }
+                })
+            })
+            .collect();
+        for number in 0..1000_u32 {
+            sender.send(shared.id(), Tag(0), &number.to_le_bytes()).unwrap();
+        }
+        for _ in 0..4 {
+            sender.send(shared.id(), Tag(1), b"").unwrap();
+        }
+        let mut all: Vec<u32> = receivers.into_iter().flat_map(|r| r.join().unwrap()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..1000).collect::<Vec<_>>(), "each message goes to one of them");
+    });
+}
+
+#[test]
+fn too_long_a_message_is_refused_at_either_end() {
+    let node = Node::start("n1", &[]);
+    let mut small = node.settings(Way::Tcp(Wait::Block));
+    small.message_most = 1_000_000;
+    let (here, there) = (node.context(Way::Tcp(Wait::Block)), Context::open(small).unwrap());
+    let (one, other) = (here.register(attrs! {}).unwrap(), there.register(attrs! {}).unwrap());
+    let data = bytes(1_000_001, 0);
+    let refused = other.send(one.id(), Tag(0), &data);
+    assert_eq!(refused, Err(SendError::TooLong { bytes: 1_000_001, most: 1_000_000 }));
+    thread::scope(|scope| {
+        scope.spawn(|| other.recv_within(Match::any(), Duration::from_millis(500)));
+        assert_eq!(one.send(other.id(), Tag(0), &data), Err(SendError::Rejected(Reason::TooLong)));
+    });
+}
+
+/// Noise on the port of a context, and a caller that means another context: nobody notices.
+#[test]
+fn strangers_are_not_let_in() {
+    let node = Node::start("n1", &[]);
+    let ((here, one), (_there, other)) = pair(&node, Way::Tcp(Wait::Block));
+    let records = here.find(attrs! { "test" => "pair" }).all().unwrap();
+    for record in &records {
+        for address in &record.home.addresses {
+            let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n").unwrap();
+            let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
+            let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
+            stream.write_all(&keeptime_fabric::frame::Greeting { from, to }.encode()).unwrap();
+        }
+    }
+    one.send(other.id(), Tag(1), b"all is well").unwrap();
+    assert_eq!(other.recv(Match::any()).unwrap().data, b"all is well");
+    other.send(one.id(), Tag(1), b"here too").unwrap();
+    assert_eq!(one.recv(Match::any()).unwrap().data, b"here too");
+}
+
+#[test]
+fn a_thread_of_the_context_takes_what_arrives_while_nobody_waits() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Tcp(Wait::Block), Way::Memory(Wait::Block)] {
+        let mut settings = node.settings(way);
+        settings.progress_thread = true;
+        let (here, there) = (Context::open(settings).unwrap(), node.context(way));
+        let (giver, taker) =
+            (here.register(attrs! {}).unwrap(), there.register(attrs! {}).unwrap());
+        // Longer than the kernel and the ring hold: somebody has to go on sending.
+        giver.send(taker.id(), Tag(1), bytes(30_000_000, 7)).unwrap();
+        assert!(taker.recv_within(Match::any(), LONG).unwrap().data == bytes(30_000_000, 7));
+    }
+}
+
+/// Two flows over one connection, one with a reserved rate: it takes as long as that rate says, the
+/// other does not.
+#[test]
+fn a_reserved_rate_is_a_limit_for_its_flow_alone() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((_here, sender), (there, paced)) = pair(&node, way);
+        let free = there.register(attrs! {}).unwrap();
+        sender.reserve(paced.id(), keeptime_fabric::BitsPerSecond::from_mbit(40));
+        let data = bytes(10_000, 0);
+        let time = |to: &Resource| {
+            let start = std::time::Instant::now();
+            thread::scope(|scope| {
+                scope.spawn(|| (0..50).for_each(|_| drop(to.recv(Match::any()).unwrap())));
+                (0..50).for_each(|_| sender.send(to.id(), Tag(0), &data).unwrap());
+            });
+            start.elapsed()
+        };
+        // 50 x 10,000 bytes at 5 MB/s are 100 ms; the first goes at once, and 2 ms may be made up
+        // for.
+        let held_back = time(&paced);
+        assert!(held_back >= Duration::from_millis(95), "{held_back:?}, {way:?}");
+        assert!(time(&free) < held_back / 2, "{way:?}");
+        let refused = (0..10).find_map(|_| sender.try_send(paced.id(), Tag(0), &data).err());
+        assert_eq!(refused, Some(SendError::WouldBlock), "ten messages at once are too many");
+        sender.release(paced.id());
+        assert!(time(&paced) < held_back / 2, "{way:?}");
+    }
+}
+
+/// Not a test: the process that `a_killed_peer…` kills.
+#[test]
+fn peer_process() {
+    let Ok(name) = std::env::var("FABRIC_TEST_DIRECTORY") else { return };
+    let mut config = keeptime_fabric::Config::default();
+    config.directory = name;
+    config.shared_memory = std::env::var("FABRIC_TEST_MEMORY").is_ok();
+    let context = Context::open(config).unwrap();
+    let resource = context.register(attrs! { "test" => "peer" }).unwrap();
+    println!("peer {}", resource.id());
+    let first = resource.recv(Match::any()).unwrap();
+    resource.send(first.from, Tag(2), b"seen").unwrap();
+    // Takes nothing more, and waits to be killed.
+    let _ = resource.recv(Match::tag(77));
+}
+
+/// `kill -9` with messages on the way: those that were not confirmed are told, the directory forgets
+/// the peer, and nothing waits for it.
+#[test]
+fn a_killed_peer_is_told_for_each_message_that_it_may_not_have_seen() {
+    let node = Node::start("n1", &[]);
+    for memory in [false, true] {
+        let way = if memory { Way::Memory(Wait::Block) } else { Way::Tcp(Wait::Block) };
+        let context = node.context(way);
+        let own = context.register(attrs! {}).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "peer_process", "--nocapture"]);
+        command.env("FABRIC_TEST_DIRECTORY", &node.config.name).stdout(Stdio::piped());
+        if memory {
+            command.env("FABRIC_TEST_MEMORY", "1");
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let peer = lines
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once("peer ").and_then(|(_, id)| id.parse().ok()));
+        let peer = peer.unwrap();
+        own.send(peer, Tag(1), b"hello").unwrap();
+        assert_eq!(own.recv(Match::any()).unwrap().data, b"seen");
+        let _ = own.try_send(peer, Tag(3), b"small");
+        own.send(peer, Tag(4), bytes(1_000_000, 0)).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut told: Vec<Tag> = (0..2)
+            .map(|_| match own.recv_within(Match::any(), LONG) {
+                Err(RecvError::Undelivered(lost)) => {
+                    assert_eq!((lost.to, lost.reason), (peer, Reason::Unconfirmed));
+                    lost.tag
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, [Tag(3), Tag(4)], "the first was answered: it is not told");
+        let watcher = context.find(attrs! { "test" => "peer" });
+        while watcher.one_of_any().is_ok() {
+            thread::yield_now();
+        }
+        let again = own.send(peer, Tag(5), b"");
+        assert_eq!(again, Err(SendError::NoContext(peer.context)));
+    }
+}

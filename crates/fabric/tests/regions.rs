@@ -1,0 +1,295 @@
+//! One-sided regions: one version or none, whoever answers, whatever becomes of the publisher and of the
+//! network between.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{LONG, Node, Way};
+use keeptime_fabric::region::{
+    Address, AnsweredBy, Layout, PlainMemories, PublishError, Reader, Reading, Region, RegionError,
+    RegionServer, RegionServerConfig,
+};
+use keeptime_fabric::{Context, Match, Tag, Wait, attrs};
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const WAYS: [(Way, AnsweredBy); 3] = [
+    (Way::Memory(Wait::Block), AnsweredBy::Memory),
+    (Way::Tcp(Wait::Block), AnsweredBy::Responder),
+    (Way::Tcp(Wait::Spin), AnsweredBy::Responder),
+];
+
+fn regions_of(node: &Node) -> RegionServer {
+    let config = RegionServerConfig { name: node.config.name.clone(), port: 0 };
+    RegionServer::start(&config, |_| Ok(Box::new(PlainMemories))).unwrap()
+}
+
+fn opened(context: &Context) -> Reader {
+    let records = context.find(attrs! { "test" => "region" }).all().unwrap();
+    context.open_region(&records[0]).unwrap()
+}
+
+fn published(context: &Context, layout: Layout) -> Region {
+    context.publish(attrs! { "test" => "region" }, layout).unwrap()
+}
+
+#[test]
+fn what_is_published_is_read_and_added_to() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    for (way, by) in WAYS {
+        let (here, there) = (node.context(way), node.context(way));
+        // Of three slots, and of more than one packet.
+        for bytes in [48, 150, 10_000] {
+            let region = published(&there, Layout::new(3, bytes).unwrap().with_adds());
+            let reader = opened(&here);
+            assert_eq!((reader.id(), reader.layout()), (region.id(), region.layout()));
+            let mut data = vec![1; bytes as usize];
+            let unwritten = reader.read(2, &mut data).unwrap();
+            assert_eq!(unwritten, Reading { sequence: 0, counter: 0, by });
+            assert!(data.iter().all(|byte| *byte == 0), "{way:?}");
+            let written: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+            region.write(2, &written).unwrap();
+            assert_eq!(region.fetch_add(2, 4), Ok(0));
+            assert_eq!(reader.fetch_add(2, 3), Ok((4, by)));
+            assert_eq!(reader.fetch_add(2, 0), Ok((7, by)));
+            assert_eq!(region.counter(2), Ok(7));
+            assert_eq!(reader.read(2, &mut data), Ok(Reading { sequence: 2, counter: 7, by }));
+            assert!(data == written, "{way:?}, {bytes}");
+            assert_eq!(reader.read(1, &mut data).unwrap().sequence, 0, "its neighbour");
+        }
+    }
+}
+
+/// A publisher that writes as fast as it can: every reader sees whole versions, later ones later.
+#[test]
+fn no_reader_sees_parts_of_two_versions() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    for (way, _) in WAYS {
+        let (here, there) = (node.context(way), node.context(way));
+        let region = published(&there, Layout::new(1, 4000).unwrap());
+        let reader = opened(&here);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for version in 0_u64.. {
+                    region.write(0, &version.to_le_bytes().repeat(500)).unwrap();
+                    if done.load(Relaxed) {
+                        break;
+                    }
+                    // Pieces across the network have to fit between two versions.
+                    thread::sleep(Duration::from_micros(300));
+                }
+            });
+            let mut last = 0;
+            let mut data = vec![0; 4000];
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(300) {
+                let Ok(reading) = reader.read(0, &mut data) else { continue };
+                let (words, _) = data.as_chunks();
+                assert!(words.iter().all(|word| *word == words[0]), "{way:?}");
+                let version = u64::from_le_bytes(words[0]);
+                assert!(version >= last && version == (reading.sequence / 2).saturating_sub(1));
+                last = version;
+            }
+            done.store(true, Relaxed);
+            assert!(last > 0, "{way:?}");
+        });
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let node = Node::start("n1", &[]);
+    let regions = regions_of(&node);
+    for (way, _) in WAYS {
+        let (here, there) = (node.context(way), node.context(way));
+        let plain = there.register(attrs! { "test" => "plain" }).unwrap();
+        let records = here.find(attrs! { "test" => "plain" }).all().unwrap();
+        let opened_plain = here.open_region(&records[0]).map(|_| ());
+        assert_eq!(opened_plain, Err(RegionError::NoRegion(plain.id())));
+
+        let region = published(&there, Layout::cells(2).unwrap());
+        let reader = opened(&here);
+        let length = RegionError::Length { given: 47, bytes: 48 };
+        assert_eq!(region.write(0, &[0; 47]), Err(length.clone()));
+        assert_eq!(reader.read(0, &mut [0; 47]), Err(length));
+        let no_record = RegionError::NoRecord { record: 2, records: 2 };
+        assert_eq!(region.write(2, &[0; 48]), Err(no_record.clone()));
+        assert_eq!(reader.read(2, &mut [0; 48]), Err(no_record.clone()));
+        assert_eq!(reader.fetch_add(2, 1), Err(no_record));
+        assert_eq!(reader.fetch_add(0, 1), Err(RegionError::NotAllowed));
+
+        // Another region in the same place is not taken for this one.
+        let id = region.id();
+        drop(region);
+        while reader.read(0, &mut [0; 48]).is_ok() {
+            thread::yield_now();
+        }
+        let next = published(&there, Layout::cells(2).unwrap());
+        next.write(0, &[7; 48]).unwrap();
+        assert_eq!(reader.read(0, &mut [0; 48]), Err(RegionError::Gone(id)));
+        assert_eq!(opened(&here).id(), next.id());
+    }
+    let context = node.context(Way::Memory(Wait::Block));
+    let region = published(&context, Layout::cells(1).unwrap());
+    assert!(region.is_served());
+    drop(regions);
+    while region.is_served() {
+        thread::yield_now();
+    }
+    let refused = context.publish(attrs! {}, Layout::cells(1).unwrap());
+    assert!(matches!(refused, Err(PublishError::Daemon(_))), "{refused:?}");
+}
+
+#[test]
+fn a_node_has_so_many_regions_and_no_more() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let context = node.context(Way::Memory(Wait::Block));
+    let layout = Layout::cells(1).unwrap();
+    let publish = || context.publish(attrs! {}, layout);
+    let mut all: Vec<_> = (0..1024).map(|_| publish().unwrap()).collect();
+    let error = publish().map(|_| ()).unwrap_err().to_string();
+    assert!(error.ends_with("this node has 1024 regions, which is the most"), "{error}");
+    all.pop();
+    while publish().is_err() {
+        thread::yield_now();
+    }
+}
+
+/// Between reader and responder every third datagram is lost, every fifth sent twice, and copies come
+/// late: reads are whole, and what is added is added once.
+#[test]
+fn loss_and_copies_do_not_matter() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let way = Way::Tcp(Wait::Block);
+    let (here, there) = (node.context(way), node.context(way));
+    let region = published(&there, Layout::new(1, 3000).unwrap().with_adds());
+    region.write(0, &[9; 3000]).unwrap();
+    let records = here.find(attrs! { "test" => "region" }).all().unwrap();
+    let address: Address = records[0].attributes.value("region").unwrap().parse().unwrap();
+    let stop = AtomicBool::new(false);
+    let outer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = outer.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        scope.spawn(|| disturb(&outer, address.port, &stop));
+        let mut record = records[0].clone();
+        let there = Address { port, ..address }.to_string();
+        record.attributes = record.attributes.with("region", there);
+        let reader = here.open_region(&record).unwrap();
+        for number in 0..60 {
+            assert_eq!(reader.fetch_add(0, 1), Ok((number, AnsweredBy::Responder)));
+            let mut data = vec![0; 3000];
+            assert_eq!(reader.read(0, &mut data).unwrap().counter, number + 1);
+            assert!(data.iter().all(|byte| *byte == 9));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(region.counter(0), Ok(60));
+}
+
+/// Carries datagrams between whoever sends to `outer` and `port`, badly.
+fn disturb(outer: &UdpSocket, port: u16, stop: &AtomicBool) {
+    let inner = UdpSocket::bind("127.0.0.1:0").unwrap();
+    inner.connect(("127.0.0.1", port)).unwrap();
+    for socket in [outer, &inner] {
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    }
+    let (mut client, mut number, mut late) = (None, 0_u32, Vec::new());
+    let mut bytes = [0; 2000];
+    while !stop.load(Relaxed) {
+        if let Ok((length, from)) = outer.recv_from(&mut bytes) {
+            client = Some(from);
+            number += 1;
+            if !number.is_multiple_of(3) {
+                inner.send(&bytes[..length]).unwrap();
+            }
+            if number.is_multiple_of(5) {
+                late.push(bytes[..length].to_vec());
+            }
+            if late.len() > 4 {
+                inner.send(&late.remove(0)).unwrap();
+            }
+        }
+        if let (Ok(length), Some(client)) = (inner.recv(&mut bytes), client) {
+            number += 1;
+            if !number.is_multiple_of(3) {
+                outer.send_to(&bytes[..length], client).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_there_is_told_and_not_waited_for() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let way = Way::Tcp(Wait::Block);
+    let (here, there) = (node.context(way), node.context(way));
+    let _region = published(&there, Layout::cells(1).unwrap());
+    let mut records = here.find(attrs! { "test" => "region" }).all().unwrap();
+    let address: Address = records[0].attributes.value("region").unwrap().parse().unwrap();
+    // Listens, and never answers.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let text = Address { port, ..address }.to_string();
+    records[0].attributes = records[0].attributes.clone().with("region", text);
+    let start = Instant::now();
+    let unreachable = here.open_region(&records[0]).map(|_| ());
+    assert!(matches!(unreachable, Err(RegionError::Unreachable { .. })), "{unreachable:?}");
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+/// Not a test: the process that `a_publisher…` stops and kills.
+#[test]
+fn publisher_process() {
+    let Ok(name) = std::env::var("FABRIC_TEST_PUBLISHER") else { return };
+    let mut config = keeptime_fabric::Config::default();
+    config.directory = name;
+    let context = Context::open(config).unwrap();
+    let region = published(&context, Layout::cells(1).unwrap().with_adds());
+    region.write(0, &[5; 48]).unwrap();
+    println!("published {}", region.id());
+    // Waits to be killed.
+    let _ = region.resource().recv(Match { tag: Some(Tag(77)), from: None });
+}
+
+#[test]
+fn a_publisher_that_is_stopped_is_read_and_one_that_is_killed_is_gone() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    for (way, by) in WAYS {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "publisher_process", "--nocapture"]);
+        command.env("FABRIC_TEST_PUBLISHER", &node.config.name).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("published ")));
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+        let context = node.context(way);
+        let reader = opened(&context);
+        let mut data = [0; 48];
+        assert_eq!(reader.read(0, &mut data).unwrap().by, by);
+        assert_eq!(data, [5; 48]);
+        assert_eq!(reader.fetch_add(0, 1), Ok((0, by)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let start = Instant::now();
+        while reader.read(0, &mut data).is_ok() {
+            assert!(start.elapsed() < LONG, "{way:?}");
+        }
+        assert_eq!(reader.read(0, &mut data), Err(RegionError::Gone(reader.id())));
+        while !context.find(attrs! { "test" => "region" }).all().unwrap().is_empty() {
+            thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `keeptime-fabricd`: the fabric's daemon of a node.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
+use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
+use keeptime_fabricd::KernelMemories;
+use nix::sys::signal::{SigSet, Signal};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+/// Which resources there are, and the memory of those that are read without asking their programs.
+///
+/// One runs on each node, until it is told to end by SIGTERM.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The node's name, unlike that of any other node
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    node: String,
+    /// Where the daemons of other nodes reach this one; on 127.0.0.1, none do
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    address: SocketAddr,
+    /// Where another daemon is; the rest is learned from it
+    #[arg(long = "member", value_name = "IP:PORT")]
+    members: Vec<SocketAddr>,
+    /// What programs of this node ask for
+    #[arg(long, default_value = DEFAULT_NAME)]
+    name: String,
+    /// UDP port on which reads of regions are answered; 0: any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    regions_port: u16,
+    /// Have the kernel answer reads that arrive on this interface (XDP, root)
+    #[arg(long = "answer-on", value_name = "INTERFACE")]
+    answer_on: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // If nobody reads it, there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
+        }
+    };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("keeptime-fabricd: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<()> {
+    // Before any thread is made, so that all inherit that signals are waited for here.
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    signals.thread_block()?;
+    let Arguments { node, address, members, name, regions_port, answer_on } = arguments;
+    let regions = RegionServerConfig { name: name.clone(), port: regions_port };
+    let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
+        .context("while making room for regions")?;
+    if let Err(error) = regions.real_time() {
+        tracing::warn!(%error, "no real-time schedule for answers: other programs hold them up");
+    }
+    let directory = ServerConfig { name, node, address, members };
+    let directory = Server::start(directory).context("while starting the directory")?;
+    println!("listening on {}, answering on port {}", directory.address(), regions.port());
+    signals.wait()?;
+    Ok(())
+}
+
+fn memories(port: u16, interfaces: &[String]) -> std::io::Result<Box<dyn Memories>> {
+    if interfaces.is_empty() {
+        return Ok(Box::new(PlainMemories));
+    }
+    let memories = KernelMemories::new(port, interfaces);
+    Ok(Box::new(memories.map_err(std::io::Error::other)?))
+}
