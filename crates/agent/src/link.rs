@@ -52,6 +52,7 @@ pub enum FromAgent {
         /// What it cannot enforce, and why: a sentence each.
         not_enforced: Vec<String>,
         /// What it refuses for that reason. A node that is not asked to enforce anything refuses nothing.
+        #[serde(default)]
         refused: BTreeSet<Guarantee>,
         /// All that it enforces for reservations, or will.
         holding: Vec<Assignment>,

@@ -3,114 +3,25 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod process;
+
 use keeptime_broker::client::Client;
 use keeptime_broker::config::Config;
 use keeptime_broker::wire::Filter;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::skip;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
-use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_model::reservation::Handle;
+use keeptime_model::units::Nanos;
+use process::{Broker, KEEPTIME, said, small, tomorrow};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
-
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-const KEEPTIME: &str = env!("CARGO_BIN_EXE_keeptime");
 const NOBODY: u32 = 65_534;
-const TOPOLOGY: &str = "name = \"pair\"\nswitches = [{ name = \"s1\" }]\n\
-    [[nodes]]\nname = \"n1\"\ncpu = \"100 %\"\naddress = \"10.0.0.1\"\n\
-    [[nodes]]\nname = \"n2\"\ncpu = \"100 %\"\naddress = \"10.0.0.2\"\n\
-    [[links]]\nbetween = [\"n1\", \"s1\"]\nrate = \"100 Mbit/s\"\n\
-    [[links]]\nbetween = [\"n2\", \"s1\"]\nrate = \"100 Mbit/s\"\n";
-
-struct Broker {
-    directory: tempfile::TempDir,
-    config: Config,
-    process: Option<Child>,
-}
-
-impl Broker {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        // Other users reach the socket.
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let at = |name: &str| directory.path().join(name);
-        fs::write(at("topology.toml"), TOPOLOGY).unwrap();
-        let config = Config::in_directory(directory.path());
-        fs::write(at("broker.toml"), config.to_toml()).unwrap();
-        let mut broker = Self { directory, config, process: None };
-        broker.start();
-        broker
-    }
-
-    fn start(&mut self) {
-        let path = self.directory.path().join("broker.toml");
-        let mut command = Command::new(KEEPTIME);
-        command.args(["broker", "run", "--config"]).arg(path).stderr(Stdio::null());
-        self.process = Some(command.spawn().unwrap());
-        let start = Instant::now();
-        while self.client().nodes(None).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the broker does not answer");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn kill(&mut self) {
-        let mut process = self.process.take().unwrap();
-        process.kill().unwrap();
-        process.wait().unwrap();
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.config.socket).unwrap()
-    }
-
-    fn keeptime(&self, words: &[&str], user: Option<u32>) -> Output {
-        let mut command = Command::new(KEEPTIME);
-        command.args(words).arg("--broker").arg(&self.config.socket).current_dir("/");
-        if let Some(user) = user {
-            command.gid(user).uid(user);
-        }
-        command.output().unwrap()
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// A tenth of a percent of one node for a minute, in a day.
-fn small(from: WallTime) -> Request {
-    let resources = Resources {
-        nodes: NodeChoice::Any(1),
-        cpu_ppm: CpuPpm::new(1_000),
-        ..Resources::nothing()
-    };
-    Request {
-        from_unix_nanos: Some(from),
-        duration_nanos: Some(Nanos::from_secs(60)),
-        ..Request::new(Ask::Resources(resources))
-    }
-}
-
-fn tomorrow() -> WallTime {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    WallTime::from_unix_nanos((now.as_secs() + 86_400) * 1_000_000_000)
-}
 
 #[test]
 fn what_was_acknowledged_survives_kill_9_in_the_middle_of_commits() {

@@ -74,7 +74,8 @@ pub enum LedgerError {
     /// It is damaged. Nothing is guessed; what is good can be copied into a new ledger.
     #[error(
         "{place} is damaged: {fault}; it is good up to revision {last_good_revision}: move it and the \
-         files beside it away and salvage that much into a new ledger, or restore a copy"
+         files beside it away and copy that much into a new ledger (`keeptime broker salvage`), or restore \
+         a copy"
     )]
     Corrupt {
         /// The ledger.

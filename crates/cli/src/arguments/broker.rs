@@ -29,6 +29,21 @@ pub enum BrokerCommand {
         #[arg(long)]
         print_config: bool,
     },
+    /// Copy what is good of a damaged ledger into a new one
+    ///
+    /// Nothing is guessed: the new ledger ends at the last good revision, and the damaged one stays as
+    /// it is. What was acknowledged later is lost if a broker goes on from the new one: agents withdraw
+    /// what it does not know.
+    Salvage {
+        /// The damaged ledger, which no broker uses
+        damaged: PathBuf,
+        /// Where the new one is made
+        #[arg(long, value_name = "PATH")]
+        into: PathBuf,
+        /// Print JSON instead of sentences
+        #[arg(long)]
+        json: bool,
+    },
     /// The tokens by which users are known over the network
     #[command(subcommand)]
     Token(TokenCommand),

@@ -6,10 +6,11 @@ use crate::interrupt;
 use anyhow::{Context, Result};
 use keeptime_broker::config::Config;
 use keeptime_broker::{server, tcp};
+use keeptime_ledger::sqlite::{Salvaged, salvage};
 use std::fs;
 use std::path::Path;
 
-/// Runs a broker, checks what it would run with, or changes who is known to it.
+/// Runs a broker, checks what it would run with, copies its ledger, or changes who is known to it.
 pub fn run(command: BrokerCommand) -> Result<Ending> {
     match command {
         BrokerCommand::Run { config, check, print_config } => {
@@ -25,10 +26,42 @@ pub fn run(command: BrokerCommand) -> Result<Ending> {
                 server::run(&parsed, interrupt::stopped)?;
             }
         }
+        BrokerCommand::Salvage { damaged, into, json } => {
+            let salvaged = salvage(&damaged, &into)?;
+            if json {
+                println!("{:#}", in_json(&salvaged));
+            } else {
+                print!("{}", describe(&salvaged, &into));
+            }
+        }
         BrokerCommand::Token(command) => tokens::run(command)?,
         BrokerCommand::Certificates(arguments) => certificates::run(&arguments)?,
     }
     Ok(Ending::Done)
+}
+
+fn in_json(salvaged: &Salvaged) -> serde_json::Value {
+    let Salvaged { last_good_revision, records, faults, lost_history } = salvaged;
+    serde_json::json!({
+        "last_good_revision": last_good_revision.get(),
+        "records": records,
+        "faults": faults,
+        "lost_history": lost_history,
+    })
+}
+
+fn describe(salvaged: &Salvaged, into: &Path) -> String {
+    let Salvaged { last_good_revision, records, faults, lost_history } = salvaged;
+    let mut text: String = faults.iter().map(|fault| format!("damaged: {fault}\n")).collect();
+    if faults.is_empty() {
+        text.push_str("nothing is wrong with it\n");
+    }
+    let into = into.display();
+    text.push_str(&format!("{into}: {records} records up to revision {last_good_revision}\n"));
+    if *lost_history {
+        text.push_str("older records, which `keeptime why` shows, may be missing\n");
+    }
+    text
 }
 
 /// A broker's configuration.
