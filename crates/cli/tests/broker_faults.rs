@@ -70,6 +70,7 @@ fn on_a_full_disk_nothing_is_granted_and_all_goes_on_when_there_is_room() {
         for handle in &granted {
             assert!(broker.client().reservation(handle.parse().unwrap()).is_ok(), "{handle}");
         }
+        drop(file);
         fs::remove_file(&filler).unwrap();
         let start = Instant::now();
         // It tries again a second later.
