@@ -50,7 +50,7 @@ impl Cluster {
         brokers::socket(self.lab.directory())
     }
 
-    /// That broker; connects with each call.
+    /// That broker; connects with the first call.
     ///
     /// # Errors
     /// If the process may not have another epoll instance.

@@ -30,9 +30,10 @@ struct Running<'a> {
     output: PathBuf,
 }
 
-/// As `Cluster::remote_launcher`, with the program in the place of this one.
+/// As `Cluster::remote_launcher`, with the program in the place of this one: a script in a directory of the
+/// lab's, which its front end sees.
 fn remote(world: &World) -> PathBuf {
-    let path = world.directory.path().join("remote");
+    let path = world.cluster().broker_socket().with_file_name("remote");
     let script = format!(
         "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
          exec '{KEEPTIME}' lab exec --die-with-parent --job r1 {} \"$host\" -- /bin/sh -c \"$*\"\n",
@@ -149,7 +150,7 @@ fn an_attribute_becomes_flows_on_every_node_and_goes_with_the_program() {
         let why = world.keeptime(&["why", "r1"]).output().unwrap();
         let why = world::said(&why);
         assert_eq!(why.matches("changed by root").count(), 2, "one change there, one back: {why}");
-        assert!(why.contains("for its program beside: n1 > n2 10.56"), "{why}");
+        assert!(why.contains("for its program beside: n1 > n2 10561.513 kbit/s premium"), "{why}");
     }
 }
 
