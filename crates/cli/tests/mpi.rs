@@ -83,6 +83,8 @@ impl<'a> Running<'a> {
         let file = File::create(&output).unwrap();
         let exec = ["lab", "exec", "--die-with-parent", world.name.as_str(), FRONT_END, "--"];
         let mut start = world.keeptime(&exec);
+        // MPICH starts ranks where it was started: nodes have to see that too.
+        start.current_dir(&folder);
         start.args(&line).stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
         Self { world, child: start.spawn().unwrap(), output }
     }
