@@ -408,7 +408,7 @@ same_on_all() { # KEY-PATTERN PROGRAM ARGUMENTS...: lines that do not depend on 
     shift
     for ranks in 1 2 4; do
         mpi "$ranks" "$@" >"$work/times" || return 1
-        grep -E "$pattern" "$work/times" | awk '{ printf "%s %.5f %.5f\n", $1 $2, $3, NF > 4 ? $4 : 0 }' >"$work/$ranks.lines"
+        grep -E "$pattern" "$work/times" | awk '{ printf "%s %.5f %.5f\n", $1 $2, $3, (NF > 4 ? $4 : 0) }' >"$work/$ranks.lines"
         cat "$work/$ranks.lines"
     done
     [ -s "$work/1.lines" ] && cmp "$work/1.lines" "$work/2.lines" && cmp "$work/1.lines" "$work/4.lines"
