@@ -9,6 +9,7 @@ use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::deadline::{self, Cluster, Job, Plan, Refusal, Verdict, Wants, plan, replan};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::slice;
 
 const START: u64 = 1_767_225_600_000_000_000;
 const MINUTE: u64 = 60_000_000_000;
@@ -66,7 +67,7 @@ fn a_running_job_is_slowed_down_for_another_and_sped_up_when_there_is_room() {
     let nodes = vec![NodeIndex(0), NodeIndex(1)];
     let running = Job { nodes, ..job(1, 100, 2, Wants::By(at(200))) };
     let rate = Wants::Rate(Share::from_percent(40).unwrap());
-    let plan = admitted(admit(at(0), &whole(2), &[running.clone()], &job(2, 20, 2, rate)));
+    let plan = admitted(admit(at(0), &whole(2), slice::from_ref(&running), &job(2, 20, 2, rate)));
     let slowed = plan.of("j1").unwrap();
     // 20 minutes of work at 40 % are 50 minutes.
     assert_eq!(slowed.rate_at(at(10)), Share::from_percent(60).unwrap());
@@ -102,8 +103,12 @@ fn what_is_left_goes_to_who_asks_for_it() {
 #[test]
 fn a_refusal_says_what_could_be() {
     let promised = job(1, 60, 2, Wants::By(at(60)));
-    let refusal =
-        refused(admit(at(0), &whole(2), &[promised.clone()], &job(2, 60, 2, Wants::By(at(90)))));
+    let refusal = refused(admit(
+        at(0),
+        &whole(2),
+        slice::from_ref(&promised),
+        &job(2, 60, 2, Wants::By(at(90))),
+    ));
     let earliest = refusal.earliest.unwrap();
     assert!((at(120)..at(121)).contains(&earliest), "{refusal:?}");
     assert_eq!(refusal.part, Some(Share::from_percent(50).unwrap()));
