@@ -7,7 +7,7 @@ OUT ?= out
 SOAK_MINUTES ?= 10
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-isolation soak soak-calls clean
+        bench-plan bench-calendar bench-pools bench-balancers bench-ledger bench-broker bench-door bench-profiler bench-isolation soak soak-calls clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -18,9 +18,11 @@ deps:
 build: deps ## Build the keeptime binary
 	$(CARGO) build --release --locked --workspace
 
-workloads: deps ## Build the MPI programs for Open MPI and MPICH
+workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and MPICH
 	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
 	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
+	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
+	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
 
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root, under 8 minutes)
 	@$(KEEPTIME) demo --out $(OUT)/demo
@@ -41,7 +43,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-pools bench-balancers bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -59,6 +61,12 @@ bench-broker: build ## Grants through a broker's socket, and its restart with 10
 bench-door: build ## What TLS, certificates and tokens cost
 	@$(KEEPTIME)-bench door --out $(OUT)
 
+bench-pools: build ## Decisions about 1,000 nodes and 50 sites; policies compared in virtual time
+	@$(KEEPTIME)-bench pools --out $(OUT)
+
+bench-balancers: build ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
+	@$(KEEPTIME)-bench balancers --out $(OUT)
+
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)
 
@@ -73,4 +81,4 @@ bench-first-light: build workloads ## Promised against actual under contention, 
 
 clean:
 	$(CARGO) clean
-	rm -rf $(OUT) workloads/build
+	rm -rf $(OUT) workloads/build mpi/build

@@ -395,6 +395,51 @@ breaks_after_frame_1() { # CONDITION_ON_EXIT_CODE COMMAND...
     test "$got" "${condition[@]}" && grep -q '^frame 1 ' "$work/times" && ! grep -qE '^(frame 2|seconds_per_frame) ' "$work/times"
 }
 
+# --- measuring programs -----------------------------------------------------------------------------
+
+tells() { # KEY RANKS PROGRAM ARGUMENTS...
+    local key=$1
+    shift
+    mpi "$@" >"$work/times" && cat "$work/times" && [ -n "$(said "$work/times" "$key")" ]
+}
+
+same_on_all() { # KEY-PATTERN PROGRAM ARGUMENTS...: lines that do not depend on the number of ranks
+    local pattern=$1 ranks
+    shift
+    for ranks in 1 2 4; do
+        mpi "$ranks" "$@" >"$work/times" || return 1
+        grep -E "$pattern" "$work/times" | awk '{ printf "%s %.5f %.5f\n", $1 $2, $3, NF > 4 ? $4 : 0 }' >"$work/$ranks.lines"
+        cat "$work/$ranks.lines"
+    done
+    [ -s "$work/1.lines" ] && cmp "$work/1.lines" "$work/2.lines" && cmp "$work/1.lines" "$work/4.lines"
+}
+
+# The smallest eigenvalue is 1; a start that is its eigenvector would be there at once.
+cg_comes_close() {
+    mpi 2 cg --rows 3000 --iterations 15 >"$work/times" && cat "$work/times"
+    awk '$1 == "iteration" && $2 == 0 { far = $3 > 2 } $1 == "zeta" { near = $2 > 1 - 1e-6 && $2 < 1.001 }
+        END { exit !(far && near) }' "$work/times"
+}
+
+test_measuring() {
+    test_that "pingpong" tells one_way_mbit 2 pingpong --bytes 1000 --seconds 0.2
+    test_that "two pairs play pingpong" tells round_trip_us 4 pingpong --seconds 0.2 --warmup 3
+    test_that "stream" tells mbit 2 stream --bytes 5000 --fps 20 --seconds 1
+    test_that "a stream has its rate" awk '$1 == "mbit" { exit !($2 > 0.76 && $2 < 0.84) }' "$work/times"
+    test_that "alltoall" tells pair_mbit 4 alltoall --bytes 1000 --times 5
+    test_that "osu latency" tells latency 2 osu --least 8 --most 64 --times 20
+    test_that "osu bandwidth" tells bandwidth 2 osu --test bandwidth --least 65536 --most 131072 --times 3
+    test_that "cg is the same on all" same_on_all '^iteration' cg --rows 3000 --iterations 4
+    test_that "cg begins far off and comes close" cg_comes_close
+    test_that "ft is the same on all" same_on_all '^iteration' ft --size 16 --iterations 3
+    test_that "ft goes there and back" tells round_trip_error 2 ft --size 16 --iterations 1
+    test_that "by no more than rounding" awk '$1 == "round_trip_error" { exit !($2 < 1e-12) }' "$work/times"
+    test_that "without the library nothing is asked" tells qos 2 pingpong --seconds 0.1 --qos premium --kbps 100
+    test_that "and the program says so" grep -q '^qos not-asked 0$' "$work/times"
+    test_that "three ranks" refuses 64 "3 ranks: not accepted; start it on an even number" mpi 3 pingpong
+    test_that "a size that is no power" refuses 64 "--size 12: not accepted; give a power of two" "$build/ft" --size 12
+}
+
 test_faults() {
     test_that "crash" breaks_after_frame_1 "-ne 0" mpi 2 raycast --fault crash
     test_that "hang" breaks_after_frame_1 "-eq 124" timeout -k 2 4 "$build/raycast" --fault hang
@@ -410,6 +455,7 @@ test_is
 test_load
 test_usage
 test_bad_files
+test_measuring
 test_faults
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

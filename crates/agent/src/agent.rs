@@ -2,6 +2,7 @@
 //! agree, an answer goes out. The clock is an argument.
 
 use crate::book::{Book, Capacity, Refusal};
+use crate::programs::Programs;
 use crate::store::{Store, StoreError};
 use crate::wire::{JobStatus, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
@@ -13,6 +14,7 @@ use keeptime_model::reservation::UserName;
 use keeptime_model::units::WallTime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::sync::Arc;
 
 /// What makes the kernel agree with the book: the one thing here that needs privilege.
 pub trait Enforcer: Send {
@@ -40,6 +42,11 @@ pub trait Enforcer: Send {
         flow: &ConnectionPattern,
         user: Option<u32>,
     ) -> Result<(), BindError>;
+
+    /// The job whose groups a process is in; nothing where jobs have none.
+    fn job_of(&self, _process: i32) -> Option<Name> {
+        None
+    }
 
     /// What was found out about the kernel; nothing = it is not asked to enforce anything.
     fn capabilities(&self) -> Option<&Capabilities>;
@@ -95,6 +102,7 @@ pub struct Agent<E> {
     book: Book,
     store: Store,
     enforcer: E,
+    programs: Arc<Programs>,
     since: WallTime,
     /// The latest time that was told: what has begun does not end because a clock was set back.
     latest: WallTime,
@@ -114,7 +122,9 @@ impl<E: Enforcer> Agent<E> {
         now: WallTime,
     ) -> Result<Self, StoreError> {
         let book = store.load()?;
-        let mut agent = Self { node, capacity, book, store, enforcer, since: now, latest: now };
+        let programs = Arc::default();
+        let mut agent =
+            Self { node, capacity, book, store, enforcer, programs, since: now, latest: now };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);
         Ok(agent)
@@ -123,6 +133,34 @@ impl<E: Enforcer> Agent<E> {
     /// The node.
     pub fn node(&self) -> &Name {
         &self.node
+    }
+
+    /// What MPI programs here ask for.
+    pub fn programs(&self) -> &Arc<Programs> {
+        &self.programs
+    }
+
+    /// The job that a process speaks for: the one that it names, if that is its user's, or else the
+    /// one whose groups it is in.
+    ///
+    /// # Errors
+    /// Why there is none, in the user's words.
+    pub fn job_for(
+        &self,
+        named: Option<Name>,
+        process: i32,
+        requester: &Requester,
+    ) -> Result<Name, String> {
+        let Some(job) = named else {
+            let found = self.enforcer.job_of(process);
+            return found.ok_or_else(|| format!("process {process} belongs to no job"));
+        };
+        match requester {
+            Requester::User { name, .. } => self.check_of(&job, name)?,
+            Requester::Trusted if self.book.assignments().contains_key(&job) => {}
+            Requester::Trusted => return Err(format!("no job {job} is assigned here")),
+        }
+        Ok(job)
     }
 
     /// What it was assigned.
@@ -149,6 +187,10 @@ impl<E: Enforcer> Agent<E> {
         }
         let turned = match request {
             Request::Status => return Response::Status(self.status()),
+            Request::Mpi(_) | Request::MpiProgress { .. } => {
+                let reason = "a program asks on a connection of its own".into();
+                return Response::Refused { reason };
+            }
             Request::Bind { job, processes } => {
                 return self.bind(&job, &processes, requester.user_id());
             }
@@ -183,6 +225,7 @@ impl<E: Enforcer> Agent<E> {
         if !over.is_empty() {
             self.remember(book)?;
         }
+        self.programs.retain(|job| self.book.assignments().contains_key(job));
         self.reconcile()
     }
 
@@ -191,6 +234,10 @@ impl<E: Enforcer> Agent<E> {
         let (Request::Bind { job, .. } | Request::BindFlow { job, .. }) = request else {
             return Err("only root and the agent's own user may ask for that".into());
         };
+        self.check_of(job, name)
+    }
+
+    fn check_of(&self, job: &Name, name: &UserName) -> Result<(), String> {
         let assigned = self.book.assignments().get(job);
         if assigned.is_some_and(|assignment| assignment.owner.as_ref() == Some(name)) {
             return Ok(());
@@ -256,7 +303,11 @@ impl<E: Enforcer> Agent<E> {
         // What is over and not ended yet is in nobody's way any more.
         let lasting = |a: &&Assignment| self.latest < a.until_unix_nanos;
         let jobs = self.book.assignments().values().filter(lasting);
-        let jobs = jobs.map(|assignment| self.enforcer.measure(assignment)).collect();
+        let jobs = jobs.map(|assignment| JobStatus {
+            progress: self.programs.progress_of(&assignment.job),
+            ..self.enforcer.measure(assignment)
+        });
+        let jobs = jobs.collect();
         Status {
             node: self.node.clone(),
             process: std::process::id(),

@@ -5,6 +5,7 @@ use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
+use keeptime_mpiqos::wire::{RankAnswer, Report};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -108,6 +109,17 @@ impl Client {
     /// If the job has no flow to where they go, or there are none, or they are another user's.
     pub fn bind_flow(&mut self, job: &Name, flow: ConnectionPattern) -> Result<(), ClientError> {
         self.done(&Request::BindFlow { job: job.clone(), flow })
+    }
+
+    /// All that a rank of an MPI program asks for, as long as this client lives.
+    ///
+    /// # Errors
+    /// If the agent cannot be reached, or does not understand it.
+    pub fn mpi(&mut self, report: Report) -> Result<RankAnswer, ClientError> {
+        match self.ask(&Request::Mpi(report))? {
+            Response::Mpi(answer) => Ok(answer),
+            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+        }
     }
 
     /// Ends a job on this node.

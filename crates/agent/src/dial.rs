@@ -8,13 +8,14 @@ use keeptime_credentials::identity::Identity;
 use keeptime_credentials::tls::{AGENT, Client, OwnFiles};
 use keeptime_linux::tcp::end_when_silent;
 use keeptime_model::name::Name;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::ClientConnection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A broker that acknowledges nothing for so long is gone.
@@ -43,8 +44,14 @@ pub struct BrokerTls {
     pub ca: PathBuf,
 }
 
-/// A connection whose reads may time out.
-pub(crate) trait Duplex: Read + Write {
+/// Both ways of a connection: one thread may wait for what comes in while others say something.
+pub(crate) struct Connection {
+    pub incoming: Box<dyn Incoming>,
+    pub outgoing: Box<dyn Write + Send>,
+}
+
+/// What comes in; reads may time out.
+pub(crate) trait Incoming: Read {
     /// How long a read waits.
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
 }
@@ -52,15 +59,20 @@ pub(crate) trait Duplex: Read + Write {
 impl Broker {
     /// A new connection for the agent of `node`; what is said on it has to be taken within
     /// `patience`.
-    pub(crate) fn dial(&self, node: &Name, patience: Duration) -> io::Result<Box<dyn Duplex>> {
+    pub(crate) fn dial(&self, node: &Name, patience: Duration) -> io::Result<Connection> {
         match self {
             Self::Socket(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(patience))?;
                 stream.set_patience(patience)?;
-                Ok(Box::new(stream))
+                let outgoing = Box::new(stream.try_clone()?);
+                Ok(Connection { incoming: Box::new(stream), outgoing })
             }
-            Self::Tls(place) => Ok(Box::new(Secured::connect(place, node, patience)?)),
+            Self::Tls(place) => {
+                let secured = Arc::new(Secured::connect(place, node, patience)?);
+                let outgoing = Box::new(SecuredOutgoing(Arc::clone(&secured)));
+                Ok(Connection { incoming: Box::new(SecuredIncoming(secured)), outgoing })
+            }
         }
     }
 }
@@ -74,7 +86,7 @@ impl fmt::Display for Broker {
     }
 }
 
-impl Duplex for UnixStream {
+impl Incoming for UnixStream {
     fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(patience))
     }
@@ -82,10 +94,15 @@ impl Duplex for UnixStream {
 
 /// A connection with TLS.
 struct Secured {
-    stream: StreamOwned<ClientConnection, TcpStream>,
+    session: Mutex<ClientConnection>,
+    stream: TcpStream,
     tls: Client,
     host: String,
 }
+
+/// Its two ends: one for one thread, one for any.
+struct SecuredIncoming(Arc<Secured>);
+struct SecuredOutgoing(Arc<Secured>);
 
 impl Secured {
     fn connect(place: &BrokerTls, node: &Name, patience: Duration) -> io::Result<Self> {
@@ -98,10 +115,48 @@ impl Secured {
         stream.set_write_timeout(Some(patience))?;
         stream.set_read_timeout(Some(patience))?;
         end_when_silent(&stream, SILENT_MAX)?;
-        let connection = ClientConnection::new(tls.config(), address.name());
-        let connection = connection.map_err(io::Error::other)?;
-        let host = address.host().to_owned();
-        Ok(Self { stream: StreamOwned::new(connection, stream), tls, host })
+        let session = ClientConnection::new(tls.config(), address.name());
+        let session = Mutex::new(session.map_err(io::Error::other)?);
+        let secured = Self { session, stream, tls, host: address.host().to_owned() };
+        let shaken = secured.lock().complete_io(&mut &secured.stream);
+        shaken.map_err(|error| secured.explained(error))?;
+        Ok(secured)
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.lock().reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return outcome,
+            }
+            // Waits without the lock: others may say something meanwhile.
+            self.stream.peek(&mut [0])?;
+            let mut session = self.lock();
+            session.read_tls(&mut &self.stream)?;
+            let processed = session.process_new_packets();
+            // What the other end is to hear of it, an alert perhaps; the reason for it comes first.
+            let flushed = self.flush(&mut session);
+            processed.map_err(io::Error::other)?;
+            flushed?;
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut session = self.lock();
+        let count = session.writer().write(bytes)?;
+        self.flush(&mut session)?;
+        Ok(count)
+    }
+
+    fn flush(&self, session: &mut ClientConnection) -> io::Result<()> {
+        while session.wants_write() {
+            session.write_tls(&mut &self.stream)?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClientConnection> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// In words that say what to do, where it is about certificates.
@@ -141,24 +196,25 @@ fn connect(address: &Endpoint, within: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-impl Read for Secured {
+impl Read for SecuredIncoming {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(buffer).map_err(|error| self.explained(error))
+        self.0.read(buffer).map_err(|error| self.0.explained(error))
     }
 }
 
-impl Write for Secured {
+impl Incoming for SecuredIncoming {
+    fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.0.stream.set_read_timeout(Some(patience))
+    }
+}
+
+impl Write for SecuredOutgoing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes).map_err(|error| self.explained(error))
+        self.0.write(bytes).map_err(|error| self.0.explained(error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush().map_err(|error| self.explained(error))
-    }
-}
-
-impl Duplex for Secured {
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.stream.sock.set_read_timeout(Some(patience))
+        let flushed = self.0.flush(&mut self.0.lock());
+        flushed.map_err(|error| self.0.explained(error))
     }
 }

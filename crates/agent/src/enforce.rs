@@ -259,7 +259,8 @@ impl Kernel {
     }
 
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
-        let installed = !tc::flow_filters(&mut self.socket, self.place.ifindex)?.is_empty();
+        let installed =
+            !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
         match &mut self.flows {
             Some(flows) if installed => flows.apply(&flows::diff(wanted, observed))?,
             _ => {
@@ -314,6 +315,10 @@ impl Enforcer for Kernel {
         user: Option<u32>,
     ) -> Result<(), BindError> {
         self.bind_matching(assignment, flow, user)
+    }
+
+    fn job_of(&self, process: i32) -> Option<Name> {
+        self.job_with(process).ok().flatten()
     }
 
     fn capabilities(&self) -> Option<&Capabilities> {
@@ -383,6 +388,10 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         user: Option<u32>,
     ) -> Result<(), BindError> {
         (**self).bind_flow(assignment, flow, user)
+    }
+
+    fn job_of(&self, process: i32) -> Option<Name> {
+        (**self).job_of(process)
     }
 
     fn capabilities(&self) -> Option<&Capabilities> {

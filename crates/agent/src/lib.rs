@@ -7,7 +7,8 @@
 //! * [`enforce`]: the kernel's side, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;
-//! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached.
+//! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached;
+//! * [`programs`]: what MPI programs ask for, on its way there and back.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -17,6 +18,7 @@ pub mod config;
 pub mod dial;
 pub mod enforce;
 pub mod link;
+pub mod programs;
 pub mod server;
 pub mod shares;
 pub mod store;

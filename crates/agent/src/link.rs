@@ -4,7 +4,8 @@
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
 use crate::agent::{Agent, Enforcer, Requester};
-use crate::dial::{Broker, Duplex};
+use crate::dial::{Broker, Connection, Incoming};
+use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
 use keeptime_model::assignment::Assignment;
@@ -13,12 +14,14 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;
+use keeptime_mpiqos::wire::{RankAnswer, RankState};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What both ends speak.
@@ -61,6 +64,15 @@ pub enum FromAgent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refusal: Option<String>,
     },
+    /// All that ranks of MPI programs ask for here, in the place of what they asked before.
+    Programs {
+        /// Greater than any before about the same job.
+        number: u64,
+        /// Whose.
+        job: Name,
+        /// Each rank of it that is here.
+        ranks: Vec<RankState>,
+    },
     /// It lives.
     Beat,
 }
@@ -94,15 +106,29 @@ pub enum ToAgent {
         /// Which.
         job: Name,
     },
+    /// What came of all that ranks of MPI programs ask for here.
+    Programs {
+        /// What was said under this number.
+        number: u64,
+        /// Whose.
+        job: Name,
+        /// By rank.
+        answers: BTreeMap<u32, RankAnswer>,
+    },
 }
 
 /// Keeps `agent` connected to `broker`, for ever.
 pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker) {
-    let node = lock(agent).node().clone();
+    let (node, programs) = {
+        let agent = lock(agent);
+        (agent.node().clone(), Arc::clone(agent.programs()))
+    };
+    programs.expect_broker();
     let (mut wait, mut last) = (Wait::of(&node), String::new());
     loop {
-        let mut link = Link { agent, broker, was_welcome: false };
+        let mut link = Link { agent, programs: &programs, broker, was_welcome: false };
         let said = link.converse().err().map(|error| chain(&error)).unwrap_or_default();
+        programs.disconnected();
         if link.was_welcome {
             (wait, last) = (Wait::of(&node), String::new());
         }
@@ -143,6 +169,7 @@ impl Wait {
 /// One connection.
 struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
+    programs: &'a Programs,
     broker: &'a Broker,
     was_welcome: bool,
 }
@@ -151,8 +178,9 @@ impl<E: Enforcer> Link<'_, E> {
     /// Until it ends.
     fn converse(&mut self) -> io::Result<()> {
         let node = lock(self.agent).node().clone();
-        let mut reader = Lines::of(self.broker.dial(&node, ANSWER_WITHIN)?);
-        reader.write(&self.hello())?;
+        let Connection { incoming, outgoing } = self.broker.dial(&node, ANSWER_WITHIN)?;
+        let (mut reader, out) = (Lines::of(incoming), Outgoing::of(outgoing));
+        out.say(&self.hello())?;
         let lease = match reader.read()? {
             Some(ToAgent::Welcome { lease_nanos }) => lease_nanos,
             Some(ToAgent::Unwelcome { reason }) => return Err(io::Error::other(reason)),
@@ -160,6 +188,7 @@ impl<E: Enforcer> Link<'_, E> {
         };
         self.was_welcome = true;
         tracing::info!("connected to the broker at {}", self.broker);
+        self.programs.connected(out.clone());
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
         reader.stream.get_ref().set_patience(beat)?;
         loop {
@@ -167,10 +196,10 @@ impl<E: Enforcer> Link<'_, E> {
                 Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(said)) => {
                     if let Some(answer) = self.obey(said) {
-                        reader.write(&answer)?;
+                        out.say(&answer)?;
                     }
                 }
-                Err(error) if is_timeout(&error) => reader.write(&FromAgent::Beat)?,
+                Err(error) if is_timeout(&error) => out.say(&FromAgent::Beat)?,
                 Err(error) => return Err(error),
             }
         }
@@ -194,10 +223,14 @@ impl<E: Enforcer> Link<'_, E> {
         let (number, request) = match said {
             ToAgent::Enforce { number, assignment } => (number, Request::Enforce(assignment)),
             ToAgent::Withdraw { number, job } => (number, Request::Withdraw { job }),
+            ToAgent::Programs { number, job, answers } => {
+                self.programs.answered(number, &job, answers);
+                return None;
+            }
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
         let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {
-            Response::Done | Response::Status(_) => None,
+            Response::Done | Response::Status(_) | Response::Mpi(_) => None,
             Response::Refused { reason: why } | Response::Failed { error: why } => Some(why),
         };
         Some(FromAgent::Answer { number, refusal })
@@ -206,12 +239,12 @@ impl<E: Enforcer> Link<'_, E> {
 
 /// JSON lines over a stream whose reads may time out in the middle of a line.
 struct Lines {
-    stream: BufReader<Box<dyn Duplex>>,
+    stream: BufReader<Box<dyn Incoming>>,
     begun: Vec<u8>,
 }
 
 impl Lines {
-    fn of(stream: Box<dyn Duplex>) -> Self {
+    fn of(stream: Box<dyn Incoming>) -> Self {
         Self { stream: BufReader::new(stream), begun: Vec::new() }
     }
 
@@ -230,14 +263,32 @@ impl Lines {
         let line = std::mem::take(&mut self.begun);
         Ok(Some(serde_json::from_slice(&line)?))
     }
+}
 
-    fn write(&mut self, said: &FromAgent) -> io::Result<()> {
+/// The way to the broker, line by line, for whoever has something to say.
+#[derive(Clone)]
+pub(crate) struct Outgoing(Arc<Mutex<Box<dyn Write + Send>>>);
+
+impl Outgoing {
+    pub fn of(stream: Box<dyn Write + Send>) -> Self {
+        Self(Arc::new(Mutex::new(stream)))
+    }
+
+    /// Says it now.
+    pub fn say(&self, said: &FromAgent) -> io::Result<()> {
         let mut line = serde_json::to_vec(said)?;
         line.push(b'\n');
-        let stream = self.stream.get_mut();
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A line that was begun and not ended ends the connection, whoever comes next.
         stream.write_all(&line)?;
         // What was taken may not have left yet.
         stream.flush()
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outgoing")
     }
 }
 

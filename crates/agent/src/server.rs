@@ -20,8 +20,8 @@ use thiserror::Error;
 const TICK: Duration = Duration::from_millis(250);
 /// Connections at once: a coordinator, its jobs' renewals and some people looking.
 const CONNECTIONS_MAX: usize = 128;
-/// Of these, connections of ordinary users: they cannot keep the coordinator out.
-const STRANGERS_MAX: usize = 32;
+/// Connections of ordinary users at once, beside these: every rank of their MPI programs has one.
+const STRANGERS_MAX: usize = 256;
 /// A connection that says nothing for so long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
@@ -148,6 +148,8 @@ fn converse<E: Enforcer>(
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(IDLE_MAX))?;
+    let process = getsockopt(&stream, PeerCredentials)?.pid();
+    let visit = lock(agent).programs().visit();
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -156,6 +158,24 @@ fn converse<E: Enforcer>(
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
+            Ok(Request::Mpi(report)) => {
+                let job = lock(agent).job_for(report.job.clone(), process, requester);
+                // Waits for the broker, which may want something of this agent meanwhile.
+                match job.and_then(|job| report.check().map(|()| job).map_err(|e| e.to_string())) {
+                    Ok(job) => Response::Mpi(visit.report(job, report.rank)),
+                    Err(reason) => Response::Refused { reason },
+                }
+            }
+            Ok(Request::MpiProgress { job, progress }) => {
+                let agent = lock(agent);
+                match agent.job_for(job, process, requester) {
+                    Ok(job) => {
+                        agent.programs().progress(job, progress, now());
+                        Response::Done
+                    }
+                    Err(reason) => Response::Refused { reason },
+                }
+            }
             Ok(request) => lock(agent).answer(request, requester, now()),
         };
         let mut answer = serde_json::to_vec(&response)?;

@@ -1,11 +1,13 @@
 //! What is said on an agent's socket: one JSON object a line, a request and then its response.
 
+use crate::programs::ProgressStatus;
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos, WallTime};
+use keeptime_mpiqos::wire::{Progress, RankAnswer, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +43,17 @@ pub enum Request {
         /// Which.
         flow: ConnectionPattern,
     },
+    /// All that a rank of an MPI program asks for, in the place of what it asked before on this
+    /// connection; it ends with the connection.
+    Mpi(Report),
+    /// How far a rank of an MPI program is.
+    MpiProgress {
+        /// The job; nothing = that of the process that asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<Name>,
+        /// How far.
+        progress: Progress,
+    },
     /// End the job: its processes, its flows, its groups. A job that is not there is no error.
     Withdraw {
         /// The job.
@@ -69,6 +82,8 @@ pub enum Response {
     },
     /// The answer to [`Request::Status`].
     Status(Status),
+    /// The answer to [`Request::Mpi`].
+    Mpi(RankAnswer),
 }
 
 /// What a node has, enforces and measures.
@@ -120,6 +135,9 @@ pub struct JobStatus {
     pub bound_sockets: usize,
     /// Its flows that leave this node.
     pub flows: Vec<FlowStatus>,
+    /// How far it is, if it is an MPI program that tells or repeats itself.
+    #[serde(default)]
+    pub progress: Option<ProgressStatus>,
 }
 
 impl JobStatus {
@@ -135,6 +153,7 @@ impl JobStatus {
             disks: BTreeMap::new(),
             bound_sockets: 0,
             flows: Vec::new(),
+            progress: None,
         }
     }
 }

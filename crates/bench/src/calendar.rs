@@ -28,6 +28,9 @@ const LIVE: [usize; 3] = [1_000, 100_000, 1_000_000];
 /// The one that most targets are about. Above it, rounds are shorter.
 const ASKED: usize = 100_000;
 
+/// Where there are many changes for each question.
+const CHANGES: usize = 16;
+
 /// Everything that was measured.
 #[derive(Serialize)]
 struct Raw {
@@ -49,7 +52,10 @@ pub fn run(out: &Path) -> Result<()> {
     let mut searches = Vec::new();
     for load in Load::ALL {
         for live in sizes {
-            searches.push(Case::new(load, *live)?);
+            searches.push(Case::new(load, *live, 1)?);
+        }
+        for live in sizes.iter().filter(|live| **live <= ASKED) {
+            searches.push(Case::new(load, *live, CHANGES)?);
         }
     }
     let mut adding = sizes.iter().map(|live| Adding::new(*live)).collect::<Result<Vec<_>>>()?;

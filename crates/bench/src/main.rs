@@ -1,5 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod balancers;
 mod broker;
 mod calendar;
 mod door;
@@ -10,6 +11,7 @@ mod isolation;
 mod lab;
 mod ledger;
 mod plan;
+mod pools;
 mod profiler;
 mod scratch;
 
@@ -47,6 +49,10 @@ enum Command {
     Plan,
     /// Earliest fit, admission and memory of the calendar, from 1,000 to 1,000,000 reservations
     Calendar,
+    /// Decisions about nodes of web sites: their time, and policies compared in virtual time
+    Pools,
+    /// Requests that are lost while nodes move behind HAProxy, nginx and Apache
+    Balancers,
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -80,6 +86,8 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Plan => plan::run(out),
         Command::Calendar => calendar::run(out),
+        Command::Pools => pools::run(out),
+        Command::Balancers => balancers::run(out),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
@@ -122,6 +130,8 @@ fn summary(out: &Path) -> Result<()> {
     for name in [
         "plan",
         "calendar",
+        "pools",
+        "balancers",
         "ledger",
         "broker",
         "door",

@@ -6,6 +6,7 @@
 
 use crate::core::{Handle, Unavailable};
 use crate::door;
+use crate::programs::{Desks, Report};
 use keeptime_agent::link::{FromAgent, HOLDING_MAX, LINE_BYTES_MAX, ToAgent, VERSION};
 use keeptime_engine::Input;
 use keeptime_engine::agents::{Act, Order, Session};
@@ -61,9 +62,14 @@ struct Known {
 impl Hub {
     /// Sends an order, if the agent still has this connection.
     pub fn send(&self, node: NodeIndex, session: Session, order: Order) {
+        self.tell(node, session, line(order));
+    }
+
+    /// Tells something, if the agent still has this connection.
+    pub fn tell(&self, node: NodeIndex, session: Session, said: ToAgent) {
         let mut connections = self.lock();
         let Some(connection) = connections.by_node.get(&node) else { return };
-        if connection.session == session && connection.orders.try_send(line(order)).is_err() {
+        if connection.session == session && connection.orders.try_send(said).is_err() {
             connections.by_node.remove(&node);
         }
     }
@@ -120,6 +126,7 @@ impl Hub {
 pub struct Reception {
     hub: Arc<Hub>,
     core: Handle,
+    desks: Arc<Desks>,
     nodes: Arc<BTreeMap<Name, NodeIndex>>,
     lease: Nanos,
 }
@@ -157,7 +164,8 @@ impl Reception {
     pub fn new(hub: Arc<Hub>, core: Handle, topology: &Topology, lease: Nanos) -> Self {
         let name = |node| (topology.node(node).name.clone(), node);
         let nodes = Arc::new(topology.node_indices().map(name).collect());
-        Self { hub, core, nodes, lease }
+        let desks = Arc::new(Desks::new(core.clone(), Arc::clone(&hub), topology));
+        Self { hub, core, desks, nodes, lease }
     }
 
     /// How many nodes there are.
@@ -283,6 +291,10 @@ impl Reception {
                     Input::Answered { node, session, number, refusal }
                 }
                 FromAgent::Beat => Input::Heard { node, session },
+                FromAgent::Programs { number, job, ranks } => {
+                    self.desks.take(&job, Report { node, session, number, ranks });
+                    Input::Heard { node, session }
+                }
                 _ => return Err(Ended::Unwelcome("one hello is enough".into())),
             };
             self.core.agent(input).await?;

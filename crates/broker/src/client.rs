@@ -468,6 +468,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
+        let (tell, closed) = std::sync::mpsc::channel();
         // Two answers on each of two connections.
         let broker = std::thread::spawn(move || {
             for _ in 0..2 {
@@ -479,11 +480,16 @@ mod tests {
                     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n", body.len());
                     writer.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
                 }
+                drop(stream);
+                tell.send(()).unwrap();
             }
         });
         let client = Client::new(&socket).unwrap();
-        for _ in 0..4 {
-            assert!(client.nodes(None).unwrap().nodes.is_empty());
+        for _ in 0..2 {
+            for _ in 0..2 {
+                assert!(client.nodes(None).unwrap().nodes.is_empty());
+            }
+            closed.recv().unwrap();
         }
         broker.join().unwrap();
     }

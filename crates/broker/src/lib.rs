@@ -7,6 +7,7 @@
 //! * [`records`]: events as records, and the state that they add up to;
 //! * [`feed`]: what is durable, for whoever watches;
 //! * [`agents`]: the connections of the agents;
+//! * [`programs`]: what MPI programs ask for: a desk for each job;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
@@ -23,6 +24,7 @@ pub mod feed;
 pub mod http;
 pub mod metrics;
 pub mod outbox;
+pub mod programs;
 pub mod rates;
 pub mod records;
 pub mod remote;

@@ -1,9 +1,10 @@
 //! Events and grants in people's words. Pure.
 
 use keeptime_engine::Event;
+use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
-use keeptime_model::units::{BytesPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm};
 
 /// What happened, in a sentence without its time.
 pub fn event(event: &Event) -> String {
@@ -58,6 +59,9 @@ pub fn grant(grant: &Grant) -> String {
             parts.push(format!("{rate} {verb} on each"));
         }
     }
+    if !grant.extension.is_empty() {
+        parts.push(extension(&grant.extension, &grant.nodes));
+    }
     if let Some(promise) = &grant.promise {
         let seconds = promise.time_nanos.as_secs_f64();
         parts.push(format!("{} within {seconds:.3} s", promise.application));
@@ -65,12 +69,47 @@ pub fn grant(grant: &Grant) -> String {
     parts.join(", ")
 }
 
+/// What a program was given beside: the sum where there are many flows.
+fn extension(extension: &Extension, nodes: &[Name]) -> String {
+    let mut parts = Vec::new();
+    let name = |at: u32| nodes.get(at as usize).map_or("?", Name::as_str);
+    match extension.flows.as_slice() {
+        flows if flows.len() <= FLOWS_NAMED_MAX => parts.extend(flows.iter().map(|flow| {
+            let ExtensionFlow { from, to, bits_per_second, class, .. } = flow;
+            format!("{} > {} {bits_per_second} {class}", name(*from), name(*to))
+        })),
+        flows => {
+            let sum = extension
+                .premium()
+                .fold(0u64, |sum, f| sum.saturating_add(f.bits_per_second.get()));
+            parts.push(format!(
+                "{} flows, {} premium in all",
+                flows.len(),
+                BitsPerSecond::new(sum)
+            ));
+        }
+    }
+    if extension.cpu_ppm != CpuPpm::default() {
+        parts.push(format!("{} of a CPU each", extension.cpu_ppm));
+    }
+    let rates = [
+        (extension.disk_read_bytes_per_second, "read"),
+        (extension.disk_write_bytes_per_second, "written"),
+    ];
+    let some = rates.into_iter().filter(|(rate, _)| *rate != BytesPerSecond::default());
+    parts.extend(some.map(|(rate, verb)| format!("{rate} {verb} on each")));
+    format!("for its program beside: {}", parts.join(", "))
+}
+
+/// Flows that are named one by one.
+const FLOWS_NAMED_MAX: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use keeptime_model::pattern::Pattern;
     use keeptime_model::reservation::Handle;
-    use keeptime_model::units::{BitsPerSecond, Nanos};
+    use keeptime_model::units::Nanos;
 
     #[test]
     fn a_grant_says_what_is_held_and_nothing_else() {
@@ -83,6 +122,7 @@ mod tests {
             disk_read_bytes_per_second: BytesPerSecond::default(),
             disk_write_bytes_per_second: BytesPerSecond::default(),
             promise: None,
+            extension: Extension::default(),
         };
         assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
         held.pattern = Some(Pattern::AllToAll);

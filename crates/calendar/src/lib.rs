@@ -12,7 +12,8 @@
 //! Amounts are plain integers in the unit of their resource (bit/s, millionths of a CPU, byte/s);
 //! times are [`WallTime`](keeptime_model::units::WallTime) in nanoseconds, and none is too early or
 //! too late. Nothing is rounded. The same calls in the same order give the same answers: what searches
-//! note down for later ones changes only how long those take.
+//! note down for later ones changes only how long those take. Because of those notes a calendar can be
+//! sent to another thread, but not be shared by several.
 //!
 //! ```
 //! use keeptime_calendar::{Calendar, Demand, ReservationId, Span, When};
@@ -39,7 +40,7 @@ pub mod calendar;
 pub mod span;
 pub mod table;
 
-mod runs;
+mod note;
 mod search;
 mod tree;
 

@@ -1,131 +1,203 @@
 //! The search for the earliest start: one pass over the tree from left to right.
 //!
-//! Subtrees that fit or block as a whole cost one look. In mixed ones a naive search hops from gap to
-//! gap, which is slow where there are many, each too short; here a search that has walked through
-//! some blocks in vain asks the next ones how long their runs are at all ([`Runs`]).
+//! A part of the time that is free or blocked as a whole costs one look. So does one of which it is
+//! known that nothing that is long enough ends in it: because it is short itself, or because an
+//! earlier search noted so ([`Note`]). Where exactly it blocks last matters only if something that
+//! starts there may be long enough, so that is found out then, and of the last such part alone. All
+//! else is walked through, and if it was in vain, that is noted.
 
-use crate::runs::Runs;
+use crate::note::Note;
 use crate::span::NEVER;
-use crate::tree::{Child, Inner, Node, child_at, step_at};
+use crate::tree::{Child, Node, child_at, step_at};
 use std::ops::ControlFlow::{self, Break, Continue};
-
-/// So many blocks are walked through before the first is summed up. That takes about as long as
-/// walking through a few, so short searches are better off without.
-const PATIENCE: u32 = if cfg!(test) { 1 } else { 2 };
-/// So many blocks are summed up by one search: bounds its time after a change of the whole table.
-const SUMMED_UP_AT_MOST: u32 = 64;
 
 /// The state of one search.
 #[derive(Debug)]
-pub struct Search {
+pub struct Search<'a> {
     /// It fits where at most this is reserved.
     most: u64,
     /// How long it must fit; not 0.
     duration: u64,
     /// The last instant at which it may start.
     latest: u64,
-    /// Where the run began that is being looked at: nothing before fits.
+    /// Nothing that starts before this fits.
     start: u64,
-    /// Blocks that were entered.
-    walked: u32,
-    /// Blocks that were summed up.
-    summed_up: u32,
+    /// The last part that was passed without a look at where it blocks last: nothing that starts
+    /// before that place fits either.
+    passed: Option<Part<'a>>,
+}
+
+/// A part of the time.
+#[derive(Debug, Clone, Copy)]
+struct Part<'a> {
+    node: &'a Node,
+    /// What is to be added (modulo 2^64) to every amount in `node`.
+    raised: u64,
+    from: u64,
+    end: u64,
 }
 
 /// The search goes on, or ends with a start or without.
-type Progress = ControlFlow<Option<u64>>;
+type Progress<T = ()> = ControlFlow<Option<u64>, T>;
 
-impl Search {
+impl<'a> Search<'a> {
     /// A search for `duration` (not 0) with at most `most` reserved, starting between `start` and
     /// `latest`.
     pub fn new(most: u64, duration: u64, start: u64, latest: u64) -> Self {
-        Self { most, duration, latest, start, walked: 0, summed_up: 0 }
+        Self { most, duration, latest, start, passed: None }
     }
 
     /// The first start in all of a tree.
-    pub fn run(mut self, root: &Node) -> Option<u64> {
-        match self.visit(root, 0, NEVER) {
+    pub fn run(mut self, root: &'a Node) -> Option<u64> {
+        match self.visit_all(root) {
             Break(outcome) => outcome,
             // What fits until the end of time fits for ever.
             Continue(()) => (self.start < NEVER && self.start <= self.latest).then_some(self.start),
         }
     }
 
-    fn visit(&mut self, node: &Node, raised: u64, end: u64) -> Progress {
-        match node {
-            Node::Leaf(_) => self.visit_leaf(node, raised, end),
-            Node::Inner(inner) if inner.is_block() && !self.may_fit_in(inner, raised, end) => {
-                self.pass(node, raised, end)
-            }
-            Node::Inner(inner) => self.visit_children(&inner.children, raised, end),
+    fn visit_all(&mut self, root: &'a Node) -> Progress {
+        self.visit(Part { node: root, raised: 0, from: 0, end: NEVER })?;
+        self.catch_up()
+    }
+
+    /// Walks through a part, and tells what there is to note of it.
+    fn visit(&mut self, part: Part<'a>) -> Progress<Note> {
+        match part.node {
+            Node::Leaf(_) => self.visit_leaf(part),
+            Node::Inner(inner) => self.visit_children(&inner.children, part),
         }
     }
 
-    fn visit_leaf(&mut self, leaf: &Node, raised: u64, end: u64) -> Progress {
-        let steps = leaf.steps();
+    fn visit_leaf(&mut self, part: Part<'a>) -> Progress<Note> {
+        let steps = part.node.steps();
+        if self.start <= part.from {
+            let note = Note::of_steps(steps, part.raised, self.most, part.end);
+            if self.is_in_vain(&note)? {
+                self.start_from(note.last)?;
+                return Continue(note);
+            }
+        }
         for i in step_at(steps, self.start)..steps.len() {
-            if steps[i].used.wrapping_add(raised) > self.most {
-                self.blocked(steps[i].at, steps.get(i + 1).map_or(end, |next| next.at))?;
+            if steps[i].used.wrapping_add(part.raised) > self.most {
+                self.free(steps[i].at)?;
+                self.start_from(steps.get(i + 1).map_or(part.end, |next| next.at))?;
             }
         }
-        Continue(())
+        self.free(part.end)?;
+        Continue(Note::NOTHING)
     }
 
-    fn visit_children(&mut self, children: &[Child], raised: u64, end: u64) -> Progress {
+    fn visit_children(&mut self, children: &'a [Child], part: Part<'a>) -> Progress<Note> {
+        let is_whole = self.start <= part.from;
+        let mut seen = Note { most: u64::MAX, longest: 0, first: part.end, last: part.from };
         for i in child_at(children, self.start)..children.len() {
             let child = &children[i];
-            let extent = child.extent().raised(raised);
-            let end = children.get(i + 1).map_or(end, |next| next.from);
-            if extent.lowest > self.most {
-                self.blocked(child.from, end)?;
-            } else if extent.highest > self.most {
-                self.visit(&child.node, raised.wrapping_add(child.raised), end)?;
-            } else {
+            let highest = child.highest.wrapping_add(part.raised);
+            let end = children.get(i + 1).map_or(part.end, |next| next.from);
+            if highest <= self.most {
                 self.free(end)?;
+                continue;
+            }
+            let note = match self.known_of(child, end, part.raised)? {
+                Some(note) => self.pass(child, end, part.raised, note)?,
+                None => self.visit_child(child, end, part.raised)?,
+            };
+            self.note_run(&mut seen, note.first);
+            seen.most = seen.most.min(note.most).min(highest - 1);
+            seen.longest = seen.longest.max(note.longest);
+            seen.first = seen.first.min(note.first);
+            seen.last = note.last;
+        }
+        self.free(part.end)?;
+        self.note_run(&mut seen, part.end);
+        Continue(if is_whole { seen } else { Note::NOTHING })
+    }
+
+    fn visit_child(&mut self, child: &'a Child, end: u64, raised: u64) -> Progress<Note> {
+        let note = self.visit(child.part(end, raised))?;
+        if note.longest < self.duration {
+            child.notes.add(note.raised(raised.wrapping_neg()));
+        }
+        Continue(note)
+    }
+
+    /// Notes that no run from the last place that blocks to `until` was long enough.
+    fn note_run(&self, seen: &mut Note, until: u64) {
+        let mut longest = until.saturating_sub(seen.last);
+        if longest >= self.duration {
+            // It is shorter than its bounds say, but that was seen for this one amount only.
+            longest = self.duration - 1;
+            seen.most = seen.most.min(self.most);
+        }
+        seen.longest = seen.longest.max(longest);
+    }
+
+    /// Some note about a child, which blocks somewhere, by which nothing that is long enough ends in it.
+    fn known_of(&mut self, child: &Child, end: u64, raised: u64) -> Progress<Option<Note>> {
+        let from = child.from;
+        let lowest = child.lowest.wrapping_add(raised);
+        if lowest > self.most {
+            let blocked = Note { most: lowest - 1, longest: 0, first: from, last: end };
+            return Continue(self.is_in_vain(&blocked)?.then_some(blocked));
+        }
+        for note in child.notes.all().map(|note| note.raised(raised)) {
+            if self.most <= note.most && self.is_in_vain(&note)? {
+                return Continue(Some(note));
             }
         }
-        Continue(())
+        let any = Note { most: u64::MAX, longest: end - from, first: end, last: from };
+        Continue(self.is_in_vain(&any)?.then_some(any))
     }
 
-    /// Whether a run within a block may be long enough, as far as is known.
-    fn may_fit_in(&mut self, block: &Inner, raised: u64, end: u64) -> bool {
-        self.walked += 1;
-        let in_vain = self.walked > PATIENCE && self.summed_up < SUMMED_UP_AT_MOST;
-        let runs = match block.runs.get() {
-            None if in_vain => {
-                self.summed_up += 1;
-                block.runs.get_or_init(|| Runs::of(&block.children, end))
-            }
-            None => return true,
-            Some(runs) => runs,
-        };
-        runs.longest(self.most, raised) >= self.duration
+    fn pass(&mut self, child: &'a Child, end: u64, raised: u64, note: Note) -> Progress<Note> {
+        self.start_from(note.last)?;
+        self.passed = (note.last < end).then(|| child.part(end, raised));
+        Continue(note)
     }
 
-    /// Goes past a block of which no run is long enough by itself: the one that enters it may be,
-    /// and the one that leaves it may become so.
-    fn pass(&mut self, block: &Node, raised: u64, end: u64) -> Progress {
-        let most = self.most;
-        let first = block.first(self.start, raised, &|extent| extent.highest > most);
-        let last = block.end_of_last_above(most, raised, end);
-        match (first, last) {
-            (Some(from), Some(to)) => self.blocked(from, to),
-            _ => Continue(()),
+    /// Whether nothing that is long enough ends in a part about which `note` is true.
+    fn is_in_vain(&mut self, note: &Note) -> Progress<bool> {
+        if note.longest >= self.duration {
+            return Continue(false);
+        }
+        if note.first.saturating_sub(self.start) >= self.duration {
+            // It depends on where exactly what enters it starts.
+            self.catch_up()?;
+        }
+        Continue(note.first.saturating_sub(self.start) < self.duration)
+    }
+
+    /// Looks at where the last part that was passed blocks last.
+    fn catch_up(&mut self) -> Progress {
+        let Some(Part { node, raised, end, .. }) = self.passed.take() else { return Continue(()) };
+        match node.end_of_last_above(self.most, raised, end, NEVER) {
+            Some(to) => self.start_from(to),
+            None => Continue(()),
         }
     }
 
-    /// From `from` to `to` it does not fit.
-    fn blocked(&mut self, from: u64, to: u64) -> Progress {
-        self.free(from)?;
-        self.start = to;
+    /// Nothing that starts before `to` fits.
+    fn start_from(&mut self, to: u64) -> Progress {
+        self.start = self.start.max(to);
+        self.passed = None;
         if self.start > self.latest { Break(None) } else { Continue(()) }
     }
 
-    /// From the start of the run until `to` it fits.
+    /// Since the last place that blocks and until `to` it fits.
     fn free(&mut self, to: u64) -> Progress {
         if to.saturating_sub(self.start) >= self.duration {
-            return Break(Some(self.start));
+            self.catch_up()?;
+            if to.saturating_sub(self.start) >= self.duration {
+                return Break(Some(self.start));
+            }
         }
         Continue(())
+    }
+}
+
+impl Child {
+    fn part(&self, end: u64, raised: u64) -> Part<'_> {
+        Part { node: &self.node, raised: raised.wrapping_add(self.raised), from: self.from, end }
     }
 }

@@ -6,20 +6,15 @@
 //! it was when the node was last touched, which is a true amount and never negative; what it is
 //! now is that plus what all ancestors note, modulo 2^64, which is exact.
 
-use crate::runs::Runs;
+use crate::note::{Note, Notes};
 use crate::span::Stretch;
-use std::sync::OnceLock;
 
-/// How many steps or children a node has at most. 64 steps are 1 KiB: moving half of them to make
-/// room costs less than one more level. Tests use small nodes, so that their trees are deep.
-const MOST: usize = if cfg!(test) { 6 } else { 64 };
-/// One operation puts at most two more in, so a list never outgrows its allocation of [`MOST`].
-const SPLIT_ABOVE: usize = MOST - 2;
-/// A node with fewer is joined with a neighbour...
-const JOIN_BELOW: usize = MOST / 3;
-/// ...if both together leave room to grow. Two neighbours of which one is small hold more than this,
-/// which keeps the depth logarithmic.
-const JOINED_AT_MOST: usize = MOST * 3 / 4;
+/// How many steps a leaf has at most. 64 steps are 1 KiB: moving half of them to make room costs
+/// less than one more level. Tests use small nodes, so that their trees are deep.
+const STEPS: usize = if cfg!(test) { 6 } else { 64 };
+/// How many children another node has at most. What changes costs later searches a look at each of
+/// those beside it, so they are few.
+const CHILDREN: usize = if cfg!(test) { 6 } else { 16 };
 
 /// From `at` to the next step, `used` is reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +29,21 @@ pub enum Node {
     /// Two neighbours are never equal: the step that would say nothing is removed. An empty list
     /// is a table without reservations, at the root only.
     Leaf(Vec<Step>),
-    Inner(Box<Inner>),
+    Inner(Inner),
 }
 
 #[derive(Debug, Clone)]
 pub struct Inner {
     pub children: Vec<Child>,
-    /// What searches know of the free runs of this block (a node whose children are leaves): noted
-    /// by the first long one, dropped by every change.
-    pub runs: OnceLock<Runs>,
+}
+
+/// By how much amounts change.
+#[derive(Debug, Clone, Copy)]
+pub struct Change {
+    /// What is added to them, modulo 2^64.
+    pub by: u64,
+    /// Whether they become less.
+    pub lowers: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -55,6 +56,8 @@ pub struct Child {
     pub lowest: u64,
     /// The greatest amount in `node`, `raised` included.
     pub highest: u64,
+    /// What searches know of `node`, `raised` included.
+    pub notes: Notes,
     pub node: Node,
 }
 
@@ -74,14 +77,14 @@ impl Node {
         Self::Leaf(Vec::new())
     }
 
-    /// Adds `by` (modulo 2^64) to every amount in `stretch`. `self` is a root. O(log n).
-    pub fn raise_root(&mut self, stretch: Stretch, by: u64) {
+    /// Changes every amount in `stretch`. `self` is a root. O(log n).
+    pub fn change_root(&mut self, stretch: Stretch, change: Change) {
         if let Self::Leaf(steps) = self
             && steps.is_empty()
         {
             steps.extend(IDLE);
         }
-        if let Some(right) = self.raise(stretch, by, u64::MAX) {
+        if let Some(right) = self.change(stretch, change, u64::MAX) {
             let left = std::mem::replace(self, Self::idle());
             *self = Self::inner(vec![Child::new(left), Child::new(right)]);
         }
@@ -93,12 +96,12 @@ impl Node {
         match self {
             Self::Leaf(_) => {
                 let steps = self.steps();
-                let last = steps.partition_point(|s| s.at < stretch.to);
+                let last = count(steps, |s| s.at < stretch.to);
                 Extent::of_steps(&steps[step_at(steps, stretch.from)..last])
             }
             Self::Inner(inner) => {
                 let children = &inner.children;
-                let last = children.partition_point(|c| c.from < stretch.to);
+                let last = count(children, |c| c.from < stretch.to);
                 let touched = child_at(children, stretch.from)..last;
                 let extents = touched.map(|i| {
                     let child = &children[i];
@@ -135,21 +138,24 @@ impl Node {
         }
     }
 
-    /// Where the last stretch with more than `most` ends. O(log n).
-    pub fn end_of_last_above(&self, most: u64, raised: u64, end: u64) -> Option<u64> {
+    /// Where the last stretch with more than `most` ends that begins before `before`. O(log n).
+    pub fn end_of_last_above(&self, most: u64, raised: u64, end: u64, before: u64) -> Option<u64> {
         match self {
             Self::Leaf(_) => {
                 let steps = self.steps();
-                let last = steps.iter().rposition(|s| s.used.wrapping_add(raised) > most)?;
+                let above = |s: &Step| s.at < before && s.used.wrapping_add(raised) > most;
+                let last = steps.iter().rposition(above)?;
                 Some(steps.get(last + 1).map_or(end, |next| next.at))
             }
-            Self::Inner(inner) => {
-                let children = &inner.children;
-                let above = |c: &Child| c.highest.wrapping_add(raised) > most;
-                let last = children.iter().rposition(above)?;
-                let end = children.get(last + 1).map_or(end, |next| next.from);
-                let child = &children[last];
-                child.node.end_of_last_above(most, raised.wrapping_add(child.raised), end)
+            Self::Inner(Inner { children }) => {
+                let above = |c: &Child| c.from < before && c.highest.wrapping_add(raised) > most;
+                let mut there = (0..children.len()).rev().filter(|i| above(&children[*i]));
+                // Only the first one can disappoint, when it is above from `before` on.
+                there.find_map(|i| {
+                    let end = children.get(i + 1).map_or(end, |next| next.from);
+                    let raised = raised.wrapping_add(children[i].raised);
+                    children[i].node.end_of_last_above(most, raised, end, before)
+                })
             }
         }
     }
@@ -164,19 +170,19 @@ impl Node {
     }
 
     fn inner(children: Vec<Child>) -> Self {
-        Self::Inner(Box::new(Inner { children, runs: OnceLock::new() }))
+        Self::Inner(Inner { children })
     }
 
-    /// Adds `by` where `stretch` overlaps this node, and gives the right half if it became too long.
-    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) -> Option<Self> {
+    /// Changes what `stretch` has of this node, and gives the right half if it became too long.
+    fn change(&mut self, stretch: Stretch, change: Change, end: u64) -> Option<Self> {
         match self {
             Self::Leaf(steps) => {
-                raise_steps(steps, stretch, by, end);
-                split(steps).map(Self::Leaf)
+                raise_steps(steps, stretch, change.by, end);
+                split(steps, STEPS).map(Self::Leaf)
             }
             Self::Inner(inner) => {
-                inner.raise(stretch, by, end);
-                split(&mut inner.children).map(Self::inner)
+                inner.change(stretch, change, end);
+                split(&mut inner.children, CHILDREN).map(Self::inner)
             }
         }
     }
@@ -218,6 +224,13 @@ impl Node {
         }
     }
 
+    fn len_at_most(&self) -> usize {
+        match self {
+            Self::Leaf(_) => STEPS,
+            Self::Inner(_) => CHILDREN,
+        }
+    }
+
     fn begin(&self) -> u64 {
         match self {
             Self::Leaf(_) => self.steps()[0].at,
@@ -233,31 +246,22 @@ impl Node {
                 steps.extend(more);
                 heal(steps, seam);
             }
-            (Self::Inner(inner), Self::Inner(more)) => {
-                inner.runs.take();
-                inner.children.extend(more.children);
-            }
+            (Self::Inner(inner), Self::Inner(more)) => inner.children.extend(more.children),
             _ => unreachable!("all leaves are on one level"),
         }
     }
 }
 
 impl Inner {
-    /// Whether the children are leaves.
-    pub fn is_block(&self) -> bool {
-        matches!(self.children[0].node, Node::Leaf(_))
-    }
-
-    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) {
-        self.runs.take();
+    fn change(&mut self, stretch: Stretch, change: Change, end: u64) {
         let children = &mut self.children;
-        let past = children.partition_point(|c| c.from < stretch.to);
+        let past = count(children, |c| c.from < stretch.to);
         // Backwards, so that a child that splits does not move those that are still to be raised.
         for i in (child_at(children, stretch.from)..past).rev() {
             let end = children.get(i + 1).map_or(end, |next| next.from);
             if stretch.from <= children[i].from && end <= stretch.to {
-                children[i].shift(by);
-            } else if let Some(right) = children[i].raise(stretch, by, end) {
+                children[i].shift(change.by);
+            } else if let Some(right) = children[i].change(stretch, change, end) {
                 children.insert(i + 1, right);
             }
         }
@@ -266,17 +270,20 @@ impl Inner {
         self.mend(stretch.from);
     }
 
-    /// Joins the child that holds at `instant` with a neighbour if it has become small.
+    /// Joins the child that holds at `instant` with a neighbour if it has become small and both together
+    /// leave room to grow. Two neighbours of which one is small hold more than that, which keeps the
+    /// depth logarithmic.
     fn mend(&mut self, instant: u64) {
         let children = &mut self.children;
         let middle = child_at(children, instant);
-        if children[middle].node.len() >= JOIN_BELOW {
+        let most = children[middle].node.len_at_most();
+        if children[middle].node.len() >= most / 3 {
             return;
         }
         let pairs = [middle.checked_sub(1), Some(middle)];
         let joinable = pairs.into_iter().flatten().find(|&left| {
             let right = children.get(left + 1);
-            right.is_some_and(|r| children[left].node.len() + r.node.len() <= JOINED_AT_MOST)
+            right.is_some_and(|r| children[left].node.len() + r.node.len() <= most * 3 / 4)
         });
         if let Some(left) = joinable {
             let mut right = children.remove(left + 1);
@@ -284,6 +291,7 @@ impl Inner {
             let left = &mut children[left];
             left.settle();
             left.node.absorb(right.node);
+            left.notes = Notes::none();
             left.measure();
         }
     }
@@ -292,7 +300,7 @@ impl Inner {
 impl Child {
     fn new(node: Node) -> Self {
         let Extent { lowest, highest } = node.own_extent();
-        Self { from: node.begin(), raised: 0, lowest, highest, node }
+        Self { from: node.begin(), raised: 0, lowest, highest, notes: Notes::none(), node }
     }
 
     /// The least and greatest amount, as the parent stores them.
@@ -303,15 +311,45 @@ impl Child {
     /// Adds `by` to all of it. O(1).
     fn shift(&mut self, by: u64) {
         self.raised = self.raised.wrapping_add(by);
+        self.notes.shift(by);
         let Extent { lowest, highest } = self.extent().raised(by);
         (self.lowest, self.highest) = (lowest, highest);
     }
 
-    fn raise(&mut self, stretch: Stretch, by: u64, end: u64) -> Option<Self> {
+    fn change(&mut self, stretch: Stretch, change: Change, end: u64) -> Option<Self> {
         self.settle();
-        let right = self.node.raise(stretch, by, end).map(Self::new);
+        let right = self.node.change(stretch, change, end).map(Self::new);
         self.measure();
+        if right.is_some() {
+            self.notes = Notes::none();
+        } else if change.lowers {
+            self.mend_notes(stretch, end);
+        }
+        self.notes.keep_from(self.lowest);
         right
+    }
+
+    /// Makes notes true again when less is reserved over `stretch`: runs that touch it may have become
+    /// longer, and no others.
+    fn mend_notes(&mut self, stretch: Stretch, end: u64) {
+        let (from, highest, node) = (self.from, self.highest, &self.node);
+        self.notes.mend(|note| {
+            let most = note.most.min(highest.checked_sub(1)?);
+            if let Node::Leaf(steps) = node {
+                return Some(Note::of_steps(steps, 0, most, end));
+            }
+            if node.extent(stretch).lowest > most {
+                return Some(Note { most, ..note });
+            }
+            let blocks = |extent: Extent| extent.highest > most;
+            let next = |at| node.first(at, 0, &blocks).unwrap_or(end);
+            let last =
+                |at| node.end_of_last_above(most, 0, end, at).map_or(from, |end| end.min(at));
+            let [(a, b), (c, d)] =
+                [stretch.from.max(from), stretch.to.min(end)].map(|at| (last(at), next(at)));
+            let longest = note.longest.max(b - a).max(c.saturating_sub(b)).max(d - c);
+            Some(Note { most, longest, first: next(from), last: last(end) })
+        });
     }
 
     /// Passes on what was noted, so that what `node` stores is what the parent means.
@@ -322,10 +360,7 @@ impl Child {
         }
         match &mut self.node {
             Node::Leaf(steps) => add(steps, by),
-            Node::Inner(inner) => {
-                inner.runs.take();
-                inner.children.iter_mut().for_each(|child| child.shift(by));
-            }
+            Node::Inner(inner) => inner.children.iter_mut().for_each(|child| child.shift(by)),
         }
     }
 
@@ -359,12 +394,18 @@ impl Extent {
 
 /// The step that holds at `instant`, the first one if `instant` is before all.
 pub fn step_at(steps: &[Step], instant: u64) -> usize {
-    steps.partition_point(|step| step.at <= instant).saturating_sub(1)
+    count(steps, |step| step.at <= instant).saturating_sub(1)
 }
 
 /// The child that holds at `instant`, the first one if `instant` is before all.
 pub fn child_at(children: &[Child], instant: u64) -> usize {
-    children.partition_point(|child| child.from <= instant).saturating_sub(1)
+    count(children, |child| child.from <= instant).saturating_sub(1)
+}
+
+/// Of how many it holds; they are the first ones of the list. Halving the list would look at fewer, but
+/// each look would wait for the one before it, and what is looked at is seldom in the cache.
+fn count<T>(list: &[T], holds: impl Fn(&T) -> bool) -> usize {
+    list.iter().filter(|item| holds(item)).count()
 }
 
 fn raise_steps(steps: &mut Vec<Step>, stretch: Stretch, by: u64, end: u64) {
@@ -396,9 +437,10 @@ fn heal(steps: &mut Vec<Step>, index: usize) {
     }
 }
 
-/// The right half, if the list is too long.
-fn split<T>(list: &mut Vec<T>) -> Option<Vec<T>> {
-    (list.len() > SPLIT_ABOVE).then(|| list.split_off(list.len() / 2))
+/// The right half, if the list is too long: one operation puts at most two more in, so a list never
+/// outgrows an allocation of `most`.
+fn split<T>(list: &mut Vec<T>, most: usize) -> Option<Vec<T>> {
+    (list.len() > most - 2).then(|| list.split_off(list.len() / 2))
 }
 
 #[cfg(test)]
@@ -408,7 +450,7 @@ impl Node {
         match self {
             Self::Leaf(_) => {
                 let steps = self.steps();
-                assert!(steps.len() <= SPLIT_ABOVE.max(1));
+                assert!(steps.len() <= STEPS - 2);
                 for pair in steps.windows(2) {
                     assert!(pair[0].at < pair[1].at && pair[0].used != pair[1].used, "{steps:?}");
                 }
@@ -416,15 +458,45 @@ impl Node {
             }
             Self::Inner(inner) => {
                 let children = &inner.children;
-                assert!((1..=SPLIT_ABOVE).contains(&children.len()));
+                assert!((1..=CHILDREN - 2).contains(&children.len()));
                 let depths: Vec<_> = children.iter().map(|c| c.node.check()).collect();
                 assert!(depths.iter().all(|depth| *depth == depths[0]), "{depths:?}");
                 for (i, child) in children.iter().enumerate() {
                     assert_eq!(child.from, child.node.begin());
                     assert!(i == 0 || children[i - 1].from < child.from);
                     assert_eq!(child.extent(), child.node.own_extent().raised(child.raised));
+                    // Nobody knows here where the last one ends.
+                    if let Some(next) = children.get(i + 1) {
+                        child.check_notes(next.from);
+                    }
                 }
                 depths[0] + 1
+            }
+        }
+    }
+
+    fn all_steps(&self, raised: u64, all: &mut Vec<Step>) {
+        let raise = |step: &Step| Step { used: step.used.wrapping_add(raised), ..*step };
+        all.extend(self.steps().iter().map(raise));
+        if let Self::Inner(Inner { children }) = self {
+            children.iter().for_each(|c| c.node.all_steps(raised.wrapping_add(c.raised), all));
+        }
+    }
+}
+
+#[cfg(test)]
+impl Child {
+    /// Panics if a note is wrong for some amount for which somebody may rely on it.
+    fn check_notes(&self, end: u64) {
+        let mut steps = Vec::new();
+        self.node.all_steps(self.raised, &mut steps);
+        for note in self.notes.all().into_iter().filter(|note| *note != Note::NOTHING) {
+            assert!(note.most >= self.lowest, "{note:?}");
+            let amounts = steps.iter().map(|step| step.used.min(note.most));
+            for most in amounts.filter(|most| *most < self.highest) {
+                let exact = Note::of_steps(&steps, 0, most, end);
+                assert!(exact.longest <= note.longest, "{note:?} {exact:?}");
+                assert!(exact.first <= note.first && note.last <= exact.last, "{note:?} {exact:?}");
             }
         }
     }

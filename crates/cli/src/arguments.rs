@@ -6,8 +6,10 @@
 mod broker;
 mod door;
 mod manual;
+mod mpi;
 
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
+pub use mpi::{AttachArguments, AttachTerms, MpiCommand};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -16,6 +18,7 @@ pub use broker::{
 
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
+use keeptime_load::target::Target;
 use keeptime_model::application::Parameters;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::goal::{Goal, Preference, parse_setting};
@@ -73,17 +76,22 @@ pub enum Command {
     Register(RegisterArguments),
     /// Count processes and connections that are there already to a job, as long as it lasts
     Bind(BindArguments),
+    /// Quality of service for MPI programs that nobody may change
+    #[command(subcommand)]
+    Mpi(MpiCommand),
     /// Measure an application on the lab until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything
     Plan(PlanArguments),
     /// Reserve what a goal needs, run the application, and tell promised against actual time
     Run(RunArguments),
+    /// Send HTTP requests to web sites at given times, and tell how long their answers took
+    Load(LoadArguments),
     /// Write one self-contained HTML page from a directory of results
     Report(ReportArguments),
     /// The whole main job on a lab of 4 nodes: profile, plan, run, contention, report
     Demo(DemoArguments),
-    /// Plain TCP load inside a lab, as a part of measurements
+    /// Plain load inside a lab, as a part of measurements
     #[command(hide = true, subcommand)]
     Traffic(TrafficCommand),
     /// The process that holds a lab's switches and nodes
@@ -342,6 +350,54 @@ pub struct RunArguments {
     pub json: bool,
 }
 
+/// Requests are sent at their times, whether earlier ones were answered or not; their times count from
+/// when they were meant to be sent. No request is ever sent twice.
+#[derive(Debug, Args)]
+pub struct LoadArguments {
+    /// Sites, as in http://10.0.0.1:80/page; {} in a path stands for a file's rank (see --files)
+    #[arg(required = true, value_name = "URL")]
+    pub targets: Vec<Target>,
+    /// Requests a second, at random times (Poisson), over all sites
+    #[arg(long, default_value_t = 100.0, conflicts_with = "replay")]
+    pub rate: f64,
+    /// Send to one site after the other, so many requests each, instead of to any at random
+    #[arg(long, value_name = "REQUESTS", conflicts_with = "replay")]
+    pub burst: Option<u64>,
+    /// Send as many in each --step as the lines of this file say (PERIOD,COUNT)
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    /// How long a line of the replayed file lasts
+    #[arg(long, default_value = "1s", requires = "replay")]
+    pub step: Nanos,
+    /// What the counts of the replayed file are multiplied by
+    #[arg(long, default_value_t = 1.0, requires = "replay")]
+    pub scale: f64,
+    /// Until when requests are sent [default: 10s, or as long as the replayed file]
+    #[arg(long)]
+    pub duration: Option<Nanos>,
+    /// POST so many bytes with each request, instead of GET
+    #[arg(long, value_name = "BYTES")]
+    pub post: Option<u32>,
+    /// Ask for so many files, the first most often (Zipf's law)
+    #[arg(long)]
+    pub files: Option<u32>,
+    /// The exponent of Zipf's law
+    #[arg(long, default_value_t = 1.0, requires = "files")]
+    pub exponent: f64,
+    /// At most so many connections at a time
+    #[arg(long, default_value_t = 256)]
+    pub connections: u32,
+    /// How long an answer is waited for
+    #[arg(long, default_value = "10s")]
+    pub timeout: Nanos,
+    /// Where random numbers start: the same number sends the same requests at the same times
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct ReportArguments {
     /// The directory with the results (demo.json, profiles, pictures)
@@ -378,6 +434,15 @@ pub enum TrafficCommand {
     Send {
         /// ADDRESS:PORT
         to: std::net::SocketAddrV4,
+        #[arg(long, default_value = "60s")]
+        limit: Nanos,
+    },
+    /// Send datagrams at a rate, whether they arrive or not
+    Blast {
+        /// ADDRESS:PORT
+        to: std::net::SocketAddrV4,
+        #[arg(long, default_value = "10Mbit")]
+        rate: BitsPerSecond,
         #[arg(long, default_value = "60s")]
         limit: Nanos,
     },

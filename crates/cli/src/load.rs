@@ -5,6 +5,7 @@ use crate::traffic::{Received, Window};
 use anyhow::{Context, Result, ensure};
 use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::BitsPerSecond;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -15,6 +16,8 @@ static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
 /// Greedy connections from one node to another: among four nodes, 12 out of each. With one alone, a
 /// job of two flows would have nearly half of a link without any reservation.
 const FLOWS_A_PAIR: usize = 4;
+/// Where nobody listens (RFC 863).
+const DISCARD_PORT: u16 = 9;
 
 /// One sender and one receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,12 @@ struct Remote(Child);
 #[derive(Debug)]
 pub struct Flood {
     _processes: Vec<Remote>,
+}
+
+/// Datagrams at a rate, which go on until this is dropped.
+#[derive(Debug)]
+pub struct Blast {
+    _sender: Remote,
 }
 
 /// A transfer whose receiver counts what arrives.
@@ -63,6 +72,27 @@ impl Flood {
     pub fn description(nodes: usize) -> String {
         let each = FLOWS_A_PAIR * nodes.saturating_sub(1);
         format!("{} greedy TCP flows, {each} out of every node, to all others", each * nodes)
+    }
+}
+
+impl Blast {
+    /// Starts it. It is bounded: it ends by itself after `limit`.
+    ///
+    /// # Errors
+    /// If the process cannot be started.
+    pub fn start(
+        cluster: &Cluster,
+        pair: Pair,
+        rate: BitsPerSecond,
+        limit: Duration,
+    ) -> Result<Self> {
+        let to = format!("{}:{DISCARD_PORT}", cluster.address(pair.to)?);
+        let words = [&own_path()?.display().to_string(), "traffic", "blast", &to].map(String::from);
+        let (rate, limit) = (rate.to_string(), format!("{} ns", limit.as_nanos()));
+        let options = ["--rate".into(), rate, "--limit".into(), limit];
+        let command = [&words[..], &options].concat();
+        let sender = spawn(cluster, pair.from, None, &command, Stdio::null())?;
+        Ok(Self { _sender: Remote(sender) })
     }
 }
 

@@ -67,6 +67,7 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Plan(arguments) => commands::plan::run(&arguments),
         Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Load(arguments) => commands::load::run(&arguments),
         Command::Report(arguments) => {
             println!("written: {}", report::write(&arguments.directory)?.display());
             Ok(Ending::Done)

@@ -1,13 +1,18 @@
 //! From the words of the command line to a request for the broker. Pure: the time is an argument.
 
-use crate::arguments::Wanted;
+use crate::arguments::{AttachTerms, Wanted};
 use crate::times;
 use jiff::Zoned;
+use keeptime_engine::book::Reservation;
 use keeptime_model::Invalid;
+use keeptime_model::assignment::TrafficClass;
 use keeptime_model::goal::{Goal, parse_setting};
 use keeptime_model::name::Name;
+use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{BitsPerSecond, WallTime};
+use keeptime_mpiqos::overhead;
+use std::collections::BTreeSet;
 
 /// A request for what is wanted, from nothing.
 ///
@@ -56,6 +61,57 @@ pub fn changed(
     }
     new.check()?;
     Ok(new)
+}
+
+/// The request of a reservation with `terms` among the ranks of its job, in the place of its flows.
+///
+/// # Errors
+/// The first term that makes no sense there.
+pub fn attached(old: Reservation, terms: &AttachTerms) -> Result<Request, Invalid> {
+    let Reservation { handle, state, request: mut new, grant, .. } = old;
+    let Some(grant) = grant.filter(|_| state.is_live()) else {
+        return Err(Invalid::new("handle", handle, format!("a job that is there: it is {state}")));
+    };
+    let Ask::Resources(resources) = &mut new.ask else {
+        let expected = "a reservation of resources: the flows of a goal follow from its profile";
+        return Err(Invalid::new("handle", handle, expected));
+    };
+    (resources.pattern, resources.bits_per_second) = match terms.class {
+        TrafficClass::Premium => (Some(among(&terms.ranks, grant.nodes.len())?), reserved(terms)?),
+        TrafficClass::BestEffort => (None, BitsPerSecond::ZERO),
+        other => return Err(Invalid::new("class", other, "premium or best-effort")),
+    };
+    // Where they are, whatever would be chosen now.
+    resources.nodes = NodeChoice::Named(grant.nodes);
+    new.check()?;
+    Ok(new)
+}
+
+/// What carries the payload of each pair.
+fn reserved(terms: &AttachTerms) -> Result<BitsPerSecond, Invalid> {
+    let payload = terms.bandwidth.unwrap_or_default();
+    if payload == BitsPerSecond::ZERO {
+        return Err(Invalid::new("bandwidth", payload, "more than 0 bit/s for class premium"));
+    }
+    let rate = overhead::wire_rate(payload, terms.message_size);
+    rate.ok_or_else(|| Invalid::new("bandwidth", payload, "what a link can have"))
+}
+
+/// Each of `ranks` with each other; all of `count`, if none is named.
+fn among(ranks: &[u32], count: usize) -> Result<Pattern, Invalid> {
+    if ranks.is_empty() {
+        return Ok(Pattern::AllToAll);
+    }
+    if let Some(odd) = ranks.iter().find(|rank| **rank as usize >= count) {
+        return Err(Invalid::new("ranks", odd, format!("ranks below {count}")));
+    }
+    let pairs = ranks.iter().flat_map(|from| ranks.iter().map(|to| (*from, *to)));
+    let flows = pairs.filter(|(from, to)| from != to).map(|(from, to)| RankFlow { from, to });
+    let flows: BTreeSet<_> = flows.collect();
+    if flows.is_empty() {
+        return Err(Invalid::new("ranks", ranks[0], "two ranks or more, as in 0,3"));
+    }
+    Ok(Pattern::Matrix(flows))
 }
 
 fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Invalid> {
@@ -126,8 +182,8 @@ fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::pattern::Pattern;
-    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+    use keeptime_model::reservation::State;
+    use keeptime_model::units::{Bytes, CpuPpm, Nanos};
 
     fn now() -> Zoned {
         jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC)
@@ -162,6 +218,73 @@ mod tests {
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
+    }
+
+    /// Three nodes, granted.
+    fn granted() -> Reservation {
+        let wanted = Wanted { nodes: Some("3".into()), ..pair() };
+        let wanted = Wanted { pattern: None, rate: None, ..wanted };
+        let grant = serde_json::json!({
+            "nodes": ["n2", "n1", "n3"], "cpu_ppm": 200_000, "bits_per_second": 0,
+        });
+        Reservation {
+            handle: "r7".parse().unwrap(),
+            owner: "ada".parse().unwrap(),
+            key: "k".parse().unwrap(),
+            request: new(None, &wanted, &now()).unwrap(),
+            state: State::Active,
+            from_unix_nanos: WallTime::default(),
+            until_unix_nanos: None,
+            grant: Some(serde_json::from_value(grant).unwrap()),
+            refusal: None,
+            replaces: None,
+            since_unix_nanos: WallTime::default(),
+        }
+    }
+
+    fn terms(ranks: &[u32]) -> AttachTerms {
+        AttachTerms {
+            class: TrafficClass::Premium,
+            bandwidth: Some(BitsPerSecond::from_mbit(40)),
+            ranks: ranks.to_vec(),
+            message_size: Bytes::new(1 << 20),
+        }
+    }
+
+    #[test]
+    fn a_program_is_given_flows_where_it_runs() {
+        let Ask::Resources(asked) = attached(granted(), &terms(&[0, 2])).unwrap().ask else {
+            panic!()
+        };
+        assert_eq!(asked.pattern, Some("0>2 2>0".parse().unwrap()));
+        // Headers cost 5.6 % of messages of 1 MiB.
+        assert!((42.2..42.3).contains(&asked.bits_per_second.as_mbit_f64()));
+        assert_eq!(asked.cpu_ppm, CpuPpm::from_percent(20));
+        let named = ["n2", "n1", "n3"].map(|name| name.parse().unwrap());
+        assert_eq!(asked.nodes, NodeChoice::Named(named.to_vec()));
+        let Ask::Resources(asked) = attached(granted(), &terms(&[])).unwrap().ask else { panic!() };
+        assert_eq!(asked.pattern, Some(Pattern::AllToAll));
+        let nothing = AttachTerms { class: TrafficClass::BestEffort, ..terms(&[]) };
+        let Ask::Resources(asked) = attached(granted(), &nothing).unwrap().ask else { panic!() };
+        assert_eq!((asked.pattern, asked.bits_per_second), (None, BitsPerSecond::ZERO));
+    }
+
+    #[test]
+    fn terms_that_make_no_sense_are_named() {
+        let refused = |terms: AttachTerms, reservation: Reservation| {
+            attached(reservation, &terms).unwrap_err().to_string()
+        };
+        let rank = refused(terms(&[0, 3]), granted());
+        assert!(rank.contains("ranks: \"3\"") && rank.contains("below 3"), "{rank}");
+        let alone = refused(terms(&[1, 1]), granted());
+        assert!(alone.contains("two ranks"), "{alone}");
+        let rate = refused(AttachTerms { bandwidth: None, ..terms(&[]) }, granted());
+        assert!(rate.contains("bandwidth"), "{rate}");
+        let class = AttachTerms { class: TrafficClass::LowLatency, ..terms(&[]) };
+        assert!(refused(class, granted()).contains("premium or best-effort"));
+        let mut over = granted();
+        over.state = State::Ended;
+        assert!(refused(terms(&[]), over).contains("it is ended"));
     }
 
     #[test]

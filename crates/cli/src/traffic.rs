@@ -1,15 +1,21 @@
-//! Plain TCP load: senders as greedy as they come, and receivers that measure what arrives.
+//! Plain load: TCP senders as greedy as they come, receivers that measure what arrives, and datagrams
+//! that nobody waits for.
 //!
 //! Throughput is measured where bytes arrive: a sender's own count is off by its socket buffer,
 //! which holds seconds of a slow flow.
 
 use anyhow::{Context, Result};
+use keeptime_model::units::{BitsPerSecond, Nanos};
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 256 * 1024;
+/// Payload of a datagram: a full frame.
+const DATAGRAM: usize = 1_472;
+/// Datagrams leave in bursts this often: sleeping costs more than sending.
+const BURST_EVERY: Duration = Duration::from_millis(2);
 /// How long a sender tries to reach its receiver, which may start a little later.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -73,6 +79,25 @@ pub fn send(to: SocketAddrV4, limit: Duration) -> Result<()> {
     Ok(())
 }
 
+/// Sends datagrams to `to` at `rate` (payload) until `limit` passes, whether they arrive or not: what no
+/// sender that yields can stand beside.
+pub fn blast(to: SocketAddrV4, rate: BitsPerSecond, limit: Duration) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("while opening a socket")?;
+    let (started, datagram) = (Instant::now(), [0u8; DATAGRAM]);
+    let mut sent = 0u64;
+    while started.elapsed() < limit {
+        let passed = Nanos::new(started.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
+        let due = rate.bytes_in_floor(passed).get();
+        while sent < due {
+            // A full queue, or a host that says that nobody listens: the next one may get through.
+            let _ = socket.send_to(&datagram, to);
+            sent += DATAGRAM as u64;
+        }
+        std::thread::sleep(BURST_EVERY);
+    }
+    Ok(())
+}
+
 fn is_end(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -132,6 +157,23 @@ fn count(mut stream: TcpStream, window: Window) -> Result<Received> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datagrams_leave_at_their_rate() {
+        let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let std::net::SocketAddr::V4(to) = receiver.local_addr().unwrap() else { panic!() };
+        receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let sender = std::thread::spawn(move || {
+            blast(to, BitsPerSecond::from_mbit(8), Duration::from_millis(300)).unwrap();
+        });
+        let mut bytes = 0;
+        while let Ok(read) = receiver.recv(&mut [0; 2_000]) {
+            bytes += read;
+        }
+        sender.join().unwrap();
+        // 300 kB; the last burst may have been late.
+        assert!((150_000..=302_000).contains(&bytes), "{bytes}");
+    }
 
     #[test]
     fn what_is_sent_is_counted_within_the_window() {

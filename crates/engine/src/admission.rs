@@ -7,7 +7,9 @@ use crate::cluster::{Cluster, Resource};
 use crate::loads::Loads;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
+use keeptime_model::assignment::TrafficClass;
 use keeptime_model::capability::Guarantee;
+use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -104,6 +106,15 @@ impl Admission<'_> {
         Ok((profile, decision))
     }
 
+    /// `grant` with `extension` beside, over `span`. Its nodes stay.
+    pub fn extend(&self, grant: Grant, extension: Extension, span: Span) -> Result<Grant, Denied> {
+        extension.check(grant.nodes.len())?;
+        self.check_usable(&grant.nodes, &guarantees_beside(&extension))?;
+        let grant = Grant { extension, ..grant };
+        self.fits(&grant, span)?;
+        Ok(grant)
+    }
+
     /// Nodes for `need` during `span`.
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
@@ -150,7 +161,7 @@ impl Admission<'_> {
     /// What `grant` takes, of the user's own tables too.
     pub fn demands(&self, grant: &Grant) -> Result<Vec<Demand>, Invalid> {
         let (mut demands, sent) = self.cluster.demands(grant)?;
-        let cpu = u64::from(grant.cpu_ppm.get()) * grant.nodes.len() as u64;
+        let cpu = u64::from(grant.cpu().get()) * grant.nodes.len() as u64;
         demands.extend([Demand::new(self.user[0], cpu), Demand::new(self.user[1], sent.get())]);
         Ok(demands)
     }
@@ -292,6 +303,18 @@ impl Admission<'_> {
     }
 }
 
+/// What nodes have to enforce for an extension.
+fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
+    let is_treated = |flow: &ExtensionFlow| flow.class > TrafficClass::BestEffort;
+    let disk = [extension.disk_read_bytes_per_second, extension.disk_write_bytes_per_second];
+    let asked = [
+        Some(Guarantee::CpuShare),
+        extension.flows.iter().any(is_treated).then_some(Guarantee::Bandwidth),
+        disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
+    ];
+    asked.into_iter().flatten().collect()
+}
+
 /// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
 pub(crate) fn guarantees(resources: &Resources) -> BTreeSet<Guarantee> {
     let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
@@ -349,6 +372,7 @@ impl Need {
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,
             disk_write_bytes_per_second: resources.disk_write_bytes_per_second,
             promise: self.promise.clone(),
+            extension: Extension::default(),
         }
     }
 }

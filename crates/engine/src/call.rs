@@ -4,6 +4,7 @@ use crate::book::Reservation;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::capability::Guarantee;
+use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
@@ -52,6 +53,14 @@ pub enum Call {
         handle: Handle,
         /// What is wanted instead. Without a start, that of the reservation stays.
         request: Request,
+    },
+    /// Gives a running program more than was reserved for it, or takes it back: its nodes and its
+    /// time stay. Replaces what it was given so before.
+    Extend {
+        /// Which.
+        handle: Handle,
+        /// What.
+        extension: Extension,
     },
     /// Gives everything back.
     Cancel {

@@ -5,6 +5,7 @@ use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::disk::{DiskId, DiskRates};
+use keeptime_model::extension::ExtensionFlow;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Grant, Handle, UserName};
@@ -185,24 +186,26 @@ impl Cluster {
         let nodes = self.nodes(grant)?;
         let flows = flows(grant)?;
         let mut demands = Vec::with_capacity(nodes.len() * 3 + flows.len() * 2);
-        let rate = grant.bits_per_second.get();
-        for flow in &flows {
-            let (from, to) = (nodes[flow.from as usize], nodes[flow.to as usize]);
-            self.index.for_each_direction(from, to, |direction| {
-                demands.push(Demand::new(self.table(Resource::Link(direction)), rate));
+        let mut sent = 0u64;
+        let of_pattern = flows.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second));
+        let beside =
+            grant.extension.premium().map(|flow| (flow.from, flow.to, flow.bits_per_second));
+        for (from, to, rate) in of_pattern.chain(beside) {
+            sent = sent.saturating_add(rate.get());
+            self.index.for_each_direction(nodes[from as usize], nodes[to as usize], |direction| {
+                demands.push(Demand::new(self.table(Resource::Link(direction)), rate.get()));
             });
         }
         for node in nodes {
             let of_node = [
-                (Resource::Cpu(node), u64::from(grant.cpu_ppm.get())),
-                (Resource::DiskRead(node), grant.disk_read_bytes_per_second.get()),
-                (Resource::DiskWrite(node), grant.disk_write_bytes_per_second.get()),
+                (Resource::Cpu(node), u64::from(grant.cpu().get())),
+                (Resource::DiskRead(node), grant.disk_read().get()),
+                (Resource::DiskWrite(node), grant.disk_write().get()),
             ];
             let taken = of_node.into_iter().filter(|(_, amount)| *amount > 0);
             demands.extend(taken.map(|(of, amount)| Demand::new(self.table(of), amount)));
         }
-        let sent = grant.bits_per_second.checked_mul(flows.len() as u64);
-        Ok((demands, sent.unwrap_or(BitsPerSecond::new(u64::MAX))))
+        Ok((demands, BitsPerSecond::new(sent)))
     }
 
     /// What is free during all of `span`: on the nodes that `usable` accepts, their links, and all
@@ -267,13 +270,21 @@ impl Cluster {
             disks: self.disk_rates(node, grant),
             owner: Some(owner.clone()),
             from_unix_nanos: from,
-            ..Assignment::new(handle.job(), grant.cpu_ppm, until)
+            ..Assignment::new(handle.job(), grant.cpu(), until)
         };
         let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
         for rank_flow in flows(grant)? {
             let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
             if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {
                 assignment.flows.push(flow(to, grant.bits_per_second, TrafficClass::Premium));
+            }
+        }
+        for beside in &grant.extension.flows {
+            let ExtensionFlow { from, to, bits_per_second, burst_bytes, class } = *beside;
+            let to = self.addresses[nodes[to as usize].0 as usize];
+            if let Some(assignment) = all.get_mut(&nodes[from as usize]) {
+                let flow = flow(to, bits_per_second, class);
+                assignment.flows.push(AssignedFlow { burst_bytes, ..flow });
             }
         }
         if grant.pattern.is_some() {
@@ -289,8 +300,8 @@ impl Cluster {
     fn disk_rates(&self, node: NodeIndex, grant: &Grant) -> BTreeMap<DiskId, DiskRates> {
         let some = |rate: BytesPerSecond| Some(rate).filter(|rate| rate.get() > 0);
         let rates = DiskRates {
-            read_bytes_per_second: some(grant.disk_read_bytes_per_second),
-            write_bytes_per_second: some(grant.disk_write_bytes_per_second),
+            read_bytes_per_second: some(grant.disk_read()),
+            write_bytes_per_second: some(grant.disk_write()),
         };
         let disk = self.topology().node(node).disk.filter(|_| rates != DiskRates::default());
         disk.map(|disk| (disk.device, rates)).into_iter().collect()
@@ -322,6 +333,10 @@ fn links_of_nodes(
 
 /// The flows of a grant, within [`FLOWS_MAX`].
 fn flows(grant: &Grant) -> Result<Vec<RankFlow>, Invalid> {
+    let beside = grant.extension.flows.len();
+    if beside > FLOWS_MAX {
+        return Err(Invalid::new("extension.flows", beside, format!("at most {FLOWS_MAX} flows")));
+    }
     let Some(pattern) = &grant.pattern else { return Ok(Vec::new()) };
     let ranks = grant.nodes.len();
     let too_many = |flows: usize| {

@@ -4,10 +4,12 @@
 
 mod world;
 
+use keeptime_engine::book::Reservation;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
 use keeptime_model::capability::Guarantee;
 use keeptime_model::disk::{DiskDirection, DiskRates};
+use keeptime_model::extension::Extension;
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -16,7 +18,7 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::translate::Verdict;
 use std::collections::BTreeSet;
-use world::{Manner, World, application, at, named, policy, request, star};
+use world::{Manner, World, application, at, flow, named, policy, request, star};
 
 fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
     match outcome.unwrap_err() {
@@ -182,6 +184,55 @@ fn agents_are_told_the_period_and_the_rates_of_their_own_disk() {
     resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(71);
     let refusal = refused(world.reserve("l", asked));
     assert!(refusal.to_string().contains("reading at n1 lacks 1 MB/s"), "{refusal}");
+}
+
+#[test]
+fn a_running_program_is_given_more_where_it_is_and_gives_it_back() {
+    let mut world = World::star(4);
+    let handle = world.reserve("k", request(named(&["n2", "n1"]), 20, 10, 0, 600)).unwrap();
+    let before = world.agents[1].holding[&handle.job()].clone();
+    let extend = |world: &mut World, user: &str, extension: Extension| {
+        let outcome = world.call(user, Call::Extend { handle, extension });
+        outcome.unwrap().map(|answer| match answer {
+            Answer::Reservation(reservation) => Reservation::clone(&reservation),
+            other => panic!("{other:?}"),
+        })
+    };
+    let more = Extension {
+        flows: vec![flow(0, 1, 60)],
+        cpu_ppm: CpuPpm::from_percent(50),
+        ..Extension::default()
+    };
+    let given = extend(&mut world, "ada", more.clone()).unwrap().grant.unwrap();
+    assert_eq!(given.nodes[0].as_str(), "n2");
+    let told = &world.agents[1].holding[&handle.job()];
+    assert_eq!(told.cpu_ppm, CpuPpm::from_percent(50));
+    let to_n1 = world.topology.nodes()[0].address.unwrap();
+    let rates: Vec<_> =
+        told.flows.iter().filter(|f| f.destination == to_n1).map(|f| f.bits_per_second).collect();
+    assert_eq!(rates, [10, 60].map(BitsPerSecond::from_mbit));
+    // What others have in mind is refused with what is in the way, and nothing changes.
+    let too_much = Extension { flows: vec![flow(0, 1, 95)], ..Extension::default() };
+    let error = extend(&mut world, "ada", too_much).unwrap_err().to_string();
+    assert!(error.contains("link n2 > s1 lacks 5 Mbit/s"), "{error}");
+    let odd = Extension { flows: vec![flow(0, 2, 1)], ..Extension::default() };
+    let error = extend(&mut world, "ada", odd).unwrap_err().to_string();
+    assert!(error.contains("flows[0].to: \"2\""), "{error}");
+    let error = extend(&mut world, "bob", Extension::default()).unwrap_err().to_string();
+    assert!(error.contains("belongs to ada"), "{error}");
+    assert_eq!(world.engine.book().reservations()[&handle].grant.as_ref().unwrap().extension, more);
+    // A change of the reservation leaves it; a broker that begins anew knows it.
+    let longer = request(named(&["n2", "n1"]), 20, 10, 0, 900);
+    world.call("ada", Call::Modify { handle, request: longer }).unwrap().unwrap();
+    world.restart();
+    world.connect_all();
+    world.pump();
+    assert_eq!(world.agents[1].holding[&handle.job()].cpu_ppm, CpuPpm::from_percent(50));
+    extend(&mut world, "ada", Extension::default()).unwrap();
+    let after = &world.agents[1].holding[&handle.job()];
+    assert_eq!((after.cpu_ppm, &after.flows), (before.cpu_ppm, &before.flows));
+    let full = request(named(&["n3", "n2"]), 80, 80, 0, 60);
+    assert!(world.reserve("l", full).is_ok(), "what was given back is free");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use keeptime_linux::cgroup::CgroupError;
 use keeptime_linux::netlink::NetlinkError;
+use keeptime_linux::police::PoliceError;
 use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::tc::TcError;
 use keeptime_model::Invalid;
@@ -94,6 +95,9 @@ pub enum LabError {
     /// Traffic control.
     #[error(transparent)]
     Tc(#[from] TcError),
+    /// A policer at a switch's port.
+    #[error(transparent)]
+    Police(#[from] PoliceError),
 }
 
 impl LabError {

@@ -114,6 +114,14 @@ impl Wiring {
         requests
     }
 
+    /// The port that a node is plugged into.
+    pub fn port_of(&self, node: usize) -> Option<u32> {
+        self.cables.iter().find_map(|cable| match cable {
+            Cable::ToNode(at, port) if *at == node => Some(port.ifindex),
+            _ => None,
+        })
+    }
+
     /// What each port does with packets that wait.
     pub fn trees(&self, spec: &Spec) -> Vec<Tree> {
         let tree = |port: &Port| {

@@ -3,13 +3,16 @@
 use crate::error::LabError;
 use crate::exec::Exec;
 use crate::files::{LabFiles, LabsLock, State};
-use crate::hardware;
+use crate::hardware::{self, Wiring};
 use crate::holder::{Outcome, group_path, lab_group_path};
 use crate::node::{NAMESPACES, hear, tell};
 use crate::spec::Spec;
 use crate::status::{LabState, NodeStatus, Status};
 use keeptime_linux::cgroup::{Group, Hierarchies};
+use keeptime_linux::link;
+use keeptime_linux::netlink::Socket;
 use keeptime_linux::netns::NetworkNamespace;
+use keeptime_linux::police::{self, PoliceError, Policed, Policer};
 use keeptime_linux::process::{self, Bond, Child, Process, Start};
 use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
@@ -302,6 +305,46 @@ impl Lab {
     pub fn network(&self, node: &str) -> Result<NetworkNamespace, LabError> {
         let (_, init, _) = self.running_node(node)?;
         Ok(NetworkNamespace::of_process(init.identity().pid)?)
+    }
+
+    /// Polices what a node sends, where it enters its switch, as the edge router of a DiffServ
+    /// network would; nothing = all of it passes again. What a node sends from then on, by connections
+    /// made from then on, are packets as on a wire, not several at once.
+    ///
+    /// # Errors
+    /// If there is no such node, or the kernel cannot do it.
+    pub fn police(&self, node: &str, policer: Option<&Policer>) -> Result<(), LabError> {
+        let segments = policer.map(|_| 1);
+        let limit = move || {
+            Socket::open()?.batch(&[link::set_segments_max(hardware::NODE_IFINDEX, segments)])
+        };
+        self.network(node)?.run(limit)??;
+        self.at_port(node, |socket, port| match policer {
+            Some(policer) => police::install(socket, port, policer),
+            None => Ok(police::remove(socket, port)?),
+        })
+    }
+
+    /// What the policer of a node did so far; nothing if it has none.
+    ///
+    /// # Errors
+    /// As [`Self::police`].
+    pub fn policed(&self, node: &str) -> Result<Option<Policed>, LabError> {
+        self.at_port(node, police::counters)
+    }
+
+    /// Where a node is plugged in, in the switches' network.
+    fn at_port<T: Send>(
+        &self,
+        node: &str,
+        action: impl FnOnce(&mut Socket, u32) -> Result<T, PoliceError> + Send,
+    ) -> Result<T, LabError> {
+        let ended = || LabError::Ended { what: format!("lab {}", self.name()) };
+        let (at, ..) = self.running_node(node)?;
+        let holder = self.files.read_holder().ok_or_else(ended)?;
+        let port = Wiring::of(&self.spec).port_of(at).ok_or_else(ended)?;
+        let network = NetworkNamespace::of_process(holder.pid)?;
+        Ok(network.run(|| action(&mut Socket::open()?, port))??)
     }
 
     /// How it is now.

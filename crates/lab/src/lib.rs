@@ -35,6 +35,7 @@ mod status;
 pub use error::LabError;
 pub use exec::{Exec, Words};
 pub use holder::holder_main;
+pub use keeptime_linux::police::{Policed, Policer};
 pub use labs::{FRONT_END, Lab, Labs, Report, exit_code};
 pub use spec::{CPU_RESERVE, NODES_MAX, Spec};
 pub use status::{LabState, NodeStatus, Status};

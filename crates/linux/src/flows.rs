@@ -10,7 +10,7 @@
 //! Needs a v2 cgroup hierarchy, CAP_BPF and CAP_NET_ADMIN. Each entry is one system call.
 
 use crate::netlink::{NetlinkError, Socket};
-use crate::tc::{Handle, attach_flow_filter, detach_flow_filter, flow_filters};
+use crate::tc::{Handle, Hook, attach_program, detach_programs, programs};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, SchedClassifier, loaded_programs};
 use aya::{Ebpf, EbpfError, Pod};
@@ -156,7 +156,7 @@ impl Flows {
         let program: &mut SchedClassifier =
             object.program_mut(PROGRAM).ok_or(FlowsError::Missing(PROGRAM))?.try_into()?;
         program.load()?;
-        attach_flow_filter(socket, ifindex, program.fd()?.as_fd())?;
+        attach_program(socket, ifindex, Hook::Egress, program.fd()?.as_fd())?;
         Ok(flows)
     }
 
@@ -166,7 +166,9 @@ impl Flows {
     /// # Errors
     /// See [`FlowsError`].
     pub fn adopt(socket: &mut Socket, ifindex: u32) -> Result<Option<Self>, FlowsError> {
-        let Some(filter) = flow_filters(socket, ifindex)?.first().copied() else { return Ok(None) };
+        let Some(filter) = programs(socket, ifindex, Hook::Egress)?.first().copied() else {
+            return Ok(None);
+        };
         let is_it = |info: &aya::programs::ProgramInfo| info.id() == filter.program_id;
         let Some(info) = loaded_programs().filter_map(Result::ok).find(is_it) else {
             return Ok(None);
@@ -190,7 +192,7 @@ impl Flows {
     /// # Errors
     /// See [`NetlinkError`].
     pub fn remove(socket: &mut Socket, ifindex: u32) -> Result<(), FlowsError> {
-        Ok(detach_flow_filter(socket, ifindex)?)
+        Ok(detach_programs(socket, ifindex, Hook::Egress)?)
     }
 
     /// The entries that are there.

@@ -3,6 +3,7 @@
 //!
 //! * [`egress`]: from reserved flows to classes and marks (pure);
 //! * [`flows`]: which packets belong to which flow, by eBPF;
+//! * [`police`]: what comes in too fast is dropped;
 //! * [`counters`]: what passed and was dropped;
 //! * [`cgroup`]: CPU and disk limits, and the processes of a node or a job;
 //! * [`bound`]: processes that a job borrowed, and where they go back to;
@@ -27,6 +28,7 @@ pub mod flows;
 pub mod link;
 pub mod netlink;
 pub mod netns;
+pub mod police;
 pub mod probe;
 pub mod process;
 pub mod sockets;

@@ -111,6 +111,16 @@ pub fn set_segment_max(ifindex: u32, bytes: u32) -> Request {
     (RouteNetlinkMessage::SetLink(link), 0)
 }
 
+/// Limits how many segments are handed to an interface at once; nothing = as many as there is room for.
+/// Connections that are made later obey.
+pub fn set_segments_max(ifindex: u32, segments: Option<u16>) -> Request {
+    let mut link = LinkMessage::default();
+    link.header.index = ifindex;
+    let segments = segments.map_or(u32::from(u16::MAX), u32::from);
+    link.attributes.push(LinkAttribute::GsoMaxSegs(segments));
+    (RouteNetlinkMessage::SetLink(link), 0)
+}
+
 /// Gives an interface an address, without the route that the kernel would add by itself.
 pub fn add_address(ifindex: u32, address: Ipv4Addr, prefix: u8) -> Request {
     let mut message = AddressMessage::default();

@@ -8,7 +8,7 @@ use keeptime_linux::flows::{
 };
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::sockets::{Connection, connections, of_process};
-use keeptime_linux::tc::{Handle, TREE_MAJOR, flow_filters};
+use keeptime_linux::tc::{Handle, Hook, TREE_MAJOR, programs};
 use keeptime_linux::testing::rig::Rig;
 use keeptime_linux::testing::{can, in_network_namespace};
 use keeptime_model::assignment::TrafficClass;
@@ -61,13 +61,13 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         let ops = diff(&after, &before);
         assert_eq!(ops.len(), 4);
         adopted.apply(&ops).unwrap();
-        let program = flow_filters(&mut socket, LOOPBACK).unwrap();
+        let program = programs(&mut socket, LOOPBACK, Hook::Egress).unwrap();
         drop(adopted);
         let mut adopted = Flows::adopt(&mut socket, LOOPBACK).unwrap().unwrap();
         assert_eq!(adopted.read().unwrap(), after);
         // A new version of the program takes the place of the old one: there is never a second.
         Flows::install(&mut socket, LOOPBACK, &settings, &before).unwrap();
-        let replaced = flow_filters(&mut socket, LOOPBACK).unwrap();
+        let replaced = programs(&mut socket, LOOPBACK, Hook::Egress).unwrap();
         assert_eq!((program.len(), replaced.len()), (1, 1));
         assert_ne!(program, replaced);
         let gone = FlowKey { cgroup_id: 1, destination: None };

@@ -6,6 +6,7 @@
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
 //! * [`reservation`]: what the broker is asked for and grants;
+//! * [`extension`]: what a program asks for beside, while it runs;
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
 //! * [`capability`]: what a node can enforce, against what an assignment asks for;
@@ -24,6 +25,7 @@ pub mod capability;
 pub mod connection;
 pub mod disk;
 pub mod errors;
+pub mod extension;
 pub mod goal;
 pub mod invalid;
 pub mod name;

@@ -3,6 +3,7 @@
 use crate::Invalid;
 use crate::application::Parameters;
 use crate::assignment::check_cpu;
+use crate::extension::Extension;
 use crate::goal::Goal;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
@@ -145,6 +146,9 @@ pub struct Grant {
     /// What it was translated from, if a goal was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
+    /// What its program asked for beside, while it ran.
+    #[serde(default, skip_serializing_if = "Extension::is_empty")]
+    pub extension: Extension,
 }
 
 /// What a goal was translated to, and what is promised for it.
@@ -202,6 +206,23 @@ impl Handle {
         // A lower-case letter and at most 20 digits.
         #[expect(clippy::unwrap_used, reason = "every handle is a name")]
         self.to_string().parse().unwrap()
+    }
+}
+
+impl Grant {
+    /// CPU on each node, with what its program asked for.
+    pub fn cpu(&self) -> CpuPpm {
+        self.cpu_ppm.max(self.extension.cpu_ppm)
+    }
+
+    /// Read from the disk of each node, with what its program asked for.
+    pub fn disk_read(&self) -> BytesPerSecond {
+        self.disk_read_bytes_per_second.max(self.extension.disk_read_bytes_per_second)
+    }
+
+    /// Written to the disk of each node, with what its program asked for.
+    pub fn disk_write(&self) -> BytesPerSecond {
+        self.disk_write_bytes_per_second.max(self.extension.disk_write_bytes_per_second)
     }
 }
 

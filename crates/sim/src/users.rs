@@ -5,7 +5,9 @@ use crate::clock::{SECOND, START, second};
 use crate::random::Random;
 use keeptime_engine::{Answer, Call, CallError, Caller};
 use keeptime_model::application::Application;
+use keeptime_model::assignment::TrafficClass;
 use keeptime_model::disk::Disk;
+use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
@@ -98,8 +100,9 @@ impl Users {
                 self.remember(user, key.clone(), request.clone());
                 self.begin(user, Call::Reserve { key, request })
             }
-            50..68 => self.modify(user, now),
-            68..90 => self.cancel(user),
+            50..64 => self.modify(user, now),
+            64..72 => self.extend(user),
+            72..90 => self.cancel(user),
             90..94 => {
                 let request = self.request(now);
                 self.begin(user, Call::Consider { request })
@@ -188,6 +191,30 @@ impl Users {
         self.begin(user, Call::Modify { handle, request })
     }
 
+    /// Its program wants more, less or something else; at times what is not there.
+    fn extend(&mut self, user: usize) -> u64 {
+        let known = self.some_known(user);
+        let handle = known.map_or(Handle::new(self.random.below(5)), |known| known.handle);
+        let mut extension = Extension::default();
+        for _ in 0..self.random.below(3) {
+            let is_premium = !self.random.is_one_in(4);
+            extension.flows.push(ExtensionFlow {
+                from: self.random.below(3) as u32,
+                to: self.random.below(3) as u32,
+                bits_per_second: BitsPerSecond::new(self.amount(self.rate.get())),
+                burst_bytes: None,
+                class: if is_premium { TrafficClass::Premium } else { TrafficClass::LowLatency },
+            });
+        }
+        if self.random.is_one_in(2) {
+            extension.cpu_ppm = CpuPpm::new(self.amount(u64::from(self.cpu.get())) as u32);
+        }
+        let (read, write) = self.disk_rates();
+        extension.disk_read_bytes_per_second = read;
+        extension.disk_write_bytes_per_second = write;
+        self.begin(user, Call::Extend { handle, extension })
+    }
+
     fn cancel(&mut self, user: usize) -> u64 {
         let known = match self.known.front() {
             Some(oldest) if self.random.is_one_in(2) => Some(oldest.clone()),
@@ -247,11 +274,7 @@ impl Users {
         let flows = if pattern == Some(Pattern::Pairs) { 1 } else { u64::from(count) - 1 };
         let rate = self.amount(self.rate.get() / flows.max(1)).max(1);
         let cpu = self.amount(u64::from(self.cpu.get()));
-        let (read, write) = self.disk.map_or((0, 0), |disk| (disk.read.get(), disk.write.get()));
-        let disk = |some: &mut Self, all| match some.random.below(4) {
-            0 => BytesPerSecond::new(some.amount(all)),
-            _ => BytesPerSecond::default(),
-        };
+        let (read, write) = self.disk_rates();
         Resources {
             nodes,
             cpu_ppm: CpuPpm::new(cpu as u32),
@@ -262,9 +285,19 @@ impl Users {
                 BitsPerSecond::ZERO
             },
             pattern,
-            disk_read_bytes_per_second: disk(self, read),
-            disk_write_bytes_per_second: disk(self, write),
+            disk_read_bytes_per_second: read,
+            disk_write_bytes_per_second: write,
         }
+    }
+
+    /// Of reading and writing, mostly nothing.
+    fn disk_rates(&mut self) -> (BytesPerSecond, BytesPerSecond) {
+        let (read, write) = self.disk.map_or((0, 0), |disk| (disk.read.get(), disk.write.get()));
+        let mut some = |all| match self.random.below(4) {
+            0 => BytesPerSecond::new(self.amount(all)),
+            _ => BytesPerSecond::default(),
+        };
+        (some(read), some(write))
     }
 
     fn some_nodes(&mut self, count: u32) -> Vec<Name> {

@@ -64,7 +64,7 @@ impl Kernel {
             if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
                 return refuse(format!("is not user {own}'s"));
             }
-            if let Some(other) = self.job_of(pid).map_err(failed)?.filter(|other| other != job) {
+            if let Some(other) = self.job_with(pid).map_err(failed)?.filter(|other| other != job) {
                 return refuse(format!("belongs to job {other}"));
             }
             found.push(identity);
@@ -73,7 +73,7 @@ impl Kernel {
     }
 
     /// The job of this node that a process belongs to.
-    fn job_of(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
+    pub(super) fn job_with(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
         for name in self.group.children()? {
             let Ok(job) = name.parse::<Name>() else { continue };
             if self.group.child(&name)?.pids()?.contains(&pid) {

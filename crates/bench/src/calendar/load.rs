@@ -19,14 +19,20 @@ pub enum Load {
     Comb,
     /// Gaps and walls of random lengths, depths and heights; asked for more than the longest gap.
     Uneven,
-    /// Made against the summaries of runs: of every two gaps one is long enough but not free
-    /// enough, the other free enough but not long enough, and the lengths are similar.
+    /// Of every two gaps one is long enough but not free enough, the other free enough but not long
+    /// enough, and the lengths are similar.
     Deceptive,
+    /// Made against what searches note for later ones: gaps of [`STAIRS`] kinds, the longer the less
+    /// free, and as many kinds of questions, each for a little more than what is there.
+    Stairs,
 }
+
+const STAIRS: u64 = 16;
 
 impl Load {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Random, Self::Comb, Self::Uneven, Self::Deceptive];
+    pub const ALL: [Self; 5] =
+        [Self::Random, Self::Comb, Self::Uneven, Self::Deceptive, Self::Stairs];
 
     /// As the figures call it.
     pub fn name(self) -> &'static str {
@@ -35,6 +41,7 @@ impl Load {
             Self::Comb => "comb",
             Self::Uneven => "uneven comb",
             Self::Deceptive => "deceptive comb",
+            Self::Stairs => "comb of stairs",
         }
     }
 
@@ -43,7 +50,7 @@ impl Load {
         match self {
             Self::Random => random_slots(live, random),
             Self::Comb => (0..live as u64).map(|i| slot(i * 10, 1, CAPACITY)).collect(),
-            Self::Uneven | Self::Deceptive => {
+            Self::Uneven | Self::Deceptive | Self::Stairs => {
                 let mut at = 0;
                 let mut slots = Vec::with_capacity(live);
                 for pair in 0..live as u64 / 2 {
@@ -52,6 +59,7 @@ impl Load {
                             (8 + random.below(8), random.below(501)),
                             (1 + random.below(4), 501 + random.below(500)),
                         ],
+                        Self::Stairs => [(9 + pair % STAIRS, pair % STAIRS * 60), (1, CAPACITY)],
                         _ => [[(10, 501), (9, 0)][pair as usize % 2], (1, CAPACITY)],
                     };
                     for (length, amount) in [wall, gap] {
@@ -61,6 +69,20 @@ impl Load {
                 }
                 slots
             }
+        }
+    }
+
+    /// What takes the place of a reservation, among others like it: another where `table` has room, or
+    /// the same where another would spoil what the load is about.
+    pub fn successor(self, old: Slot, live: usize, table: &SlotTable, random: &mut Random) -> Slot {
+        match self {
+            Self::Random => loop {
+                let new = random_slot(live, random);
+                if table.lack(new.span, new.amount).is_none() {
+                    return new;
+                }
+            },
+            _ => old,
         }
     }
 
@@ -78,6 +100,10 @@ impl Load {
                 let (duration, amount) = match self {
                     Self::Comb => (9 * SECOND + 1, 1 + random.below(CAPACITY)),
                     Self::Uneven => (15 * SECOND + 1, 500),
+                    Self::Stairs => {
+                        let stair = random.below(STAIRS);
+                        ((9 + stair) * SECOND + 1, CAPACITY - stair * 60)
+                    }
                     _ => (9 * SECOND + SECOND / 2, 500),
                 };
                 (When::after(after, Nanos::new(duration)), amount)

@@ -18,13 +18,16 @@ const COMPARED: usize = 1_000;
 /// The baseline is asked one question of so many.
 const BASELINE_EVERY: usize = 100;
 
-/// One load of one size.
+/// One load of one size, with so many changes before each question.
 pub struct Case {
     load: Load,
+    changes: usize,
     slots: Vec<Slot>,
     table: SlotTable,
     list: SortedList,
     random: Random,
+    /// The first question of all, when nothing is noted yet.
+    first: f64,
     /// In microseconds, in the order of measurement.
     samples: Vec<f64>,
     baseline: Vec<f64>,
@@ -39,8 +42,8 @@ pub struct Raw {
 }
 
 impl Case {
-    /// Reserves the load.
-    pub fn new(load: Load, live: usize) -> Result<Self> {
+    /// Reserves the load, and asks a first time.
+    pub fn new(load: Load, live: usize, changes: usize) -> Result<Self> {
         let mut random = Random(live as u64);
         let slots = load.slots(live, &mut random);
         let mut table = SlotTable::new(CAPACITY);
@@ -48,33 +51,59 @@ impl Case {
             table.add(slot.span, slot.amount)?;
         }
         let list = SortedList::new(&slots);
-        let (samples, baseline) = Default::default();
-        Ok(Self { load, slots, table, list, random, samples, baseline })
+        let (first, samples, baseline) = Default::default();
+        let mut case = Self { load, changes, slots, table, list, random, first, samples, baseline };
+        case.first = case.ask(true)?;
+        case.baseline.clear();
+        Ok(case)
     }
 
-    /// Asks so many questions. One reservation is taken off and put back before each, so that nothing
-    /// lasts that a search remembers of the reservations around it.
+    /// Asks so many questions.
     pub fn round(&mut self, questions: usize) -> Result<()> {
         for number in 0..questions {
-            let index = self.random.below(self.slots.len() as u64) as usize;
-            let Slot { span, amount } = self.slots[index];
-            self.table.remove(span, amount)?;
-            self.table.add(span, amount)?;
-            let (when, amount) = self.load.question(self.slots.len(), &mut self.random);
-            let mut start = None;
-            let time = timed(|| start = black_box(self.table.earliest_fit(when, amount)));
+            self.change()?;
+            let time = self.ask(number % BASELINE_EVERY == 0)?;
             self.samples.push(time);
-            if number % BASELINE_EVERY == 0 {
-                let mut expected = None;
-                let list = &self.list;
-                let time =
-                    timed(|| expected = black_box(list.earliest_fit(when, amount, CAPACITY)));
-                self.baseline.push(time);
-                let start = start.map(WallTime::unix_nanos);
-                ensure!(start == expected, "{}: {start:?}, not {expected:?}", self.name());
-            }
         }
         Ok(())
+    }
+
+    /// Takes reservations off and puts the same or, where there are several changes, others in their
+    /// places, so that nothing lasts that a search notes of the reservations around them.
+    fn change(&mut self) -> Result<()> {
+        for _ in 0..self.changes {
+            let live = self.slots.len();
+            let index = self.random.below(live as u64) as usize;
+            let old = self.slots[index];
+            self.table.remove(old.span, old.amount)?;
+            let new = match self.changes {
+                1 => old,
+                _ => self.load.successor(old, live, &self.table, &mut self.random),
+            };
+            self.table.add(new.span, new.amount)?;
+            self.slots[index] = new;
+        }
+        Ok(())
+    }
+
+    /// How long a question takes.
+    fn ask(&mut self, baseline_too: bool) -> Result<f64> {
+        let (when, amount) = self.load.question(self.slots.len(), &mut self.random);
+        let mut start = None;
+        let time = timed(|| start = black_box(self.table.earliest_fit(when, amount)));
+        if baseline_too {
+            if self.changes > 1 {
+                self.list = SortedList::new(&self.slots);
+            }
+            let mut expected = None;
+            let list = &self.list;
+            self.baseline.push(timed(|| {
+                expected = black_box(list.earliest_fit(when, amount, CAPACITY));
+            }));
+            let start = start.map(WallTime::unix_nanos);
+            ensure!(start == expected, "{}: {start:?}, not {expected:?}", self.name());
+        }
+        Ok(time)
     }
 
     /// Median and p99, and where the targets are about, p99.99.
@@ -94,6 +123,10 @@ impl Case {
                 Some(quantile(&self.baseline, *q)),
                 limit.map(Target::AtMost),
             );
+        }
+        if self.slots.len() == ASKED {
+            let name = format!("{}, first question of all", self.name());
+            figures.value(name, "us", self.first, &[self.first], None, None);
         }
     }
 
@@ -116,14 +149,20 @@ impl Case {
     }
 
     fn name(&self) -> String {
-        format!("fit, {}, {}", self.load.name(), self.slots.len())
+        let name = format!("fit, {}, {}", self.load.name(), self.slots.len());
+        match self.changes {
+            1 => name,
+            changes => format!("{name}, {changes} changes before each"),
+        }
     }
 }
 
 /// How much slower it becomes from 1,000 to 100,000 reservations.
 pub fn growth(cases: &[Case], figures: &mut Figures) {
     for big in cases.iter().filter(|case| case.slots.len() == ASKED) {
-        let compared = |case: &&Case| case.load == big.load && case.slots.len() == COMPARED;
+        let compared = |case: &&Case| {
+            (case.load, case.changes, case.slots.len()) == (big.load, big.changes, COMPARED)
+        };
         let Some(small) = cases.iter().find(compared) else { continue };
         for (name, q) in [("p50", 0.5), ("p99", 0.99)] {
             let ratio = |big, small| quantile(big, q) / quantile(small, q);

@@ -119,11 +119,7 @@ impl TablePair {
         let chosen = words[3] as usize % self.slots.len().max(1);
         match words[0] % 32 {
             0..12 => self.add(slot),
-            12..20 if !self.slots.is_empty() => {
-                let old = self.slots.swap_remove(chosen);
-                assert_eq!(self.table.remove(old.span, old.amount), Ok(()));
-                self.naive.take(old);
-            }
+            12..20 if !self.slots.is_empty() => drop(self.remove(chosen)),
             20..25 if !self.slots.is_empty() => self.change(chosen, slot),
             25 => self.remove_anything(slot),
             26 if words[1].is_multiple_of(8) => self.set_capacity(u64::from(words[2]) % 200),
@@ -138,13 +134,31 @@ impl TablePair {
         self.naive.compare(&self.table);
     }
 
-    fn add(&mut self, slot: Slot) {
+    pub fn add(&mut self, slot: Slot) {
         let lack = self.naive.lack(slot.span, slot.amount);
         assert_eq!(self.table.add(slot.span, slot.amount), lack.map_or(Ok(()), Err), "{slot:?}");
         if lack.is_none() {
             self.naive.put(slot);
             self.slots.push(slot);
         }
+    }
+
+    /// Takes off one of the entries.
+    pub fn remove(&mut self, chosen: usize) -> Slot {
+        let old = self.slots.swap_remove(chosen);
+        assert_eq!(self.table.remove(old.span, old.amount), Ok(()));
+        self.naive.take(old);
+        old
+    }
+
+    pub fn entries(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn ask(&self, when: When, amount: u64) {
+        let found = self.table.earliest_fit(when, amount);
+        let expected = earliest_fit(when, &[(&self.naive, amount)], self.naive.used.len());
+        assert_eq!(found, expected, "{when:?} {amount}");
     }
 
     fn change(&mut self, chosen: usize, new: Slot) {
@@ -182,10 +196,7 @@ impl TablePair {
 
     fn seek(&self, slot: Slot, words: [u32; 4]) {
         let range = self.naive.range(slot.span);
-        let when = some_when(range.clone(), words);
-        let found = self.table.earliest_fit(when, slot.amount);
-        let expected = earliest_fit(when, &[(&self.naive, slot.amount)], self.naive.used.len());
-        assert_eq!(found, expected, "{when:?} {}", slot.amount);
+        self.ask(some_when(range.clone(), words), slot.amount);
         let next = self.table.next_change(slot.span.from());
         let used = &self.naive.used[range.start..];
         let change = used.iter().position(|u| *u != used[0]);

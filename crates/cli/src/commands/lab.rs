@@ -2,15 +2,16 @@
 
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, socket_in};
 use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::topology::Topology;
+use keeptime_model::topology::{Node, Topology};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -167,9 +168,23 @@ fn list(labs: &Labs, json: bool) -> Result<()> {
 
 fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
     let lab = labs.open(&arguments.name)?;
+    let environment = agent_environment(&lab, &arguments.node, arguments.job.as_ref());
     let mut exec = Exec::new(arguments.node, arguments.command);
     exec.job = arguments.job;
+    exec.environment = environment;
     exec.die_with_parent = arguments.die_with_parent;
     let code = exit_code(lab.exec(exec)?);
     Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+/// How a program finds the agent of its node, and the job that it is part of. The front end has none.
+fn agent_environment(lab: &Lab, node: &str, job: Option<&Name>) -> Vec<(OsString, OsString)> {
+    let is_it = |one: &&Node| {
+        one.name.as_str() == node || one.address.is_some_and(|address| address.to_string() == node)
+    };
+    let Some(node) = lab.topology().nodes().iter().find(is_it) else { return Vec::new() };
+    let socket = socket_in(&lab.node_directory(&node.name));
+    let mut environment = vec![("KEEPTIME_AGENT".into(), socket.into())];
+    environment.extend(job.map(|job| ("KEEPTIME_JOB".into(), job.as_str().into())));
+    environment
 }

@@ -5,6 +5,8 @@ pub mod bind;
 pub mod broker;
 pub mod certificates;
 pub mod lab;
+pub mod load;
+pub mod mpi;
 pub mod overview;
 pub mod plan;
 pub mod profile;
@@ -120,6 +122,7 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Show(arguments) => reservations::show(&arguments),
         Command::Modify(arguments) => reservations::modify(&arguments),
         Command::Cancel(arguments) => reservations::cancel(&arguments),
+        Command::Mpi(command) => mpi::run(&command),
         Command::Watch(arguments) => reservations::watch(&arguments),
         Command::Why(arguments) => reservations::why(&arguments),
         Command::Register(arguments) => reservations::register(&arguments),

@@ -42,10 +42,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         Some(key) => key.clone(),
         None => new_key()?,
     };
-    match client.reserve(key, request) {
-        Ok(reservation) => told(&reservation, arguments.json),
-        Err(error) => refused(error, arguments.json),
-    }
+    outcome_told(client.reserve(key, request), arguments.json)
 }
 
 /// Puts something else in the place of what a reservation has.
@@ -54,9 +51,17 @@ pub fn modify(arguments: &ModifyArguments) -> Result<Ending> {
     let old = client.reservation(arguments.handle).map_err(brokers::failure)?;
     let (start, now) = (old.from_unix_nanos, Zoned::now());
     let request = requests::changed(old.request, start, &arguments.wanted, &now)?;
-    match client.modify(arguments.handle, &request) {
-        Ok(reservation) => told(&reservation, arguments.json),
-        Err(error) => refused(error, arguments.json),
+    outcome_told(client.modify(arguments.handle, &request), arguments.json)
+}
+
+/// Tells what came of it.
+pub(super) fn outcome_told(
+    outcome: Result<Reservation, ClientError>,
+    json: bool,
+) -> Result<Ending> {
+    match outcome {
+        Ok(reservation) => told(&reservation, json),
+        Err(error) => refused(error, json),
     }
 }
 

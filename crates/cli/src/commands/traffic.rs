@@ -1,8 +1,8 @@
-//! `keeptime traffic`: the two ends of plain TCP load.
+//! `keeptime traffic`: the two ends of plain load.
 
 use super::{Ending, print_json};
 use crate::arguments::TrafficCommand;
-use crate::traffic::{Window, receive, send};
+use crate::traffic::{Window, blast, receive, send};
 use anyhow::Result;
 use keeptime_model::units::Nanos;
 use std::time::Duration;
@@ -16,6 +16,7 @@ pub fn run(command: TrafficCommand) -> Result<Ending> {
             print_json(&receive(port, connections, window)?)?;
         }
         TrafficCommand::Send { to, limit } => send(to, duration(limit))?,
+        TrafficCommand::Blast { to, rate, limit } => blast(to, rate, duration(limit))?,
     }
     Ok(Ending::Done)
 }

@@ -5,8 +5,9 @@ use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, Call, CallError, Caller, Reason};
 use crate::event::Event;
-use crate::offers::{Declined, Kind, Offer, Proposal};
+use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use keeptime_model::Invalid;
+use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::Nanos;
 use keeptime_planner::drift::Observation;
@@ -22,6 +23,7 @@ impl Engine {
             Call::Reserve { key, request } => self.reserve(ticket, caller, key, request),
             Call::Consider { request } => self.consider(caller, &request).map(Some),
             Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
+            Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
             Call::Keep { handle } => self.keep(caller, handle).map(Some),
             Call::Report { handle, actual } => self.report(caller, handle, actual).map(Some),
@@ -153,6 +155,43 @@ impl Engine {
         self.release(handle);
         let found = self.propose(&owner, key, request, Some(&old));
         self.hold_again(&old);
+        self.change(ticket, caller, handle, found)
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        ticket: Ticket,
+        caller: &Caller,
+        handle: Handle,
+        extension: Extension,
+    ) -> Result<Option<Answer>, CallError> {
+        let old = self.own(caller, handle)?.clone();
+        let Reservation { owner, key, request, .. } = old.clone();
+        let (from, until) = (old.from_unix_nanos, old.until_unix_nanos);
+        // What is live has one.
+        let grant = old.grant.clone().ok_or(CallError::Over { handle, state: old.state })?;
+        if grant.extension == extension {
+            return Ok(self.current(handle));
+        }
+        self.release(handle);
+        let user = self.tables_of(&owner);
+        let found = self.admission(user, from).extend(grant, extension, span(from, until));
+        self.hold_again(&old);
+        let found = found.map_err(Declined::from);
+        let decision = None;
+        let found =
+            found.map(|grant| Proposal { owner, key, request, from, until, grant, decision });
+        self.change(ticket, caller, handle, found)
+    }
+
+    /// Offers a change that was found to fit.
+    fn change(
+        &mut self,
+        ticket: Ticket,
+        caller: &Caller,
+        handle: Handle,
+        found: Result<Proposal, Declined>,
+    ) -> Result<Option<Answer>, CallError> {
         match found {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());

@@ -41,6 +41,13 @@ impl Engine {
         let user = self.tables_of(owner);
         let admission = self.admission(user, from);
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
+        // Its program runs on: what it was given beside stays, unless its nodes do not.
+        let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
+            Some(before) if before.nodes == grant.nodes && !before.extension.is_empty() => {
+                admission.extend(grant, before.extension.clone(), span)
+            }
+            _ => Ok(grant),
+        });
         match granted {
             Ok(grant) => {
                 let owner = owner.clone();

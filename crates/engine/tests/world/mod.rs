@@ -8,8 +8,9 @@ use keeptime_engine::{
     Ticket,
 };
 use keeptime_model::application::Application;
-use keeptime_model::assignment::Assignment;
+use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::capability::Guarantee;
+use keeptime_model::extension::ExtensionFlow;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::profile::{Conditions, Profile};
@@ -309,6 +310,12 @@ pub fn request(nodes: NodeChoice, percent: u32, mbit: u64, from: u64, seconds: u
         duration_nanos: (seconds > 0).then(|| Nanos::from_secs(seconds)),
         ..Request::new(Ask::Resources(resources))
     }
+}
+
+/// Beside the pattern, premium.
+pub fn flow(from: u32, to: u32, mbit: u64) -> ExtensionFlow {
+    let bits_per_second = BitsPerSecond::from_mbit(mbit);
+    ExtensionFlow { from, to, bits_per_second, burst_bytes: None, class: TrafficClass::Premium }
 }
 
 pub fn named(names: &[&str]) -> NodeChoice {

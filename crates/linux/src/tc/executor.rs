@@ -22,9 +22,18 @@ pub enum TcError {
     Netlink(#[from] NetlinkError),
 }
 
-/// Our program on the egress of an interface.
+/// Where a program sees the packets of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowFilter {
+pub enum Hook {
+    /// As they come in, before anything else.
+    Ingress,
+    /// As they leave, before they are queued.
+    Egress,
+}
+
+/// A program of ours on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HookProgram {
     /// The kernel's number of the program.
     pub program_id: u32,
     /// The priority of the filter.
@@ -83,13 +92,18 @@ pub(crate) fn add_plain(socket: &mut Socket, ifindex: u32, kind: &str) -> Result
     socket.request(M::NewQueueDiscipline(plain), NLM_F_CREATE | NLM_F_EXCL).map(drop)
 }
 
-/// Our programs on the egress of an interface, the one that is asked first in front.
+/// Our programs at a hook of an interface, the one that is asked first in front.
 ///
 /// # Errors
 /// See [`NetlinkError`].
-pub fn flow_filters(socket: &mut Socket, ifindex: u32) -> Result<Vec<FlowFilter>, NetlinkError> {
+pub fn programs(
+    socket: &mut Socket,
+    ifindex: u32,
+    hook: Hook,
+) -> Result<Vec<HookProgram>, NetlinkError> {
     let place = Place { ifindex, attach: Attach::Root, major: 0 };
-    let filters = dump(socket, &M::GetTrafficFilter(header(&place, Handle::default(), EGRESS)));
+    let at = header(&place, Handle::default(), hook.handle());
+    let filters = dump(socket, &M::GetTrafficFilter(at));
     let filters = match filters {
         // Without the hook there are no programs.
         Err(error) if matches!(error.errno(), Some(Errno::EINVAL | Errno::ENOENT)) => {
@@ -101,47 +115,48 @@ pub fn flow_filters(socket: &mut Socket, ifindex: u32) -> Result<Vec<FlowFilter>
         .filter_map(|record| {
             let (name, program_id) = record.program()?;
             let priority = (record.info >> 16) as u16;
-            (name == FLOW_FILTER_NAME).then_some(FlowFilter { program_id, priority })
+            (name == PROGRAM_NAME).then_some(HookProgram { program_id, priority })
         })
         .collect())
 }
 
-/// Puts a loaded program on the egress of an interface, in place of the one of ours that is there.
-/// The hook (`clsact`) is shared with others and stays when our program goes.
+/// Puts a loaded program at a hook of an interface, in place of the one of ours that is there.
+/// What holds the hooks (`clsact`) is shared with others and stays when our program goes.
 ///
 /// # Errors
 /// See [`NetlinkError`].
-pub fn attach_flow_filter(
+pub fn attach_program(
     socket: &mut Socket,
     ifindex: u32,
+    hook: Hook,
     program: BorrowedFd<'_>,
 ) -> Result<(), NetlinkError> {
     let place = Place { ifindex, attach: Attach::Root, major: 0 };
-    let hook = message(&place, CLSACT_HANDLE, CLSACT, "clsact", Vec::new());
-    match socket.request(M::NewQueueDiscipline(hook), NLM_F_CREATE | NLM_F_EXCL) {
+    let hooks = message(&place, CLSACT_HANDLE, CLSACT, "clsact", Vec::new());
+    match socket.request(M::NewQueueDiscipline(hooks), NLM_F_CREATE | NLM_F_EXCL) {
         Err(error) if error.errno() != Some(Errno::EEXIST) => return Err(error),
         _ => {}
     }
-    let mut name = FLOW_FILTER_NAME.as_bytes().to_vec();
+    let mut name = PROGRAM_NAME.as_bytes().to_vec();
     name.push(0);
     let options = vec![
         nla(TCA_BPF_FD, program.as_raw_fd().to_ne_bytes()),
         nla(TCA_BPF_NAME, name),
         nla(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes()),
     ];
-    let mut filter = message(&place, Handle::from_u32(1), EGRESS, "bpf", options);
-    filter.header.info = info_word(FLOW_FILTER_PRIORITY, ETH_P_ALL);
+    let mut filter = message(&place, Handle::from_u32(1), hook.handle(), "bpf", options);
+    filter.header.info = info_word(PROGRAM_PRIORITY, ETH_P_ALL);
     socket.request(M::NewTrafficFilter(filter), NLM_F_CREATE | NLM_F_REPLACE).map(drop)
 }
 
-/// Takes our programs off the egress of an interface.
+/// Takes our programs off a hook of an interface.
 ///
 /// # Errors
 /// See [`NetlinkError`].
-pub fn detach_flow_filter(socket: &mut Socket, ifindex: u32) -> Result<(), NetlinkError> {
+pub fn detach_programs(socket: &mut Socket, ifindex: u32, hook: Hook) -> Result<(), NetlinkError> {
     let place = Place { ifindex, attach: Attach::Root, major: 0 };
-    for filter in flow_filters(socket, ifindex)? {
-        let mut gone = header(&place, Handle::from_u32(1), EGRESS);
+    for filter in programs(socket, ifindex, hook)? {
+        let mut gone = header(&place, Handle::from_u32(1), hook.handle());
         gone.header.info = info_word(filter.priority, ETH_P_ALL);
         gone.attributes.push(netlink_packet_route::tc::TcAttribute::Kind("bpf".into()));
         socket.request(M::DelTrafficFilter(gone), 0)?;
@@ -160,13 +175,22 @@ fn records(replies: &[RawReply], ifindex: u32) -> impl Iterator<Item = Record<'_
         .filter(move |record| record.ifindex == ifindex)
 }
 
-/// The name of our program in filter listings: our mark there.
-const FLOW_FILTER_NAME: &str = "keeptime";
+impl Hook {
+    const fn handle(self) -> Handle {
+        let minor = match self {
+            Self::Ingress => 0xfff2,
+            Self::Egress => 0xfff3,
+        };
+        Handle { major: 0xffff, minor }
+    }
+}
+
+/// The name of our programs in filter listings: our mark there.
+const PROGRAM_NAME: &str = "keeptime";
 /// Behind the low numbers that others choose by hand, before those that the kernel chooses.
-const FLOW_FILTER_PRIORITY: u16 = TREE_MAJOR;
+const PROGRAM_PRIORITY: u16 = TREE_MAJOR;
 const CLSACT: Handle = Handle { major: 0xffff, minor: 0xfff1 };
 const CLSACT_HANDLE: Handle = Handle { major: 0xffff, minor: 0 };
-const EGRESS: Handle = Handle { major: 0xffff, minor: 0xfff3 };
 const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_FLAGS: u16 = 8;

@@ -25,7 +25,7 @@ mod ticks;
 pub use decode::{Observed, ObservedClass, ObservedFilter, Qdisc, QdiscKind};
 pub use diff::{Foreign, diff, removal};
 pub use executor::{
-    FlowFilter, TcError, apply, attach_flow_filter, detach_flow_filter, flow_filters, observe,
+    Hook, HookProgram, TcError, apply, attach_program, detach_programs, observe, programs,
 };
 pub use shaper::{Shaper, shaper_diff, shaper_removal};
 

@@ -22,7 +22,7 @@ use keeptime_model::reservation::{Handle, OnLoss, Request, RequestKey, State, Us
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::WallTime;
 use resources::capacities;
-use rules::{check_grant, check_lasts, check_times};
+use rules::{check_grant, check_kept, check_lasts, check_times, is_extended};
 use std::collections::{BTreeMap, BTreeSet};
 pub use truth::Truth;
 
@@ -236,11 +236,21 @@ impl History {
     fn modified(&mut self, handle: Handle, modified: &Modified) -> Result<(), String> {
         let Modified { request, grant, .. } = modified;
         let (from, until) = (modified.from_unix_nanos, modified.until_unix_nanos);
-        let asked = self.truth.changes.get(&handle);
-        ensure(asked.is_some_and(|asked| asked.contains(request)), "nobody asked for that")?;
-        check_grant(request, grant)?;
-        check_lasts(request, from, until)?;
         let old = self.live(handle)?.clone();
+        let before = old.grant.as_ref().ok_or("it holds nothing")?;
+        if is_extended(before, grant) {
+            let asked = self.truth.extensions.get(&handle);
+            let is_asked = asked.is_some_and(|asked| asked.contains(&grant.extension));
+            ensure(is_asked, "nobody asked for that")?;
+            let same = (&old.request, old.from_unix_nanos, old.until_unix_nanos);
+            ensure(same == (request, from, until), "more than its extension has changed")?;
+        } else {
+            let asked = self.truth.changes.get(&handle);
+            ensure(asked.is_some_and(|asked| asked.contains(request)), "nobody asked for that")?;
+            check_grant(request, grant)?;
+            check_lasts(request, from, until)?;
+            check_kept(before, grant)?;
+        }
         ensure(old.state != State::Active || from == old.from_unix_nanos, "it has started")?;
         self.originals.entry(handle).or_insert(old.request.clone());
         let changed = Reservation {
@@ -260,7 +270,7 @@ impl History {
         let grant = found.grant.as_ref().ok_or("it holds nothing")?;
         let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
         // While a change is offered, agents have accepted that in its place.
-        if !self.truth.changes.contains_key(&handle) {
+        if !self.truth.may_change(handle) {
             self.check_accepted(time, handle, grant, from, until)?;
         }
         self.turn(time, handle, State::Active);

@@ -34,7 +34,9 @@ impl History {
                             return wrong("an answer about something else");
                         }
                     }
-                    Call::Modify { handle, .. } | Call::Cancel { handle }
+                    Call::Modify { handle, .. }
+                    | Call::Extend { handle, .. }
+                    | Call::Cancel { handle }
                         if told.handle == *handle => {}
                     _ => return wrong("an answer about something else"),
                 }
@@ -127,14 +129,18 @@ impl History {
         for (rank, name) in (0..).zip(&grant.nodes) {
             let node = self.names.get(name).copied().ok_or("an unknown node")?;
             let accepted = self.truth.accepted.get(&(handle, node));
-            let count = flows.iter().filter(|flow| flow.from == rank).count();
+            let of_pattern = flows.iter().filter(|flow| flow.from == rank);
+            let beside = grant.extension.premium().filter(|flow| flow.from == rank);
+            let mut rates: Vec<_> = of_pattern.map(|_| grant.bits_per_second).collect();
+            rates.extend(beside.map(|flow| flow.bits_per_second));
+            rates.sort();
             let is_part = |assignment: &&Assignment| {
-                let premium: Vec<_> =
-                    assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium).collect();
-                assignment.cpu_ppm == grant.cpu_ppm
+                let premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
+                let mut told: Vec<_> = premium.map(|flow| flow.bits_per_second).collect();
+                told.sort();
+                assignment.cpu_ppm == grant.cpu_ppm.max(grant.extension.cpu_ppm)
                     && assignment.until_unix_nanos == end
-                    && premium.len() == count
-                    && premium.iter().all(|flow| flow.bits_per_second == grant.bits_per_second)
+                    && told == rates
             };
             if accepted.filter(is_part).is_none() {
                 return Err(format!("the agent of {name} has not accepted that"));

@@ -62,21 +62,27 @@ impl History {
     ) -> Result<Vec<(usize, u64)>, String> {
         let nodes = grant.nodes.iter().map(|name| self.names.get(name).copied());
         let nodes: Vec<_> = nodes.collect::<Option<_>>().ok_or("an unknown node")?;
-        let (cpu, rate) = (u64::from(grant.cpu_ppm.get()), grant.bits_per_second.get());
-        let (mut amounts, mut sent) = (Vec::new(), 0);
+        let more = &grant.extension;
+        let cpu = u64::from(grant.cpu_ppm.max(more.cpu_ppm).get());
+        let read = grant.disk_read_bytes_per_second.max(more.disk_read_bytes_per_second);
+        let write = grant.disk_write_bytes_per_second.max(more.disk_write_bytes_per_second);
+        let mut flows: Vec<_> =
+            more.premium().map(|flow| (flow.from, flow.to, flow.bits_per_second)).collect();
         if let Some(pattern) = &grant.pattern {
-            for flow in pattern.flows(nodes.len() as u32).map_err(|invalid| invalid.to_string())? {
-                let (from, to) = (nodes[flow.from as usize], nodes[flow.to as usize]);
-                let path = self.topology.path(from, to);
-                amounts.extend(path.into_iter().map(|way| (way.0 as usize, rate)));
-                sent += rate;
-            }
+            let of_pattern = pattern.flows(nodes.len() as u32).map_err(|e| e.to_string())?;
+            flows.extend(of_pattern.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second)));
+        }
+        let (mut amounts, mut sent) = (Vec::new(), 0);
+        for (from, to, rate) in flows {
+            let path = self.topology.path(nodes[from as usize], nodes[to as usize]);
+            amounts.extend(path.into_iter().map(|way| (way.0 as usize, rate.get())));
+            sent += rate.get();
         }
         for node in &nodes {
             let first = self.first_of(*node);
             amounts.push((first, cpu));
-            amounts.push((first + 1, grant.disk_read_bytes_per_second.get()));
-            amounts.push((first + 2, grant.disk_write_bytes_per_second.get()));
+            amounts.push((first + 1, read.get()));
+            amounts.push((first + 2, write.get()));
         }
         let user = NAMES.iter().position(|name| *name == owner.as_str()).ok_or("a stranger")?;
         let first = self.first_of(NodeIndex(self.topology.nodes().len() as u32)) + 2 * user;

@@ -32,6 +32,21 @@ pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String
     ensure(same, "other resources than were asked for")
 }
 
+/// Whether all is as before but for what its program asked for beside.
+pub(super) fn is_extended(before: &Grant, after: &Grant) -> bool {
+    let extension = before.extension.clone();
+    before.extension != after.extension && Grant { extension, ..after.clone() } == *before
+}
+
+/// After a change by its owner a program keeps what it was given, where its nodes are the same.
+pub(super) fn check_kept(before: &Grant, after: &Grant) -> Result<(), String> {
+    let is_kept = match before.nodes == after.nodes {
+        true => after.extension == before.extension,
+        false => after.extension.is_empty(),
+    };
+    ensure(is_kept, "what its program was given is another now")
+}
+
 /// A new reservation is when it was asked to be.
 pub(super) fn check_times(
     time: WallTime,

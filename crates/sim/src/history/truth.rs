@@ -4,6 +4,7 @@ use keeptime_engine::agents::Act;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Call, Caller};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Truth {
     pub(super) asked: BTreeMap<(UserName, RequestKey), Vec<Request>>,
     pub(super) changes: BTreeMap<Handle, Vec<Request>>,
+    pub(super) extensions: BTreeMap<Handle, Vec<Extension>>,
     pub(super) cancelled: BTreeSet<Handle>,
     pub(super) accepted: BTreeMap<(Handle, NodeIndex), Assignment>,
     /// And whether it was over by then: every agent may refuse that.
@@ -32,6 +34,9 @@ impl Truth {
             }
             Call::Modify { handle, request } => {
                 self.changes.entry(*handle).or_default().push(request.clone());
+            }
+            Call::Extend { handle, extension } => {
+                self.extensions.entry(*handle).or_default().push(extension.clone());
             }
             Call::Cancel { handle } => drop(self.cancelled.insert(*handle)),
             Call::Register { .. }
@@ -62,10 +67,16 @@ impl Truth {
         }
     }
 
+    /// Whether somebody asked for a change, which may be offered at any time since.
+    pub(super) fn may_change(&self, handle: Handle) -> bool {
+        self.changes.contains_key(&handle) || self.extensions.contains_key(&handle)
+    }
+
     pub(super) fn forget(&mut self, over: &Reservation) {
         let handle = over.handle;
         self.asked.remove(&(over.owner.clone(), over.key.clone()));
         self.changes.remove(&handle);
+        self.extensions.remove(&handle);
         self.cancelled.remove(&handle);
         self.accepted.retain(|(of, _), _| *of != handle);
         self.refused.retain(|(of, _), _| *of != handle);

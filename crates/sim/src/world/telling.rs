@@ -6,6 +6,7 @@ use crate::network::End;
 use keeptime_engine::agents::Act;
 use keeptime_engine::{Answer, Call, CallError, Event};
 use keeptime_model::assignment::Assignment;
+use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Ask, NodeChoice, Request};
 use keeptime_model::units::WallTime;
 use std::fmt;
@@ -109,6 +110,10 @@ fn of_call(call: &Call) -> String {
         Call::Reserve { key, request } => format!("reserve {key}: {}", of_request(request)),
         Call::Consider { request } => format!("consider {}", of_request(request)),
         Call::Modify { handle, request } => format!("modify {handle}: {}", of_request(request)),
+        Call::Extend { handle, extension } => {
+            let Extension { flows, cpu_ppm, .. } = extension;
+            format!("extend {handle}: {cpu_ppm} CPU, {} flows", flows.len())
+        }
         Call::Cancel { handle } => format!("cancel {handle}"),
         Call::Keep { handle } => format!("keep {handle}"),
         Call::Report { handle, actual } => format!("{handle} took {actual}"),

@@ -1,0 +1,329 @@
+//! What the MPI programs of this node ask for, on its way to the broker and back. A rank is known by
+//! its connection: when that ends, so does all that it asked for.
+
+use crate::link::{FromAgent, Outgoing};
+use keeptime_model::name::Name;
+use keeptime_model::units::WallTime;
+use keeptime_mpiqos::wire::{Answer, AskState, Progress, RankAnswer, RankState};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The broker records, asks every node of the job and answers within this time, or the rank is told
+/// to ask again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// All ranks that are connected.
+#[derive(Debug, Default)]
+pub struct Programs {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connections: u64,
+    /// The number of what was said last: of no two jobs and no two talks the same.
+    said: u64,
+    ranks: BTreeMap<u64, Seat>,
+    talks: BTreeMap<Name, Talk>,
+    progress: BTreeMap<Name, BTreeMap<u32, Course>>,
+    broker: Broker,
+}
+
+/// The way to the broker.
+#[derive(Debug, Default)]
+enum Broker {
+    /// This agent has none.
+    #[default]
+    None,
+    Away,
+    Connected(Outgoing),
+}
+
+#[derive(Debug)]
+struct Seat {
+    job: Name,
+    rank: RankState,
+}
+
+/// What was said to the broker of one job, and answered.
+#[derive(Debug, Default)]
+struct Talk {
+    said: u64,
+    answered: u64,
+    answers: BTreeMap<u32, RankAnswer>,
+}
+
+/// How far one rank was at its last two reports.
+#[derive(Debug, Clone, Copy)]
+struct Course {
+    last: (Progress, WallTime),
+    before: Option<(Progress, WallTime)>,
+}
+
+/// How far a job's slowest rank here is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ProgressStatus {
+    /// Iterations so far.
+    pub iterations: u64,
+    /// Between its last two reports.
+    pub iterations_per_second: f64,
+    /// Whether its program told them; else they are inferred from its collective operations.
+    pub told: bool,
+}
+
+/// One connection of a rank.
+#[derive(Debug)]
+pub struct Visit {
+    programs: Arc<Programs>,
+    number: u64,
+}
+
+impl Programs {
+    /// A connection that may become a rank's.
+    pub fn visit(self: &Arc<Self>) -> Visit {
+        let mut state = self.lock();
+        state.connections += 1;
+        Visit { programs: Arc::clone(self), number: state.connections }
+    }
+
+    /// There will be a broker.
+    pub(crate) fn expect_broker(&self) {
+        self.lock().broker = Broker::Away;
+    }
+
+    /// The broker is there: it is told all that is asked for.
+    pub(crate) fn connected(&self, broker: Outgoing) {
+        let mut state = self.lock();
+        state.broker = Broker::Connected(broker);
+        let jobs: BTreeSet<_> = state.ranks.values().map(|seat| seat.job.clone()).collect();
+        for job in &jobs {
+            state.say(job);
+        }
+    }
+
+    /// The broker went away.
+    pub(crate) fn disconnected(&self) {
+        self.lock().broker = Broker::Away;
+        self.answered.notify_all();
+    }
+
+    /// The broker's answer to what was said under `number`.
+    pub(crate) fn answered(&self, number: u64, job: &Name, answers: BTreeMap<u32, RankAnswer>) {
+        if let Some(talk) = self.lock().talks.get_mut(job)
+            && number > talk.answered
+        {
+            (talk.answered, talk.answers) = (number, answers);
+        }
+        self.answered.notify_all();
+    }
+
+    /// How far a rank is at `now`.
+    pub fn progress(&self, job: Name, progress: Progress, now: WallTime) {
+        let mut state = self.lock();
+        let ranks = state.progress.entry(job).or_default();
+        let before = ranks.get(&progress.rank).map(|course| course.last);
+        ranks.insert(progress.rank, Course { last: (progress, now), before });
+    }
+
+    /// How far the slowest rank of a job is; nothing if no rank here tells or repeats itself.
+    pub fn progress_of(&self, job: &Name) -> Option<ProgressStatus> {
+        let state = self.lock();
+        let courses = state.progress.get(job)?.values();
+        courses.filter_map(Course::status).min_by_key(|status| status.iterations)
+    }
+
+    /// Forgets jobs that are no longer there.
+    pub fn retain(&self, is_there: impl Fn(&Name) -> bool) {
+        self.lock().progress.retain(|job, _| is_there(job));
+    }
+
+    /// What is behind it is whole whenever it is unlocked.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Visit {
+    /// All that the rank asks for now, in the place of what it asked before. Waits for the broker.
+    pub fn report(&self, job: Name, rank: RankState) -> RankAnswer {
+        let (number, asks) = (rank.number, rank.asks.len());
+        let all = |answer| RankAnswer::all(asks, &answer);
+        let mut state = self.programs.lock();
+        let seat = Seat { job: job.clone(), rank };
+        let before = state.ranks.insert(self.number, seat);
+        let is_known = before.is_some_and(|before| state.ranks[&self.number].is(&before))
+            && state.talks.get(&job).is_some_and(|talk| talk.has_decided(number));
+        let said = if is_known { 0 } else { state.say(&job) };
+        let deadline = Instant::now() + ANSWER_WITHIN;
+        loop {
+            let talk = state.talks.get(&job);
+            let answer = talk.filter(|talk| talk.answered >= said);
+            if let Some(answer) = answer.and_then(|talk| talk.answers.get(&number))
+                && answer.answers.len() == asks
+            {
+                return answer.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match state.broker {
+                _ if asks == 0 => return RankAnswer::default(),
+                Broker::None => return all(Answer::refused("this node's agent has no broker")),
+                Broker::Away => return all(Answer::waiting("the broker does not answer")),
+                Broker::Connected(_) if left.is_zero() => {
+                    return all(Answer::waiting("the broker has not answered yet"));
+                }
+                Broker::Connected(_) => {}
+            }
+            let waited = self.programs.answered.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let mut state = self.programs.lock();
+        let Some(seat) = state.ranks.remove(&self.number) else { return };
+        state.say(&seat.job);
+        if !state.ranks.values().any(|other| other.job == seat.job) {
+            state.talks.remove(&seat.job);
+        }
+    }
+}
+
+impl State {
+    /// Tells the broker all that ranks of a job ask for here. The number under which it answers.
+    fn say(&mut self, job: &Name) -> u64 {
+        let of_job = self.ranks.values().filter(|seat| seat.job == *job);
+        let ranks: BTreeMap<_, _> =
+            of_job.map(|seat| (seat.rank.number, seat.rank.clone())).collect();
+        self.said += 1;
+        let number = self.said;
+        self.talks.entry(job.clone()).or_default().said = number;
+        if let Broker::Connected(broker) = &self.broker {
+            let ranks = ranks.into_values().collect();
+            // One that cannot be written to is about to be found away.
+            let _ = broker.say(&FromAgent::Programs { number, job: job.clone(), ranks });
+        }
+        number
+    }
+}
+
+impl Seat {
+    fn is(&self, other: &Self) -> bool {
+        self.job == other.job && self.rank == other.rank
+    }
+}
+
+impl Talk {
+    /// Whether nothing that a rank asks for waits.
+    fn has_decided(&self, rank: u32) -> bool {
+        let answer = self.answers.get(&rank).filter(|_| self.answered == self.said);
+        let is_waiting = |answer: &Answer| answer.state == AskState::Waiting;
+        answer.is_some_and(|answer| !answer.answers.iter().any(is_waiting))
+    }
+}
+
+impl Course {
+    fn status(&self) -> Option<ProgressStatus> {
+        let (last, now) = self.last;
+        let iterations = last.iterations()?;
+        let rate = self.before.and_then(|(before, then)| {
+            // An iteration may have been found to be longer or shorter since.
+            let before = Progress { period: last.period, ..before }.iterations()?;
+            let seconds = now.saturating_since(then).as_secs_f64();
+            (seconds > 0.0).then(|| iterations.saturating_sub(before) as f64 / seconds)
+        });
+        let iterations_per_second = rate.unwrap_or(0.0);
+        Some(ProgressStatus { iterations, iterations_per_second, told: last.told > 0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::Nanos;
+    use keeptime_mpiqos::wire::Ask;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixStream;
+
+    const ASK: &str = r#"{"communicator":{"members":[0,1],"index":0,"talk":"all-to-all"},"change":1,
+        "terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":0,"paced":true}}"#;
+
+    fn rank(number: u32) -> RankState {
+        let ask: Ask = serde_json::from_str(ASK).unwrap();
+        RankState { number, size: 2, asks: vec![ask] }
+    }
+
+    fn job() -> Name {
+        "r1".parse().unwrap()
+    }
+
+    /// A broker that grants whatever it is told, once.
+    fn grant_next(programs: &Programs, lines: &mut impl BufRead) -> usize {
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let FromAgent::Programs { number, job, ranks } = serde_json::from_str(&line).unwrap()
+        else {
+            panic!("{line}")
+        };
+        let granted = Answer { state: AskState::Granted, ..Answer::refused("") };
+        let answer = |rank: &RankState| (rank.number, RankAnswer::all(rank.asks.len(), &granted));
+        programs.answered(number, &job, ranks.iter().map(answer).collect());
+        ranks.len()
+    }
+
+    #[test]
+    fn without_a_broker_ranks_are_told_so() {
+        let programs = Arc::new(Programs::default());
+        let answer = programs.visit().report(job(), rank(0));
+        assert_eq!(answer.answers[0].state, AskState::Refused);
+        programs.expect_broker();
+        let answer = programs.visit().report(job(), rank(0));
+        assert_eq!(answer.answers[0].state, AskState::Waiting);
+        assert!(answer.answers[0].reason.contains("does not answer"));
+    }
+
+    #[test]
+    fn what_is_asked_reaches_the_broker_once_and_ends_with_the_connection() {
+        let programs = Arc::new(Programs::default());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lines = BufReader::new(theirs);
+        let (first, second) = (programs.visit(), programs.visit());
+        // Said before the broker was there: it hears when it comes.
+        programs.expect_broker();
+        first.report(job(), rank(0));
+        programs.connected(Outgoing::of(Box::new(ours)));
+        assert_eq!(grant_next(&programs, &mut lines), 1);
+        assert_eq!(first.report(job(), rank(0)).answers[0].state, AskState::Granted);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| second.report(job(), rank(1)));
+            assert_eq!(grant_next(&programs, &mut lines), 2);
+            assert_eq!(asked.join().unwrap().answers[0].state, AskState::Granted);
+        });
+        drop(second);
+        assert_eq!(grant_next(&programs, &mut lines), 1);
+        drop(first);
+        assert_eq!(grant_next(&programs, &mut lines), 0);
+    }
+
+    #[test]
+    fn the_slowest_rank_tells_how_far_a_job_is() {
+        let programs = Programs::default();
+        let at = |seconds| WallTime::default().saturating_add(Nanos::from_secs(seconds));
+        let one = Progress { rank: 0, operations: 100, period: 10, told: 0 };
+        assert_eq!(programs.progress_of(&job()), None);
+        programs.progress(job(), one, at(10));
+        programs.progress(job(), Progress { operations: 140, ..one }, at(12));
+        programs.progress(job(), Progress { rank: 1, operations: 900, ..one }, at(12));
+        let status = programs.progress_of(&job()).unwrap();
+        assert_eq!(
+            (status.iterations, status.iterations_per_second, status.told),
+            (14, 2.0, false)
+        );
+        programs.retain(|_| false);
+        assert_eq!(programs.progress_of(&job()), None);
+    }
+}

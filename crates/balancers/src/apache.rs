@@ -1,0 +1,159 @@
+//! Apache by its balancer-manager (mod_proxy_balancer). Tested with 2.4.
+//!
+//! The manager listens only to pages of its own (Referer), and takes changes only with its nonce.
+//! What it was told is gone after a restart, unless `BalancerPersist` is on;
+//! [`Front`](crate::front::Front) tells it again. A disabled worker gets no new requests, of sessions
+//! that stick to it neither; a stopped one is off.
+
+use crate::balancer::{Balancer, BalancerError};
+use crate::page::{element, elements, fetch, quoted};
+use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
+use keeptime_model::Invalid;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// One balancer of one Apache.
+#[derive(Debug)]
+pub struct Apache {
+    name: String,
+    address: SocketAddr,
+    /// Of the manager's page.
+    path: String,
+    balancer: String,
+    servers: Vec<Server>,
+}
+
+impl Apache {
+    /// The balancer `balancer` (without `balancer://`) whose manager is at `path` of `address`, with
+    /// these members, as in `BalancerMember http://10.0.0.1:80`.
+    ///
+    /// # Errors
+    /// If the path or the balancer's name could be taken for more than that.
+    pub fn new(
+        address: SocketAddr,
+        path: &str,
+        balancer: &str,
+        servers: Vec<Server>,
+    ) -> Result<Self, Invalid> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if balancer.is_empty() || !balancer.chars().all(legal) {
+            return Err(Invalid::new("balancer", balancer, "letters, digits, '-', '_', '.'"));
+        }
+        if !path.starts_with('/') || !path.chars().all(|c| legal(c) || c == '/') {
+            return Err(Invalid::new("path", path, "as in /balancer-manager"));
+        }
+        Ok(Self {
+            name: format!("apache:http://{address}{path}/{balancer}"),
+            address,
+            path: path.into(),
+            balancer: balancer.into(),
+            servers,
+        })
+    }
+
+    fn page(&self, query: &str) -> Result<String, BalancerError> {
+        let request = format!("GET {}{query} HTTP/1.0\r\n{}\r\n", self.path, self.own_page());
+        fetch(self.address, &request).map_err(|source| self.unreachable(source))
+    }
+
+    /// The fields without which the manager passes over all that it is asked or told.
+    fn own_page(&self) -> String {
+        let Self { path, address, .. } = self;
+        format!("Host: {address}\r\nReferer: http://{address}{path}\r\n")
+    }
+
+    fn unreachable(&self, source: std::io::Error) -> BalancerError {
+        BalancerError::Unreachable { balancer: self.name.clone(), source }
+    }
+
+    fn unexpected(&self, problem: impl Into<String>) -> BalancerError {
+        let (balancer, command) = (self.name.clone(), self.path.clone());
+        BalancerError::Unexpected { balancer, command, problem: problem.into() }
+    }
+
+    /// What every form of the manager has to bring along.
+    fn nonce(&self) -> Result<String, BalancerError> {
+        let page = self.page("")?;
+        let link = format!("b={}&", self.balancer);
+        let plain = page.replace("&amp;", "&");
+        let found = plain.split(link.as_str()).skip(1).find_map(|rest| {
+            let rest = rest.split(['"', '\'']).next()?;
+            rest.split_once("nonce=").map(|(_, nonce)| nonce.to_string())
+        });
+        found.ok_or_else(|| self.unexpected(format!("no form for balancer {:?}", self.balancer)))
+    }
+
+    fn send(&self, nonce: &str, server: &Server, traffic: Traffic) -> Result<(), BalancerError> {
+        let Self { path, address, balancer, .. } = self;
+        let settings = match traffic {
+            Traffic::Off => "w_status_S=1&w_status_D=0".to_string(),
+            Traffic::Drain => "w_status_S=0&w_status_D=1".to_string(),
+            Traffic::On(weight) => {
+                format!("w_lf={}&w_status_S=0&w_status_D=0&w_status_N=0", weight.get())
+            }
+        };
+        let worker = quoted(&format!("http://{}", server.address));
+        let form = format!("w={worker}&b={balancer}&nonce={nonce}&{settings}");
+        let request = format!(
+            "POST {path} HTTP/1.0\r\n{}Content-Type: application/x-www-form-urlencoded\r\n\
+             Content-Length: {}\r\n\r\n{form}",
+            self.own_page(),
+            form.len()
+        );
+        fetch(*address, &request).map(drop).map_err(|source| self.unreachable(source))
+    }
+}
+
+impl Balancer for Apache {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn observe(&mut self) -> Result<Observed, BalancerError> {
+        let page = self.page("?xml=1")?;
+        let members = members(&page, &self.balancer)
+            .ok_or_else(|| self.unexpected(format!("no balancer {:?}", self.balancer)))?;
+        let known = self.servers.iter().filter_map(|server| {
+            let seen = members.get(&format!("http://{}", server.address))?;
+            Some((server.name.clone(), *seen))
+        });
+        Ok(Observed { servers: known.collect(), queued: 0, lingering: 0 })
+    }
+
+    fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
+        let nonce = self.nonce()?;
+        for Change { server, traffic } in changes {
+            let known = self.servers.iter().find(|known| known.name == *server);
+            let known = known.ok_or_else(|| BalancerError::UnknownServer {
+                balancer: self.name.clone(),
+                server: server.to_string(),
+                there: self.servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", "),
+            })?;
+            self.send(&nonce, known, *traffic)?;
+        }
+        Ok(())
+    }
+}
+
+/// The members of a balancer on the manager's XML page, by their addresses.
+fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
+    let name = format!("balancer://{balancer}");
+    let all = elements(page, "httpd:balancer");
+    let own = all.into_iter().find(|part| element(part, "httpd:name") == Some(&name))?;
+    let member = |worker: &&str| {
+        let number = |tag| element(worker, tag).and_then(|text| text.parse::<f64>().ok());
+        let status = element(worker, "httpd:status")?;
+        let traffic = if status.contains("Stop") {
+            Traffic::Off
+        } else if status.contains("Dis") || status.contains("Drn") {
+            Traffic::Drain
+        } else {
+            let factor = number("httpd:loadfactor").unwrap_or(1.0);
+            Traffic::On(Weight::try_from(factor.clamp(1.0, 100.0) as u8).ok()?)
+        };
+        let in_flight = number("httpd:busy").unwrap_or(0.0) as u64;
+        let served = number("httpd:elected").map(|elected| elected as u64);
+        Some((element(worker, "httpd:name")?.to_string(), Seen { traffic, in_flight, served }))
+    };
+    Some(elements(own, "httpd:worker").iter().filter_map(member).collect())
+}

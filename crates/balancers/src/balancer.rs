@@ -1,0 +1,96 @@
+//! What all balancers have in common.
+
+use crate::traffic::{Change, Observed};
+use std::fmt::Debug;
+use std::time::Duration;
+use thiserror::Error;
+
+/// A balancer that runs answers within this time: it is the machine's lightly loaded one.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Longest answer: a state of thousands of servers.
+pub(crate) const ANSWER_MAX: u64 = 16 * 1024 * 1024;
+
+/// One site at one balancer.
+pub trait Balancer: Debug + Send {
+    /// Which one, for people: `haproxy:/run/haproxy.sock/shop`.
+    fn name(&self) -> &str;
+
+    /// What its nodes get and do now. Blocks for at most [`ANSWER_WITHIN`].
+    ///
+    /// # Errors
+    /// If it does not run or does not answer as it should.
+    fn observe(&mut self) -> Result<Observed, BalancerError>;
+
+    /// Tells it about some nodes; what it was not told stays. Blocks for at most a few times
+    /// [`ANSWER_WITHIN`].
+    ///
+    /// # Errors
+    /// If it does not run, or refused one; those before that one are done.
+    fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError>;
+}
+
+/// Why a balancer could not be asked or told.
+#[derive(Debug, Error)]
+pub enum BalancerError {
+    /// It does not run, or not there.
+    #[error("{balancer} cannot be reached")]
+    Unreachable {
+        /// Which.
+        balancer: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It has ended, and with it all that it worked on.
+    #[error("{balancer} does not run")]
+    Ended {
+        /// Which.
+        balancer: String,
+    },
+    /// What it was told cannot be kept for its next start.
+    #[error("cannot write {file}")]
+    StateFile {
+        /// The file.
+        file: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It refused.
+    #[error("{balancer} refused {command:?}: {answer}")]
+    Refused {
+        /// Which.
+        balancer: String,
+        /// What it was told.
+        command: String,
+        /// What it said.
+        answer: String,
+    },
+    /// It said something that makes no sense.
+    #[error("{balancer} answered {command:?} with something else: {problem}")]
+    Unexpected {
+        /// Which.
+        balancer: String,
+        /// What it was asked.
+        command: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A node does not stand in its configuration.
+    #[error("{balancer} has no server {server:?}; it has {there}")]
+    UnknownServer {
+        /// Which.
+        balancer: String,
+        /// The node.
+        server: String,
+        /// Those that it has.
+        there: String,
+    },
+}
+
+impl BalancerError {
+    /// Whether the same may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Ended { .. })
+    }
+}

@@ -1,0 +1,258 @@
+//! HAProxy by its Runtime API: one command on one connection to its socket, which must have the level
+//! `admin`. Tested with 2.6.
+//!
+//! What it was told is gone after a restart or reload; [`Front`](crate::front::Front) tells it again.
+//! Until then it does what its configuration says. With a state file
+//! ([`HaProxy::with_state_file`]) it knows at once.
+//! After a reload the old process goes on with its requests, and cannot be asked: as long as a process
+//! that was asked before still runs, it counts as lingering.
+
+use crate::balancer::{ANSWER_MAX, ANSWER_WITHIN, Balancer, BalancerError};
+use crate::proc::is_running;
+use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Bits of `srv_admin_state`: forced and inherited maintenance, by name resolution; drain, forced and
+/// inherited (HAProxy's management guide, "show servers state").
+const MAINTENANCE: u32 = 0x01 | 0x02 | 0x20 | 0x40;
+const DRAIN: u32 = 0x08 | 0x10;
+/// What its processes are called.
+const PROGRAM: &str = "haproxy";
+
+/// One backend of one HAProxy.
+#[derive(Debug)]
+pub struct HaProxy {
+    name: String,
+    socket: PathBuf,
+    backend: String,
+    state_file: Option<PathBuf>,
+    /// The process that answered last, and those before it that may still run.
+    process: Option<u32>,
+    before: Vec<u32>,
+}
+
+impl HaProxy {
+    /// The backend `backend` of the HAProxy with this socket.
+    ///
+    /// # Errors
+    /// If the backend's name could be taken for more than a name.
+    pub fn new(socket: &Path, backend: &str) -> Result<Self, Invalid> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if backend.is_empty() || !backend.chars().all(legal) {
+            return Err(Invalid::new("backend", backend, "letters, digits, '-', '_', '.', ':'"));
+        }
+        Ok(Self {
+            name: format!("haproxy:{}/{backend}", socket.display()),
+            socket: socket.into(),
+            backend: backend.into(),
+            state_file: None,
+            process: None,
+            before: Vec::new(),
+        })
+    }
+
+    /// Writes what it was told to a file that it reads when it starts: the one that its configuration
+    /// names by `server-state-file`, with `load-server-state-from-file global`.
+    #[must_use]
+    pub fn with_state_file(mut self, file: &Path) -> Self {
+        self.state_file = Some(file.into());
+        self
+    }
+
+    /// What HAProxy says to one command.
+    fn ask(&self, command: &str) -> Result<String, BalancerError> {
+        let unreachable =
+            |source| BalancerError::Unreachable { balancer: self.name.clone(), source };
+        let mut stream = UnixStream::connect(&self.socket).map_err(|source| {
+            if self.has_ended(&source) {
+                BalancerError::Ended { balancer: self.name.clone() }
+            } else {
+                unreachable(source)
+            }
+        })?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(unreachable)?;
+        stream.set_write_timeout(Some(ANSWER_WITHIN)).map_err(unreachable)?;
+        stream.write_all(format!("{command}\n").as_bytes()).map_err(unreachable)?;
+        let mut answer = String::new();
+        stream.take(ANSWER_MAX).read_to_string(&mut answer).map_err(unreachable)?;
+        Ok(answer)
+    }
+
+    /// Whether nobody listens because no process that ever answered is left.
+    fn has_ended(&self, error: &std::io::Error) -> bool {
+        let mut known = self.before.iter().chain(&self.process);
+        matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
+            && self.process.is_some()
+            && !known.any(|process| is_running(*process, PROGRAM))
+    }
+
+    fn command(&self, command: &str) -> Result<(), BalancerError> {
+        let answer = self.ask(command)?;
+        if answer.trim().is_empty() {
+            return Ok(());
+        }
+        let (balancer, command) = (self.name.clone(), command.into());
+        Err(BalancerError::Refused { balancer, command, answer: answer.trim().into() })
+    }
+
+    /// A table of the Runtime API, as one map for each line.
+    fn table(
+        &self,
+        command: &str,
+        separator: char,
+    ) -> Result<Vec<BTreeMap<String, String>>, BalancerError> {
+        let answer = self.ask(command)?;
+        rows(&answer, separator).ok_or_else(|| BalancerError::Unexpected {
+            balancer: self.name.clone(),
+            command: command.into(),
+            problem: answer.lines().next().unwrap_or("nothing").into(),
+        })
+    }
+
+    /// Writes the state of all servers, of other backends too, where it is read from.
+    fn save(&self) -> Result<(), BalancerError> {
+        let Some(file) = &self.state_file else { return Ok(()) };
+        let state = self.ask("show servers state")?;
+        let new = file.with_extension("new");
+        fs::write(&new, state)
+            .and_then(|()| fs::rename(&new, file))
+            .map_err(|source| BalancerError::StateFile { file: file.display().to_string(), source })
+    }
+
+    /// Processes that answered before this one and still run.
+    fn lingering(&mut self) -> Result<usize, BalancerError> {
+        let info = self.ask("show info")?;
+        let process = info.lines().find_map(|line| line.strip_prefix("Pid: ")?.trim().parse().ok());
+        if process != self.process {
+            self.before.extend(self.process);
+            self.process = process;
+        }
+        self.before.retain(|process| is_running(*process, PROGRAM));
+        Ok(self.before.len())
+    }
+}
+
+impl Balancer for HaProxy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn observe(&mut self) -> Result<Observed, BalancerError> {
+        let lingering = self.lingering()?;
+        let states = self.table(&format!("show servers state {}", self.backend), ' ')?;
+        let counts = self.table(&format!("show stat {} 6 -1", self.backend), ',')?;
+        let number = |row: &BTreeMap<String, String>, field: &str| {
+            row.get(field).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let mut observed = Observed { lingering, ..Observed::default() };
+        for row in &states {
+            // Servers with names of another form are not ours.
+            let Some(Ok(name)) = row.get("srv_name").map(|name| name.parse::<Name>()) else {
+                continue;
+            };
+            let admin = number(row, "srv_admin_state") as u32;
+            let traffic = traffic_of(admin, number(row, "srv_uweight"));
+            observed.servers.insert(name, Seen { traffic, in_flight: 0, served: None });
+        }
+        for row in &counts {
+            let name = row.get("svname").map_or("", String::as_str);
+            if name == "BACKEND" {
+                observed.queued = number(row, "qcur");
+            } else if let Some(seen) =
+                name.parse::<Name>().ok().and_then(|name| observed.servers.get_mut(&name))
+            {
+                seen.in_flight = number(row, "scur") + number(row, "qcur");
+                seen.served = Some(number(row, "stot"));
+            }
+        }
+        Ok(observed)
+    }
+
+    fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
+        for Change { server, traffic } in changes {
+            let target = format!("set server {}/{server}", self.backend);
+            match traffic {
+                Traffic::Off => self.command(&format!("{target} state maint"))?,
+                Traffic::Drain => self.command(&format!("{target} state drain"))?,
+                Traffic::On(weight) => {
+                    // First the weight: a node that comes back with an old one gets too much at once.
+                    self.command(&format!("{target} weight {}", weight.get()))?;
+                    self.command(&format!("{target} state ready"))?;
+                }
+            }
+        }
+        self.save()
+    }
+}
+
+fn traffic_of(admin: u32, weight: u64) -> Traffic {
+    if admin & MAINTENANCE != 0 {
+        return Traffic::Off;
+    }
+    if admin & DRAIN != 0 {
+        return Traffic::Drain;
+    }
+    // A weight of nothing takes no new requests either; one beyond ours is set right by the next
+    // change.
+    match u8::try_from(weight).map(Weight::try_from) {
+        Ok(Ok(weight)) => Traffic::On(weight),
+        _ if weight == 0 => Traffic::Drain,
+        _ => Traffic::On(Weight::FULL),
+    }
+}
+
+/// Lines under a header that begins with `#`; nothing if there is no such header.
+fn rows(answer: &str, separator: char) -> Option<Vec<BTreeMap<String, String>>> {
+    let mut lines = answer.lines().skip_while(|line| !line.starts_with('#'));
+    let header: Vec<_> = lines.next()?.trim_start_matches(['#', ' ']).split(separator).collect();
+    let row = |line: &str| {
+        let fields = header.iter().zip(line.split(separator));
+        fields.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    };
+    Some(lines.filter(|line| !line.trim().is_empty()).map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn states_are_told_apart() {
+        let on = |weight| Traffic::On(Weight::try_from(weight).unwrap());
+        assert_eq!(traffic_of(0, 1), on(1));
+        assert_eq!(traffic_of(0x04, 50), on(50), "only the configuration said maintenance");
+        assert_eq!(traffic_of(0x05, 50), Traffic::Off);
+        assert_eq!(traffic_of(0x08, 50), Traffic::Drain);
+        assert_eq!(traffic_of(0, 0), Traffic::Drain);
+        assert_eq!(traffic_of(0, 256), on(100));
+    }
+
+    #[test]
+    fn tables_are_read_with_their_headers() {
+        let answer = "1\n# be_id be_name srv_id srv_name\n3 shop 1 n1\n3 shop 2 n2\n\n";
+        let rows = rows(answer, ' ').unwrap();
+        assert_eq!((rows.len(), rows[1]["srv_name"].as_str()), (2, "n2"));
+        assert_eq!(super::rows("Can't find backend.\n", ' '), None);
+    }
+
+    #[test]
+    fn names_that_are_more_than_names_are_refused() {
+        for bad in ["", "a b", "a;shutdown", "a/b", "a\n"] {
+            assert_eq!(HaProxy::new(Path::new("/s"), bad).unwrap_err().field, "backend");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = (rows(&text, ' '), rows(&text, ','));
+        }
+    }
+}

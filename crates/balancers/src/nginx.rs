@@ -1,0 +1,313 @@
+//! nginx by a file of its own and a reload. Tested with 1.22.
+//!
+//! The file holds one `upstream` block; the operator's configuration includes it. nginx has no way to
+//! drain: after a reload the workers of before go on with what they have, and with what they are about
+//! to begin on any node. A node is drained when those workers are gone; they count as lingering until
+//! then. `worker_shutdown_timeout` in the operator's configuration bounds how long they may take.
+
+use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
+use crate::proc::{Process, children, connected_to, process, title};
+use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_millis(5);
+/// What a worker calls itself while it ends.
+const ENDING: &str = "shutting down";
+
+/// Where an nginx is.
+#[derive(Debug, Clone)]
+pub struct Installation {
+    /// The program.
+    pub program: PathBuf,
+    /// Its directory, as after `nginx -p`.
+    pub prefix: PathBuf,
+    /// Its configuration, as after `nginx -c`.
+    pub configuration: PathBuf,
+    /// Where it writes its process number.
+    pub process: PathBuf,
+}
+
+/// One upstream of one nginx.
+#[derive(Debug)]
+pub struct Nginx {
+    name: String,
+    installation: Installation,
+    file: PathBuf,
+    upstream: String,
+    servers: Vec<Server>,
+    /// What the file says.
+    told: BTreeMap<Name, Traffic>,
+    /// The master that was last made to read the file, or that started after it was written.
+    master: Option<Process>,
+    /// Workers of before the last reload.
+    before: Vec<Process>,
+    /// All workers when it was last looked: they may outlive their master.
+    workers: Vec<Process>,
+}
+
+impl Nginx {
+    /// The upstream `upstream` in `file`, which nobody else writes, with these servers. A file that is
+    /// there is read; else all servers are off.
+    ///
+    /// # Errors
+    /// If the upstream's name could be taken for more than a name, or there is no server.
+    pub fn new(
+        installation: Installation,
+        file: &Path,
+        upstream: &str,
+        servers: Vec<Server>,
+    ) -> Result<Self, Invalid> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        if upstream.is_empty() || !upstream.chars().all(legal) {
+            return Err(Invalid::new("upstream", upstream, "letters, digits, '-', '_'"));
+        }
+        if servers.is_empty() {
+            return Err(Invalid::new("servers", 0, "at least one"));
+        }
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let told = parse(&text, &servers);
+        Ok(Self {
+            name: format!("nginx:{}/{upstream}", file.display()),
+            installation,
+            file: file.into(),
+            upstream: upstream.into(),
+            servers,
+            told,
+            master: None,
+            before: Vec::new(),
+            workers: Vec::new(),
+        })
+    }
+
+    /// Writes the file as it would be now, so that a configuration that includes it can be loaded.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn prepare(&self) -> Result<(), BalancerError> {
+        self.write(&self.told)
+    }
+
+    /// The master, if it runs.
+    fn running(&self) -> Result<Process, BalancerError> {
+        let number = fs::read_to_string(&self.installation.process);
+        let running = number.as_ref().ok().and_then(|number| process(number.trim().parse().ok()?));
+        running.ok_or_else(|| {
+            let ended = |master: Process| process(master.id) != Some(master);
+            let alone = |worker: &Process| process(worker.id) == Some(*worker);
+            if self.master.is_some_and(ended) && !self.workers.iter().any(alone) {
+                return BalancerError::Ended { balancer: self.name.clone() };
+            }
+            self.unreachable(number.err().unwrap_or_else(|| ErrorKind::NotFound.into()))
+        })
+    }
+
+    /// Makes the master read its configuration, and waits for workers that have.
+    fn reload(&mut self) -> Result<(), BalancerError> {
+        let master = self.running()?;
+        let workers = children(master.id);
+        let Installation { program, prefix, configuration, .. } = &self.installation;
+        let output = Command::new(program)
+            .arg("-p")
+            .arg(prefix)
+            .arg("-c")
+            .arg(configuration)
+            .args(["-s", "reload"])
+            .output()
+            .map_err(|source| self.unreachable(source))?;
+        if !output.status.success() {
+            return Err(BalancerError::Refused {
+                balancer: self.name.clone(),
+                command: "nginx -s reload".into(),
+                answer: String::from_utf8_lossy(&output.stderr).trim().into(),
+            });
+        }
+        let deadline = Instant::now() + ANSWER_WITHIN;
+        while !has_taken_over(master, &workers) {
+            if Instant::now() > deadline {
+                return Err(BalancerError::Unexpected {
+                    balancer: self.name.clone(),
+                    command: "nginx -s reload".into(),
+                    problem: format!("no new workers within {ANSWER_WITHIN:?}; see its error log"),
+                });
+            }
+            sleep(LOOK);
+        }
+        self.before.extend(workers);
+        self.master = Some(master);
+        Ok(())
+    }
+
+    fn write(&self, told: &BTreeMap<Name, Traffic>) -> Result<(), BalancerError> {
+        let new = self.file.with_extension("new");
+        fs::write(&new, render(&self.upstream, &self.servers, told))
+            .and_then(|()| fs::rename(&new, &self.file))
+            .map_err(|source| {
+                let file = self.file.display().to_string();
+                BalancerError::StateFile { file, source }
+            })
+    }
+
+    fn unreachable(&self, source: Error) -> BalancerError {
+        BalancerError::Unreachable { balancer: self.name.clone(), source }
+    }
+}
+
+impl Balancer for Nginx {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn observe(&mut self) -> Result<Observed, BalancerError> {
+        let master = self.running()?;
+        if self.master.is_none() {
+            // Whether it has read the file as it is now, nobody knows.
+            self.prepare()?;
+            self.reload()?;
+        }
+        // One that was started again has read the file when it started.
+        self.master = Some(master);
+        let workers = children(master.id);
+        self.before.retain(|worker| workers.contains(worker));
+        let ends =
+            |worker: &&Process| self.before.contains(worker) || title(worker.id).contains(ENDING);
+        let lingering = workers.iter().filter(ends).count();
+        let connected = connected_to(&workers);
+        let seen = |server: &Server| {
+            let traffic = self.told.get(&server.name).copied().unwrap_or(Traffic::Off);
+            let to = connected.iter().filter(|address| **address == server.address);
+            let seen = Seen { traffic, in_flight: to.count() as u64, served: None };
+            (server.name.clone(), seen)
+        };
+        let servers = self.servers.iter().map(seen).collect();
+        self.workers = workers;
+        Ok(Observed { servers, queued: 0, lingering })
+    }
+
+    fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
+        let mut told = self.told.clone();
+        for Change { server, traffic } in changes {
+            if !self.servers.iter().any(|known| known.name == *server) {
+                let names = self.servers.iter().map(|server| server.name.as_str());
+                return Err(BalancerError::UnknownServer {
+                    balancer: self.name.clone(),
+                    server: server.to_string(),
+                    there: names.collect::<Vec<_>>().join(", "),
+                });
+            }
+            told.insert(server.clone(), *traffic);
+        }
+        self.write(&told)?;
+        // nginx itself knows no difference between a node that drains and one that is off.
+        let is_same = self.servers.iter().all(|server| {
+            let weight = |told: &BTreeMap<Name, Traffic>| match told.get(&server.name) {
+                Some(Traffic::On(weight)) => Some(*weight),
+                _ => None,
+            };
+            weight(&told) == weight(&self.told)
+        });
+        let loaded = if is_same { Ok(()) } else { self.reload() };
+        match loaded {
+            Ok(()) => {
+                self.told = told;
+                Ok(())
+            }
+            Err(error) => {
+                // What the file says is what the workers do.
+                self.write(&self.told)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Whether new workers are there and none of those `before` takes connections. The master starts all
+/// new ones before it tells the old ones.
+fn has_taken_over(master: Process, before: &[Process]) -> bool {
+    let now = children(master.id);
+    let is_new = |worker: &Process| !before.contains(worker);
+    let ends = |worker: &Process| is_new(worker) || title(worker.id).contains(ENDING);
+    now.iter().any(is_new) && now.iter().all(ends)
+}
+
+fn render(upstream: &str, servers: &[Server], told: &BTreeMap<Name, Traffic>) -> String {
+    let mut text = format!("# Written by Keeptime; changes are lost.\nupstream {upstream} {{\n");
+    for Server { name, address } in servers {
+        // A node that drains and one that is off differ for us only.
+        let how = match told.get(name) {
+            Some(Traffic::On(weight)) => format!("weight={}; # {name} on", weight.get()),
+            Some(Traffic::Drain) => format!("down; # {name} drain"),
+            Some(Traffic::Off) | None => format!("down; # {name} off"),
+        };
+        text.push_str(&format!("    server {address} {how}\n"));
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// What a file that [`render`] wrote says of `servers`.
+fn parse(text: &str, servers: &[Server]) -> BTreeMap<Name, Traffic> {
+    let told = |server: &Server| {
+        let line = text.lines().find_map(|line| {
+            let (address, how) = line.trim().strip_prefix("server ")?.split_once(' ')?;
+            (address == server.address.to_string()).then_some(how)
+        })?;
+        let weight = line.strip_prefix("weight=").and_then(|rest| rest.split(';').next());
+        let traffic = match weight {
+            Some(weight) => Traffic::On(Weight::try_from(weight.parse::<u8>().ok()?).ok()?),
+            None if line.ends_with(" drain") => Traffic::Drain,
+            None => Traffic::Off,
+        };
+        Some((server.name.clone(), traffic))
+    };
+    servers.iter().filter_map(told).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn servers() -> Vec<Server> {
+        let server = |(name, address): (&str, &str)| Server {
+            name: name.parse().unwrap(),
+            address: address.parse().unwrap(),
+        };
+        [("n1", "10.0.0.1:80"), ("n2", "10.0.0.2:80"), ("n3", "[::1]:80")].map(server).into()
+    }
+
+    #[test]
+    fn the_file_is_what_nginx_reads() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let told = [(name("n1"), Traffic::On(Weight::FULL)), (name("n2"), Traffic::Drain)].into();
+        let text = render("shop", &servers(), &told);
+        assert!(text.contains("upstream shop {\n    server 10.0.0.1:80 weight=100; # n1 on\n"));
+        assert!(text.contains("    server [::1]:80 down; # n3 off\n}\n"), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_reads_back(choices in prop::collection::vec((0..3u8, 1..=100u8), 3)) {
+            let traffic = |(kind, weight): &(u8, u8)| match kind {
+                0 => Traffic::Off,
+                1 => Traffic::Drain,
+                _ => Traffic::On(Weight::try_from(*weight).unwrap()),
+            };
+            let names = servers().into_iter().map(|server| server.name);
+            let told: BTreeMap<_, _> = names.zip(choices.iter().map(traffic)).collect();
+            prop_assert_eq!(parse(&render("shop", &servers(), &told), &servers()), told);
+        }
+
+        #[test]
+        fn any_file_is_read(text in "(server 10.0.0.1:80 )?\\PC{0,60}") {
+            parse(&text, &servers());
+        }
+    }
+}

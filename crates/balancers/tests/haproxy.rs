@@ -1,0 +1,190 @@
+//! A real HAProxy.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_balancers::balancer::{Balancer, BalancerError};
+use keeptime_balancers::front::Front;
+use keeptime_balancers::haproxy::HaProxy;
+use keeptime_balancers::traffic::{Change, Traffic, Weight};
+use keeptime_balancers::transfer::{Progress, Transfer};
+use nix::sys::signal::Signal;
+use std::path::Path;
+use std::time::Duration;
+use world::{
+    FULL, HaProxyDaemon, Node, assert_none_lost, assert_waits_for_the_last_request, haproxy, posts,
+    settle, share_out, three_nodes, transfers_while, wait_until,
+};
+
+/// Two sites; the first has the first two of three nodes, the second the third.
+fn two_sites(answer_after: Duration) -> (Vec<Node>, HaProxyDaemon, [Front; 2]) {
+    let nodes = three_nodes(answer_after);
+    let world = haproxy(&["shop", "blog"], &nodes.iter().collect::<Vec<_>>());
+    let mut fronts = ["shop", "blog"].map(|site| world.front(site));
+    share_out(&nodes, &mut fronts);
+    (nodes, world, fronts)
+}
+
+#[test]
+fn what_it_is_told_it_does_and_says() {
+    let node = Node::start("n1", Duration::ZERO);
+    let world = haproxy(&["shop"], &[&node]);
+    let mut balancer = world.balancer("shop");
+    let name = &node.server.name;
+    let half = Traffic::On(Weight::try_from(50).unwrap());
+    assert_eq!(balancer.observe().unwrap().servers[name].traffic, Traffic::Off, "disabled");
+    for traffic in [half, Traffic::Drain, Traffic::Off, Traffic::On(FULL), Traffic::Drain, half] {
+        balancer.tell(&[Change { server: name.clone(), traffic }]).unwrap();
+        assert_eq!(balancer.observe().unwrap().servers[name].traffic, traffic);
+    }
+    assert_none_lost(&posts(&world.sites, 100.0, 200).join().unwrap());
+    let seen = balancer.observe().unwrap().servers[name];
+    assert_eq!((seen.in_flight, seen.served), (0, Some(node.answered())));
+}
+
+#[test]
+fn no_post_is_lost_over_many_transfers() {
+    let (nodes, world, mut fronts) = two_sites(Duration::from_millis(5));
+    let load = posts(&world.sites, 300.0, 4_000);
+    let moves = transfers_while(&load, &nodes, &mut fronts);
+    assert_none_lost(&load.join().unwrap());
+    assert!(moves >= 20, "{moves}");
+    assert!(nodes.iter().all(|node| node.answered() > 0));
+}
+
+#[test]
+fn a_transfer_waits_for_the_last_request_of_the_node() {
+    let (nodes, world, mut fronts) = two_sites(Duration::from_millis(500));
+    let load = posts(&world.sites[..1], 20.0, 300);
+    assert_waits_for_the_last_request(&nodes, &mut fronts);
+    assert_none_lost(&load.join().unwrap());
+}
+
+#[test]
+fn a_balancer_that_restarts_is_told_again() {
+    let (nodes, mut world, [mut shop, mut blog]) = two_sites(Duration::ZERO);
+    world.daemon.crash();
+    let ended = shop.reconcile();
+    assert!(matches!(ended[0].observed, Err(BalancerError::Ended { .. })), "{ended:?}");
+    world.daemon.start_again();
+    let told = &shop.reconcile()[0].told;
+    assert_eq!(told.len(), 2, "the configuration has all nodes disabled: {told:?}");
+    settle(&mut blog);
+    assert_none_lost(&posts(&world.sites, 200.0, 200).join().unwrap());
+    assert!(nodes.iter().all(|node| node.answered() > 0));
+}
+
+#[test]
+fn a_reload_forgets_no_drain_and_hides_no_request() {
+    let (nodes, world, _) = two_sites(Duration::from_secs(3));
+    let mut fronts = ["shop", "blog"].map(|site| world.lasting_front(site));
+    // Something to tell, so that the state is written.
+    fronts[0].want(&nodes[0].server.name, Traffic::Off);
+    settle(&mut fronts[0]);
+    share_out(&nodes, &mut fronts);
+    let [mut shop, mut blog] = fronts;
+    let load = posts(&world.sites[..1], 20.0, 400);
+    wait_until("the node works", || nodes[0].working() > 0);
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
+    // The master starts a new worker; the old one goes on with its requests, where nobody can ask it.
+    let before = world.worker();
+    world.daemon.signal(Signal::SIGUSR2);
+    wait_until("a new worker answers", || world.worker().is_some_and(|now| Some(now) != before));
+    let mut held_up = false;
+    wait_until("the transfer ends", || {
+        let working = nodes[0].working();
+        match transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap() {
+            Progress::Done => {
+                assert_eq!(working, 0, "it was told while the old process had a request there");
+                true
+            }
+            Progress::Draining { unknown, .. } => {
+                held_up |= unknown.iter().any(|why| why.contains("before a reload"));
+                false
+            }
+            Progress::Joining { .. } => false,
+        }
+    });
+    assert!(held_up);
+    assert_none_lost(&load.join().unwrap());
+}
+
+#[test]
+fn a_node_that_dies_on_its_way_is_taken_out_everywhere() {
+    let (nodes, world, [mut shop, mut blog]) = two_sites(Duration::from_millis(100));
+    let load = posts(&world.sites[..1], 50.0, 300);
+    wait_until("the node works", || nodes[0].working() > 0);
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
+    nodes[0].die();
+    let died = transfer.poll(Some(&mut shop), Some(&mut blog), false).unwrap_err();
+    assert_eq!(died.node, nodes[0].server.name);
+    load.join().unwrap();
+    // What it worked on is lost; nothing else is.
+    assert_none_lost(&posts(&world.sites, 100.0, 300).join().unwrap());
+    for site in ["shop", "blog"] {
+        let seen = world.balancer(site).observe().unwrap();
+        assert_eq!(seen.servers[&nodes[0].server.name].traffic, Traffic::Off);
+    }
+}
+
+#[test]
+fn a_transfer_that_is_given_up_leaves_the_node_where_it_was() {
+    let (nodes, world, [mut shop, mut blog]) = two_sites(Duration::from_millis(300));
+    let load = posts(&world.sites[..1], 50.0, 300);
+    wait_until("the node works", || nodes[0].working() > 0);
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
+    transfer.undo(Some(&mut shop), Some(&mut blog));
+    assert_none_lost(&load.join().unwrap());
+    let traffic = |site| {
+        let seen = world.balancer(site).observe().unwrap();
+        seen.servers[&nodes[0].server.name].traffic
+    };
+    assert_eq!((traffic("shop"), traffic("blog")), (Traffic::On(FULL), Traffic::Off));
+}
+
+#[test]
+fn several_balancers_of_one_site_are_all_waited_for() {
+    let nodes: Vec<_> =
+        ["n1", "n2"].map(|name| Node::start(name, Duration::from_millis(300))).into();
+    let all: Vec<_> = nodes.iter().collect();
+    let worlds = [haproxy(&["shop"], &all), haproxy(&["shop"], &all)];
+    let balancer =
+        |world: &HaProxyDaemon| -> Box<dyn Balancer> { Box::new(world.balancer("shop")) };
+    let mut shop = Front::new(worlds.iter().map(balancer).collect());
+    for node in &nodes {
+        shop.want(&node.server.name, Traffic::On(FULL));
+    }
+    settle(&mut shop);
+    // Only the second balancer has requests.
+    let load = posts(&worlds[1].sites, 40.0, 200);
+    wait_until("the node works", || nodes[0].working() > 0);
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    let first = transfer.poll(Some(&mut shop), None, true).unwrap();
+    assert!(matches!(first, Progress::Draining { in_flight: 1.., .. }), "{first:?}");
+    wait_until("the transfer ends", || {
+        let working = nodes[0].working();
+        let done = transfer.poll(Some(&mut shop), None, true).unwrap() == Progress::Done;
+        assert!(!done || working == 0);
+        done
+    });
+    assert_none_lost(&load.join().unwrap());
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let node = Node::start("n1", Duration::ZERO);
+    let world = haproxy(&["shop"], &[&node]);
+    let mut unknown = world.balancer("nobody");
+    assert!(matches!(unknown.observe(), Err(BalancerError::Unexpected { .. })));
+    let mut absent = HaProxy::new(Path::new("/nonexistent/socket"), "shop").unwrap();
+    let error = absent.observe().unwrap_err();
+    assert!(matches!(error, BalancerError::Unreachable { .. }) && error.is_retryable());
+    let mut front = world.front("shop");
+    front.want(&"n9".parse().unwrap(), Traffic::On(FULL));
+    let error = front.reconcile().remove(0).observed.unwrap_err().to_string();
+    assert!(error.contains("n9") && error.contains("n1"), "{error}");
+}

@@ -1,0 +1,101 @@
+//! A real nginx.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_balancers::balancer::{Balancer, BalancerError};
+use keeptime_balancers::front::Front;
+use keeptime_balancers::traffic::{Change, Traffic, Weight};
+use std::fs;
+use std::time::Duration;
+use world::{
+    FULL, NginxDaemon, Node, assert_none_lost, assert_waits_for_the_last_request, nginx, posts,
+    settle, share_out, three_nodes, transfers_while, wait_until,
+};
+
+/// Two sites; the first has the first two of three nodes, the second the third.
+fn two_sites(answer_after: Duration) -> (Vec<Node>, NginxDaemon, Vec<Front>) {
+    let nodes = three_nodes(answer_after);
+    // Without connections that clients keep: a reload closes idle ones, and a client that sends just
+    // then loses its request by HTTP's own rules.
+    let world = nginx(&["shop", "blog"], &nodes.iter().collect::<Vec<_>>(), "0");
+    let mut fronts = world.fronts();
+    share_out(&nodes, &mut fronts);
+    (nodes, world, fronts)
+}
+
+#[test]
+fn what_it_is_told_it_does_and_says() {
+    let nodes = three_nodes(Duration::ZERO);
+    let world = nginx(&["shop"], &nodes.iter().collect::<Vec<_>>(), "0");
+    let mut balancer = world.balancer("shop");
+    let name = &nodes[0].server.name;
+    let half = Traffic::On(Weight::try_from(50).unwrap());
+    assert_eq!(balancer.observe().unwrap().servers[name].traffic, Traffic::Off);
+    for traffic in [half, Traffic::Drain, Traffic::Off, Traffic::On(FULL)] {
+        balancer.tell(&[Change { server: name.clone(), traffic }]).unwrap();
+        assert_eq!(balancer.observe().unwrap().servers[name].traffic, traffic);
+        assert_eq!(world.balancer("shop").observe().unwrap().servers[name].traffic, traffic);
+    }
+    let second = Change { server: nodes[1].server.name.clone(), traffic: half };
+    balancer.tell(&[second]).unwrap();
+    assert_none_lost(&posts(&world.sites, 300.0, 500).join().unwrap());
+    let shares = nodes[0].answered() as f64 / nodes[1].answered() as f64;
+    assert!((1.5..2.6).contains(&shares), "weights 100 and 50: {shares}");
+    assert_eq!(nodes[2].answered(), 0);
+}
+
+#[test]
+fn no_post_is_lost_over_transfers() {
+    let (nodes, world, mut fronts) = two_sites(Duration::from_millis(5));
+    let load = posts(&world.sites, 200.0, 4_000);
+    let moves = transfers_while(&load, &nodes, &mut fronts);
+    assert_none_lost(&load.join().unwrap());
+    assert!(moves >= 2, "{moves}");
+    assert!(nodes.iter().all(|node| node.answered() > 0));
+}
+
+#[test]
+fn a_transfer_waits_for_the_workers_of_before() {
+    let (nodes, world, mut fronts) = two_sites(Duration::from_millis(500));
+    let load = posts(&world.sites[..1], 20.0, 300);
+    assert_waits_for_the_last_request(&nodes, &mut fronts);
+    assert_none_lost(&load.join().unwrap());
+}
+
+#[test]
+fn a_balancer_that_restarts_reads_what_it_was_told() {
+    let (nodes, mut world, mut fronts) = two_sites(Duration::ZERO);
+    world.daemon.crash();
+    wait_until("it is seen to have ended", || {
+        matches!(fronts[0].reconcile()[0].observed, Err(BalancerError::Ended { .. }))
+    });
+    world.daemon.start_again();
+    let sight = fronts[0].reconcile().remove(0);
+    assert!(sight.observed.is_ok() && sight.told.is_empty(), "the file says it all: {sight:?}");
+    settle(&mut fronts[1]);
+    assert_none_lost(&posts(&world.sites, 200.0, 200).join().unwrap());
+    assert!(nodes.iter().all(|node| node.answered() > 0));
+}
+
+#[test]
+fn a_configuration_that_nginx_refuses_changes_nothing() {
+    let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
+    let file = &world.installation.configuration;
+    let good = fs::read_to_string(file).unwrap();
+    fs::write(file, good.replace("access_log off;", "no_such_thing on;")).unwrap();
+    let upstream = world.installation.prefix.join("shop.upstream");
+    let before = fs::read_to_string(&upstream).unwrap();
+    let name = &nodes[0].server.name;
+    fronts[0].want(name, Traffic::Drain);
+    let error = fronts[0].reconcile().remove(0).observed.unwrap_err();
+    assert!(error.to_string().contains("no_such_thing"), "{error}");
+    assert_eq!(fs::read_to_string(&upstream).unwrap(), before);
+    fs::write(file, good).unwrap();
+    settle(&mut fronts[0]);
+    assert_eq!(world.balancer("shop").observe().unwrap().servers[name].traffic, Traffic::Drain);
+    let unknown = Change { server: "n9".parse().unwrap(), traffic: Traffic::Off };
+    let error = world.balancer("shop").tell(&[unknown]).unwrap_err().to_string();
+    assert!(error.contains("n9") && error.contains("n1, n2, n3"), "{error}");
+}

@@ -1,0 +1,253 @@
+//! What MPI programs ask for: a desk for each job, which has its reservation extended and answers
+//! the agents. What is to be asked for is decided by [`keeptime_mpiqos::desk`].
+
+use crate::agents::Hub;
+use crate::core::Handle;
+use keeptime_agent::link::ToAgent;
+use keeptime_credentials::dates;
+use keeptime_engine::agents::Session;
+use keeptime_engine::book::Reservation;
+use keeptime_engine::{Call, CallError, Caller};
+use keeptime_model::extension::Extension;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{self, Grant};
+use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::WallTime;
+use keeptime_mpiqos::desk::{Desk, Situation, Step};
+use keeptime_mpiqos::wire::{Answer, RankAnswer, RankState};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Reports of one job that wait. An agent whose report is not taken reports again.
+const REPORTS_MAX: usize = 4_096;
+/// A desk that nobody says anything to for so long is closed, if nothing is asked for there.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Agents come back and report within this time after the broker started.
+const EARLY: Duration = Duration::from_secs(10);
+/// A reservation that is just being changed is tried again so often, after so long.
+const BUSY_TRIES: u32 = 100;
+const BUSY_WAIT: Duration = Duration::from_millis(10);
+
+/// One for each job that has ranks.
+#[derive(Debug)]
+pub struct Desks {
+    place: Arc<Place>,
+    open: Mutex<BTreeMap<reservation::Handle, Sender<Report>>>,
+}
+
+/// What every desk needs.
+struct Place {
+    core: Handle,
+    hub: Arc<Hub>,
+    nodes: BTreeMap<NodeIndex, Name>,
+    addresses: BTreeMap<Name, Ipv4Addr>,
+    began: WallTime,
+    early_until: Instant,
+}
+
+/// A reservation that can be extended: whose it is, what it holds, and since when.
+struct Live {
+    owner: Caller,
+    grant: Grant,
+    since: WallTime,
+}
+
+/// All that ranks of a job ask for on one node.
+#[derive(Debug)]
+pub struct Report {
+    /// The node,
+    pub node: NodeIndex,
+    /// and its connection.
+    pub session: Session,
+    /// Answered under the same number.
+    pub number: u64,
+    /// The ranks.
+    pub ranks: Vec<RankState>,
+}
+
+/// Where an answer goes.
+struct Asker {
+    node: NodeIndex,
+    session: Session,
+    number: u64,
+}
+
+impl Desks {
+    /// For the nodes of `topology`. Made inside of a runtime.
+    pub fn new(core: Handle, hub: Arc<Hub>, topology: &Topology) -> Self {
+        let nodes = topology.node_indices().map(|at| (at, topology.node(at).name.clone()));
+        let address =
+            |node: &keeptime_model::topology::Node| Some((node.name.clone(), node.address?));
+        let addresses = topology.nodes().iter().filter_map(address).collect();
+        let (began, early_until) = (dates::now(), Instant::now() + EARLY);
+        let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
+        Self { place: Arc::new(place), open: Mutex::default() }
+    }
+
+    /// Hands a report to the desk of its job. Jobs that are no reservations have none: what they may
+    /// have is between the node and whoever asked for it there.
+    pub fn take(self: &Arc<Self>, job: &Name, report: Report) {
+        let Ok(handle) = job.as_str().parse::<reservation::Handle>() else {
+            let why = format!("{job} is no reservation of this broker");
+            return self.place.refuse(job, &report, &why);
+        };
+        let mut open = self.lock();
+        let desk = open.entry(handle).or_insert_with(|| {
+            let (sender, reports) = mpsc::channel(REPORTS_MAX);
+            let desks = Arc::clone(self);
+            tokio::spawn(async move { desks.serve(handle, reports).await });
+            sender
+        });
+        // One that is not taken is not answered: the rank asks again.
+        let _ = desk.try_send(report);
+    }
+
+    async fn serve(&self, handle: reservation::Handle, mut reports: Receiver<Report>) {
+        let mut desk = Desk::default();
+        loop {
+            match timeout(IDLE_MAX, reports.recv()).await {
+                Ok(Some(first)) => {
+                    let mut all = vec![first];
+                    while let Ok(next) = reports.try_recv() {
+                        all.push(next);
+                    }
+                    self.place.hear(handle, &mut desk, all).await;
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    let mut open = self.lock();
+                    if desk.is_idle() && reports.is_empty() {
+                        open.remove(&handle);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is behind it is whole whenever it is unlocked.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<reservation::Handle, Sender<Report>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// Nodes that have no part in the reservation have no say in it.
+    async fn hear(&self, handle: reservation::Handle, desk: &mut Desk, reports: Vec<Report>) {
+        let job = handle.job();
+        let grant = match self.live(handle).await {
+            Ok(live) => live.grant,
+            Err(why) => {
+                *desk = Desk::default();
+                return reports.iter().for_each(|report| self.refuse(&job, report, &why));
+            }
+        };
+        desk.keep_to(&grant.nodes);
+        let mut askers = Vec::new();
+        for report in reports {
+            let Some(name) = self.nodes.get(&report.node).filter(|n| grant.nodes.contains(n))
+            else {
+                self.refuse(&job, &report, "this node has no part in the reservation");
+                continue;
+            };
+            let Report { node, session, number, ranks } = report;
+            desk.report(name, ranks);
+            askers.push(Asker { node, session, number });
+        }
+        self.work(handle, desk, &askers).await;
+    }
+
+    /// Has the reservation extended until nothing is left to do, and answers.
+    async fn work(&self, handle: reservation::Handle, desk: &mut Desk, askers: &[Asker]) {
+        loop {
+            let Live { owner, grant, since } = match self.live(handle).await {
+                Ok(live) => live,
+                Err(why) => {
+                    return self.answer_all(handle, askers, |node| desk.refused(node, &why));
+                }
+            };
+            let address = |name: &Name| self.addresses.get(name).copied();
+            let addresses: Vec<_> =
+                grant.nodes.iter().map(|n| address(n).unwrap_or(Ipv4Addr::UNSPECIFIED)).collect();
+            // Of a reservation that is younger than this broker, nobody asked another one for anything.
+            let is_early = since < self.began && Instant::now() < self.early_until;
+            let situation = Situation { grant: &grant, addresses: &addresses, is_early };
+            let Step::Extend(key, extension) = desk.next(&situation) else {
+                return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
+            };
+            let outcome = self.extend(handle, &owner, extension).await;
+            if key.is_none() && outcome.is_err() {
+                // What nobody asks for any more stays until something is said again.
+                return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
+            }
+            desk.tried(key.as_ref(), outcome);
+        }
+    }
+
+    async fn live(&self, handle: reservation::Handle) -> Result<Live, String> {
+        let find = move |engine: &keeptime_engine::Engine| {
+            engine.book().reservations().get(&handle).cloned()
+        };
+        let found = self.core.read(find).await.map_err(|error| error.to_string())?;
+        let found = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
+        let Reservation { owner, state, grant, since_unix_nanos: since, .. } =
+            Arc::unwrap_or_clone(found);
+        match grant.filter(|_| state.is_live()) {
+            Some(grant) => {
+                Ok(Live { owner: Caller { user: owner, operator: false }, grant, since })
+            }
+            None => Err(CallError::Over { handle, state }.to_string()),
+        }
+    }
+
+    async fn extend(
+        &self,
+        handle: reservation::Handle,
+        owner: &Caller,
+        extension: Extension,
+    ) -> Result<(), String> {
+        for _ in 0..BUSY_TRIES {
+            let call = Call::Extend { handle, extension: extension.clone() };
+            let outcome = self.core.call(owner.clone(), call).await;
+            match outcome.map_err(|error| error.to_string())? {
+                Ok(_) => return Ok(()),
+                Err(error) if matches!(*error, CallError::Busy { .. }) => sleep(BUSY_WAIT).await,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err(CallError::Busy { handle }.to_string())
+    }
+
+    fn answer_all(
+        &self,
+        handle: reservation::Handle,
+        askers: &[Asker],
+        answers: impl Fn(&Name) -> BTreeMap<u32, RankAnswer>,
+    ) {
+        for Asker { node, session, number } in askers {
+            let Some(name) = self.nodes.get(node) else { continue };
+            let (job, answers) = (handle.job(), answers(name));
+            let said = ToAgent::Programs { number: *number, job, answers };
+            self.hub.tell(*node, *session, said);
+        }
+    }
+
+    fn refuse(&self, job: &Name, report: &Report, why: &str) {
+        let refused = |rank: &RankState| {
+            (rank.number, RankAnswer::all(rank.asks.len(), &Answer::refused(why)))
+        };
+        let answers = report.ranks.iter().map(refused).collect();
+        let said = ToAgent::Programs { number: report.number, job: job.clone(), answers };
+        self.hub.tell(report.node, report.session, said);
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}

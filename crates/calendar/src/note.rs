@@ -1,0 +1,150 @@
+//! What searches found out in vain about a part of the time, noted for later ones.
+//!
+//! Least and greatest amounts cannot tell a comb (many gaps, each too short) from a place that
+//! fits, so a search has to walk through it. But what it finds there holds for every later search
+//! for as much or more, for as long or longer, and four numbers say it. Reserving more makes no
+//! note wrong; where something is given back, notes are mended ([`Child`](crate::tree::Child)).
+
+use crate::tree::Step;
+use std::cell::Cell;
+
+/// About a part of the time that blocks somewhere: true where at most `most` may be reserved, or
+/// less. A run is a longest stretch within the part on which no more than that is reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    /// Less than the greatest amount in the part, and not less than the least one.
+    pub most: u64,
+    /// No run is longer.
+    pub longest: u64,
+    /// The first place that blocks begins here or earlier.
+    pub first: u64,
+    /// The last place that blocks ends here or later.
+    pub last: u64,
+}
+
+/// How many notes are kept of a part: two, since what is asked differs. Each takes 32 bytes; four of
+/// them save a sixth of the steps of a long search and cost as much time by their memory.
+const KEPT: usize = 2;
+
+/// The last notes of a part. They are in no answer, only in the time that it takes, so a search may
+/// add to them; but because of them only one thread at a time can search a table.
+#[derive(Debug, Clone)]
+pub struct Notes(Cell<[Note; KEPT]>);
+
+impl Note {
+    /// Nothing at all.
+    pub const NOTHING: Self = Self { most: 0, longest: u64::MAX, first: u64::MAX, last: 0 };
+
+    /// What there is to say of a leaf that lasts until `end` and blocks somewhere, exactly, and with
+    /// the greatest `most` for which it is true. `raised` is what the ancestors note.
+    pub fn of_steps(steps: &[Step], raised: u64, most: u64, end: u64) -> Self {
+        let mut note = Self { most: u64::MAX, longest: 0, first: end, last: steps[0].at };
+        for (i, step) in steps.iter().enumerate() {
+            let used = step.used.wrapping_add(raised);
+            if used > most {
+                note.most = note.most.min(used - 1);
+                note.longest = note.longest.max(step.at - note.last);
+                note.first = note.first.min(step.at);
+                note.last = steps.get(i + 1).map_or(end, |next| next.at);
+            }
+        }
+        note.longest = note.longest.max(end - note.last);
+        note
+    }
+
+    /// The same with amounts that are greater by `by` (modulo 2^64).
+    pub fn raised(self, by: u64) -> Self {
+        Self { most: self.most.wrapping_add(by), ..self }
+    }
+}
+
+impl Notes {
+    /// No notes.
+    pub const fn none() -> Self {
+        Self(Cell::new([Note::NOTHING; KEPT]))
+    }
+
+    /// The last notes first.
+    pub fn all(&self) -> [Note; KEPT] {
+        self.0.get()
+    }
+
+    /// Keeps `new` instead of one that says less, or of the oldest one.
+    pub fn add(&self, new: Note) {
+        let mut notes = self.0.get();
+        let says_less = |note: &Note| new.longest <= note.longest && note.most <= new.most;
+        let dropped = notes.iter().position(says_less).unwrap_or(KEPT - 1);
+        notes[..=dropped].rotate_right(1);
+        notes[0] = new;
+        self.0.set(notes);
+    }
+
+    /// Every amount has become greater by `by` (modulo 2^64).
+    pub fn shift(&mut self, by: u64) {
+        let told = self.0.get_mut().iter_mut().filter(|note| **note != Note::NOTHING);
+        told.for_each(|note| *note = note.raised(by));
+    }
+
+    /// Puts in the place of each note what is true now, if anything.
+    pub fn mend(&mut self, mended: impl Fn(Note) -> Option<Note>) {
+        let told = self.0.get_mut().iter_mut().filter(|note| **note != Note::NOTHING);
+        told.for_each(|note| *note = mended(*note).unwrap_or(Note::NOTHING));
+    }
+
+    /// Drops what is of no use, now that `lowest` is the least amount.
+    pub fn keep_from(&mut self, lowest: u64) {
+        let useless = self.0.get_mut().iter_mut().filter(|note| note.most < lowest);
+        useless.for_each(|note| *note = Note::NOTHING);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The longest run and the places that block, by looking at every instant.
+    fn looked_at(used: &[u64], most: u64) -> (u64, Option<(u64, u64)>) {
+        let longest = used.split(|used| *used > most).map(<[u64]>::len).max().unwrap_or(0);
+        let blocks = |used: &u64| *used > most;
+        let ends = used.iter().position(blocks).zip(used.iter().rposition(blocks));
+        (longest as u64, ends.map(|(first, last)| (first as u64, last as u64 + 1)))
+    }
+
+    proptest! {
+        #[test]
+        fn a_note_of_steps_is_exact_up_to_the_amount_it_tells(
+            amounts in proptest::collection::vec((0u64..12, 1usize..20), 1..40),
+            most in 0u64..12,
+            raised in 0u64..5,
+        ) {
+            let mut steps = Vec::new();
+            let mut used: Vec<u64> = Vec::new();
+            for (amount, length) in amounts {
+                steps.push(Step { at: used.len() as u64, used: amount.wrapping_sub(raised) });
+                used.extend(std::iter::repeat_n(amount, length));
+            }
+            prop_assume!(used.iter().any(|used| *used > most));
+            let note = Note::of_steps(&steps, raised, most, used.len() as u64);
+            prop_assert!(most <= note.most && note.most < 12);
+            for most in most..=note.most {
+                let expected = (note.longest, Some((note.first, note.last)));
+                prop_assert_eq!(looked_at(&used, most), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_that_says_less_goes_first_and_then_the_oldest() {
+        let note = |most, longest| Note { most, longest, first: 0, last: 0 };
+        let notes = Notes::none();
+        for (most, longest) in [(5, 10), (7, 20), (6, 20)] {
+            notes.add(note(most, longest));
+        }
+        assert_eq!(notes.all(), [note(6, 20), note(7, 20)]);
+        notes.add(note(7, 19));
+        assert_eq!(notes.all(), [note(7, 19), note(7, 20)]);
+        notes.add(note(8, 20));
+        assert_eq!(notes.all(), [note(8, 20), note(7, 19)]);
+    }
+}

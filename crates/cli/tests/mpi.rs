@@ -1,0 +1,242 @@
+//! MPI programs that ask for quality of service, on a real lab: from an attribute to the kernel of
+//! every node and back, and what lasts when an agent, the broker or a rank is killed. The library and
+//! the programs are those of `mpi/` (`make workloads` builds them).
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_lab::FRONT_END;
+use keeptime_launch::mpi::{Flavour, Launch, Mpi};
+use keeptime_linux::testing::skip;
+use keeptime_model::assignment::TrafficClass;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::BitsPerSecond;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use world::{KEEPTIME, World, assert_code, wait};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// 10 Mbit/s of payload in messages of 1 MiB.
+const WIRE: BitsPerSecond = BitsPerSecond::new(10_561_513);
+
+/// A program under the lab's first reservation, with the library preloaded.
+struct Running<'a> {
+    world: &'a World,
+    child: Child,
+    output: PathBuf,
+}
+
+/// As `Cluster::remote_launcher`, with the program in the place of this one.
+fn remote(world: &World) -> PathBuf {
+    let path = world.directory.path().join("remote");
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
+         exec '{KEEPTIME}' lab exec --die-with-parent --job r1 {} \"$host\" -- /bin/sh -c \"$*\"\n",
+        world.name,
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    path
+}
+
+fn folder(flavour: Flavour) -> PathBuf {
+    let name = match flavour {
+        Flavour::OpenMpi => "open-mpi",
+        _ => "mpich",
+    };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mpi/build").join(name)
+}
+
+/// A lab with a reservation on both of its nodes; nothing where that cannot be.
+fn reserved(tag: &str, flavour: Flavour) -> Option<World> {
+    let library = folder(flavour).join("libkeeptime_mpi.so");
+    if !library.exists() || !folder(flavour).join("holds").exists() {
+        skip(&["mpi".to_owned()], &format!("{} is not built", library.display()));
+        return None;
+    }
+    let root = fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+    let world = World::of(tag, &["--nodes", "2"], 40, root.to_str())?;
+    let reserve = ["reserve", "--nodes", "n1,n2", "--cpu", "30%", "--for", "10min"];
+    assert_code(&world.keeptime(&reserve).output().unwrap(), 0);
+    Some(world)
+}
+
+impl<'a> Running<'a> {
+    fn start(world: &'a World, flavour: Flavour, words: &[&str]) -> Self {
+        let cluster = world.cluster();
+        let hosts = [0, 1].map(|node| cluster.address(NodeIndex(node)).unwrap().to_string());
+        let remote = remote(world);
+        let network = cluster.launch_network();
+        let launch = Launch { hosts: &hosts, remote: &remote, network };
+        let folder = fs::canonicalize(folder(flavour)).unwrap();
+        let program = folder.join(words[0]).display().to_string();
+        let preload = format!("LD_PRELOAD={}", folder.join("libkeeptime_mpi.so").display());
+        let mut command = vec!["env".to_string(), preload, program];
+        command.extend(words[1..].iter().map(|word| (*word).to_string()));
+        let line = Mpi::find(flavour).unwrap().command_line(&launch, &command);
+        let output = world.directory.path().join("output");
+        let file = File::create(&output).unwrap();
+        let exec = ["lab", "exec", "--die-with-parent", world.name.as_str(), FRONT_END, "--"];
+        let mut start = world.keeptime(&exec);
+        start.args(&line).stdin(Stdio::null()).stderr(file.try_clone().unwrap()).stdout(file);
+        Self { world, child: start.spawn().unwrap(), output }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.output).unwrap()
+    }
+
+    fn wait_to_say(&self, text: &str, times: usize) {
+        let limit = 2 * LIMIT;
+        let start = std::time::Instant::now();
+        while self.said().matches(text).count() < times {
+            assert!(start.elapsed() < limit, "no {text} in {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        wait("the end of the program", 3 * LIMIT, || self.child.try_wait().unwrap().is_some());
+        (self.child.wait().unwrap().code(), self.said())
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What every node promises to send to the other.
+fn premium(world: &World) -> Vec<Vec<BitsPerSecond>> {
+    let rates = |status: keeptime_agent::wire::Status| {
+        let flows = status.jobs.into_iter().flat_map(|job| job.assignment.flows);
+        let premium = flows.filter(|flow| flow.class == TrafficClass::Premium);
+        premium.map(|flow| flow.bits_per_second).collect()
+    };
+    world.statuses().into_iter().map(rates).collect()
+}
+
+fn wait_until_nothing_is_left(world: &World) {
+    wait("the flows to be given back", LIMIT, || premium(world).iter().all(Vec::is_empty));
+    assert_eq!(world.jobs().len(), 2, "the reservation stays");
+}
+
+#[test]
+fn an_attribute_becomes_flows_on_every_node_and_goes_with_the_program() {
+    for flavour in [Flavour::OpenMpi, Flavour::Mpich] {
+        if let Err(error) = Mpi::find(flavour) {
+            skip(&["mpi".to_owned()], &error.to_string());
+            continue;
+        }
+        let Some(world) = reserved("attr", flavour) else { continue };
+        let program = Running::start(&world, flavour, &["holds", "10000", "3"]);
+        program.wait_to_say("state 2", 2);
+        assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+        assert!(["n1", "n2"].iter().all(|node| world.has_tree(node)));
+        println!("{flavour}: {}", program.said());
+        // MPICH may hang in MPI_Finalize: then the library has given back all the same.
+        wait_until_nothing_is_left(&world);
+        if flavour == Flavour::OpenMpi {
+            let (code, said) = program.end();
+            assert_eq!((code, said.matches(" ended").count()), (Some(0), 2), "{said}");
+        }
+        let why = world.keeptime(&["why", "r1"]).output().unwrap();
+        let why = world::said(&why);
+        assert_eq!(why.matches("changed by root").count(), 2, "one change there, one back: {why}");
+        assert!(why.contains("for its program beside: n1 > n2 10.56"), "{why}");
+    }
+}
+
+#[test]
+fn more_than_the_link_has_is_refused_with_the_reason_and_the_program_goes_on() {
+    let Some(world) = reserved("much", Flavour::OpenMpi) else { return };
+    let (code, said) = Running::start(&world, Flavour::OpenMpi, &["holds", "200000", "1"]).end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("state 3").count(), 2, "{said}");
+    assert!(said.contains("link n1 > s1 lacks"), "{said}");
+    assert!(premium(&world).iter().all(Vec::is_empty));
+}
+
+#[test]
+fn all_that_a_program_sees_of_the_attribute() {
+    let Some(world) = reserved("seen", Flavour::OpenMpi) else { return };
+    let program = Running::start(&world, Flavour::OpenMpi, &["attributes", "2"]);
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    // One connection, seen from both sides.
+    assert_eq!(said.matches("endpoint").count(), 2, "{said}");
+    wait_until_nothing_is_left(&world);
+}
+
+#[test]
+fn what_was_granted_lasts_when_agents_and_brokers_are_killed_and_ends_with_the_program() {
+    let Some(world) = reserved("kill", Flavour::OpenMpi) else { return };
+    let program = Running::start(&world, Flavour::OpenMpi, &["holds", "10000", "6"]);
+    program.wait_to_say("state 2", 2);
+    world.kill_agent("n1");
+    assert!(world.has_tree("n1"), "the kernel goes on");
+    world.start_agent("n1");
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    world.kill_broker();
+    world.start_broker();
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("turned to"), "{said}");
+    wait_until_nothing_is_left(&world);
+}
+
+#[test]
+fn a_job_whose_program_nobody_may_change_is_given_flows_from_outside() {
+    let Some(world) = reserved("attach", Flavour::OpenMpi) else { return };
+    let attach = |words: &[&str]| {
+        world.keeptime(&[&["mpi", "attach", "r1"], words].concat()).output().unwrap()
+    };
+    let ten = ["--class", "premium", "--bandwidth", "10Mbit", "--message-size", "1 MiB"];
+    assert_code(&attach(&[&ten[..], &["--ranks", "0,1"]].concat()), 0);
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    assert!(["n1", "n2"].iter().all(|node| world.has_tree(node)));
+    // What is refused leaves what holds.
+    assert_code(&attach(&["--class", "premium", "--bandwidth", "200Mbit"]), 1);
+    let odd = attach(&[&ten[..], &["--ranks", "0,2"]].concat());
+    assert_code(&odd, 64);
+    assert!(world::said(&odd).contains("ranks below 2"), "{}", world::said(&odd));
+    assert_eq!(premium(&world), [[WIRE], [WIRE]]);
+    assert_code(&attach(&["--class", "best-effort"]), 0);
+    wait_until_nothing_is_left(&world);
+}
+
+#[test]
+fn ranks_that_die_give_back_what_they_had() {
+    let Some(world) = reserved("dies", Flavour::OpenMpi) else { return };
+    let program = Running::start(&world, Flavour::OpenMpi, &["abort", "kill"]);
+    let world = program.world;
+    let (code, said) = program.end();
+    assert_ne!(code, Some(0), "{said}");
+    wait_until_nothing_is_left(world);
+}
+
+#[test]
+fn progress_is_inferred_from_what_repeats_itself() {
+    let Some(world) = reserved("progress", Flavour::OpenMpi) else { return };
+    let program = Running::start(&world, Flavour::OpenMpi, &["busy"]);
+    let mut seen = Vec::new();
+    wait("two reports of its rate", LIMIT, || {
+        let progress = world.jobs().into_iter().filter_map(|job| job.progress);
+        seen.extend(progress.filter(|progress| progress.iterations_per_second > 0.0));
+        seen.len() > 1
+    });
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    let total: f64 =
+        said.split("iterations ").nth(1).unwrap().trim().lines().next().unwrap().parse().unwrap();
+    // It ran for three seconds.
+    let rate = seen.last().unwrap().iterations_per_second;
+    assert!(!seen[0].told && (rate / (total / 3.0) - 1.0).abs() < 0.5, "{rate} of {total} in 3 s");
+}

@@ -1,0 +1,279 @@
+//! What came of a run: counts and times, for each site and over all.
+
+use crate::http::Failure;
+use keeptime_model::units::Nanos;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What came of one request.
+#[derive(Debug)]
+pub struct Outcome {
+    /// To which site.
+    pub target: u32,
+    /// When it was meant to be sent, since the start.
+    pub intended: Nanos,
+    /// When it was sent.
+    pub sent: Nanos,
+    /// When its answer, or its failure, was there.
+    pub ended: Nanos,
+    /// The answer's status.
+    pub result: Result<u16, Failure>,
+}
+
+/// Counted outcomes, with the times of those that were answered.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    counts: Counts,
+    latencies: Vec<Nanos>,
+    lateness: Vec<Nanos>,
+}
+
+/// How many requests came to what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Meant to be sent.
+    pub intended: u64,
+    /// Answered with a status below 400.
+    pub answered: u64,
+    /// Answered with another status, by status.
+    pub refused: BTreeMap<u16, u64>,
+    /// Never sent: no connection.
+    pub not_connected: u64,
+    /// Never sent: too many waited for a connection.
+    pub not_sent: u64,
+    /// Sent, at least in part, and not answered: the connection broke.
+    pub broken: u64,
+    /// Not answered in time.
+    pub timed_out: u64,
+    /// Answered by something that is not HTTP.
+    pub malformed: u64,
+}
+
+/// Quantiles of times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50_nanos: Nanos,
+    /// Nine in ten.
+    pub p90_nanos: Nanos,
+    /// Ninety-nine in a hundred.
+    pub p99_nanos: Nanos,
+    /// All but one in a thousand.
+    pub p999_nanos: Nanos,
+    /// All.
+    pub max_nanos: Nanos,
+}
+
+/// One site, or all of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Its address, or `all`.
+    pub target: String,
+    /// Counts.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Answered requests for each second of the run.
+    pub per_second: f64,
+    /// Of answered requests, from the time at which they were meant to be sent.
+    pub latency: Quantiles,
+    /// How much later than meant they were sent: what the generator, or a lack of connections, adds.
+    pub lateness: Quantiles,
+}
+
+/// All that came of a run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Until the last answer.
+    pub length_nanos: Nanos,
+    /// Each site.
+    pub targets: Vec<Summary>,
+    /// All sites together.
+    pub all: Summary,
+}
+
+impl Tally {
+    /// Counts one that is meant to be sent.
+    pub fn intend(&mut self) {
+        self.counts.intended += 1;
+    }
+
+    /// Counts one that could not be sent.
+    pub fn not_sent(&mut self) {
+        self.counts.not_sent += 1;
+    }
+
+    /// Counts an outcome.
+    pub fn count(&mut self, outcome: &Outcome) {
+        let counts = &mut self.counts;
+        match &outcome.result {
+            Ok(status) => {
+                self.latencies.push(outcome.ended.saturating_sub(outcome.intended));
+                self.lateness.push(outcome.sent.saturating_sub(outcome.intended));
+                if *status < 400 {
+                    counts.answered += 1;
+                } else {
+                    *counts.refused.entry(*status).or_default() += 1;
+                }
+            }
+            Err(Failure::NotConnected(_)) => counts.not_connected += 1,
+            Err(Failure::Broken(_)) => counts.broken += 1,
+            Err(Failure::TimedOut) => counts.timed_out += 1,
+            Err(Failure::Malformed(_)) => counts.malformed += 1,
+        }
+    }
+
+    /// Adds another tally to this one.
+    pub fn add(&mut self, other: &Self) {
+        let (sum, more) = (&mut self.counts, &other.counts);
+        sum.intended += more.intended;
+        sum.answered += more.answered;
+        for (status, count) in &more.refused {
+            *sum.refused.entry(*status).or_default() += count;
+        }
+        sum.not_connected += more.not_connected;
+        sum.not_sent += more.not_sent;
+        sum.broken += more.broken;
+        sum.timed_out += more.timed_out;
+        sum.malformed += more.malformed;
+        self.latencies.extend(&other.latencies);
+        self.lateness.extend(&other.lateness);
+    }
+
+    fn summary(&self, target: String, length: Nanos) -> Summary {
+        let seconds = length.as_secs_f64();
+        let answered = self.counts.answered as f64;
+        Summary {
+            target,
+            counts: self.counts.clone(),
+            per_second: if seconds > 0.0 { answered / seconds } else { 0.0 },
+            latency: Quantiles::of(&self.latencies),
+            lateness: Quantiles::of(&self.lateness),
+        }
+    }
+}
+
+impl Report {
+    /// Of one tally for each site.
+    pub fn new(names: &[String], tallies: &[Tally], length: Nanos) -> Self {
+        let mut all = Tally::default();
+        tallies.iter().for_each(|tally| all.add(tally));
+        let summaries = names.iter().zip(tallies);
+        Self {
+            length_nanos: length,
+            targets: summaries.map(|(name, t)| t.summary(name.clone(), length)).collect(),
+            all: all.summary("all".into(), length),
+        }
+    }
+}
+
+impl Counts {
+    /// Requests that were sent and got no answer, or one that says that something went wrong.
+    pub fn lost(&self) -> u64 {
+        self.broken + self.timed_out + self.malformed + self.refused.values().sum::<u64>()
+    }
+}
+
+impl Quantiles {
+    fn of(times: &[Nanos]) -> Self {
+        let mut sorted = times.to_vec();
+        sorted.sort_unstable();
+        let Some(last) = sorted.len().checked_sub(1) else { return Self::default() };
+        // The least time that so many of a thousand do not exceed.
+        let at = |thousandths: usize| {
+            sorted[(sorted.len() * thousandths).div_ceil(1_000).saturating_sub(1).min(last)]
+        };
+        Self {
+            p50_nanos: at(500),
+            p90_nanos: at(900),
+            p99_nanos: at(990),
+            p999_nanos: at(999),
+            max_nanos: sorted[last],
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<32} {:>9} {:>9} {:>7} {:>8} {:>10} {:>9} {:>9} {:>9} {:>9}",
+            "site",
+            "intended",
+            "answered",
+            "lost",
+            "not sent",
+            "1/s",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "late p99"
+        )?;
+        let alone = self.targets.len() == 1;
+        for summary in self.targets.iter().chain((!alone).then_some(&self.all)) {
+            let counts = &summary.counts;
+            let ms = |span: Nanos| span.as_secs_f64() * 1e3;
+            writeln!(
+                f,
+                "{:<32} {:>9} {:>9} {:>7} {:>8} {:>10.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+                summary.target,
+                counts.intended,
+                counts.answered,
+                counts.lost(),
+                counts.not_sent + counts.not_connected,
+                summary.per_second,
+                ms(summary.latency.p50_nanos),
+                ms(summary.latency.p99_nanos),
+                ms(summary.latency.max_nanos),
+                ms(summary.lateness.p99_nanos),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(result: Result<u16, Failure>) -> Outcome {
+        let at = Nanos::from_millis;
+        Outcome { target: 0, intended: at(10), sent: at(12), ended: at(30), result }
+    }
+
+    #[test]
+    fn every_outcome_is_counted_once_and_time_runs_from_the_intention() {
+        let broken = || std::io::ErrorKind::BrokenPipe.into();
+        let mut tally = Tally::default();
+        for result in [
+            Ok(200),
+            Ok(503),
+            Err(Failure::NotConnected(broken())),
+            Err(Failure::Broken(broken())),
+            Err(Failure::TimedOut),
+            Err(Failure::Malformed("")),
+        ] {
+            tally.intend();
+            tally.count(&outcome(result));
+        }
+        tally.intend();
+        tally.not_sent();
+        let report = Report::new(&["a".into()], &[tally], Nanos::from_secs(2));
+        let counts = &report.all.counts;
+        assert_eq!((counts.intended, counts.answered, counts.lost()), (7, 1, 4));
+        assert_eq!((counts.not_sent, counts.not_connected), (1, 1));
+        assert_eq!(report.all.latency.p50_nanos, Nanos::from_millis(20));
+        assert_eq!(report.all.lateness.max_nanos, Nanos::from_millis(2));
+        assert_eq!(report.all.per_second, 0.5);
+    }
+
+    #[test]
+    fn quantiles_are_times_that_were_measured() {
+        let times: Vec<_> = (1..=1_000).rev().map(Nanos::new).collect();
+        let quantiles = Quantiles::of(&times);
+        let expected = [500, 900, 990, 999, 1_000].map(Nanos::new);
+        let Quantiles { p50_nanos, p90_nanos, p99_nanos, p999_nanos, max_nanos } = quantiles;
+        assert_eq!([p50_nanos, p90_nanos, p99_nanos, p999_nanos, max_nanos], expected);
+        assert_eq!(Quantiles::of(&[]), Quantiles::default());
+    }
+}

@@ -1,0 +1,196 @@
+//! Against small servers of our own, on loopback.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use keeptime_load::report::Report;
+use keeptime_load::run::{Plan, RunError, run};
+use keeptime_load::schedule::Arrivals;
+use keeptime_load::target::{Method, Target, Zipf};
+use keeptime_model::units::Nanos;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Answers each request as `answer` says, given how many came before: nothing at all, or a text.
+struct Server {
+    target: Target,
+    requests: Arc<AtomicUsize>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+fn serve(answer: fn(usize) -> Option<&'static str>) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}/page", listener.local_addr().unwrap()).parse().unwrap();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let server = Server { target, requests: requests.clone(), lines: lines.clone() };
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, requests, lines) = (stream.unwrap(), requests.clone(), lines.clone());
+            thread::spawn(move || connection(stream, answer, &requests, &lines));
+        }
+    });
+    server
+}
+
+fn connection(
+    stream: TcpStream,
+    answer: fn(usize) -> Option<&'static str>,
+    requests: &AtomicUsize,
+    lines: &Mutex<Vec<String>>,
+) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut first, mut length) = (String::new(), 0);
+        if reader.read_line(&mut first).unwrap_or(0) == 0 {
+            return;
+        }
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        lines.lock().unwrap().push(first.trim().into());
+        let Some(text) = answer(requests.fetch_add(1, Ordering::SeqCst)) else { return };
+        if reader.get_mut().write_all(text.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const BUSY: &str = "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n";
+
+fn plan(targets: Vec<Target>, rate: f64, millis: u64) -> Plan {
+    Plan {
+        targets,
+        arrivals: Arrivals::random(rate).unwrap(),
+        length: Nanos::from_millis(millis),
+        method: Method::Get,
+        files: None,
+        connections: 16,
+        timeout: Nanos::from_secs(5),
+        seed: 1,
+    }
+}
+
+fn go(plan: &Plan) -> Report {
+    run(plan, &|| false).unwrap()
+}
+
+#[test]
+fn all_that_was_meant_is_sent_once_and_answered() {
+    let (first, second) = (serve(|_| Some(OK)), serve(|_| Some(OK)));
+    let mut plan = plan(vec![first.target.clone(), second.target.clone()], 500.0, 500);
+    plan.method = Method::Post(1_000);
+    let report = go(&plan);
+    let counts = &report.all.counts;
+    assert!((180..330).contains(&counts.intended), "{report}");
+    assert_eq!((counts.answered, counts.lost()), (counts.intended, 0), "{report}");
+    for (server, summary) in [first, second].iter().zip(&report.targets) {
+        assert_eq!(server.requests.load(Ordering::SeqCst) as u64, summary.counts.answered);
+        let lines = server.lines.lock().unwrap();
+        assert!(lines.iter().all(|line| line == "POST /page HTTP/1.1"));
+    }
+}
+
+#[test]
+fn a_post_that_breaks_is_lost_and_not_sent_again() {
+    let server = serve(|n| if n % 3 == 2 { None } else { Some(OK) });
+    let mut plan = plan(vec![server.target.clone()], 200.0, 500);
+    plan.method = Method::Post(10);
+    let report = go(&plan);
+    let counts = &report.all.counts;
+    let received = server.requests.load(Ordering::SeqCst) as u64;
+    assert_eq!(received, counts.intended, "each one once: {report}");
+    assert_eq!(counts.broken, received / 3, "{report}");
+}
+
+#[test]
+fn a_server_that_stalls_costs_all_whose_time_came_meanwhile() {
+    // One stall of 300 ms with a single connection: whoever was due during it waited for it.
+    let server = serve(|n| {
+        if n == 20 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        Some(OK)
+    });
+    let mut plan = plan(vec![server.target.clone()], 200.0, 600);
+    plan.connections = 1;
+    let report = go(&plan);
+    let latency = report.all.latency;
+    assert!(latency.max_nanos >= Nanos::from_millis(300), "{report}");
+    assert!(latency.p90_nanos >= Nanos::from_millis(100), "not one request, but many: {report}");
+    assert!(report.all.lateness.p90_nanos >= Nanos::from_millis(100), "{report}");
+}
+
+#[test]
+fn refusals_and_absences_are_told_apart() {
+    let server = serve(|n| Some(if n % 2 == 0 { OK } else { BUSY }));
+    let report = go(&plan(vec![server.target.clone()], 200.0, 300));
+    assert_eq!(report.all.counts.refused[&503], report.all.counts.intended / 2, "{report}");
+    // Nobody listens there any more.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let gone = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+    drop(listener);
+    let report = go(&plan(vec![gone], 200.0, 200));
+    assert_eq!(report.all.counts.not_connected, report.all.counts.intended, "{report}");
+    assert!(report.all.counts.intended > 0);
+}
+
+#[test]
+fn files_are_asked_for_by_zipfs_law() {
+    let server = serve(|_| Some(OK));
+    let target = server.target.to_string().replace("/page", "/files/{}.html").parse().unwrap();
+    let mut plan = plan(vec![target], 1_000.0, 500);
+    plan.files = Some(Zipf::new(100, 1.0).unwrap());
+    go(&plan);
+    let lines = server.lines.lock().unwrap();
+    let count = |file| {
+        lines.iter().filter(|line| **line == format!("GET /files/{file}.html HTTP/1.1")).count()
+    };
+    assert!(
+        count(1) > count(10) && count(1) * 3 > lines.len() / 3,
+        "{} of {}",
+        count(1),
+        lines.len()
+    );
+}
+
+#[test]
+fn it_ends_soon_after_it_is_stopped() {
+    let server = serve(|_| Some(OK));
+    let started = Instant::now();
+    let stopped = || started.elapsed() > Duration::from_millis(200);
+    let report = run(&plan(vec![server.target.clone()], 1.0, 60_000), &stopped).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "{report}");
+}
+
+#[test]
+fn a_plan_that_makes_no_sense_is_refused() {
+    let good = plan(vec!["http://127.0.0.1:1/".parse().unwrap()], 1.0, 1);
+    let refused = |change: fn(&mut Plan)| {
+        let mut bad = good.clone();
+        change(&mut bad);
+        match run(&bad, &|| false) {
+            Err(RunError::Invalid(invalid)) => invalid.field,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(|plan| plan.targets.clear()), "targets");
+    assert_eq!(refused(|plan| plan.connections = 0), "connections");
+    assert_eq!(refused(|plan| plan.timeout = Nanos::new(0)), "timeout");
+    assert_eq!(refused(|plan| plan.method = Method::Post(u32::MAX)), "post");
+}

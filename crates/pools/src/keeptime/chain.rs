@@ -1,0 +1,130 @@
+//! Ways of a node to a site that cannot use it, by way of sites that can.
+
+use super::allocation::{Link, Source};
+use super::draft::{Claim, Draft, Loss};
+use super::reversals::Reversals;
+use crate::pool::{KindIndex, SiteIndex};
+use std::cmp::Reverse;
+
+/// Most moves of a chain: each takes a drain, and the site waits for all of them.
+pub const CHAIN_MAX: usize = 4;
+
+/// A site that would give a node of a kind to another, if it got one of another kind.
+#[derive(Debug, Clone, Copy)]
+struct Swap {
+    site: SiteIndex,
+    kind: KindIndex,
+    /// The swap that gets it; the claimant if there is none.
+    to: Option<usize>,
+    depth: usize,
+}
+
+/// Who may end a chain by giving a node of some kind, from the one that loses least.
+type Ends = Vec<(Loss, u32, Option<SiteIndex>)>;
+
+/// The chain whose last giver loses least, at most `most`; then the one that gains most, then the
+/// shortest: breadth first from the claimant, each kind of node being asked for once.
+pub(super) fn chain(
+    draft: &Draft<'_>,
+    claim: &Claim,
+    reversals: &Reversals,
+    most: Loss,
+) -> Option<Source> {
+    let ends: Vec<Ends> = draft.kinds().map(|kind| ends(draft, claim, kind, most)).collect();
+    if ends.iter().all(Vec::is_empty) {
+        return None;
+    }
+    let may = |from: Option<SiteIndex>, to: SiteIndex| {
+        !reversals.is_reversal(draft.view.now, from, to) || claim.may_reverse(reversals)
+    };
+    let mut asked = vec![false; ends.len()];
+    let mut swaps = first_swaps(draft, claim, may);
+    let mut best: Option<Source> = None;
+    let mut at = 0;
+    while let Some(swap) = swaps.get(at).copied() {
+        for kind in draft.kinds().filter(|kind| accepts(draft, claim, swap, *kind)) {
+            let free = |giver: &Option<SiteIndex>| {
+                giver.is_none_or(|site| !is_on_the_way(&swaps, at, site)) && may(*giver, swap.site)
+            };
+            if let Some((loss, _, giver)) = ends[kind.0 as usize].iter().find(|end| free(&end.2)) {
+                let links = links(&swaps, at, Link { giver: *giver, kind });
+                let gain = draft.worth(claim.site, links[0].kind);
+                let order = |loss, gain| (loss, Reverse(gain));
+                if best.as_ref().is_none_or(|b| order(*loss, gain) < order(b.loss, b.gain)) {
+                    best = Some(Source { loss: *loss, gain, links });
+                }
+            }
+            // The last link is an end, not a swap.
+            if swap.depth + 2 > CHAIN_MAX || std::mem::replace(&mut asked[kind.0 as usize], true) {
+                continue;
+            }
+            for site in draft.view.pool.site_indices() {
+                if is_on_the_way(&swaps, at, site) {
+                    // It may be of use on another way.
+                    asked[kind.0 as usize] = false;
+                } else if site != claim.site
+                    && draft.has(Some(site), kind)
+                    && may(Some(site), swap.site)
+                {
+                    swaps.push(Swap { site, kind, to: Some(at), depth: swap.depth + 1 });
+                }
+            }
+        }
+        at += 1;
+    }
+    best
+}
+
+/// All who have what the claimant can use, from what is worth most to it.
+fn first_swaps(
+    draft: &Draft<'_>,
+    claim: &Claim,
+    may: impl Fn(Option<SiteIndex>, SiteIndex) -> bool,
+) -> Vec<Swap> {
+    let mut kinds: Vec<_> =
+        draft.kinds().filter(|kind| draft.worth(claim.site, *kind) > 0).collect();
+    kinds.sort_by_key(|kind| Reverse(draft.worth(claim.site, *kind)));
+    let sites = draft.view.pool.site_indices().filter(|site| *site != claim.site);
+    let swaps = kinds
+        .into_iter()
+        .flat_map(|kind| sites.clone().map(move |site| Swap { site, kind, to: None, depth: 1 }));
+    swaps.filter(|s| draft.has(Some(s.site), s.kind) && may(Some(s.site), claim.site)).collect()
+}
+
+fn ends(draft: &Draft<'_>, claim: &Claim, kind: KindIndex, most: Loss) -> Ends {
+    let givers = draft.givers().filter(|giver| *giver != Some(claim.site));
+    let mut ends: Ends = givers
+        .filter_map(|giver| {
+            let loss = draft.loss(giver, kind).filter(|loss| *loss <= most)?;
+            let permitted = draft.permits(claim, giver, loss);
+            permitted.then(|| (loss, draft.priority(giver), giver))
+        })
+        .collect();
+    ends.sort();
+    ends
+}
+
+/// Whether the swapping site takes a node of `kind` for the one that it gives.
+fn accepts(draft: &Draft<'_>, claim: &Claim, swap: Swap, kind: KindIndex) -> bool {
+    kind != swap.kind
+        && draft.worth(swap.site, kind) > 0
+        && draft.can_swap(claim, swap.site, swap.kind, kind)
+}
+
+/// Whether `site` is one of those from swap `at` to the claimant.
+fn is_on_the_way(swaps: &[Swap], at: usize, site: SiteIndex) -> bool {
+    way(swaps, at).any(|swap| swap.site == site)
+}
+
+/// From swap `at` to the one next to the claimant.
+fn way(swaps: &[Swap], at: usize) -> impl Iterator<Item = Swap> + '_ {
+    std::iter::successors(Some(swaps[at]), |swap| swap.to.map(|to| swaps[to]))
+}
+
+/// The whole chain, the claimant's giver first.
+fn links(swaps: &[Swap], at: usize, end: Link) -> Vec<Link> {
+    let way = way(swaps, at).map(|swap| Link { giver: Some(swap.site), kind: swap.kind });
+    let mut links: Vec<_> = std::iter::once(end).chain(way).collect();
+    links.reverse();
+    links
+}

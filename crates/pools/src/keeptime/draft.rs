@@ -1,0 +1,267 @@
+//! What everybody would hold when all plans so far had ended: a decision's working state.
+
+use super::allocation::{Need, Rank};
+use super::reversals::Reversals;
+use crate::holdings::Place;
+use crate::plan::Step;
+use crate::policy::View;
+use crate::pool::{KindIndex, SiteIndex, Weight};
+use keeptime_model::topology::NodeIndex;
+
+/// Holdings as they will be.
+pub(super) struct Draft<'a> {
+    pub view: &'a View<'a>,
+    pub needs: &'a [Need],
+    sites: Vec<Expected>,
+    /// Movable nodes by place (sites in their order, then spares) and kind.
+    stock: Vec<Vec<Vec<NodeIndex>>>,
+}
+
+/// What a site will have.
+#[derive(Clone, Copy, Default)]
+struct Expected {
+    /// Nodes that serve it now and that nothing takes away.
+    staying: u32,
+    /// These and the ones that come.
+    nodes: u32,
+    /// What those are worth.
+    capacity: u32,
+}
+
+/// A site that needs a node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    pub site: SiteIndex,
+    pub rank: Rank,
+    /// It cannot keep up with what arrives, or waits, with what it has.
+    pub urgent: bool,
+    nodes: u32,
+    missing: u32,
+}
+
+/// What giving a node away costs its giver, from nothing to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Loss {
+    /// It serves nobody.
+    Spare,
+    /// It was not needed lately.
+    Idle,
+    /// It is not needed now, but was lately.
+    Held,
+    /// It is needed, beyond the soft guarantee.
+    Extra,
+    /// It is needed, within the soft guarantee.
+    Soft,
+}
+
+impl Claim {
+    /// Whether it may undo a move of shortly before.
+    pub fn may_reverse(&self, reversals: &Reversals) -> bool {
+        self.urgent || self.rank == Rank::Hard || reversals.is_left()
+    }
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(view: &'a View<'a>, needs: &'a [Need]) -> Self {
+        let (sites, kinds) = (view.pool.sites().len(), view.pool.kinds().len());
+        let mut draft = Self {
+            view,
+            needs,
+            sites: vec![Expected::default(); sites],
+            stock: vec![vec![Vec::new(); kinds]; sites + 1],
+        };
+        for (node, place) in view.holdings.nodes() {
+            let reservation = view.holdings.reservation(node);
+            let to = reservation.map_or_else(|| serving(place), |reservation| reservation.to);
+            if let Some(site) = to {
+                draft.sites[site.0 as usize].nodes += 1;
+                draft.sites[site.0 as usize].capacity += view.pool.worth(site, node).thousandths();
+            }
+        }
+        for (node, from) in view.holdings.movable() {
+            draft.stock_mut(from, view.pool.kind(node)).push(node);
+            if let Some(site) = from {
+                draft.sites[site.0 as usize].staying += 1;
+            }
+        }
+        draft
+    }
+
+    /// All who can give: the spares, then the sites.
+    pub fn givers(&self) -> impl Iterator<Item = Option<SiteIndex>> + use<> {
+        std::iter::once(None).chain(self.view.pool.site_indices().map(Some))
+    }
+
+    /// All kinds.
+    pub fn kinds(&self) -> impl Iterator<Item = KindIndex> + use<> {
+        (0..self.view.pool.kinds().len() as u32).map(KindIndex)
+    }
+
+    /// Priority of a giver; spares come before all.
+    pub fn priority(&self, giver: Option<SiteIndex>) -> u32 {
+        giver.map_or(0, |site| self.view.pool.site(site).priority)
+    }
+
+    /// Whether `giver` has a node of `kind` that no plan has taken.
+    pub fn has(&self, giver: Option<SiteIndex>, kind: KindIndex) -> bool {
+        !self.stock(giver, kind).is_empty()
+    }
+
+    /// What `site` asks for, if it needs a node.
+    pub fn claim(&self, site: SiteIndex) -> Option<Claim> {
+        let guarantee = self.view.pool.site(site).guarantee;
+        let need = self.needs[site.0 as usize];
+        let Expected { nodes, capacity, .. } = self.sites[site.0 as usize];
+        let rank = if nodes < guarantee.hard {
+            Rank::Hard
+        } else if capacity >= need.now || nodes >= guarantee.max {
+            return None;
+        } else if nodes < guarantee.soft {
+            Rank::Soft
+        } else {
+            Rank::Extra
+        };
+        let missing = need.now.saturating_sub(capacity);
+        Some(Claim { site, rank, urgent: capacity < need.urgent, nodes, missing })
+    }
+
+    /// Who goes first: the rank, the priority, then who has least, then who lacks most.
+    pub fn order(&self, claim: &Claim) -> impl Ord + use<> {
+        let priority = self.view.pool.site(claim.site).priority;
+        let least = std::cmp::Reverse(claim.nodes);
+        (claim.rank, priority, least, claim.missing, std::cmp::Reverse(claim.site))
+    }
+
+    /// What it would cost `giver` to give a node of `kind`; nothing if it has none, or none beyond
+    /// its hard guarantee.
+    pub fn loss(&self, giver: Option<SiteIndex>, kind: KindIndex) -> Option<Loss> {
+        if !self.has(giver, kind) {
+            return None;
+        }
+        let Some(site) = giver else { return Some(Loss::Spare) };
+        let guarantee = self.view.pool.site(site).guarantee;
+        let need = self.needs[site.0 as usize];
+        let Expected { staying, nodes, capacity } = self.sites[site.0 as usize];
+        if staying <= guarantee.hard {
+            return None;
+        }
+        let rest = capacity.saturating_sub(self.worth(site, kind));
+        Some(if rest >= need.held.max(need.now) {
+            Loss::Idle
+        } else if rest >= need.now {
+            Loss::Held
+        } else if nodes > guarantee.soft {
+            Loss::Extra
+        } else {
+            Loss::Soft
+        })
+    }
+
+    /// Whether `claim` may cause such a loss.
+    pub fn permits(&self, claim: &Claim, giver: Option<SiteIndex>, loss: Loss) -> bool {
+        let Some(site) = giver else { return true };
+        let own = self.view.pool.site(claim.site).priority;
+        let other = self.view.pool.site(site).priority;
+        // Among equals, what is beyond the soft guarantees is shared evenly.
+        let uneven = own == other && self.sites[site.0 as usize].nodes >= claim.nodes + 2;
+        let extra = claim.rank != Rank::Extra || own > other || uneven;
+        match loss {
+            Loss::Spare | Loss::Idle => true,
+            Loss::Held => claim.urgent || extra,
+            Loss::Extra => extra,
+            Loss::Soft => claim.rank == Rank::Hard || (claim.rank == Rank::Soft && own > other),
+        }
+    }
+
+    /// Whether `site` is no worse off with a node of `gets` in place of one of `gives`. A hard
+    /// guarantee counts nodes, whatever they are worth.
+    pub fn can_swap(
+        &self,
+        claim: &Claim,
+        site: SiteIndex,
+        gives: KindIndex,
+        gets: KindIndex,
+    ) -> bool {
+        let capacity = self.sites[site.0 as usize].capacity;
+        let then = capacity - self.worth(site, gives).min(capacity) + self.worth(site, gets);
+        claim.rank == Rank::Hard || then >= capacity.min(self.needs[site.0 as usize].now)
+    }
+
+    /// How much more than it needs `giver` has.
+    pub fn surplus(&self, giver: Option<SiteIndex>) -> u32 {
+        giver.map_or(0, |site| {
+            let capacity = self.sites[site.0 as usize].capacity;
+            capacity.saturating_sub(self.needs[site.0 as usize].now)
+        })
+    }
+
+    /// Thousandths of a standard node.
+    pub fn worth(&self, site: SiteIndex, kind: KindIndex) -> u32 {
+        self.view.pool.weight(site, kind).thousandths()
+    }
+
+    /// Takes the node of `kind` from `from` that costs least for `to`: one that served `to` before its
+    /// last move, which may have its files in memory yet, then the least busy.
+    ///
+    /// Cost: `O(nodes of that kind there)`.
+    pub fn take(
+        &mut self,
+        from: Option<SiteIndex>,
+        to: SiteIndex,
+        kind: KindIndex,
+    ) -> Option<Step> {
+        let view = self.view;
+        let cost = |node: NodeIndex| {
+            let cold = view.holdings.last_move(node).is_none_or(|last| last.from != Some(to));
+            (cold, view.loads.busy(node), node)
+        };
+        let stock = self.stock_mut(from, kind);
+        let (at, _) = stock.iter().enumerate().min_by_key(|(_, node)| cost(**node))?;
+        let node = stock.swap_remove(at);
+        if let Some(site) = from {
+            let worth = self.worth(site, kind);
+            let giver = &mut self.sites[site.0 as usize];
+            giver.staying -= 1;
+            giver.nodes -= 1;
+            giver.capacity -= worth;
+        }
+        let worth = self.worth(to, kind);
+        let taker = &mut self.sites[to.0 as usize];
+        taker.nodes += 1;
+        taker.capacity += worth;
+        Some(Step { node, from, to: Some(to) })
+    }
+
+    /// What the kind of node is worth to `site` that is worth most.
+    pub fn best_worth(&self, site: SiteIndex) -> u32 {
+        let weights = self.view.pool.site(site).weights.iter();
+        weights.map(|weight| weight.thousandths()).max().unwrap_or(0)
+    }
+
+    /// Whether all kinds of node can serve `site` about as well: then no detour is worth while.
+    pub fn is_indifferent(&self, site: SiteIndex) -> bool {
+        let best = self.best_worth(site);
+        let weights = &self.view.pool.site(site).weights;
+        weights.iter().all(|weight| *weight != Weight::NONE && weight.thousandths() * 2 > best)
+    }
+
+    fn stock(&self, place: Option<SiteIndex>, kind: KindIndex) -> &[NodeIndex] {
+        &self.stock[self.row(place)][kind.0 as usize]
+    }
+
+    fn stock_mut(&mut self, place: Option<SiteIndex>, kind: KindIndex) -> &mut Vec<NodeIndex> {
+        let row = self.row(place);
+        &mut self.stock[row][kind.0 as usize]
+    }
+
+    fn row(&self, place: Option<SiteIndex>) -> usize {
+        place.map_or(self.sites.len(), |site| site.0 as usize)
+    }
+}
+
+fn serving(place: Place) -> Option<SiteIndex> {
+    match place {
+        Place::Serving(site) => Some(site),
+        Place::Spare | Place::Leaving(_) | Place::Down => None,
+    }
+}

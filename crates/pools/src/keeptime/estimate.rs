@@ -1,0 +1,131 @@
+//! Arrival rate and service time of a site, from counts.
+
+use crate::load::SiteLoad;
+use keeptime_model::units::Nanos;
+
+/// A rate has changed when what arrives is so many standard deviations away from it (Poisson): by
+/// chance about once in 16,000 looks.
+const SURPRISE: f64 = 4.0;
+/// A service time weighs as much as so many requests against what is newly seen.
+const SERVICE_MEMORY: f64 = 50.0;
+/// Parts of a hold: a peak is forgotten between 7/8 of the hold and all of it.
+const SLOTS: usize = 8;
+
+/// What is known of a site's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Estimate {
+    rate: f64,
+    service: Option<f64>,
+}
+
+/// The greatest need within a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peak {
+    slots: [u32; SLOTS],
+    newest: u64,
+}
+
+impl Estimate {
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Seconds that a standard node works on a request; nothing before the first was answered.
+    pub fn service(&self) -> Option<f64> {
+        self.service
+    }
+
+    /// Takes in what came and was answered within `interval` seconds, in which the site's nodes
+    /// worked for `busy` seconds of a standard node. Rates are averaged over `average_over` seconds;
+    /// a change that chance does not explain counts at once.
+    pub fn see(&mut self, interval: f64, average_over: f64, load: &SiteLoad, busy: f64) {
+        if interval <= 0.0 {
+            return;
+        }
+        let arrived = load.arrived as f64;
+        let expected = self.rate * interval;
+        let share = if (arrived - expected).abs() / expected.max(1.0).sqrt() > SURPRISE {
+            1.0
+        } else {
+            1.0 - (-interval / average_over).exp()
+        };
+        self.rate += share * (arrived / interval - self.rate);
+        if load.completed > 0 {
+            let completed = load.completed as f64;
+            let sample = busy / completed;
+            let old = self.service.unwrap_or(sample);
+            let share = completed / (completed + SERVICE_MEMORY);
+            self.service = Some(old + share * (sample - old));
+        }
+    }
+}
+
+impl Peak {
+    /// Takes in `value` and tells the greatest within the last `hold`.
+    pub fn see(&mut self, now: Nanos, hold: Nanos, value: u32) -> u32 {
+        let slot = now.get() / (hold.get() / SLOTS as u64).max(1);
+        let passed = slot.saturating_sub(self.newest).min(SLOTS as u64);
+        for step in 0..passed {
+            self.slots[((slot - step) % SLOTS as u64) as usize] = 0;
+        }
+        self.newest = self.newest.max(slot);
+        let newest = &mut self.slots[(self.newest % SLOTS as u64) as usize];
+        *newest = value.max(*newest);
+        self.slots.into_iter().max().unwrap_or(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(arrived: u64, completed: u64) -> SiteLoad {
+        SiteLoad { arrived, completed, ..SiteLoad::default() }
+    }
+
+    #[test]
+    fn the_start_of_a_burst_and_its_end_count_at_once() {
+        let mut estimate = Estimate::default();
+        for _ in 0..100 {
+            estimate.see(0.1, 2.0, &load(10, 10), 0.05);
+        }
+        assert!((estimate.rate() - 100.0).abs() < 1.0, "{estimate:?}");
+        estimate.see(0.1, 2.0, &load(100, 10), 0.05);
+        assert!((estimate.rate() - 1_000.0).abs() < 1e-6);
+        estimate.see(0.1, 2.0, &load(10, 10), 0.05);
+        assert!((estimate.rate() - 100.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn chance_does_not_count_at_once() {
+        let mut estimate = Estimate::default();
+        for _ in 0..100 {
+            estimate.see(0.1, 2.0, &load(10, 10), 0.05);
+        }
+        estimate.see(0.1, 2.0, &load(20, 10), 0.05);
+        assert!(estimate.rate() < 110.0, "{estimate:?}");
+    }
+
+    #[test]
+    fn service_time_is_node_time_for_each_request() {
+        let mut estimate = Estimate::default();
+        assert_eq!(estimate.service(), None);
+        estimate.see(0.1, 2.0, &load(0, 0), 0.1);
+        assert_eq!(estimate.service(), None, "nothing was answered");
+        for _ in 0..50 {
+            estimate.see(0.1, 2.0, &load(0, 20), 0.2);
+        }
+        assert!((estimate.service().unwrap() - 0.010).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_peak_is_kept_for_the_hold_and_not_longer() {
+        let hold = Nanos::from_secs(60);
+        let mut peak = Peak::default();
+        assert_eq!(peak.see(Nanos::from_secs(100), hold, 7), 7);
+        assert_eq!(peak.see(Nanos::from_secs(150), hold, 1), 7);
+        assert_eq!(peak.see(Nanos::from_secs(161), hold, 1), 1);
+        assert_eq!(peak.see(Nanos::from_secs(10), hold, 2), 2, "a clock that steps back");
+    }
+}

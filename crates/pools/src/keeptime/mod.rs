@@ -1,0 +1,171 @@
+//! Ours: a site's size in one step from its load, and nodes only for a site that needs them.
+//!
+//! * [`estimate`]: arrival rate and service time of a site;
+//! * [`sizing`]: how many nodes these need, by a queueing model;
+//! * [`allocation`]: which nodes move for it, from whom, in which order;
+//! * [`reversals`]: moves that undo others are counted and limited.
+//!
+//! A site that needs less keeps what it has until another needs it (pull). What it needed at its most
+//! within [`Settings::hold`] is kept from needs that are neither urgent nor within a guarantee.
+
+pub mod allocation;
+pub mod estimate;
+pub mod reversals;
+pub mod sizing;
+
+mod chain;
+mod draft;
+
+pub use chain::CHAIN_MAX;
+
+use crate::holdings::Place;
+use crate::load::SiteLoad;
+use crate::plan::Plan;
+use crate::policy::{Policy, View};
+use crate::pool::{NODES_MAX, Weight};
+use allocation::{Need, allocate};
+use estimate::{Estimate, Peak};
+use keeptime_model::units::Nanos;
+use reversals::Reversals;
+use sizing::nodes_needed;
+
+/// What an operator may change.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Requests that wait are to be gone within this time. A queue that the site's nodes clear sooner
+    /// moves no node.
+    pub backlog_within: Nanos,
+    /// A request waits on average for at most so many times its service time.
+    pub wait_max: f64,
+    /// Arrival rates are averaged over this time, unless they change beyond chance.
+    pub average_over: Nanos,
+    /// For so long a site's greatest need is remembered.
+    pub hold: Nanos,
+    /// Moves that undo another within this time are reversals.
+    pub reversal_within: Nanos,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Keeptime {
+    settings: Settings,
+    sites: Vec<Seen>,
+    reversals: Reversals,
+}
+
+/// What is remembered of a site.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    estimate: Estimate,
+    peak: Peak,
+    need: Need,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            backlog_within: Nanos::from_millis(250),
+            wait_max: 1.0,
+            average_over: Nanos::from_secs(2),
+            hold: Nanos::from_secs(60),
+            reversal_within: Nanos::from_secs(60),
+        }
+    }
+}
+
+impl Default for Keeptime {
+    fn default() -> Self {
+        Self::new(Settings::default())
+    }
+}
+
+impl Keeptime {
+    /// With `settings`.
+    pub fn new(settings: Settings) -> Self {
+        let reversals = Reversals::new(settings.reversal_within);
+        Self { settings, sites: Vec::new(), reversals }
+    }
+
+    /// Takes in what was seen; tells what every site needs.
+    fn needs(&mut self, view: &View<'_>) -> Vec<Need> {
+        let works = works(view);
+        self.sites.resize(works.len(), Seen::default());
+        let settings = self.settings;
+        let sites = self.sites.iter_mut().zip(works).zip(&view.loads.sites);
+        sites
+            .map(|((seen, work), load)| {
+                let now = match load {
+                    Some(load) => seen.heard(load, work, view.loads.interval, &settings),
+                    None => seen.silent(work),
+                };
+                let held = seen.peak.see(view.now, settings.hold, now.now);
+                seen.need = Need { held: held.max(now.now), ..now };
+                seen.need
+            })
+            .collect()
+    }
+}
+
+impl Policy for Keeptime {
+    fn name(&self) -> &'static str {
+        "keeptime"
+    }
+
+    fn plans(&mut self, view: &View<'_>) -> Vec<Plan> {
+        let needs = self.needs(view);
+        allocate(view, &needs, &mut self.reversals)
+    }
+}
+
+/// What a site's nodes are worth, and how much they worked.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// Thousandths of standard nodes that serve it.
+    capacity: u32,
+    /// Seconds that standard nodes would have been busy.
+    busy: f64,
+}
+
+fn works(view: &View<'_>) -> Vec<Work> {
+    let mut works = vec![Work::default(); view.pool.sites().len()];
+    let interval = view.loads.interval.as_secs_f64();
+    for (node, place) in view.holdings.nodes() {
+        let (Place::Serving(site) | Place::Leaving(site)) = place else { continue };
+        let worth = view.pool.worth(site, node).thousandths();
+        let work = &mut works[site.0 as usize];
+        let standard = f64::from(worth) / f64::from(Weight::STANDARD.thousandths());
+        work.busy += view.loads.busy(node).as_f64() * standard * interval;
+        if place == Place::Serving(site) {
+            work.capacity = work.capacity.saturating_add(worth);
+        }
+    }
+    works
+}
+
+impl Seen {
+    fn heard(&mut self, load: &SiteLoad, work: Work, interval: Nanos, settings: &Settings) -> Need {
+        let average_over = settings.average_over.as_secs_f64();
+        self.estimate.see(interval.as_secs_f64(), average_over, load, work.busy);
+        let Some(service) = self.estimate.service() else {
+            // Nothing was ever answered: what works on requests is needed, and more may not help.
+            let idle = load.arrived + load.queued + load.in_flight == 0;
+            return Need { urgent: 0, now: if idle { 0 } else { work.capacity }, held: 0 };
+        };
+        let offered = self.estimate.rate() * service;
+        let backlog = load.queued as f64 * service / settings.backlog_within.as_secs_f64();
+        let urgent = thousandths(offered + backlog);
+        let waiting = nodes_needed(offered, settings.wait_max, NODES_MAX as u32);
+        let now = urgent.max(waiting.saturating_mul(Weight::STANDARD.thousandths()));
+        Need { urgent, now, held: 0 }
+    }
+
+    /// As loaded as it was, and no node of it is idle.
+    fn silent(&self, work: Work) -> Need {
+        Need { now: self.need.now.max(work.capacity), ..self.need }
+    }
+}
+
+/// Rounded up; what is not a number needs nothing.
+fn thousandths(nodes: f64) -> u32 {
+    (nodes * f64::from(Weight::STANDARD.thousandths())).ceil() as u32
+}

@@ -1,0 +1,222 @@
+//! Failures that others are known for, by name, and the ways of nodes where kinds differ.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Fixed, busy, finish, pool, site};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, Share};
+use keeptime_pools::holdings::Place;
+use keeptime_pools::keeptime::allocation::Need;
+use keeptime_pools::load::{Loads, SiteLoad};
+use keeptime_pools::policy::PolicyKind;
+use keeptime_pools::pool::{Guarantee, Pool, SiteIndex};
+use keeptime_pools::pools::{Event, Pools};
+
+const TURN: Nanos = Nanos::from_millis(100);
+
+fn at(turn: u64) -> Nanos {
+    Nanos::new(TURN.get() * turn)
+}
+
+fn need(nodes: u32) -> Need {
+    Need { urgent: nodes * 1_000, now: nodes * 1_000, held: nodes * 1_000 }
+}
+
+fn serving(pools: &Pools) -> Vec<u32> {
+    let counts = pools.holdings().counts(pools.pool().sites().len());
+    counts.into_iter().map(|count| count.serving).collect()
+}
+
+/// Freed nodes that are not kept for the one that they were freed for are taken by others meanwhile,
+/// and more have to be freed, without end.
+#[test]
+fn reclaim_from_several_victims_ends_because_freed_nodes_are_kept() {
+    let guarantee = |hard, soft| Guarantee { hard, soft, max: 9 };
+    // One that reclaims four nodes; three victims; one that is as hungry as the first, of a priority
+    // between, and would take any node that is not kept.
+    let mut sites = vec![site(0, guarantee(1, 5), 9, &[1_000])];
+    sites.extend((1..4).map(|at| site(at, guarantee(1, 1), 1, &[1_000])));
+    sites.push(site(4, guarantee(1, 9), 5, &[1_000]));
+    let pool = pool(&[9], sites);
+    let places = [0, 1, 1, 2, 2, 3, 3, 3, 4].map(|site| Place::Serving(SiteIndex(site)));
+    let needs = vec![need(5), need(3), need(3), need(3), need(9)];
+    let mut pools = Pools::new(pool.clone(), places.to_vec(), Box::new(Fixed::new(needs)));
+    let first = pools.decide(at(0), &busy(&pool));
+    let reclaimed: Vec<_> = first.iter().filter(|m| m.to == Some(SiteIndex(0))).collect();
+    assert_eq!(reclaimed.len(), 4, "{first:?}");
+    // Drains end one by one, with decisions between; nobody is asked again and nobody else gets one.
+    for (turn, next) in first.iter().enumerate() {
+        assert_eq!(pools.decide(at(turn as u64 + 1), &busy(&pool)), [], "while nodes drain");
+        pools.happened(at(turn as u64 + 1), Event::Arrived(next.node));
+    }
+    assert_eq!(pools.decide(at(100), &busy(&pool)), []);
+    assert_eq!(serving(&pools), [5, 1, 1, 1, 1]);
+}
+
+/// An autoscaler whose panic window ends falls back to an average from before, and undoes all that
+/// the panic did while the load is still there.
+#[test]
+fn the_end_of_a_window_undoes_nothing_while_the_load_lasts() {
+    let guarantee = Guarantee { hard: 1, soft: 6, max: 7 };
+    let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let places = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 4)))).collect();
+    let mut pools = Pools::new(pool(&[8], sites), places, PolicyKind::Keeptime.policy());
+    let mut moves = Vec::new();
+    // 450 requests a second of 10 ms each: 4.5 nodes' worth, and 0.5 for the other site.
+    for turn in 1..1_200 {
+        let mut loads = Loads::silent(2, 8, TURN);
+        let counts = pools.holdings().counts(2);
+        for (site, arrived) in [if turn < 50 { 1 } else { 45 }, 5].into_iter().enumerate() {
+            let serving = u64::from(counts[site].serving);
+            let completed = arrived.min(serving * 10);
+            let queued = arrived - completed;
+            loads.sites[site] = Some(SiteLoad { arrived, completed, queued, in_flight: serving });
+            for (node, place) in pools.holdings().nodes() {
+                if place == Place::Serving(SiteIndex(site as u32)) {
+                    let percent = completed * 10 / serving;
+                    loads.nodes[node.0 as usize] = Share::from_percent(percent as u32);
+                }
+            }
+        }
+        let made = pools.decide(at(turn), &loads);
+        moves.extend(made.iter().map(|m| (turn, *m)));
+        finish(&mut pools, at(turn), made);
+    }
+    assert!(!moves.is_empty() && moves.iter().all(|(turn, _)| *turn < 60), "{moves:?}");
+    assert!(moves.iter().all(|(_, m)| m.to == Some(SiteIndex(0))), "{moves:?}");
+}
+
+/// Who takes missing numbers for zero takes nodes away from the site that has the most to do.
+#[test]
+fn a_node_too_busy_to_report_is_loaded_under_every_policy() {
+    let guarantee = Guarantee { hard: 1, soft: 4, max: 7 };
+    for kind in PolicyKind::ALL {
+        let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+        let places = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 4)))).collect();
+        let mut pools = Pools::new(pool(&[8], sites), places, kind.policy());
+        for turn in 1..100 {
+            // The first site is flooded and heard of; of the second and its nodes nothing is heard.
+            let mut loads = Loads::silent(2, 8, TURN);
+            loads.nodes[..4].fill(Some(Share::ONE));
+            loads.sites[0] =
+                Some(SiteLoad { arrived: 400, completed: 40, queued: 900, in_flight: 4 });
+            let moves = pools.decide(at(turn), &loads);
+            finish(&mut pools, at(turn), moves);
+        }
+        assert_eq!(serving(&pools), [4, 4], "{kind}");
+    }
+}
+
+/// A flood of one site, while another with the same priority is idle, then the other way round, many
+/// times: real need is served at once, in spite of the hold.
+#[test]
+fn a_hold_yields_to_real_need() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 7 };
+    let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let places = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 4)))).collect();
+    let mut pools = Pools::new(pool(&[8], sites), places, PolicyKind::Keeptime.policy());
+    for turn in 1..200 {
+        let flooded = (turn / 20 % 2) as usize;
+        let mut loads = Loads::silent(2, 8, TURN);
+        for (node, place) in pools.holdings().nodes() {
+            let busy = place == Place::Serving(SiteIndex(flooded as u32));
+            loads.nodes[node.0 as usize] = Share::from_percent(if busy { 100 } else { 0 });
+        }
+        let served = u64::from(pools.holdings().counts(2)[flooded].serving) * 20;
+        loads.sites[1 - flooded] = Some(SiteLoad::default());
+        loads.sites[flooded] =
+            Some(SiteLoad { arrived: 400, completed: served, queued: 800, in_flight: 8 });
+        let moves = pools.decide(at(turn), &loads);
+        finish(&mut pools, at(turn), moves);
+        if turn % 20 == 2 {
+            assert_eq!(serving(&pools)[flooded], 7, "two turns after the flood began: {pools:?}");
+        }
+    }
+}
+
+/// Nodes 0 and 1 are large, 2 to 4 small; `front` can use small ones only, `middle` both, `back`
+/// large ones only.
+fn tiers() -> Pool {
+    let guarantee = Guarantee { hard: 1, soft: 3, max: 3 };
+    let sites = vec![
+        site(0, guarantee, 3, &[0, 1_000]),
+        site(1, guarantee, 2, &[1_000, 1_000]),
+        site(2, guarantee, 1, &[1_000, 0]),
+    ];
+    pool(&[3, 2], sites)
+}
+
+fn tier_places() -> Vec<Place> {
+    // back: large 0 and 1; middle: large 2 and small 3; front: small 4
+    [2, 2, 1, 1, 0].map(|site| Place::Serving(SiteIndex(site))).to_vec()
+}
+
+#[test]
+fn a_node_that_the_site_cannot_use_comes_by_way_of_one_that_can() {
+    let needs = vec![need(2), need(2), need(1)];
+    let pool = tiers();
+    let mut pools = Pools::new(pool.clone(), tier_places(), Box::new(Fixed::new(needs)));
+    let moves = pools.decide(at(0), &busy(&pool));
+    assert_eq!(moves.len(), 1, "the second step waits for the first");
+    assert_eq!((moves[0].from, moves[0].to), (Some(SiteIndex(2)), Some(SiteIndex(1))));
+    assert_eq!(pools.decide(at(1), &busy(&pool)), [], "both nodes are reserved to the plan");
+    let next = pools.happened(at(2), Event::Arrived(moves[0].node)).unwrap();
+    assert_eq!((next.node, next.to), (NodeIndex(3), Some(SiteIndex(0))));
+    assert_eq!(next.plan, moves[0].plan);
+    assert_eq!(pools.happened(at(3), Event::Arrived(next.node)), None);
+    assert_eq!(serving(&pools), [2, 2, 1]);
+}
+
+#[test]
+fn a_chain_whose_first_node_dies_takes_nothing_from_the_site_between() {
+    let needs = vec![need(2), need(2), need(1)];
+    let pool = tiers();
+    let mut pools = Pools::new(pool.clone(), tier_places(), Box::new(Fixed::new(needs)));
+    let moves = pools.decide(at(0), &busy(&pool));
+    pools.happened(at(1), Event::Died(moves[0].node));
+    assert_eq!(pools.holdings().reservation(NodeIndex(3)), None);
+    assert_eq!(serving(&pools), [1, 2, 1]);
+    assert_eq!(pools.happened(at(2), Event::Arrived(moves[0].node)), None, "late news");
+}
+
+#[test]
+fn a_chain_whose_site_between_lost_a_node_meanwhile_stops_there() {
+    let needs = vec![need(2), need(1), need(1)];
+    let guarantee = Guarantee { hard: 2, soft: 3, max: 3 };
+    let one = Guarantee { hard: 1, ..guarantee };
+    let sites = vec![
+        site(0, one, 3, &[0, 1_000]),
+        site(1, guarantee, 2, &[1_000, 1_000]),
+        site(2, one, 1, &[1_000, 0]),
+    ];
+    let pool = pool(&[3, 2], sites);
+    let mut pools = Pools::new(pool.clone(), tier_places(), Box::new(Fixed::new(needs)));
+    let moves = pools.decide(at(0), &busy(&pool));
+    pools.happened(at(1), Event::Died(NodeIndex(2)));
+    let next = pools.happened(at(2), Event::Arrived(moves[0].node));
+    assert_eq!((next, serving(&pools)), (None, vec![1, 2, 1]), "middle keeps its two");
+}
+
+#[test]
+fn a_node_that_died_in_a_move_is_replaced_and_comes_back_as_a_spare() {
+    let guarantee = Guarantee { hard: 2, soft: 3, max: 4 };
+    let sites = vec![site(0, guarantee, 2, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let pool = pool(&[6], sites);
+    let places = [0, 0, 1, 1, 1, 1].map(|site| Place::Serving(SiteIndex(site)));
+    let policy = Fixed::new(vec![need(3), need(4)]);
+    let mut pools = Pools::new(pool.clone(), places.to_vec(), Box::new(policy));
+    let moves = pools.decide(at(0), &busy(&pool));
+    assert_eq!(moves.len(), 1);
+    pools.happened(at(1), Event::Died(moves[0].node));
+    assert_eq!(serving(&pools), [2, 3]);
+    let moves = pools.decide(at(2), &busy(&pool));
+    assert_eq!(moves.len(), 1, "another one: {moves:?}");
+    assert_eq!(pools.happened(at(3), Event::Failed(moves[0].node)), None);
+    assert_eq!(serving(&pools), [2, 3], "a move that failed leaves all as it was");
+    let dead = pools.holdings().nodes().find(|(_, place)| *place == Place::Down).unwrap().0;
+    pools.happened(at(4), Event::Returned(dead));
+    let moves = pools.decide(at(5), &busy(&pool));
+    assert_eq!((moves.len(), moves[0].node, moves[0].from), (1, dead, None));
+}

@@ -1,0 +1,760 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+#define _GNU_SOURCE
+#include "keeper.h"
+
+#include "json.h"
+#include "pacing.h"
+#include "progress.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define AGENT_USUAL "/run/keeptime/agent.sock"
+#define PROTOCOL_VERSION 1
+/* The agent reads no longer line, and tells no longer one that would be understood. */
+#define LINE_BYTES_MAX (1u << 20)
+#define PACES_MAX 4096
+#define SEEN_MAX 4096
+/* The agent answers within five seconds, whatever the broker does. */
+#define EXCHANGE_SECONDS 10
+#define MILLISECOND 1000000ll
+/* Between reports while something is asked for: what changed meanwhile is heard of then. */
+#define REPORT_EVERY (1000 * MILLISECOND)
+/* The same while something waits for other ranks or for the broker. */
+#define REPORT_SOON (50 * MILLISECOND)
+/* Between two looks for connections that were opened since. */
+#define PACE_EVERY (200 * MILLISECOND)
+
+struct ask {
+	struct ask *next;
+	uint64_t number; /* of this process, never used again */
+	int references;
+	struct members members;
+	uint32_t index;  /* among those with the same members */
+	uint32_t change; /* counts the values */
+	keeptime_qos terms;
+	struct in_addr *seen;
+	int seen_count;
+	/* Told by the agent about the value that is counted so: */
+	uint32_t told_change;
+	enum keeptime_qos_state state;
+	double reserved_kbps;
+	uint64_t bucket_bytes;
+	char reason[KEEPTIME_REASON_SIZE];
+};
+
+/* How many asks there were with the same members. Kept for ever: ranks count alike. */
+struct circle {
+	struct circle *next;
+	struct members members;
+	uint32_t count;
+};
+
+/* What was sent, to be matched with its answer: asks may come and go meanwhile. */
+struct sent {
+	uint64_t number;
+	uint32_t change;
+};
+
+/* Written once before the thread starts. */
+static int own_rank, world_size;
+static const char *own_job;
+static char agent_path[sizeof((struct sockaddr_un *)0)->sun_path];
+
+/* Everything below belongs to who has the lock. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed, answered;
+static pthread_t thread;
+static bool is_running, must_stop, is_connected, is_dirty, must_dial;
+static int agent = -1;
+static struct ask *asks;
+static struct circle *circles;
+static uint64_t asks_made;
+
+/* The thread's own. */
+static struct pace paces[PACES_MAX];
+static int pace_count;
+
+static int64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000 * MILLISECOND + time.tv_nsec;
+}
+
+static struct timespec timespec_of(int64_t time)
+{
+	struct timespec result = { .tv_sec = time / (1000 * MILLISECOND),
+				   .tv_nsec = time % (1000 * MILLISECOND) };
+	return result;
+}
+
+/* --- what is asked for ---------------------------------------------------------------------------- */
+
+static bool next_index(const struct members *members, uint32_t *index)
+{
+	struct circle *circle = circles;
+
+	while (circle && !members_same(&circle->members, members))
+		circle = circle->next;
+	if (!circle) {
+		circle = calloc(1, sizeof *circle);
+		if (!circle || !members_copy(members, &circle->members)) {
+			free(circle);
+			return false;
+		}
+		circle->next = circles;
+		circles = circle;
+	}
+	*index = circle->count++;
+	return true;
+}
+
+/* Where this rank has sent so far, if only that is asked for. */
+static void look_back(struct ask *ask)
+{
+	struct in_addr *seen = NULL;
+
+	free(ask->seen);
+	ask->seen_count = 0;
+	if (ask->terms.options & KEEPTIME_PAIRS_SEEN && (seen = calloc(SEEN_MAX, sizeof *seen)))
+		ask->seen_count = pacing_seen(seen, SEEN_MAX);
+	ask->seen = seen;
+}
+
+static void waits(struct ask *ask)
+{
+	ask->state = KEEPTIME_WAITING;
+	ask->reserved_kbps = 0;
+	ask->bucket_bytes = 0;
+	snprintf(ask->reason, sizeof ask->reason, "the agent has not answered yet");
+	is_dirty = true;
+	must_dial = !is_connected;
+	pthread_cond_signal(&changed);
+}
+
+struct ask *ask_new(struct members *members, const keeptime_qos *terms)
+{
+	struct ask *ask = calloc(1, sizeof *ask);
+
+	if (!ask)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	if (!next_index(members, &ask->index)) {
+		pthread_mutex_unlock(&lock);
+		free(ask);
+		return NULL;
+	}
+	ask->number = ++asks_made;
+	ask->references = 1;
+	ask->members = *members;
+	memset(members, 0, sizeof *members);
+	ask->change = 1;
+	ask->terms = *terms;
+	look_back(ask);
+	ask->next = asks;
+	asks = ask;
+	waits(ask);
+	pthread_mutex_unlock(&lock);
+	return ask;
+}
+
+struct ask *ask_again(const struct ask *ask)
+{
+	struct members members;
+	struct ask *again;
+
+	if (!members_copy(&ask->members, &members))
+		return NULL;
+	again = ask_new(&members, &ask->terms);
+	if (!again)
+		members_free(&members);
+	return again;
+}
+
+void ask_change(struct ask *ask, const keeptime_qos *terms)
+{
+	pthread_mutex_lock(&lock);
+	ask->terms = *terms;
+	ask->change++;
+	look_back(ask);
+	waits(ask);
+	pthread_mutex_unlock(&lock);
+}
+
+void ask_hold(struct ask *ask)
+{
+	pthread_mutex_lock(&lock);
+	ask->references++;
+	pthread_mutex_unlock(&lock);
+}
+
+void ask_drop(struct ask *ask)
+{
+	pthread_mutex_lock(&lock);
+	if (--ask->references == 0) {
+		for (struct ask **at = &asks; *at; at = &(*at)->next)
+			if (*at == ask) {
+				*at = ask->next;
+				break;
+			}
+		members_free(&ask->members);
+		free(ask->seen);
+		free(ask);
+		is_dirty = true;
+		pthread_cond_signal(&changed);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+bool ask_is_own(const struct ask *ask)
+{
+	bool is_own;
+
+	pthread_mutex_lock(&lock);
+	is_own = ask->references == 1;
+	pthread_mutex_unlock(&lock);
+	return is_own;
+}
+
+/* An agent that answers may still have to wait for others; without one there is nothing to wait for. */
+static bool is_answered(const struct ask *ask)
+{
+	return ask->told_change == ask->change && (ask->state != KEEPTIME_WAITING || !is_connected);
+}
+
+void ask_wait(struct ask *ask)
+{
+	struct timespec until = timespec_of(now() + KEEPTIME_WAIT_SECONDS * 1000 * MILLISECOND);
+
+	pthread_mutex_lock(&lock);
+	while (is_running && !must_stop && !is_answered(ask))
+		if (pthread_cond_timedwait(&answered, &lock, &until) == ETIMEDOUT)
+			break;
+	pthread_mutex_unlock(&lock);
+}
+
+void ask_tell(const struct ask *ask, keeptime_qos *terms)
+{
+	pthread_mutex_lock(&lock);
+	terms->state = ask->state;
+	terms->reserved_kbps = ask->reserved_kbps;
+	terms->bucket_bytes = ask->bucket_bytes;
+	memcpy(terms->reason, ask->reason, sizeof terms->reason);
+	pthread_mutex_unlock(&lock);
+}
+
+/* --- lines ---------------------------------------------------------------------------------------- */
+
+static void add_job(struct text *line)
+{
+	if (own_job) {
+		text_add(line, "\"job\":");
+		text_add_string(line, own_job);
+		text_add(line, ",");
+	}
+}
+
+static const char *class_name(uint32_t qos_class)
+{
+	switch (qos_class) {
+	case KEEPTIME_PREMIUM:
+		return "premium";
+	case KEEPTIME_LOW_LATENCY:
+		return "low-latency";
+	default:
+		return "best-effort";
+	}
+}
+
+/* Checked before: neither negative nor too much. */
+static unsigned long long whole(double value)
+{
+	return (unsigned long long)(value + 0.5);
+}
+
+static void add_ask(struct text *line, const struct ask *ask)
+{
+	const keeptime_qos *terms = &ask->terms;
+
+	text_add(line, "{\"communicator\":{\"members\":[");
+	for (int at = 0; at < ask->members.count; at++)
+		text_add(line, at ? ",%d" : "%d", ask->members.ranks[at]);
+	text_add(line, "],\"index\":%u,\"talk\":", ask->index);
+	text_add_string(line, ask->members.talk);
+	text_add(line, "},\"change\":%u,\"terms\":{\"class\":\"%s\",\"bits_per_second\":%llu,", ask->change,
+		 class_name(terms->qos_class), whole(terms->bandwidth_kbps * 1000));
+	text_add(line, "\"message_bytes_max\":%llu,\"cpu_ppm\":%llu,\"disk_read_bytes_per_second\":%llu,",
+		 (unsigned long long)terms->max_message_size, whole(terms->cpu_percent * 10000),
+		 (unsigned long long)terms->disk_read_bytes_per_second);
+	text_add(line, "\"disk_write_bytes_per_second\":%llu,\"paced\":%s}",
+		 (unsigned long long)terms->disk_write_bytes_per_second,
+		 terms->options & KEEPTIME_UNSHAPED ? "false" : "true");
+	if (ask->seen) {
+		text_add(line, ",\"seen\":[");
+		for (int at = 0; at < ask->seen_count; at++) {
+			char address[INET_ADDRSTRLEN];
+
+			inet_ntop(AF_INET, &ask->seen[at], address, sizeof address);
+			text_add(line, at ? ",\"%s\"" : "\"%s\"", address);
+		}
+		text_add(line, "]");
+	}
+	text_add(line, "}");
+}
+
+/* All that this rank asks for, and which of it is in what place. */
+static int write_report(struct text *line, struct sent **sent)
+{
+	int count = 0, at = 0;
+
+	for (struct ask *ask = asks; ask; ask = ask->next)
+		count++;
+	*sent = calloc((size_t)count + 1, sizeof **sent);
+	if (!*sent) {
+		line->failed = true;
+		return 0;
+	}
+	text_add(line, "{\"mpi\":{\"version\":%d,", PROTOCOL_VERSION);
+	add_job(line);
+	text_add(line, "\"rank\":{\"number\":%d,\"size\":%d,\"asks\":[", own_rank, world_size);
+	for (struct ask *ask = asks; ask; ask = ask->next) {
+		if (at)
+			text_add(line, ",");
+		add_ask(line, ask);
+		(*sent)[at].number = ask->number;
+		(*sent)[at++].change = ask->change;
+	}
+	text_add(line, "]}}}\n");
+	return count;
+}
+
+static void write_progress(struct text *line, const struct progress *progress)
+{
+	text_add(line, "{\"mpi-progress\":{");
+	add_job(line);
+	text_add(line, "\"progress\":{\"rank\":%d,\"operations\":%llu,\"period\":%u,\"told\":%llu}}}\n",
+		 own_rank, (unsigned long long)progress->operations, progress->period,
+		 (unsigned long long)progress->told);
+}
+
+/* --- answers -------------------------------------------------------------------------------------- */
+
+struct answer {
+	enum keeptime_qos_state state;
+	uint64_t wire_bits_per_second;
+	uint64_t burst_bytes;
+	char reason[KEEPTIME_REASON_SIZE];
+};
+
+static struct ask *find(const struct sent *sent)
+{
+	struct ask *ask = asks;
+
+	while (ask && (ask->number != sent->number || ask->change != sent->change))
+		ask = ask->next;
+	return ask;
+}
+
+/* What was granted is enforced although nobody answers any more. */
+static bool stays_granted(const struct ask *ask, enum keeptime_qos_state state)
+{
+	return state == KEEPTIME_WAITING && ask->state == KEEPTIME_GRANTED && ask->told_change == ask->change;
+}
+
+static void apply(const struct sent *sent, const struct answer *answer)
+{
+	struct ask *ask = find(sent);
+
+	if (!ask || stays_granted(ask, answer->state))
+		return;
+	ask->told_change = ask->change;
+	ask->state = answer->state;
+	ask->reserved_kbps = (double)answer->wire_bits_per_second / 1000;
+	ask->bucket_bytes = answer->burst_bytes;
+	memcpy(ask->reason, answer->reason, sizeof ask->reason);
+}
+
+static void apply_to_all(enum keeptime_qos_state state, const char *reason)
+{
+	for (struct ask *ask = asks; ask; ask = ask->next) {
+		if (stays_granted(ask, state))
+			continue;
+		ask->told_change = ask->change;
+		ask->state = state;
+		ask->reserved_kbps = 0;
+		ask->bucket_bytes = 0;
+		snprintf(ask->reason, sizeof ask->reason, "%s", reason);
+	}
+}
+
+static bool read_answer(struct json *json, struct answer *answer)
+{
+	char name[32], state[16] = "";
+	int members = 0;
+
+	memset(answer, 0, sizeof *answer);
+	while (json_member(json, &members, name, sizeof name)) {
+		if (!strcmp(name, "state"))
+			json_string(json, state, sizeof state);
+		else if (!strcmp(name, "reason"))
+			json_string(json, answer->reason, sizeof answer->reason);
+		else if (!strcmp(name, "wire_bits_per_second"))
+			json_number(json, &answer->wire_bits_per_second);
+		else if (!strcmp(name, "burst_bytes"))
+			json_number(json, &answer->burst_bytes);
+		else
+			json_skip(json);
+	}
+	answer->state = !strcmp(state, "granted")   ? KEEPTIME_GRANTED
+			: !strcmp(state, "refused") ? KEEPTIME_REFUSED
+						    : KEEPTIME_WAITING;
+	return json_good(json);
+}
+
+static bool read_pace(struct json *json, struct pace *pace)
+{
+	char name[32], address[INET_ADDRSTRLEN] = "";
+	int members = 0;
+
+	memset(pace, 0, sizeof *pace);
+	while (json_member(json, &members, name, sizeof name)) {
+		if (!strcmp(name, "address"))
+			json_string(json, address, sizeof address);
+		else if (!strcmp(name, "bits_per_second"))
+			json_number(json, &pace->bits_per_second);
+		else
+			json_skip(json);
+	}
+	return json_good(json) && inet_pton(AF_INET, address, &pace->address) == 1;
+}
+
+static bool read_answers(struct json *json, const struct sent *sent, int count)
+{
+	char name[32];
+	int members = 0;
+
+	pace_count = 0;
+	while (json_member(json, &members, name, sizeof name)) {
+		int elements = 0;
+
+		if (!strcmp(name, "answers")) {
+			struct answer answer;
+
+			while (json_element(json, &elements) && read_answer(json, &answer))
+				if (elements <= count)
+					apply(&sent[elements - 1], &answer);
+		} else if (!strcmp(name, "pace")) {
+			while (pace_count < PACES_MAX && json_element(json, &elements) &&
+			       read_pace(json, &paces[pace_count]))
+				pace_count++;
+		} else {
+			json_skip(json);
+		}
+	}
+	return json_good(json);
+}
+
+/* {"mpi":{…}}, {"refused":{"reason":…}}, {"failed":{"error":…}} or "done". */
+static bool read_response(const char *line, size_t length, const struct sent *sent, int count)
+{
+	struct json json = { line, line + length };
+	char name[32], reason[KEEPTIME_REASON_SIZE];
+	int members = 0, inner = 0;
+
+	if (!json_member(&json, &members, name, sizeof name))
+		return false;
+	if (!strcmp(name, "mpi"))
+		return read_answers(&json, sent, count);
+	if (!json_member(&json, &inner, name, sizeof name) || !json_string(&json, reason, sizeof reason))
+		return false;
+	apply_to_all(KEEPTIME_REFUSED, reason);
+	return true;
+}
+
+/* Whether something may be answered differently soon. */
+static bool any_waiting(void)
+{
+	for (struct ask *ask = asks; ask; ask = ask->next)
+		if (ask->state == KEEPTIME_WAITING)
+			return true;
+	return false;
+}
+
+/* --- the agent ------------------------------------------------------------------------------------ */
+
+static int dial(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct timeval limit = { .tv_sec = EXCHANGE_SECONDS };
+	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (connection < 0)
+		return -1;
+	memcpy(address.sun_path, agent_path, sizeof address.sun_path);
+	setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+	setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	if (connect(connection, (struct sockaddr *)&address, sizeof address)) {
+		close(connection);
+		return -1;
+	}
+	return connection;
+}
+
+/* Sends a line and receives one, which the caller frees; nothing if that failed. */
+static char *exchange(int connection, const struct text *line, size_t *length)
+{
+	size_t capacity = 4096;
+	char *answer = malloc(capacity);
+
+	for (size_t at = 0; answer && at < line->length;) {
+		ssize_t count = send(connection, line->data + at, line->length - at, MSG_NOSIGNAL);
+
+		if (count <= 0) {
+			free(answer);
+			return NULL;
+		}
+		at += (size_t)count;
+	}
+	for (*length = 0; answer;) {
+		ssize_t count = recv(connection, answer + *length, capacity - *length, 0);
+
+		if (count <= 0)
+			break;
+		*length += (size_t)count;
+		if (answer[*length - 1] == '\n')
+			return answer;
+		if (*length == capacity) {
+			char *more = capacity < LINE_BYTES_MAX ? realloc(answer, capacity * 2) : NULL;
+
+			if (!more)
+				break;
+			answer = more;
+			capacity *= 2;
+		}
+	}
+	free(answer);
+	return NULL;
+}
+
+/* From here to the end of the section: with the lock, which is given away while waiting for others. */
+
+static void connect_agent(void)
+{
+	int connection;
+
+	must_dial = false;
+	pthread_mutex_unlock(&lock);
+	connection = dial();
+	pthread_mutex_lock(&lock);
+	agent = connection;
+	is_connected = connection >= 0;
+	if (is_connected) {
+		is_dirty = true;
+	} else {
+		char reason[KEEPTIME_REASON_SIZE];
+
+		snprintf(reason, sizeof reason, "no agent of Keeptime answers at %s", agent_path);
+		apply_to_all(KEEPTIME_WAITING, reason);
+		pthread_cond_broadcast(&answered);
+	}
+}
+
+static void hang_up(void)
+{
+	close(agent);
+	agent = -1;
+	is_connected = false;
+}
+
+/* Sends `line` and has its answer read; hangs up if there is none. */
+static void converse(struct text *line, const struct sent *sent, int count)
+{
+	int connection = agent;
+	size_t length = 0;
+	char *answer;
+
+	pthread_mutex_unlock(&lock);
+	answer = exchange(connection, line, &length);
+	pthread_mutex_lock(&lock);
+	if (!answer || (sent && !read_response(answer, length, sent, count)))
+		hang_up();
+	free(answer);
+}
+
+static void report(void)
+{
+	struct text line = {0};
+	struct sent *sent = NULL;
+	int count = write_report(&line, &sent);
+
+	is_dirty = false;
+	if (line.failed)
+		apply_to_all(KEEPTIME_REFUSED, "memory is lacking");
+	else if (line.length > LINE_BYTES_MAX)
+		apply_to_all(KEEPTIME_REFUSED, "too many communicators have attributes");
+	else
+		converse(&line, sent, count);
+	pthread_cond_broadcast(&answered);
+	text_free(&line);
+	free(sent);
+}
+
+static void report_progress(const struct progress *progress)
+{
+	struct text line = {0};
+
+	write_progress(&line, progress);
+	if (!line.failed)
+		converse(&line, NULL, 0);
+	text_free(&line);
+}
+
+/* --- the thread ----------------------------------------------------------------------------------- */
+
+static int64_t earlier(int64_t one, int64_t other)
+{
+	return one < other ? one : other;
+}
+
+/* Connects, reports and paces what is due. When the next of it is. */
+static int64_t work(void)
+{
+	static int64_t dial_at, report_at, progress_at, pace_at;
+	static struct progress told;
+	int64_t time = now();
+
+	if (!is_connected && (must_dial || time >= dial_at)) {
+		connect_agent();
+		dial_at = now() + REPORT_EVERY;
+	}
+	if (is_connected && (is_dirty || (asks && time >= report_at))) {
+		report();
+		report_at = now() + (any_waiting() ? REPORT_SOON : REPORT_EVERY);
+		/* An agent that went away may be back already. */
+		dial_at = is_connected ? dial_at : now();
+		pace_at = 0;
+	}
+	if (is_connected && time >= progress_at) {
+		struct progress progress = progress_now();
+
+		if (progress.operations != told.operations || progress.told != told.told)
+			report_progress(&progress);
+		told = progress;
+		progress_at = now() + REPORT_EVERY;
+	}
+	if (time >= pace_at) {
+		static bool was_pacing;
+
+		if (pace_count || was_pacing) {
+			pthread_mutex_unlock(&lock);
+			pacing_apply(paces, pace_count);
+			pthread_mutex_lock(&lock);
+		}
+		was_pacing = pace_count;
+		pace_at = pace_count ? now() + PACE_EVERY : INT64_MAX;
+	}
+	if (!is_connected)
+		return earlier(dial_at, pace_at);
+	return earlier(earlier(asks ? report_at : INT64_MAX, progress_at), pace_at);
+}
+
+static void *keep(void *unused)
+{
+	pthread_mutex_lock(&lock);
+	while (!must_stop) {
+		struct timespec until = timespec_of(work());
+
+		if (!must_stop && !must_dial && !(is_dirty && is_connected))
+			pthread_cond_timedwait(&changed, &lock, &until);
+	}
+	if (agent >= 0)
+		hang_up();
+	is_running = false;
+	pthread_cond_broadcast(&answered);
+	pthread_mutex_unlock(&lock);
+	pacing_apply(NULL, 0);
+	return unused;
+}
+
+static bool find_agent(void)
+{
+	const char *path = getenv("KEEPTIME_AGENT");
+
+	if (!path) {
+		path = AGENT_USUAL;
+		if (access(path, F_OK))
+			return false;
+	}
+	if (!*path || strlen(path) >= sizeof agent_path)
+		return false;
+	strcpy(agent_path, path);
+	return true;
+}
+
+void keeper_start(int rank, int size)
+{
+	pthread_condattr_t steady;
+	sigset_t all, before;
+
+	pthread_mutex_lock(&lock);
+	if (is_running || must_stop || !find_agent()) {
+		pthread_mutex_unlock(&lock);
+		return;
+	}
+	own_rank = rank;
+	world_size = size;
+	own_job = getenv("KEEPTIME_JOB");
+	if (own_job && !*own_job)
+		own_job = NULL;
+	pthread_condattr_init(&steady);
+	pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+	pthread_cond_init(&changed, &steady);
+	pthread_cond_init(&answered, &steady);
+	pthread_condattr_destroy(&steady);
+	/* The program's signals are the program's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	is_running = pthread_create(&thread, NULL, keep, NULL) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	progress_count_from_now(is_running);
+	pthread_mutex_unlock(&lock);
+}
+
+void keeper_stop(void)
+{
+	bool was_running;
+
+	pthread_mutex_lock(&lock);
+	was_running = is_running;
+	must_stop = true;
+	if (was_running) {
+		pthread_cond_signal(&changed);
+		/* It may be waiting for an answer. */
+		if (agent >= 0)
+			shutdown(agent, SHUT_RDWR);
+	}
+	pthread_mutex_unlock(&lock);
+	if (was_running)
+		pthread_join(thread, NULL);
+}
+
+bool keeper_is_running(void)
+{
+	bool running;
+
+	pthread_mutex_lock(&lock);
+	running = is_running && !must_stop;
+	pthread_mutex_unlock(&lock);
+	return running;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The one thread beside the program. It talks to the node's agent: tells all that this rank asks for
+ * whenever that changes, again when the agent has been away, and how far the program is. It has the
+ * connections paced as the agent says. It never calls MPI. */
+#ifndef KEEPTIME_KEEPER_H
+#define KEEPTIME_KEEPER_H
+
+#include "keeptime_mpi.h"
+#include "members.h"
+
+/* What is asked for one communicator, and for those that share it. */
+struct ask;
+
+/* Starts it if an agent may be there: KEEPTIME_AGENT names its socket, or the usual one exists. Once;
+ * after MPI was initialised. */
+void keeper_start(int rank, int size);
+/* Ends it: the agent gives back all that was asked for. */
+void keeper_stop(void);
+/* Whether asking makes sense. */
+bool keeper_is_running(void);
+
+/* A new ask, held once; takes `members`. Nothing if memory is lacking; then `members` stays. */
+struct ask *ask_new(struct members *members, const keeptime_qos *terms);
+/* A new ask for the same members and terms. */
+struct ask *ask_again(const struct ask *ask);
+/* Asks for something else instead. */
+void ask_change(struct ask *ask, const keeptime_qos *terms);
+/* One more holds it. */
+void ask_hold(struct ask *ask);
+/* One holds it no longer: the last one gives it back. */
+void ask_drop(struct ask *ask);
+/* Whether only one holds it. */
+bool ask_is_own(const struct ask *ask);
+/* Waits until it was answered, at most KEEPTIME_WAIT_SECONDS. */
+void ask_wait(struct ask *ask);
+/* What became of it, to the fields of `terms` that tell that. */
+void ask_tell(const struct ask *ask, keeptime_qos *terms);
+
+#endif

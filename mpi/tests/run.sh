@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# Tests of libkeeptime_mpi on loopback: without the library, without an agent, with one that grants all
+# and writes down what it was told (tests/recorder.c). With a real agent: crates/cli/tests/mpi.rs.
+#
+# usage: tests/run.sh BUILD_FOLDER MPICC [LAUNCHER]     (make check calls it)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$1 mpicc=$2 launcher=${3:-}
+library=$PWD/$build/libkeeptime_mpi.so
+work=$(mktemp -d)
+recorder=
+trap 'stop_recorder; rm -rf "$work"' EXIT
+passed=0 failed=0
+
+# --- helpers ----------------------------------------------------------------------------------------
+
+choose_launcher() {
+    if "$mpicc" --showme:version >/dev/null 2>&1; then
+        launch=("${launcher:-$(command -v mpirun.openmpi || echo mpirun)}" --oversubscribe --allow-run-as-root
+            -mca mpi_yield_when_idle 1 -mca pml ob1 -mca btl tcp,self -mca btl_tcp_if_include lo)
+    else
+        # Over TCP some versions of MPICH hang in MPI_Finalize, with this library or without: only where
+        # connections are looked at, by programs that say so when they come there.
+        hangs_with=124
+        launch=(env "UCX_TLS=${transport:-sm},self" UCX_NET_DEVICES=lo FI_PROVIDER=tcp FI_TCP_IFACE=lo
+            "${launcher:-$(command -v mpiexec.hydra || echo mpiexec)}")
+    fi
+}
+
+# Bounds every run: a deadlock is a failure, not a day.
+mpi() { # RANKS COMMAND...
+    local ranks=$1
+    shift
+    timeout -k 5 "${limit:-60}" "${launch[@]}" -n "$ranks" "$@"
+}
+
+preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
+    local agent=$1 ranks=$2 program=$3
+    shift 3
+    mpi "$ranks" env LD_PRELOAD="$library" KEEPTIME_AGENT="$agent" "$build/$program" "$@"
+}
+
+# An agent at $work/agent that writes $work/record.
+start_recorder() {
+    rm -f "$work/agent" "$work/record"
+    touch "$work/record"
+    # Given the end of a pipe that is open as long as it shall run.
+    exec {recorder}> >("$build/recorder" "$work/agent" "$work/record" >"$work/ready")
+    for _ in $(seq 500); do
+        grep -q ready "$work/ready" 2>/dev/null && return
+        sleep 0.01
+    done
+    echo "the recorder does not start"
+    return 1
+}
+
+stop_recorder() {
+    [ -z "$recorder" ] || exec {recorder}>&-
+    recorder=
+}
+
+test_that() { # WHAT COMMAND...
+    local what=$1
+    shift
+    if "$@" >"$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "failed: $what"
+        tail -n 15 "$work/log" | sed 's/^/    /'
+    fi
+}
+
+exit_code() { # CODE COMMAND...
+    local code=$1 got
+    shift
+    "$@"
+    got=$?
+    echo "exit code $got, expected $code"
+    [ "$got" = "$code" ]
+}
+
+recorded() { # PATTERN
+    grep -qF -- "$1" "$work/record" || {
+        echo "not told: $1; but"
+        cut -c 1-600 "$work/record" | sort -u | head -20
+        return 1
+    }
+}
+
+# --- tests ------------------------------------------------------------------------------------------
+
+test_units() {
+    local unit checker=()
+    if command -v valgrind >/dev/null; then
+        checker=(valgrind -q --error-exitcode=9 --leak-check=full)
+    else
+        echo "skipped: memory checks (valgrind is not installed)"
+    fi
+    for unit in json period; do
+        test_that "$unit" "${checker[@]}" "$build/unit_$unit"
+    done
+}
+
+test_without() {
+    local ranks
+    for ranks in 1 2 4; do
+        test_that "no library, $ranks ranks" mpi "$ranks" "$build/attributes" 0
+        test_that "library and no agent to look for, $ranks ranks" preloaded "" "$ranks" attributes 0
+        test_that "no agent answers, $ranks ranks" preloaded /nowhere/agent.sock "$ranks" attributes 1
+    done
+    test_that "threads, no agent answers" preloaded /nowhere/agent.sock 2 threads
+}
+
+test_with_agent() {
+    local ranks
+    start_recorder || return
+    for ranks in 1 2 4; do
+        test_that "an agent grants, $ranks ranks" preloaded "$work/agent" "$ranks" attributes 2
+    done
+    test_that "linked" mpi 2 env KEEPTIME_AGENT="$work/agent" "$build/attributes-linked" 2
+    test_that "threads" preloaded "$work/agent" 2 threads
+    test_that "endpoints are mirror images" endpoints_are_mirror_images
+    stop_recorder
+}
+
+# Every rank does all that it should; what MPICH does in MPI_Finalize is its own matter.
+comes_to_its_end() { # RANKS PROGRAM ARGUMENTS...
+    local ranks=$1 code
+    limit=20 preloaded "$work/agent" "$@" >"$work/out"
+    code=$?
+    cat "$work/out"
+    echo "exit code $code"
+    [ "$(grep -c '^at the end$' "$work/out")" = "$ranks" ] && { [ "$code" = 0 ] || [ "$code" = "${hangs_with:-0}" ]; }
+}
+
+# Every line `endpoint RANK HOST:PORT PEER HOST:PORT` with both halves exchanged is there too.
+endpoints_are_mirror_images() {
+    transport=tcp choose_launcher
+    limit=20 preloaded "" 4 attributes 0 >"$work/out"
+    choose_launcher
+    grep '^endpoint' "$work/out" | sort >"$work/ours"
+    awk '{ print $1, $4, $5, $2, $3 }' "$work/ours" | sort >"$work/mirrored"
+    cat "$work/ours"
+    [ "$(wc -l <"$work/ours")" -ge 12 ] && cmp "$work/ours" "$work/mirrored"
+}
+
+test_what_is_told() {
+    start_recorder || return
+    transport=tcp choose_launcher
+    test_that "shapes, and pacing" comes_to_its_end 4 shapes paced
+    choose_launcher
+    test_that "all to all" recorded '"members":[0,1,2,3],"index":0,"talk":"all-to-all"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1001'
+    test_that "a grid talks to neighbours" recorded '"talk":"0>2 0>1 1>3 1>0 2>0 2>3 3>1 3>2"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1002'
+    test_that "half of them" recorded '"members":[2,3],"index":0,"talk":"all-to-all"'
+    test_that "an intercommunicator talks across" recorded '"talk":"0>2 2>0 0>3 3>0 1>2 2>1 1>3 3>1"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1004'
+    test_that "a graph" recorded '"talk":"0>1 1>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1005'
+    test_that "a distributed graph" recorded '"talk":"2>3 3>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1006'
+    test_that "oneself" recorded '"members":[1],"index":0,"talk":"all-to-all"'
+    stop_recorder
+}
+
+test_progress() {
+    start_recorder || return
+    test_that "a busy program" preloaded "$work/agent" 2 busy
+    test_that "six operations are an iteration" recorded '"period":6,"told":0'
+    test_that "a busy program that tells" preloaded "$work/agent" 2 busy tells
+    test_that "it told" grep -q '"told":[1-9]' "$work/record"
+    stop_recorder
+}
+
+# The same exit code with the library and without.
+test_bad_ends() {
+    local how code
+    start_recorder || return
+    for how in abort kill; do
+        mpi 2 "$build/abort" "$how" >"$work/log" 2>&1
+        code=$?
+        test_that "$how without the library fails" [ "$code" != 0 ]
+        test_that "$how with it, the same" exit_code "$code" preloaded "$work/agent" 2 abort "$how"
+    done
+    stop_recorder
+}
+
+choose_launcher
+test_units
+test_without
+test_with_agent
+test_what_is_told
+test_progress
+test_bad_ends
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
