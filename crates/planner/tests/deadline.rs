@@ -9,6 +9,7 @@ use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::deadline::{self, Cluster, Job, Plan, Refusal, Verdict, Wants, plan, replan};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::slice;
 
 const START: u64 = 1_767_225_600_000_000_000;
 const MINUTE: u64 = 60_000_000_000;
@@ -66,8 +67,7 @@ fn a_running_job_is_slowed_down_for_another_and_sped_up_when_there_is_room() {
     let nodes = vec![NodeIndex(0), NodeIndex(1)];
     let running = Job { nodes, ..job(1, 100, 2, Wants::By(at(200))) };
     let rate = Wants::Rate(Share::from_percent(40).unwrap());
-    let plan =
-        admitted(admit(at(0), &whole(2), std::slice::from_ref(&running), &job(2, 20, 2, rate)));
+    let plan = admitted(admit(at(0), &whole(2), slice::from_ref(&running), &job(2, 20, 2, rate)));
     let slowed = plan.of("j1").unwrap();
     // 20 minutes of work at 40 % are 50 minutes.
     assert_eq!(slowed.rate_at(at(10)), Share::from_percent(60).unwrap());
@@ -106,7 +106,7 @@ fn a_refusal_says_what_could_be() {
     let refusal = refused(admit(
         at(0),
         &whole(2),
-        std::slice::from_ref(&promised),
+        slice::from_ref(&promised),
         &job(2, 60, 2, Wants::By(at(90))),
     ));
     let earliest = refusal.earliest.unwrap();
