@@ -142,6 +142,10 @@ mod tests {
         let id = child.id();
         let found = || children(std::process::id()).iter().any(|process| process.id == id);
         assert!(found());
+        // It has no title for a moment while it becomes the program.
+        while title(child.id()).is_empty() {
+            std::thread::yield_now();
+        }
         assert!(title(child.id()).starts_with("sleep 60"));
         assert!(is_running(child.id(), "sleep") && !is_running(child.id(), "haproxy"));
         child.kill().unwrap();

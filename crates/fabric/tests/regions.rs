@@ -10,7 +10,7 @@ use keeptime_fabric::region::{
     Address, AnsweredBy, Layout, PlainMemories, PublishError, Reader, Reading, Region, RegionError,
     RegionServer, RegionServerConfig,
 };
-use keeptime_fabric::{Context, Match, Tag, Wait, attrs};
+use keeptime_fabric::{Attributes, Context, Match, Record, Tag, Wait, attrs};
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
@@ -29,9 +29,27 @@ fn regions_of(node: &Node) -> RegionServer {
     RegionServer::start(&config, |_| Ok(Box::new(PlainMemories))).unwrap()
 }
 
-fn opened(context: &Context) -> Reader {
-    let records = context.find(attrs! { "test" => "region" }).all().unwrap();
-    context.open_region(&records[0]).unwrap()
+/// The first record of `query` that `wanted` accepts: a context hears a moment later of what another has
+/// registered.
+fn found(context: &Context, query: &Attributes, wanted: impl Fn(&Record) -> bool) -> Record {
+    let start = Instant::now();
+    loop {
+        let records = context.find(query.clone()).all().unwrap();
+        match records.into_iter().find(&wanted) {
+            Some(record) => return record,
+            None => assert!(start.elapsed() < LONG, "nobody finds {query:?}"),
+        }
+        thread::yield_now();
+    }
+}
+
+fn opened(context: &Context, wanted: impl Fn(&Record) -> bool) -> Reader {
+    let record = found(context, &attrs! { "test" => "region" }, wanted);
+    context.open_region(&record).unwrap()
+}
+
+fn opened_as(context: &Context, region: &Region) -> Reader {
+    opened(context, |record| record.id == region.id())
 }
 
 fn published(context: &Context, layout: Layout) -> Region {
@@ -47,7 +65,7 @@ fn what_is_published_is_read_and_added_to() {
         // Of three slots, and of more than one packet.
         for bytes in [48, 150, 10_000] {
             let region = published(&there, Layout::new(3, bytes).unwrap().with_adds());
-            let reader = opened(&here);
+            let reader = opened_as(&here, &region);
             assert_eq!((reader.id(), reader.layout()), (region.id(), region.layout()));
             let mut data = vec![1; bytes as usize];
             let unwritten = reader.read(2, &mut data).unwrap();
@@ -74,7 +92,7 @@ fn no_reader_sees_parts_of_two_versions() {
     for (way, _) in WAYS {
         let (here, there) = (node.context(way), node.context(way));
         let region = published(&there, Layout::new(1, 4000).unwrap());
-        let reader = opened(&here);
+        let reader = opened_as(&here, &region);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -111,12 +129,13 @@ fn what_is_wrong_is_named() {
     for (way, _) in WAYS {
         let (here, there) = (node.context(way), node.context(way));
         let plain = there.register(attrs! { "test" => "plain" }).unwrap();
-        let records = here.find(attrs! { "test" => "plain" }).all().unwrap();
-        let opened_plain = here.open_region(&records[0]).map(|_| ());
+        let is_it = |record: &Record| record.id == plain.id();
+        let record = found(&here, &attrs! { "test" => "plain" }, is_it);
+        let opened_plain = here.open_region(&record).map(|_| ());
         assert_eq!(opened_plain, Err(RegionError::NoRegion(plain.id())));
 
         let region = published(&there, Layout::cells(2).unwrap());
-        let reader = opened(&here);
+        let reader = opened_as(&here, &region);
         let length = RegionError::Length { given: 47, bytes: 48 };
         assert_eq!(region.write(0, &[0; 47]), Err(length.clone()));
         assert_eq!(reader.read(0, &mut [0; 47]), Err(length));
@@ -135,7 +154,7 @@ fn what_is_wrong_is_named() {
         let next = published(&there, Layout::cells(2).unwrap());
         next.write(0, &[7; 48]).unwrap();
         assert_eq!(reader.read(0, &mut [0; 48]), Err(RegionError::Gone(id)));
-        assert_eq!(opened(&here).id(), next.id());
+        assert_eq!(opened_as(&here, &next).id(), next.id());
     }
     let context = node.context(Way::Memory(Wait::Block));
     let region = published(&context, Layout::cells(1).unwrap());
@@ -276,7 +295,7 @@ fn a_publisher_that_is_stopped_is_read_and_one_that_is_killed_is_gone() {
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
         let context = node.context(way);
-        let reader = opened(&context);
+        let reader = opened(&context, |_| true);
         let mut data = [0; 48];
         assert_eq!(reader.read(0, &mut data).unwrap().by, by);
         assert_eq!(data, [5; 48]);
