@@ -127,7 +127,7 @@ static void watches(ktf_context *here, ktf_context *there)
 
 	CHECK(ktf_resource_register(there, named, 1, &first) == KTF_OK);
 	CHECK(ktf_watch_open(here, named, 1, &watch) == KTF_OK);
-	CHECK(ktf_watch_next(watch, KTF_NOW, &event) == KTF_OK && event.kind == KTF_APPEARED);
+	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK && event.kind == KTF_APPEARED);
 	CHECK(ktf_watch_next(watch, KTF_NOW, &event) == KTF_TIMED_OUT);
 	CHECK(ktf_resource_register(there, named, 1, &second) == KTF_OK);
 	CHECK(ktf_resource_id(second, &id) == KTF_OK);
