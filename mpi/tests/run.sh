@@ -10,7 +10,7 @@ library=$PWD/$build/libkeeptime_mpi.so
 work=$(mktemp -d)
 recorder=
 trap 'stop_recorder; rm -rf "$work"' EXIT
-passed=0 failed=0
+. ../scripts/testing.sh
 
 # --- helpers ----------------------------------------------------------------------------------------
 
@@ -57,18 +57,6 @@ start_recorder() {
 stop_recorder() {
     [ -z "$recorder" ] || exec {recorder}>&-
     recorder=
-}
-
-test_that() { # WHAT COMMAND...
-    local what=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "failed: $what"
-        tail -n 15 "$work/log" | sed 's/^/    /'
-    fi
 }
 
 exit_code() { # CODE COMMAND...

@@ -11,7 +11,7 @@ volume=../data/mni152-t1.nii.gz
 reference=tests/reference
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+. ../scripts/testing.sh
 
 # --- helpers ----------------------------------------------------------------------------------------
 
@@ -28,18 +28,6 @@ choose_launcher() {
             -mca mpi_yield_when_idle 1)
     else
         launch=("${launcher:-$(command -v mpiexec.hydra || echo mpiexec)}")
-    fi
-}
-
-test_that() { # WHAT COMMAND...
-    local what=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "failed: $what"
-        tail -n 15 "$work/log" | sed 's/^/    /'
     fi
 }
 

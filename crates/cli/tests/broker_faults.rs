@@ -6,11 +6,9 @@
 mod process;
 
 use keeptime_broker::client::new_key;
-use keeptime_linux::testing::skip;
+use keeptime_linux::testing::{mount_tiny, skip};
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::units::{CpuPpm, Nanos};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 use process::{Broker, KEEPTIME, said, small, tomorrow};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -23,14 +21,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65_534;
-
-/// 4 MiB at `mount_point`, seen by this thread and what it starts, and gone with them.
-fn mount_tiny(mount_point: &Path) -> nix::Result<()> {
-    let none = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    mount(Some("tmpfs"), mount_point, Some("tmpfs"), MsFlags::empty(), Some("size=4m"))
-}
 
 /// Reserves minute after minute from `number` on until it is refused; how many were granted, and why not
 /// more.

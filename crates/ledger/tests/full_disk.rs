@@ -7,9 +7,7 @@ mod common;
 
 use common::{append, batch, scratch, tail};
 use keeptime_ledger::{Ledger, LedgerError, Revision, Snapshot, SqliteLedger};
-use keeptime_linux::testing::skip;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
+use keeptime_linux::testing::{mount_tiny, skip};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -26,14 +24,6 @@ fn a_full_disk_is_told_and_the_ledger_goes_on_when_there_is_room() {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
-}
-
-/// 4 MiB at `mount_point`, seen by this thread only and gone with it.
-fn mount_tiny(mount_point: &Path) -> nix::Result<()> {
-    let none = None::<&str>;
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    mount(Some("tmpfs"), mount_point, Some("tmpfs"), MsFlags::empty(), Some("size=4m"))
 }
 
 fn fill_again_and_again(directory: &Path) {

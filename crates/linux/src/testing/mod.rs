@@ -10,7 +10,9 @@ pub mod scenario;
 use crate::probe::try_on_loopback;
 use aya::programs::ProgramType;
 use keeptime_model::capability::Feature;
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use std::path::Path;
 
 /// Runs `test` in a network namespace that only its thread has, if everything in `needs` is there
 /// (see [`can`]).
@@ -45,6 +47,17 @@ pub fn can(needs: &[&str]) -> bool {
         }
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// A file system of 4 MiB at `mount_point`, seen by this thread and what it starts, and gone with them.
+///
+/// # Errors
+/// Without privilege.
+pub fn mount_tiny(mount_point: &Path) -> nix::Result<()> {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some("tmpfs"), mount_point, Some("tmpfs"), MsFlags::empty(), Some("size=4m"))
 }
 
 /// Says that a test did not run and why, or fails where `LAB_REQUIRE` names one of `missing`.
