@@ -1,5 +1,6 @@
 //! Many resources: every demand of a reservation is held over the same span, or none is.
 
+use crate::alike::Alike;
 use crate::span::{Span, When};
 use crate::table::{Excess, Lack, Slot, SlotTable};
 use keeptime_model::units::WallTime;
@@ -10,6 +11,10 @@ use thiserror::Error;
 /// Which resource: calendars number them from 0 in the order in which they are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u32);
+
+/// Which bundle of resources: calendars number them from 0 in the order in which they are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BundleId(pub u32);
 
 /// Which reservation: a number that the caller gives, and gives again when all is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +49,7 @@ pub struct Calendar {
     held: BTreeMap<ReservationId, Held>,
     /// All that end, in the order in which they do.
     ends: BTreeSet<(WallTime, ReservationId)>,
+    alike: Alike,
 }
 
 /// A resource that does not have what was asked of it.
@@ -87,6 +93,26 @@ impl Calendar {
         let id = u32::try_from(self.tables.len()).expect("fewer than 2^32 resources fit in memory");
         self.tables.push(SlotTable::new(capacity));
         ResourceId(id)
+    }
+
+    /// Resources that belong together: bundles of as many resources are compared with one another, and
+    /// [`Calendar::alike`] tells those between which nothing differs. O(reservations).
+    ///
+    /// # Panics
+    /// If a resource does not exist.
+    pub fn bundle(&mut self, resources: &[ResourceId]) -> BundleId {
+        let tables = resources.iter().copied().map(|id| {
+            let entries = self.held.values().map(move |held| slot(Some(held), id));
+            (id, self.tables[id.0 as usize].capacity(), entries)
+        });
+        self.alike.add(tables)
+    }
+
+    /// Groups of bundles whose resources have, one by one, the same capacities and the same reserved at
+    /// the same times: what a table answers for one of a group, it answers for all. Those with the
+    /// fewest entries come first, none is empty, and each bundle is in one.
+    pub fn alike(&self) -> impl Iterator<Item = &BTreeSet<BundleId>> {
+        self.alike.groups()
     }
 
     /// The table of a resource, for questions about it alone. O(1).
@@ -215,10 +241,12 @@ impl Calendar {
         resource: ResourceId,
         capacity: u64,
     ) -> Result<Vec<Excess>, Refusal> {
-        match self.tables.get_mut(resource.0 as usize) {
-            Some(table) => Ok(table.set_capacity(capacity)),
-            None => Err(Refusal::UnknownResources(vec![resource])),
-        }
+        let Some(table) = self.tables.get_mut(resource.0 as usize) else {
+            return Err(Refusal::UnknownResources(vec![resource]));
+        };
+        self.alike.resized(resource, table.capacity(), capacity);
+        self.alike.settle();
+        Ok(table.set_capacity(capacity))
     }
 
     fn asked(&self, span: Span, demands: &[Demand]) -> Result<Held, Refusal> {
@@ -269,9 +297,11 @@ impl Calendar {
         let added = new.iter().flat_map(|new| &new.demands);
         let added = added.filter(|demand| slot(old, demand.resource).amount == 0);
         for Demand { resource, .. } in taken.chain(added) {
-            let table = &mut self.tables[resource.0 as usize];
-            table.replace(slot(old, *resource), slot(new.as_ref(), *resource));
+            let (old, new) = (slot(old, *resource), slot(new.as_ref(), *resource));
+            self.tables[resource.0 as usize].replace(old, new);
+            self.alike.replaced(*resource, old, new);
         }
+        self.alike.settle();
         if let Some(end) = old.and_then(|old| old.span.to()) {
             self.ends.remove(&(end, id));
         }
@@ -480,7 +510,82 @@ mod tests {
         assert_eq!(shown(&calendar), ["[0, ..): 0", "[0, 9): 5 [9, ..): 0"]);
     }
 
+    /// Every group's bundles, and the groups in order.
+    fn groups(calendar: &Calendar) -> Vec<Vec<u32>> {
+        let numbers = |group: &BTreeSet<BundleId>| group.iter().map(|bundle| bundle.0).collect();
+        calendar.alike().map(numbers).collect()
+    }
+
+    #[test]
+    fn bundles_are_alike_as_long_as_nothing_differs() {
+        let mut calendar = with(&[10, 4, 10, 4, 10, 5]);
+        let bundle = |calendar: &mut Calendar, first| {
+            calendar.bundle(&[ResourceId(first), ResourceId(first + 1)]).0
+        };
+        assert_eq!([0, 2].map(|first| bundle(&mut calendar, first)), [0, 1]);
+        assert_eq!(groups(&calendar), [[0, 1]]);
+        calendar.reserve(ReservationId(1), span(0, 9), &demands(&[(4, 3)])).unwrap();
+        // What was reserved before counts, and so does the capacity.
+        assert_eq!(bundle(&mut calendar, 4), 2);
+        assert_eq!(groups(&calendar), [vec![0, 1], vec![2]]);
+        calendar.reserve(ReservationId(2), span(0, 9), &demands(&[(0, 3), (2, 3)])).unwrap();
+        calendar.set_capacity(ResourceId(5), 4).unwrap();
+        assert_eq!(groups(&calendar), [[0, 1, 2]]);
+        calendar.modify(ReservationId(2), span(0, 9), &demands(&[(0, 3), (3, 3)])).unwrap();
+        assert_eq!(groups(&calendar).len(), 2, "another place");
+        calendar.release(ReservationId(2)).unwrap();
+        assert_eq!(groups(&calendar), [vec![0, 1], vec![2]]);
+        assert_eq!(calendar.expire(at(9)).len(), 1);
+        assert_eq!(groups(&calendar), [[0, 1, 2]]);
+    }
+
     proptest! {
+        // Goal: bundles are in one group just where the same is held of their resources, whatever was done
+        // in between. Method: reservations that take the same of some of three bundles, so that
+        // bundles are often alike, compared with the list of what is held.
+        #[test]
+        fn groups_are_those_of_what_is_held(
+            operations in proptest::collection::vec(
+                (0u64..5, 0u32..4, 0u32..8, 0u64..3, 1u64..3, [0u64..2, 0..2]), 1..60
+            ),
+        ) {
+            let mut calendar = with(&[10, 4, 10, 4, 10, 4]);
+            for first in [0, 2, 4] {
+                calendar.bundle(&[ResourceId(first), ResourceId(first + 1)]);
+            }
+            for (number, kind, mask, from, length, amounts) in operations {
+                let id = ReservationId(number);
+                let chosen = (0..3).filter(|bundle| mask >> bundle & 1 == 1);
+                let of = |bundle: u32| [(2 * bundle, amounts[0]), (2 * bundle + 1, amounts[1])];
+                let asked = demands(&chosen.flat_map(of).collect::<Vec<_>>());
+                let span = span(from, from + length);
+                let _ = match kind {
+                    0 | 1 => calendar.reserve(id, span, &asked),
+                    2 => calendar.modify(id, span, &asked),
+                    _ => calendar.release(id).map(drop),
+                };
+                let held = |bundle: u32| {
+                    let entries = |(_, held): (_, &Held)| {
+                        let Held { span, .. } = *held;
+                        [0, 1].map(|place| {
+                            let amount = held.amount_of(ResourceId(2 * bundle + place));
+                            (place, span.from(), span.to(), amount)
+                        })
+                    };
+                    let mut all: Vec<_> = calendar.reservations().flat_map(entries).collect();
+                    all.retain(|(.., amount)| *amount > 0);
+                    all.sort_unstable();
+                    all
+                };
+                let groups = groups(&calendar);
+                let group = |bundle| groups.iter().position(|group| group.contains(&bundle));
+                prop_assert_eq!(groups.concat().len(), 3);
+                for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+                    prop_assert_eq!(group(one) == group(other), held(one) == held(other));
+                }
+            }
+        }
+
         #[test]
         fn it_says_what_arrays_of_slots_and_a_list_say(
             operations in proptest::collection::vec(any::<[u32; 8]>(), 1..200),

@@ -2,7 +2,8 @@
 //!
 //! * [`span`]: when something is reserved, and when something may start;
 //! * [`table`]: one resource: a link direction, a node's CPU, a disk's read or write rate;
-//! * [`calendar`]: many resources: all demands of a reservation are held, or none.
+//! * [`calendar`]: many resources: all demands of a reservation are held, or none; and which bundles of
+//!   them are alike.
 //!
 //! The slot table is that of GARA, the resource manager of MPICH-GQ (section 4.2): entries are
 //! added, changed and deleted, and admission asks whether an amount is free over a span. GARA says
@@ -40,11 +41,12 @@ pub mod calendar;
 pub mod span;
 pub mod table;
 
+mod alike;
 mod note;
 mod search;
 mod tree;
 
-pub use calendar::{Calendar, Demand, Refusal, ReservationId, ResourceId};
+pub use calendar::{BundleId, Calendar, Demand, Refusal, ReservationId, ResourceId};
 pub use span::{Span, When};
 pub use table::{Lack, SlotTable};
 

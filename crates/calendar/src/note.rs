@@ -65,8 +65,9 @@ impl Notes {
     }
 
     /// The last notes first.
-    pub fn all(&self) -> [Note; KEPT] {
-        self.0.get()
+    pub fn all(&self) -> impl Iterator<Item = Note> {
+        let notes: &Cell<[Note]> = &self.0;
+        notes.as_slice_of_cells().iter().map(Cell::get)
     }
 
     /// Keeps `new` instead of one that says less, or of the oldest one.
@@ -138,13 +139,14 @@ mod tests {
     fn a_note_that_says_less_goes_first_and_then_the_oldest() {
         let note = |most, longest| Note { most, longest, first: 0, last: 0 };
         let notes = Notes::none();
+        let kept = || notes.all().collect::<Vec<_>>();
         for (most, longest) in [(5, 10), (7, 20), (6, 20)] {
             notes.add(note(most, longest));
         }
-        assert_eq!(notes.all(), [note(6, 20), note(7, 20)]);
+        assert_eq!(kept(), [note(6, 20), note(7, 20)]);
         notes.add(note(7, 19));
-        assert_eq!(notes.all(), [note(7, 19), note(7, 20)]);
+        assert_eq!(kept(), [note(7, 19), note(7, 20)]);
         notes.add(note(8, 20));
-        assert_eq!(notes.all(), [note(8, 20), note(7, 19)]);
+        assert_eq!(kept(), [note(8, 20), note(7, 19)]);
     }
 }

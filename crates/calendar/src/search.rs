@@ -91,7 +91,8 @@ impl<'a> Search<'a> {
     fn visit_children(&mut self, children: &'a [Child], part: Part<'a>) -> Progress<Note> {
         let is_whole = self.start <= part.from;
         let mut seen = Note { most: u64::MAX, longest: 0, first: part.end, last: part.from };
-        for i in child_at(children, self.start)..children.len() {
+        let first = if is_whole { 0 } else { child_at(children, self.start) };
+        for i in first..children.len() {
             let child = &children[i];
             let highest = child.highest.wrapping_add(part.raised);
             let end = children.get(i + 1).map_or(part.end, |next| next.from);

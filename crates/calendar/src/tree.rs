@@ -490,7 +490,7 @@ impl Child {
     fn check_notes(&self, end: u64) {
         let mut steps = Vec::new();
         self.node.all_steps(self.raised, &mut steps);
-        for note in self.notes.all().into_iter().filter(|note| *note != Note::NOTHING) {
+        for note in self.notes.all().filter(|note| *note != Note::NOTHING) {
             assert!(note.most >= self.lowest, "{note:?}");
             let amounts = steps.iter().map(|step| step.used.min(note.most));
             for most in amounts.filter(|most| *most < self.highest) {

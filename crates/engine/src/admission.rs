@@ -2,9 +2,8 @@
 
 use crate::agents::Agents;
 use crate::book::Book;
-use crate::call::{Lacking, Reason, Refusal};
-use crate::cluster::{Cluster, Resource};
-use crate::loads::Loads;
+use crate::call::{Lacking, NAMED_MAX, Reason, Refusal};
+use crate::cluster::{Cluster, Group, Resource};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::TrafficClass;
@@ -12,27 +11,25 @@ use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
-use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
+use keeptime_planner::refusal;
 use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// So many times as many nodes as are needed are looked at first.
-const LIGHT_NODES_FOR_EACH: usize = 4;
+/// Where something flows, nodes are chosen first out of so many times as many as are needed.
+const OPEN_NODES_FOR_EACH: usize = 4;
 
 /// All that an admission depends on.
 pub(crate) struct Admission<'a> {
     pub cluster: &'a Cluster,
     pub calendar: &'a Calendar,
     pub book: &'a Book,
-    /// Where to look first.
-    pub loads: &'a Loads,
     pub agents: &'a Agents,
     /// Whether it starts so soon that agents have to be there.
     pub soon: bool,
@@ -60,6 +57,20 @@ pub(crate) enum Denied {
     Refused(Box<Refusal>),
 }
 
+/// Why no nodes were found.
+pub(crate) enum Unplaced {
+    Invalid(Invalid),
+    TooFew(TooFewNodes),
+    /// These are the best, and their links do not hold the rate.
+    Slow(Placed),
+}
+
+impl From<Invalid> for Unplaced {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
 impl From<Invalid> for Denied {
     fn from(invalid: Invalid) -> Self {
         Self::Invalid(invalid)
@@ -68,7 +79,13 @@ impl From<Invalid> for Denied {
 
 impl From<Reason> for Denied {
     fn from(reason: Reason) -> Self {
-        Self::Refused(Box::new(reason.into()))
+        Refusal::from(reason).into()
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
     }
 }
 
@@ -79,12 +96,16 @@ impl Admission<'_> {
         let (found, decision) = match ask {
             Ask::Goal { application, goal } => match self.decide(application, goal, span) {
                 Ok((profile, decision)) => {
-                    (self.planned(profile, &decision), Some(Arc::new(decision)))
+                    (self.planned(profile, &decision, span), Some(Arc::new(decision)))
                 }
                 Err(invalid) => (Err(invalid.into()), None),
             },
             Ask::Resources(resources) => {
                 let need = Need { resources: resources.clone(), promise: None };
+                (self.place(&need, span), None)
+            }
+            Ask::SiteNode(asked) => {
+                let need = Need { resources: asked.resources(), promise: None };
                 (self.place(&need, span), None)
             }
         };
@@ -123,25 +144,17 @@ impl Admission<'_> {
                 names.clone()
             }
             NodeChoice::Any(count) => {
-                let placed = match self.place_lightly(need, *count, span) {
-                    Some(placed) => placed,
-                    None => self.choose(need, *count, &self.free(span, &need.resources))?,
-                };
-                placed.nodes.iter().map(|node| self.cluster.name(*node).clone()).collect()
+                let placed = self.choose(need, *count, span);
+                let placed = placed.map_err(|why| self.unplaced(need, *count, span, why))?;
+                self.names(&placed.nodes)
             }
         };
         Ok(need.on(nodes))
     }
 
-    /// Nodes among those with the fewest reservations: found without a look at all the others,
-    /// which is what takes the time in a large cluster.
-    fn place_lightly(&self, need: &Need, count: u32, span: Span) -> Option<Placed> {
-        let enough = (count as usize).saturating_mul(LIGHT_NODES_FOR_EACH);
-        let asked = guarantees(&need.resources);
-        let light = self.loads.lightest().filter(|node| self.is_usable(*node, &asked));
-        let light: BTreeSet<_> = light.take(enough).collect();
-        let free = self.free_on(span, &need.resources, |node| light.contains(&node));
-        self.choose(need, count, &free).ok()
+    /// The names of nodes, in the same order.
+    pub fn names(&self, nodes: &[NodeIndex]) -> Vec<Name> {
+        nodes.iter().map(|node| self.cluster.name(*node).clone()).collect()
     }
 
     /// The profile of an application.
@@ -178,65 +191,122 @@ impl Admission<'_> {
         }
     }
 
-    /// What is free during all of `span` on the nodes that are usable and whose disks can give what
-    /// `resources` says.
+    /// What is free during all of `span` on the nodes that have what `resources` say of CPU and disk.
     pub fn free(&self, span: Span, resources: &Resources) -> Availability {
+        let nodes: Vec<_> = self.open(span, resources).collect();
+        self.cluster.free(self.calendar, span, &nodes)
+    }
+
+    /// The usable nodes that have what `resources` say of CPU and disk during all of `span`, those with
+    /// the fewest reservations first. Asks the slot tables of one node of each group.
+    fn open(&self, span: Span, resources: &Resources) -> impl Iterator<Item = NodeIndex> {
         let asked = guarantees(resources);
-        self.free_on(span, resources, |node| self.is_usable(node, &asked))
+        let is_free = move |(of, amount): (Resource, u64)| {
+            amount == 0 || self.cluster.least_free(self.calendar, span, of) >= amount
+        };
+        let is_open = move |group: &Group<'_>| {
+            group.any().is_some_and(|node| cpu_and_disk(resources, node).into_iter().all(is_free))
+        };
+        let open = self.cluster.groups(self.calendar).filter(is_open).flat_map(Group::nodes);
+        open.filter(move |node| self.is_usable(*node, &asked))
     }
 
-    fn free_on(
-        &self,
-        span: Span,
-        resources: &Resources,
-        usable: impl Fn(NodeIndex) -> bool,
-    ) -> Availability {
-        let read = resources.disk_read_bytes_per_second.get();
-        let write = resources.disk_write_bytes_per_second.get();
-        let least = |resource| self.cluster.least_free(self.calendar, span, resource);
-        self.cluster.free(self.calendar, span, |node| {
-            usable(node)
-                && (read == 0 || least(Resource::DiskRead(node)) >= read)
-                && (write == 0 || least(Resource::DiskWrite(node)) >= write)
-        })
-    }
-
-    /// The nodes that can hold the greatest rate, if that is enough.
-    fn choose(&self, need: &Need, count: u32, free: &Availability) -> Result<Placed, Denied> {
-        let rate = need.resources.bits_per_second;
-        match self.best(need, count, free)? {
-            Ok(placed) if placed.rate >= rate => Ok(placed),
-            Ok(placed) => Err(self.links_busy(rate, &placed).into()),
-            Err(few) => Err(Reason::TooFewNodes { needs: count, has: few.free }.into()),
+    /// The nodes that can hold the greatest rate during `span`, if that is enough.
+    pub fn choose(&self, need: &Need, count: u32, span: Span) -> Result<Placed, Unplaced> {
+        match self.best(need, count, span)? {
+            Ok(placed) if placed.rate >= need.resources.bits_per_second => Ok(placed),
+            Ok(placed) => Err(Unplaced::Slow(placed)),
+            Err(few) => Err(Unplaced::TooFew(few)),
         }
     }
 
-    /// The nodes that can hold the greatest rate.
+    /// The nodes that can hold the greatest rate during `span`: of a few, if that is enough, and
+    /// otherwise of all. To choose among all is what takes the time in a large cluster.
     pub fn best(
         &self,
         need: &Need,
         count: u32,
-        free: &Availability,
+        span: Span,
     ) -> Result<Result<Placed, TooFewNodes>, Invalid> {
-        let none = Pattern::Matrix(BTreeSet::new());
-        let pattern = need.resources.pattern.as_ref().unwrap_or(&none);
-        let flows = BTreeMap::from([(count, RankFlows::new(pattern, count)?)]);
-        // Nodes that are not usable have no CPU free, so that at least a little must be needed.
-        let cpu = need.resources.cpu_ppm.max(CpuPpm::new(1));
-        let mut allocator = Allocator::new(self.cluster.index(), free, &flows, cpu);
-        let found = allocator.max_rate(count).cloned();
-        found.ok_or_else(|| Invalid::new("nodes", count, "a number that the pattern has"))
+        let resources = &need.resources;
+        let flows = resources.pattern.as_ref().map(|pattern| RankFlows::new(pattern, count));
+        let flows = flows.transpose()?;
+        let for_each = flows.as_ref().map_or(1, |_| OPEN_NODES_FOR_EACH);
+        let enough = (count as usize).saturating_mul(for_each);
+        let few: Vec<_> = self.open(span, resources).take(enough).collect();
+        if few.len() < count as usize {
+            return Ok(Err(TooFewNodes { free: few.len() as u32 }));
+        }
+        let Some(flows) = flows else { return Ok(Ok(without_flows(few))) };
+        let flows = BTreeMap::from([(count, flows)]);
+        let best_of = |nodes: &[NodeIndex]| {
+            let free = self.cluster.free(self.calendar, span, nodes);
+            let cpu = cpu_least(resources);
+            let mut allocator = Allocator::new(self.cluster.index(), &free, &flows, cpu);
+            let found = allocator.max_rate(count).cloned();
+            found.ok_or_else(|| Invalid::new("nodes", count, "a number that the pattern has"))
+        };
+        let found = best_of(&few)?;
+        let suffices = |placed: &Placed| placed.rate >= resources.bits_per_second;
+        if few.len() < enough || found.as_ref().is_ok_and(suffices) {
+            return Ok(found);
+        }
+        best_of(&self.open(span, resources).collect::<Vec<_>>())
     }
 
-    fn links_busy(&self, rate: BitsPerSecond, placed: &Placed) -> Reason {
+    /// Why `need` finds no nodes, and what is in the way.
+    fn unplaced(&self, need: &Need, count: u32, span: Span, why: Unplaced) -> Denied {
+        match why {
+            Unplaced::Invalid(invalid) => invalid.into(),
+            Unplaced::TooFew(TooFewNodes { free: has }) => {
+                let reason = Reason::TooFewNodes { needs: count, has };
+                self.with_short_nodes(reason, &need.resources, span).into()
+            }
+            Unplaced::Slow(placed) => {
+                self.links_busy(need.resources.bits_per_second, &placed, span).into()
+            }
+        }
+    }
+
+    fn links_busy(&self, rate: BitsPerSecond, placed: &Placed, span: Span) -> Refusal {
         let topology = self.cluster.topology();
-        let link =
-            placed.bottleneck.map(|bottleneck| topology.direction_name(bottleneck.direction));
-        Reason::LinksBusy {
+        let narrow = placed.bottleneck;
+        let link = narrow.map(|narrow| topology.direction_name(narrow.direction));
+        let lacking = narrow.and_then(|narrow| {
+            let all = rate.checked_mul(narrow.flows)?;
+            self.lack(Resource::Link(narrow.direction), all.get(), span)
+        });
+        let reason = Reason::LinksBusy {
             flow_needs_bits_per_second: rate,
             flow_has_bits_per_second: placed.rate,
             link: link.unwrap_or_default(),
+        };
+        Refusal { lacking: lacking.into_iter().collect(), ..reason.into() }
+    }
+
+    /// A refusal because too few nodes have `resources`, with what the others lack.
+    fn with_short_nodes(&self, reason: Reason, resources: &Resources, span: Span) -> Refusal {
+        let asked = guarantees(resources);
+        let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked);
+        let nodes = || self.cluster.topology().node_indices();
+        let lacks_of = |node| {
+            let own = cpu_and_disk(resources, node).into_iter();
+            own.filter_map(move |(of, amount)| self.lack(of, amount, span))
+        };
+        let unusable = nodes().filter(|node| !is_usable(node));
+        let unusable = unusable.map(|node| self.cluster.name(node).clone());
+        Refusal {
+            lacking: nodes().filter(is_usable).flat_map(lacks_of).take(NAMED_MAX).collect(),
+            unusable: unusable.take(NAMED_MAX).collect(),
+            ..reason.into()
         }
+    }
+
+    /// What `of` lacks over `span`, if it lacks anything.
+    fn lack(&self, of: Resource, amount: u64, span: Span) -> Option<Lacking> {
+        let resource = self.cluster.table(of);
+        let lack = self.calendar.table(resource)?.lack(span, amount)?;
+        Some(self.lacking(&keeptime_calendar::calendar::Lacking { resource, lack }))
     }
 
     /// Whether a node's agent is there, where it has to be, and can enforce all that is asked.
@@ -248,7 +318,8 @@ impl Admission<'_> {
         !self.soon || self.agents.is_connected(node)
     }
 
-    fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
+    /// Whether all of these nodes are usable.
+    pub fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
         let (mut away, mut refused) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         for name in names {
             let node = self.cluster.node(name)?;
@@ -267,18 +338,44 @@ impl Admission<'_> {
         }
     }
 
-    fn planned(&self, profile: &FittedProfile, decision: &Decision) -> Result<Grant, Denied> {
+    fn planned(
+        &self,
+        profile: &FittedProfile,
+        decision: &Decision,
+        span: Span,
+    ) -> Result<Grant, Denied> {
         match &decision.verdict {
             Verdict::Planned(plan) => {
-                let nodes = plan.placement.nodes.iter();
-                let names = nodes.map(|node| self.cluster.name(*node).clone());
-                Ok(Need::of_plan(profile, plan).on(names.collect()))
+                Ok(Need::of_plan(profile, plan).on(self.names(&plan.placement.nodes)))
             }
             Verdict::Refused(refusal) => {
                 let counter_offers = refusal.counter_offers.clone();
-                let reason = Reason::Goal(refusal.reason.clone());
-                Err(Denied::Refused(Box::new(Refusal { counter_offers, ..reason.into() })))
+                let refused = self.goal_refused(profile, &refusal.reason, span);
+                Err(Refusal { counter_offers, ..refused }.into())
             }
+        }
+    }
+
+    /// The planner knows what is free and not when: of what is busy, that is added.
+    fn goal_refused(
+        &self,
+        profile: &FittedProfile,
+        reason: &refusal::Reason,
+        span: Span,
+    ) -> Refusal {
+        let said = Reason::Goal(reason.clone());
+        match reason {
+            refusal::Reason::NodesBusy(short) => {
+                let cpu_ppm = short.cpu_per_node_ppm;
+                let resources = Resources { cpu_ppm, ..Need::least_of(profile) };
+                self.with_short_nodes(said, &resources, span)
+            }
+            refusal::Reason::LinkBusy(short) => {
+                let (of, needs) = (Resource::Link(short.direction), short.needs_bits_per_second);
+                let lacking = self.lack(of, needs.get(), span);
+                Refusal { lacking: lacking.into_iter().collect(), ..said.into() }
+            }
+            _ => said.into(),
         }
     }
 
@@ -324,6 +421,26 @@ pub(crate) fn guarantees(resources: &Resources) -> BTreeSet<Guarantee> {
         disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
     ];
     asked.into_iter().flatten().collect()
+}
+
+/// Where nothing flows, all nodes that are open are as good.
+fn without_flows(mut nodes: Vec<NodeIndex>) -> Placed {
+    nodes.sort_unstable();
+    Placed { nodes, rate: BitsPerSecond::new(u64::MAX), bottleneck: None }
+}
+
+/// What `resources` take of a node's CPU and disk.
+pub(crate) fn cpu_and_disk(resources: &Resources, node: NodeIndex) -> [(Resource, u64); 3] {
+    [
+        (Resource::Cpu(node), u64::from(cpu_least(resources).get())),
+        (Resource::DiskRead(node), resources.disk_read_bytes_per_second.get()),
+        (Resource::DiskWrite(node), resources.disk_write_bytes_per_second.get()),
+    ]
+}
+
+/// At least a little: of nodes that do not count nothing is free ([`Cluster::free`]).
+fn cpu_least(resources: &Resources) -> CpuPpm {
+    resources.cpu_ppm.max(CpuPpm::new(1))
 }
 
 /// CPU of many nodes may be more than one node can have.

@@ -1,4 +1,4 @@
-//! What the events add up to: every application and reservation. The same events in the same order
+//! What the events add up to: every application, reservation and web site. The same events in the same order
 //! give the same book.
 
 use crate::call::Refusal;
@@ -7,7 +7,8 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
-use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::site::{HostedSite, SiteNode};
 use keeptime_model::units::WallTime;
 use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
@@ -60,7 +61,7 @@ pub struct Known {
     pub fitted: Arc<FittedProfile>,
 }
 
-/// Every application and reservation.
+/// Every application, reservation and web site.
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     applications: BTreeMap<Name, Known>,
@@ -69,6 +70,11 @@ pub struct Book {
     keys: BTreeMap<(UserName, RequestKey), Handle>,
     /// What was asked at first, of reservations that were changed since.
     originals: BTreeMap<Handle, Request>,
+    sites: BTreeMap<Name, HostedSite>,
+    /// Which reservation a node serves a site by.
+    site_nodes: BTreeMap<Name, Handle>,
+    /// By which reservation a lost one was replaced.
+    successors: BTreeMap<Handle, Handle>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
     /// Greater than any handle that was given.
@@ -83,6 +89,8 @@ pub struct Snapshot {
     reservations: Vec<Arc<Reservation>>,
     #[serde(default)]
     originals: Vec<(Handle, Request)>,
+    #[serde(default)]
+    sites: Vec<HostedSite>,
     next: u64,
 }
 
@@ -97,9 +105,32 @@ impl Book {
         &self.reservations
     }
 
+    /// All web sites, by name.
+    pub fn sites(&self) -> &BTreeMap<Name, HostedSite> {
+        &self.sites
+    }
+
+    /// By which reservation `node` serves a site, and which.
+    pub fn site_node(&self, node: &Name) -> Option<(Handle, &SiteNode)> {
+        let handle = *self.site_nodes.get(node)?;
+        as_site_node(self.reservations.get(&handle)?).map(|asked| (handle, asked))
+    }
+
+    /// How many nodes serve `site`.
+    pub fn nodes_of_site(&self, site: &Name) -> usize {
+        let of_it =
+            |node: &&Name| self.site_node(node).is_some_and(|(_, asked)| asked.site == *site);
+        self.site_nodes.keys().filter(of_it).count()
+    }
+
     /// Under which handle a user's key was used.
     pub fn find(&self, owner: &UserName, key: &RequestKey) -> Option<Handle> {
         self.keys.get(&(owner.clone(), key.clone())).copied()
+    }
+
+    /// The reservation that took the place of a lost one.
+    pub fn successor(&self, lost: Handle) -> Option<Handle> {
+        self.successors.get(&lost).copied()
     }
 
     /// What was asked under the key of a reservation, whatever it was changed to since.
@@ -126,6 +157,7 @@ impl Book {
             applications: self.applications.values().map(known).collect(),
             reservations: self.reservations.values().cloned().collect(),
             originals: self.originals.iter().map(original).collect(),
+            sites: self.sites.values().cloned().collect(),
             next: self.next,
         }
     }
@@ -143,6 +175,8 @@ impl Book {
         for reservation in snapshot.reservations {
             book.insert(reservation);
         }
+        let named = |site: HostedSite| (site.spec.name.clone(), site);
+        book.sites = snapshot.sites.into_iter().map(named).collect();
         Ok(book)
     }
 
@@ -208,8 +242,21 @@ impl Book {
                 if let Some(old) = self.reservations.remove(handle) {
                     self.keys.remove(&(old.owner.clone(), old.key.clone()));
                     self.originals.remove(handle);
+                    if let Some(lost) = old.replaces {
+                        self.successors.remove(&lost);
+                    }
                 }
             }
+            Event::SiteAdded { site } => {
+                let hosted = HostedSite { spec: (**site).clone(), is_leaving: false };
+                self.sites.insert(site.name.clone(), hosted);
+            }
+            Event::SiteLeaving { site } => {
+                if let Some(hosted) = self.sites.get_mut(site) {
+                    hosted.is_leaving = true;
+                }
+            }
+            Event::SiteRemoved { site } => drop(self.sites.remove(site)),
         }
         Ok(())
     }
@@ -244,7 +291,13 @@ impl Book {
         let handle = reservation.handle;
         self.next = self.next.max(handle.number() + 1);
         self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
+        if let Some(lost) = reservation.replaces {
+            self.successors.insert(lost, handle);
+        }
         if reservation.state.is_live() {
+            if let Some(asked) = as_site_node(&reservation) {
+                self.site_nodes.insert(asked.node.clone(), handle);
+            }
             *self.live.entry(reservation.owner.clone()).or_default() += 1;
         }
         self.reservations.insert(handle, reservation);
@@ -256,6 +309,9 @@ impl Book {
         };
         let was_live = std::mem::replace(&mut reservation.state, state).is_live();
         reservation.since_unix_nanos = time;
+        if let Some(asked) = as_site_node(reservation).filter(|_| was_live && !state.is_live()) {
+            self.site_nodes.remove(&asked.node);
+        }
         if was_live
             && !state.is_live()
             && let Some(live) = self.live.get_mut(&reservation.owner)
@@ -265,6 +321,14 @@ impl Book {
                 self.live.remove(&reservation.owner);
             }
         }
+    }
+}
+
+/// What is asked, if it is a node for a web site.
+fn as_site_node(reservation: &Reservation) -> Option<&SiteNode> {
+    match &reservation.request.ask {
+        Ask::SiteNode(asked) => Some(asked),
+        Ask::Goal { .. } | Ask::Resources(_) => None,
     }
 }
 

@@ -7,7 +7,8 @@ use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
-use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, Resources, State, UserName};
+use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use keeptime_planner::refusal::{self, CounterOffer};
 use keeptime_planner::translate::Decision;
@@ -67,6 +68,12 @@ pub enum Call {
         /// Which.
         handle: Handle,
     },
+    /// Moves a lost reservation: the same is asked for again on other nodes, for the time that is left.
+    /// Asked again, it gives the same reservation.
+    Move {
+        /// The lost one.
+        handle: Handle,
+    },
     /// The holder of a reservation lives: its lease begins anew.
     Keep {
         /// Which.
@@ -84,6 +91,16 @@ pub enum Call {
         /// What.
         request: Request,
     },
+    /// Makes a web site known, or describes it anew. Operators only.
+    AddSite {
+        /// What it is.
+        site: Box<SiteSpec>,
+    },
+    /// Removes a web site when its nodes are drained. Operators only.
+    RemoveSite {
+        /// Which.
+        site: Name,
+    },
 }
 
 /// What came of a call.
@@ -91,6 +108,8 @@ pub enum Call {
 pub enum Answer {
     /// It is known now.
     Registered,
+    /// It is recorded.
+    Recorded,
     /// The reservation as it is now.
     Reservation(Arc<Reservation>),
     /// It would be granted.
@@ -165,18 +184,52 @@ pub enum CallError {
     },
 }
 
+/// What a refusal names one by one: of more, people read no further, and every refusal is recorded.
+pub const NAMED_MAX: usize = 8;
+
 /// A request that does not fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
     /// Why.
     pub reason: Reason,
+    /// What is short, where the reason does not name it: at most [`NAMED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacking: Vec<Lacking>,
+    /// Nodes that do not count, since their agents are away or cannot enforce it: at most
+    /// [`NAMED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unusable: Vec<Name>,
     /// The same, so much later, would be admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earliest_start_unix_nanos: Option<WallTime>,
     /// Other goals that would be admitted at the time that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counter_offers: Vec<CounterOffer>,
+    /// Less of the resources that would be admitted at the time that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resource_offers: Vec<ResourceOffer>,
+}
+
+/// Less of the resources that were refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceOffer {
+    /// What is less.
+    pub change: Less,
+    /// What to ask for.
+    pub resources: Resources,
+}
+
+/// What of an offer is less than what was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Less {
+    /// The number of nodes.
+    FewerNodes,
+    /// The rate of each flow.
+    LessBandwidth,
 }
 
 /// Why a request does not fit.
@@ -248,60 +301,99 @@ pub struct Lacking {
     pub first_unix_nanos: WallTime,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reason)
+impl Refusal {
+    /// Which resource, where and when, in people's words; `show` writes a time.
+    pub fn words(&self, show: &dyn Fn(WallTime) -> String) -> String {
+        let mut parts = vec![self.reason.words(show)];
+        parts.extend(self.lacking.iter().map(|lacking| lacking.words(show)));
+        if !self.unusable.is_empty() {
+            let nodes = list(&self.unusable);
+            parts.push(format!("not connected, or not able to enforce it: {nodes}"));
+        }
+        parts.join("; ")
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for Refusal {
+    /// With times in UTC.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |names: &[Name]| names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+        f.write_str(&self.words(&|time| time.to_string()))
+    }
+}
+
+impl Reason {
+    fn words(&self, show: &dyn Fn(WallTime) -> String) -> String {
         match self {
-            Self::Goal(reason) => write!(f, "{reason}"),
+            Self::Goal(reason) => reason.to_string(),
             Self::Lacking(all) => {
-                let all: Vec<_> = all.iter().map(Lacking::to_string).collect();
-                f.write_str(&all.join("; "))
+                let all: Vec<_> = all.iter().map(|lacking| lacking.words(show)).collect();
+                all.join("; ")
             }
             Self::TooFewNodes { needs, has } => {
-                write!(f, "{needs} nodes are needed, and {has} have the CPU and disk rates free")
+                format!("{needs} nodes are needed, and {has} have the CPU and disk rates free")
             }
             Self::LinksBusy { flow_needs_bits_per_second, flow_has_bits_per_second, link } => {
-                write!(
-                    f,
+                format!(
                     "each flow needs {flow_needs_bits_per_second}, and link {link} has \
                  {flow_has_bits_per_second} for it"
                 )
             }
             Self::NodesAway(names) => {
-                write!(f, "the agents of these nodes are not connected: {}", list(names))
+                format!("the agents of these nodes are not connected: {}", list(names))
             }
             Self::NotEnforced { asked, nodes } => {
-                write!(f, "these nodes cannot enforce {asked}: {}", list(nodes))
+                format!("these nodes cannot enforce {asked}: {}", list(nodes))
             }
             Self::TooFarAhead { ahead_max_nanos } => {
-                write!(f, "reservations start at most {ahead_max_nanos} ahead")
+                format!("reservations start at most {ahead_max_nanos} ahead")
             }
             Self::TooMany { user_reservations } => {
-                write!(f, "a user may have {user_reservations} reservations at a time")
+                format!("a user may have {user_reservations} reservations at a time")
             }
-            Self::AgentRefused { node, why } => write!(f, "{node} cannot enforce it: {why}"),
+            Self::AgentRefused { node, why } => format!("{node} cannot enforce it: {why}"),
             Self::AgentsSilent(names) => {
-                write!(f, "the agents of these nodes did not answer: {}", list(names))
+                format!("the agents of these nodes did not answer: {}", list(names))
             }
-            Self::Cancelled => f.write_str("it was cancelled"),
+            Self::Cancelled => "it was cancelled".into(),
         }
     }
 }
 
-impl fmt::Display for Lacking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lacks {}", self.resource, self.lacking)
+impl Lacking {
+    /// In people's words; `show` writes a time.
+    pub fn words(&self, show: &dyn Fn(WallTime) -> String) -> String {
+        format!(
+            "{} lacks {}, first at {}",
+            self.resource,
+            self.lacking,
+            show(self.first_unix_nanos)
+        )
     }
+}
+
+impl fmt::Display for ResourceOffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.change {
+            Less::FewerNodes if self.resources.nodes.count() == 1 => f.write_str("1 node"),
+            Less::FewerNodes => write!(f, "{} nodes", self.resources.nodes.count()),
+            Less::LessBandwidth => write!(f, "{} for each flow", self.resources.bits_per_second),
+        }
+    }
+}
+
+fn list(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
-        Self { reason, earliest_start_unix_nanos: None, counter_offers: Vec::new() }
+        Self {
+            reason,
+            lacking: Vec::new(),
+            unusable: Vec::new(),
+            earliest_start_unix_nanos: None,
+            counter_offers: Vec::new(),
+            resource_offers: Vec::new(),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The cluster as the engine reserves it: one slot table for each link direction, and for the CPU
 //! and the disk of each node.
 
-use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
+use keeptime_calendar::{BundleId, Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::disk::{DiskId, DiskRates};
@@ -13,7 +13,7 @@ use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 use keeptime_planner::availability::Availability;
 use keeptime_planner::tree::PlacementIndex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 /// Most flows of one reservation: all-to-all on 256 nodes. Each is walked over its path.
@@ -52,6 +52,10 @@ pub enum Resource {
     /// What is written to a node's disk, in bytes per second.
     DiskWrite(NodeIndex),
 }
+
+/// Nodes on whose own CPU, disk and link the same is reserved at the same times.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group<'a>(&'a BTreeSet<BundleId>);
 
 impl Cluster {
     /// `reservable` tells how much of a link's rate may be reserved: all but what the agents keep for
@@ -122,7 +126,7 @@ impl Cluster {
         [cpu, sent]
     }
 
-    /// All slot tables, empty, in the order of their numbers.
+    /// All slot tables, empty, in the order of their numbers. Each node's own are a bundle.
     pub(crate) fn empty_calendar(&self) -> Calendar {
         let mut calendar = Calendar::new();
         for rate in &self.reservable {
@@ -133,7 +137,18 @@ impl Cluster {
             calendar.add_resource(node.disk.map_or(0, |disk| disk.read.get()));
             calendar.add_resource(node.disk.map_or(0, |disk| disk.write.get()));
         }
+        for node in self.topology().node_indices() {
+            let links = self.access(node).into_iter().flatten().map(Resource::Link);
+            let own = [Resource::Cpu(node), Resource::DiskRead(node), Resource::DiskWrite(node)];
+            let own: Vec<_> = own.into_iter().chain(links).map(|of| self.table(of)).collect();
+            calendar.bundle(&own);
+        }
         calendar
+    }
+
+    /// All nodes in groups, those with the fewest reservations first.
+    pub(crate) fn groups<'a>(&self, calendar: &'a Calendar) -> impl Iterator<Item = Group<'a>> {
+        calendar.alike().map(Group)
     }
 
     /// The number of a resource's slot table.
@@ -208,16 +223,16 @@ impl Cluster {
         Ok((demands, BitsPerSecond::new(sent)))
     }
 
-    /// What is free during all of `span`: on the nodes that `usable` accepts, their links, and all
-    /// links between switches. Nothing is free of the other nodes. Looks at no more slot tables than
-    /// that.
+    /// What is free during all of `span`: on `nodes`, their links, and all links between switches.
+    /// Nothing is free of the other nodes. Looks at no more slot tables than that.
     pub(crate) fn free(
         &self,
         calendar: &Calendar,
         span: Span,
-        usable: impl Fn(NodeIndex) -> bool,
+        nodes: &[NodeIndex],
     ) -> Availability {
-        let usable: Vec<_> = self.topology().node_indices().map(usable).collect();
+        let mut usable = vec![false; self.addresses.len()];
+        nodes.iter().for_each(|node| usable[node.0 as usize] = true);
         let is_usable = |node: NodeIndex| usable[node.0 as usize];
         let free = |resource| self.least_free(calendar, span, resource);
         let link = |direction: LinkDirection| {
@@ -305,6 +320,19 @@ impl Cluster {
         };
         let disk = self.topology().node(node).disk.filter(|_| rates != DiskRates::default());
         disk.map(|disk| (disk.device, rates)).into_iter().collect()
+    }
+}
+
+impl<'a> Group<'a> {
+    /// One that stands for all.
+    pub fn any(self) -> Option<NodeIndex> {
+        self.nodes().next()
+    }
+
+    /// All of them.
+    pub fn nodes(self) -> impl Iterator<Item = NodeIndex> + use<'a> {
+        // Bundles are made in the order of the nodes.
+        self.0.iter().map(|bundle| NodeIndex(bundle.0))
     }
 }
 

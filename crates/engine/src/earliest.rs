@@ -1,13 +1,14 @@
 //! When a request that does not fit now would be admitted first.
 //!
 //! For named nodes the slot tables answer exactly. For any nodes, the search goes from one instant to
-//! the next at which something can have changed for the better: it asks every node when it has
-//! the CPU, the disk rates and the rates of its own link next, goes to the time at which enough
-//! nodes have them, and lets the allocator judge. Where links between switches are in the way, it goes
-//! on to the time at which the one that limits has room. What it finds is always admitted then; it
-//! may miss an earlier start where uplinks are scarce, and gives up after [`ROUNDS_MAX`].
+//! the next at which something can have changed for the better: it asks each group of nodes that are
+//! alike when they have the CPU, the disk rates and the rates of their own links next, goes to the
+//! time at which enough nodes have them, and lets the allocator judge. Where links between switches
+//! are in the way, it goes on to the time at which the one that limits has room. What it finds is
+//! always admitted then; it may miss an earlier start where uplinks are scarce, and gives up after
+//! [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Need, guarantees};
+use crate::admission::{Admission, Need, cpu_and_disk, guarantees};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};
@@ -19,8 +20,8 @@ use keeptime_model::units::WallTime;
 use keeptime_planner::placement::Placed;
 use keeptime_planner::translate::{Options, Verdict, schedule};
 
-/// Instants that are looked at: each costs a look at every node (a fifth of a millisecond for a
-/// thousand), so the answer comes within milliseconds.
+/// Instants that are looked at: each costs a look at every group of nodes (at most a fifth of a
+/// millisecond for a thousand), so the answer comes within milliseconds.
 const ROUNDS_MAX: usize = 64;
 
 impl Admission<'_> {
@@ -41,6 +42,9 @@ impl Admission<'_> {
         let (application, goal) = match ask {
             Ask::Resources(resources) => {
                 return Some(Need { resources: resources.clone(), promise: None });
+            }
+            Ask::SiteNode(asked) => {
+                return Some(Need { resources: asked.resources(), promise: None });
             }
             Ask::Goal { application, goal } => (application, goal),
         };
@@ -69,13 +73,10 @@ impl Admission<'_> {
     }
 
     fn earliest_anywhere(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Grant)> {
-        let all = self.cluster.topology().node_indices();
-        let asked = guarantees(&need.resources);
-        let own: Vec<_> = all.filter(|node| self.is_usable(*node, &asked)).collect();
-        let own: Vec<_> = own.into_iter().map(|node| self.of_node(need, count, node)).collect();
+        let degrees = least_degrees(need.resources.pattern.as_ref(), count);
         let mut when = when;
         for _ in 0..ROUNDS_MAX {
-            let start = self.enough_nodes(&own, count, when)?;
+            let start = self.enough_nodes(need, degrees, count, when)?;
             let next = if start > when.after {
                 start
             } else {
@@ -92,8 +93,8 @@ impl Admission<'_> {
     /// A placement at `when.after`, and when it fits with all else; or when the link that is in the
     /// way has room.
     fn placed_at(&self, need: &Need, count: u32, when: When) -> Option<(WallTime, Option<Grant>)> {
-        let free = self.free(Span::lasting(when.after, when.duration), &need.resources);
-        let placed = self.best(need, count, &free).ok()?.ok()?;
+        let span = Span::lasting(when.after, when.duration);
+        let placed = self.best(need, count, span).ok()?.ok()?;
         if placed.rate >= need.resources.bits_per_second {
             let (start, grant) = self.later(need, &placed, when)?;
             return Some((start, Some(grant)));
@@ -106,28 +107,38 @@ impl Admission<'_> {
 
     /// When the user's own tables have room for `placed` too.
     fn later(&self, need: &Need, placed: &Placed, when: When) -> Option<(WallTime, Grant)> {
-        let names = placed.nodes.iter().map(|node| self.cluster.name(*node).clone());
-        self.earliest_on(need.on(names.collect()), when)
+        self.earliest_on(need.on(self.names(&placed.nodes)), when)
     }
 
     /// The earliest time at which `count` nodes have what each needs of its own.
-    fn enough_nodes(&self, own: &[Vec<Demand>], count: u32, when: When) -> Option<WallTime> {
-        let start = |demands: &Vec<Demand>| self.calendar.earliest_fit(when, demands).ok()?;
-        let mut starts: Vec<_> = own.iter().filter_map(start).collect();
-        let nth = (count as usize).checked_sub(1).filter(|nth| *nth < starts.len())?;
-        Some(*starts.select_nth_unstable(nth).1)
+    fn enough_nodes(
+        &self,
+        need: &Need,
+        degrees: [u64; 2],
+        count: u32,
+        when: When,
+    ) -> Option<WallTime> {
+        let groups = self.cluster.groups(self.calendar);
+        let mut starts: Vec<_> = groups
+            .filter_map(|group| {
+                let demands = self.of_node(need, degrees, group.any()?);
+                Some((self.calendar.earliest_fit(when, &demands).ok()??, group))
+            })
+            .collect();
+        starts.sort_unstable_by_key(|(start, _)| *start);
+        let asked = guarantees(&need.resources);
+        let usable = |node: &NodeIndex| self.is_usable(*node, &asked);
+        let mut by_node = starts
+            .into_iter()
+            .flat_map(|(start, group)| group.nodes().filter(&usable).map(move |_| start));
+        by_node.nth((count as usize).checked_sub(1)?)
     }
 
-    /// What a node needs of its own CPU, disk and link, whichever rank it gets.
-    fn of_node(&self, need: &Need, count: u32, node: NodeIndex) -> Vec<Demand> {
-        let resources = &need.resources;
-        let rate = resources.bits_per_second.get();
-        let [sent, received] = least_degrees(resources.pattern.as_ref(), count);
-        let mut amounts = vec![
-            (Resource::Cpu(node), u64::from(resources.cpu_ppm.get())),
-            (Resource::DiskRead(node), resources.disk_read_bytes_per_second.get()),
-            (Resource::DiskWrite(node), resources.disk_write_bytes_per_second.get()),
-        ];
+    /// What a node needs of its own CPU, disk and link, whichever rank it gets: at least so many flows
+    /// out of it and into it.
+    fn of_node(&self, need: &Need, [sent, received]: [u64; 2], node: NodeIndex) -> Vec<Demand> {
+        let rate = need.resources.bits_per_second.get();
+        let mut amounts = cpu_and_disk(&need.resources, node).to_vec();
         if let Some([out, back]) = self.cluster.access(node) {
             amounts.push((Resource::Link(out), rate.saturating_mul(sent)));
             amounts.push((Resource::Link(back), rate.saturating_mul(received)));

@@ -6,8 +6,10 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
+use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::drift::Observation;
+use keeptime_planner::outline::Outline;
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened.
@@ -98,6 +100,21 @@ pub enum Event {
         /// Which.
         handle: Handle,
     },
+    /// A web site is to have nodes, or is described anew.
+    SiteAdded {
+        /// What it is.
+        site: Box<SiteSpec>,
+    },
+    /// A web site is to be removed when its nodes are drained.
+    SiteLeaving {
+        /// Which.
+        site: Name,
+    },
+    /// A web site has no nodes any more, and is gone.
+    SiteRemoved {
+        /// Which.
+        site: Name,
+    },
 }
 
 /// A reservation as it was granted.
@@ -120,6 +137,9 @@ pub struct Granted {
     /// The lost reservation whose place it takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Handle>,
+    /// How it was decided, if it was a goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Box<Outline>>,
 }
 
 /// A request that was refused.
@@ -134,6 +154,9 @@ pub struct Refused {
     pub request: Request,
     /// Why not, and what else.
     pub refusal: Refusal,
+    /// How it was decided, if it was a goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Box<Outline>>,
 }
 
 /// What a reservation was changed to.
@@ -151,9 +174,22 @@ pub struct Modified {
     pub until_unix_nanos: Option<WallTime>,
     /// What is given now.
     pub grant: Grant,
+    /// How it was decided, if it was a goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Box<Outline>>,
 }
 
 impl Event {
+    /// How the goal that it is about was decided, if it is about one.
+    pub fn decision(&self) -> Option<&Outline> {
+        match self {
+            Self::Granted { granted, .. } => granted.decision.as_deref(),
+            Self::Refused { refused, .. } => refused.decision.as_deref(),
+            Self::Modified { modified, .. } => modified.decision.as_deref(),
+            _ => None,
+        }
+    }
+
     /// What kind of event it is.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -169,13 +205,19 @@ impl Event {
             Self::Failed { .. } => "failed",
             Self::Lost { .. } => "lost",
             Self::Forgotten { .. } => "forgotten",
+            Self::SiteAdded { .. } => "site-added",
+            Self::SiteLeaving { .. } => "site-leaving",
+            Self::SiteRemoved { .. } => "site-removed",
         }
     }
 
-    /// The reservation that it is about; none if it is about an application.
+    /// The reservation that it is about; none if it is about an application or a web site.
     pub fn handle(&self) -> Option<Handle> {
         match self {
-            Self::Registered { .. } => None,
+            Self::Registered { .. }
+            | Self::SiteAdded { .. }
+            | Self::SiteLeaving { .. }
+            | Self::SiteRemoved { .. } => None,
             Self::Granted { handle, .. }
             | Self::Refused { handle, .. }
             | Self::Modified { handle, .. }

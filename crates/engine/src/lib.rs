@@ -62,7 +62,7 @@ pub mod event;
 pub mod policy;
 
 mod earliest;
-mod loads;
+mod less;
 mod offers;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};

@@ -7,19 +7,12 @@ mod world;
 
 use keeptime_engine::call::Reason;
 use keeptime_engine::event::Granted;
-use keeptime_engine::{Answer, Call, CallError, Event, Refusal};
+use keeptime_engine::{Answer, Call, CallError, Event};
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
-use world::{World, at, named, request};
-
-fn refused<T: std::fmt::Debug>(outcome: Result<T, CallError>) -> Refusal {
-    match outcome.unwrap_err() {
-        CallError::Refused { refusal, .. } => *refusal,
-        other => panic!("{other}"),
-    }
-}
+use world::{World, at, named, refused, request};
 
 /// Something of two nodes, for 100 seconds.
 fn of_two(from: u64, set: impl FnOnce(&mut Resources)) -> Request {

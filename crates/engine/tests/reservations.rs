@@ -10,36 +10,16 @@ use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
 use keeptime_model::capability::Guarantee;
 use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::extension::Extension;
-use keeptime_model::goal::Goal;
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
-use keeptime_planner::translate::Verdict;
+use keeptime_planner::outline::Outline;
+use keeptime_planner::translate::{Decision, Verdict};
 use std::collections::BTreeSet;
-use world::{Manner, World, application, at, flow, named, policy, request, star};
-
-fn refused(outcome: Result<Handle, CallError>) -> keeptime_engine::Refusal {
-    match outcome.unwrap_err() {
-        CallError::Refused { refusal, .. } => *refusal,
-        other => panic!("{other}"),
-    }
-}
-
-fn goal(millis: u64, from: u64, seconds: u64) -> Request {
-    let goal = Goal { within: Some(Nanos::from_millis(millis)), ..Goal::default() };
-    let ask = Ask::Goal { application: "ray".parse().unwrap(), goal };
-    Request { ask, ..request(NodeChoice::Any(1), 1, 0, from, seconds) }
-}
-
-fn with_application(count: u32) -> World {
-    let mut world = World::star(count);
-    let (application, profile) = application();
-    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
-    assert_eq!(world.call("root", call), Some(Ok(Answer::Registered)));
-    world
-}
+use world::{Manner, World, application, at, flow, goal, named, policy, refused, request, star};
 
 #[test]
 fn what_starts_now_is_granted_when_every_agent_has_accepted() {
@@ -155,7 +135,8 @@ fn in_advance_is_granted_by_the_slot_tables_and_told_in_time() {
     assert_eq!(world.kinds(), ["granted"]);
     assert!(world.jobs_of(0).is_empty());
     let second = refused(world.reserve("l", request(named(&["n2"]), 60, 0, 3_650, 60)));
-    assert!(second.to_string().contains("CPU of n2 lacks 20 %"), "{second}");
+    let words = "CPU of n2 lacks 20 %, first at 2026-01-01T01:00:50Z";
+    assert_eq!(second.to_string(), words);
     assert_eq!(second.earliest_start_unix_nanos, Some(at(3_660)));
     world.pass(3_005);
     let told = world.agents[1].holding[&handle.job()].clone();
@@ -253,7 +234,7 @@ fn the_end_of_one_is_the_start_of_the_next() {
 
 #[test]
 fn a_goal_is_translated_on_what_is_free_then() {
-    let mut world = with_application(2);
+    let mut world = World::with_application(2, "");
     let first = world.reserve("a", goal(1_100, 5_000, 100)).unwrap();
     let promise = world.engine.book().reservations()[&first].grant.clone().unwrap();
     assert_eq!(promise.bits_per_second, BitsPerSecond::from_mbit(80));
@@ -275,7 +256,7 @@ fn a_goal_is_translated_on_what_is_free_then() {
 
 #[test]
 fn a_goal_is_explained_before_and_after_it_is_decided() {
-    let mut world = with_application(2);
+    let mut world = World::with_application(2, "");
     let explain =
         |world: &mut World, request| world.call("ada", Call::Explain { request }).unwrap();
     let Ok(Answer::Decided(before)) = explain(&mut world, goal(1_100, 0, 100)) else { panic!() };
@@ -290,14 +271,26 @@ fn a_goal_is_explained_before_and_after_it_is_decided() {
     assert_eq!(world.engine.decision(Handle::new(2)), Some(&busy));
     let resources = explain(&mut world, request(named(&["n1"]), 1, 0, 0, 1)).unwrap_err();
     assert!(resources.to_string().contains("a goal"), "{resources}");
-    // A restarted broker knows what was decided, not how.
+    // A restarted broker has the outline of how it was decided in its record, not all of it.
     world.restart();
     assert_eq!(world.engine.decision(held), None);
+    let outlined: Vec<_> = world.record.iter().filter_map(|(_, event)| event.decision()).collect();
+    let outline = |decision: &Decision| Outline::of(&decision.explanation, usize::MAX);
+    assert_eq!(outlined, [&outline(&before), &outline(&busy)], "one curve is all there is");
+    // As ledgers have it that are older.
+    let Some((_, granted)) = world.record.iter().find(|(_, event)| event.kind() == "granted")
+    else {
+        panic!()
+    };
+    let mut json = serde_json::to_value(granted).unwrap();
+    json["granted"]["granted"].as_object_mut().unwrap().remove("decision").unwrap();
+    let read: Event = serde_json::from_value(json).unwrap();
+    assert_eq!((read.handle(), read.decision()), (Some(held), None));
 }
 
 #[test]
 fn a_goal_says_how_often_its_promise_is_to_be_kept() {
-    let mut world = with_application(2);
+    let mut world = World::with_application(2, "");
     let with = |percent| {
         let mut request = goal(3_000, 5_000, 100);
         let Ask::Goal { goal, .. } = &mut request.ask else { panic!() };
@@ -311,7 +304,7 @@ fn a_goal_says_how_often_its_promise_is_to_be_kept() {
 
 #[test]
 fn what_runs_took_moves_the_next_promise_and_outlasts_the_broker() {
-    let mut world = with_application(2);
+    let mut world = World::with_application(2, "");
     let promised = |world: &mut World, key: &str| {
         let handle = world.reserve(key, goal(3_000, 0, 100)).unwrap();
         let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
@@ -496,10 +489,12 @@ fn a_user_has_no_more_than_their_share() {
     let mut world = World::with(star(2), limited);
     assert!(world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 100)).is_ok());
     let refusal = refused(world.reserve("b", request(named(&["n2"]), 30, 0, 1_000, 100)));
-    assert_eq!(refusal.to_string(), "your share of CPU (100 % in all) lacks 10 %");
+    let words = "your share of CPU (100 % in all) lacks 10 %, first at 2026-01-01T00:16:40Z";
+    assert_eq!(refusal.to_string(), words);
     assert_eq!(refusal.earliest_start_unix_nanos, Some(at(1_100)));
     let refusal = refused(world.reserve("c", request(named(&["n1", "n2"]), 1, 60, 2_000, 100)));
-    let words = "your share of bandwidth (100 Mbit/s in all) lacks 20 Mbit/s";
+    let words = "your share of bandwidth (100 Mbit/s in all) lacks 20 Mbit/s, first at \
+                 2026-01-01T00:33:20Z";
     assert_eq!(refusal.to_string(), words);
     for key in ["d", "e"] {
         assert!(world.reserve(key, request(named(&["n2"]), 10, 0, 3_000, 100)).is_ok());
@@ -535,10 +530,8 @@ fn nonsense_is_told_by_field_and_value() {
 #[test]
 fn a_lost_node_ends_what_needs_it_and_the_rest_is_offered_elsewhere() {
     let mut world = World::star(4);
-    let moving = Request {
-        on_loss: keeptime_model::reservation::OnLoss::Move,
-        ..request(NodeChoice::Any(2), 90, 10, 0, 3_600)
-    };
+    let moving =
+        Request { on_loss: Some(OnLoss::Move), ..request(NodeChoice::Any(2), 90, 10, 0, 3_600) };
     let first = world.reserve("k", moving).unwrap();
     let told = world.reserve("l", request(NodeChoice::Any(2), 90, 10, 0, 3_600)).unwrap();
     let node_of = |world: &World, handle| {
@@ -602,7 +595,7 @@ fn an_agent_that_is_silent_but_connected_is_hung_up_on() {
 
 #[test]
 fn a_restarted_broker_knows_everything_and_running_jobs_do_not_notice() {
-    let mut world = with_application(4);
+    let mut world = World::with_application(4, "");
     let now = world.reserve("now", request(named(&["n1", "n2"]), 50, 10, 0, 600)).unwrap();
     let ahead = world.reserve("ahead", goal(1_100, 5_000, 60)).unwrap();
     let before = world.engine.book().clone();
@@ -647,7 +640,9 @@ fn a_clock_that_is_set_back_stands_still() {
     world.now = at(0);
     world.input(Input::Passed);
     assert_eq!(world.engine.now(), at(30));
-    assert_eq!(world.engine.clock_steps_back(), 1);
+    world.now = at(29);
+    world.input(Input::Passed);
+    assert_eq!(world.engine.clock_steps_back(), 1, "once, until it is set back again");
     world.now = at(59);
     world.input(Input::Passed);
     assert_eq!(world.engine.book().reservations()[&handle].state, State::Active, "no lease ended");

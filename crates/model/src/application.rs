@@ -1,6 +1,7 @@
 //! What a program is: how it is started, its parameters, where it can run, how it tells its time.
 
 use crate::Invalid;
+use crate::loss::OnLoss;
 use crate::name::Name;
 use crate::pattern::Pattern;
 use crate::topology::invalid_toml;
@@ -39,6 +40,14 @@ pub struct ApplicationFile {
     pub timeout: Nanos,
     /// How the execution time is told.
     pub time: TimeSource,
+    /// A line on the standard output of the run that begins with this word is one unit of work done;
+    /// nothing = it does not tell how far it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    /// What becomes of a reservation for it when one of its nodes goes away, where the request does not
+    /// say it itself.
+    #[serde(default)]
+    pub on_loss: OnLoss,
     /// Its parameters, the one that matters most to the user first.
     #[serde(default)]
     pub parameters: Vec<Parameter>,
@@ -107,6 +116,16 @@ impl Application {
     /// How the execution time is told.
     pub fn time(&self) -> &TimeSource {
         &self.0.time
+    }
+
+    /// The word that begins the lines which tell of one unit of work.
+    pub fn progress(&self) -> Option<&str> {
+        self.0.progress.as_deref()
+    }
+
+    /// What becomes of a reservation for it when one of its nodes goes away.
+    pub fn on_loss(&self) -> OnLoss {
+        self.0.on_loss
     }
 
     /// Its parameters, the most important first.
@@ -217,10 +236,11 @@ impl TryFrom<ApplicationFile> for Application {
         if file.timeout == Nanos::default() {
             return Err(Invalid::new("timeout", file.timeout, "more than 0 s"));
         }
-        if let TimeSource::Stdout(key) = &file.time
-            && (key.is_empty() || key.contains(char::is_whitespace))
-        {
-            return Err(Invalid::new("time.stdout", key, "one word"));
+        if let TimeSource::Stdout(key) = &file.time {
+            check_word("time.stdout", key)?;
+        }
+        if let Some(word) = &file.progress {
+            check_word("progress", word)?;
         }
         check_parameters(&file)?;
         check_template(&file)?;
@@ -232,6 +252,13 @@ impl From<Application> for ApplicationFile {
     fn from(application: Application) -> Self {
         application.0
     }
+}
+
+fn check_word(field: &str, word: &str) -> Result<(), Invalid> {
+    if word.is_empty() || word.contains(char::is_whitespace) {
+        return Err(Invalid::new(field, word, "one word"));
+    }
+    Ok(())
 }
 
 fn check_parameters(file: &ApplicationFile) -> Result<(), Invalid> {
@@ -325,6 +352,19 @@ mod tests {
     }
 
     #[test]
+    fn a_move_is_offered_unless_the_file_says_more() {
+        assert_eq!(raycast().on_loss(), OnLoss::Offer);
+        let moving = RAYCAST.replacen("timeout", "on_loss = \"move\"\n timeout", 1);
+        let moving = Application::from_toml(&moving).unwrap();
+        assert_eq!(moving.on_loss(), OnLoss::Move);
+        let text = serde_json::to_string(&moving).unwrap();
+        assert_eq!(serde_json::from_str::<Application>(&text).unwrap(), moving);
+        // As ledgers have it that are older.
+        let text = serde_json::to_string(&raycast()).unwrap().replace("\"on_loss\":\"offer\",", "");
+        assert_eq!(serde_json::from_str::<Application>(&text).unwrap(), raycast());
+    }
+
+    #[test]
     fn the_grid_is_in_order_of_preference() {
         let app = raycast();
         let ranks: Vec<_> = app.grid().iter().map(|p| app.preference(p)).collect();
@@ -343,6 +383,9 @@ mod tests {
             ("\"--size={size}\"", "\"--size=1\"", "{size} somewhere"),
             ("{interleave}", "{interleave", "closing }"),
             ("timeout", "timeoout", "unknown field"),
+            ("timeout", "progress = \"an iteration\"\n timeout", "progress: \"an iteration\""),
+            ("timeout", "on_loss = \"stay\"\n timeout", "on_loss: \"stay\""),
+            ("timeout", "on_loss = \"stay\"\n timeout", "expected offer or move"),
         ];
         for (from, to, expected) in cases {
             let error =

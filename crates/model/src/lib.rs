@@ -5,7 +5,9 @@
 //! * [`application`]: what a program is, its parameters and its communication pattern;
 //! * [`profile`]: measured graph-curves with every sample kept;
 //! * [`goal`]: what a user asks for;
-//! * [`reservation`]: what the broker is asked for and grants;
+//! * [`reservation`], [`loss`]: what the broker is asked for and grants, what becomes of it when a node
+//!   goes away;
+//! * [`site`]: web sites that share nodes, and their load balancers;
 //! * [`extension`]: what a program asks for beside, while it runs;
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
@@ -28,10 +30,12 @@ pub mod errors;
 pub mod extension;
 pub mod goal;
 pub mod invalid;
+pub mod loss;
 pub mod name;
 pub mod pattern;
 pub mod profile;
 pub mod reservation;
+pub mod site;
 pub mod topology;
 pub mod units;
 

@@ -62,6 +62,17 @@ impl Pattern {
         Ok(flows.into_iter().collect())
     }
 
+    /// The greatest number of ranks up to `most` that the pattern exists for.
+    pub fn ranks_at_most(&self, most: u32) -> Option<u32> {
+        let most = most.min(RANKS_MAX);
+        let ranks = match self {
+            Self::Hypercube => 1 << most.checked_ilog2()?,
+            Self::Pairs if most > 1 => most - most % 2,
+            Self::AllToAll | Self::Ring | Self::Pairs | Self::Matrix(_) => most,
+        };
+        self.check_ranks(ranks).ok().map(|()| ranks)
+    }
+
     fn check_ranks(&self, ranks: u32) -> Result<(), Invalid> {
         let (fits, expected) = match self {
             Self::Hypercube => (ranks.is_power_of_two(), "a power of two (hypercube)".to_string()),
@@ -158,6 +169,20 @@ mod tests {
         assert_eq!(Pattern::Ring.flows(2).unwrap().len(), 2);
         assert!(Pattern::Ring.flows(1).unwrap().is_empty());
         assert_eq!(Pattern::Ring.flows(5).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn the_greatest_number_of_ranks_is_found() {
+        let matrix = "0>1 4>2".parse().unwrap();
+        for pattern in
+            [Pattern::Hypercube, Pattern::AllToAll, Pattern::Ring, Pattern::Pairs, matrix]
+        {
+            for most in 0..70 {
+                let tried = (0..=most).rev().find(|ranks| pattern.flows(*ranks).is_ok());
+                assert_eq!(pattern.ranks_at_most(most), tried, "{pattern}, {most}");
+            }
+        }
+        assert_eq!(Pattern::Ring.ranks_at_most(u32::MAX), Some(RANKS_MAX));
     }
 
     proptest! {

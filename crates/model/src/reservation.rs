@@ -5,8 +5,10 @@ use crate::application::Parameters;
 use crate::assignment::check_cpu;
 use crate::extension::Extension;
 use crate::goal::Goal;
+use crate::loss::OnLoss;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
+use crate::site::SiteNode;
 use crate::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -47,9 +49,9 @@ pub struct Request {
     /// For how long; nothing = until it is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_nanos: Option<Nanos>,
-    /// What to do when a node fails meanwhile.
-    #[serde(default)]
-    pub on_loss: OnLoss,
+    /// What to do when one of its nodes goes away; nothing = as its application says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_loss: Option<OnLoss>,
     /// From its grant on it is given back when its holder says nothing for so long; nothing = it needs
     /// no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +71,8 @@ pub enum Ask {
     },
     /// Resources as they are.
     Resources(Resources),
+    /// A node for a web site. The broker asks for it itself; users ask for sites.
+    SiteNode(SiteNode),
 }
 
 /// Resources without a goal: the same on each of some nodes, and the same rate for each flow.
@@ -106,18 +110,6 @@ pub enum NodeChoice {
     Any(u32),
     /// These.
     Named(Vec<Name>),
-}
-
-/// What happens to a reservation whose node is lost. In either case the rest of it is given back,
-/// and watchers are told what could be had instead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnLoss {
-    /// Nothing more.
-    #[default]
-    Tell,
-    /// The same is asked for again, on other nodes, for the time that is left.
-    Move,
 }
 
 /// What is reserved: one handle for the CPU, links and disks of all nodes.
@@ -236,13 +228,7 @@ impl State {
 impl Request {
     /// `ask` from now on until it is cancelled.
     pub fn new(ask: Ask) -> Self {
-        Self {
-            ask,
-            from_unix_nanos: None,
-            duration_nanos: None,
-            on_loss: OnLoss::Tell,
-            lease_nanos: None,
-        }
+        Self { ask, from_unix_nanos: None, duration_nanos: None, on_loss: None, lease_nanos: None }
     }
 
     /// Checks what does not depend on a cluster.
@@ -259,6 +245,7 @@ impl Request {
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
             Ask::Resources(resources) => resources.check(),
+            Ask::SiteNode(asked) => asked.resources().check(),
         }
     }
 }
@@ -446,7 +433,10 @@ mod tests {
                        "duration_nanos": 60000000000}"#;
         let request: Request = serde_json::from_str(text).unwrap();
         assert_eq!(request.check(), Ok(()));
-        assert_eq!(request.on_loss, OnLoss::Tell);
+        assert_eq!(request.on_loss, None);
+        let before = text.replacen('{', r#"{"on_loss": "tell", "#, 1);
+        let before: Request = serde_json::from_str(&before).unwrap();
+        assert_eq!(before.on_loss, Some(OnLoss::Offer), "as ledgers have it that are older");
         assert!(serde_json::from_str::<Request>(r#"{"ask": {"resources": {}}, "x": 1}"#).is_err());
     }
 

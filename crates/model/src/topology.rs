@@ -155,6 +155,11 @@ impl Topology {
         &self.file.nodes[index.0 as usize]
     }
 
+    /// The names of `nodes`, in their order.
+    pub fn names(&self, nodes: &[NodeIndex]) -> Vec<Name> {
+        nodes.iter().map(|node| self.node(*node).name.clone()).collect()
+    }
+
     /// The index of the node called `name`. O(nodes).
     pub fn find_node(&self, name: &Name) -> Option<NodeIndex> {
         self.file.nodes.iter().position(|n| n.name == *name).map(|i| NodeIndex(i as u32))

@@ -8,6 +8,7 @@ use crate::Invalid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
@@ -292,6 +293,21 @@ impl TryFrom<u32> for Share {
     }
 }
 
+/// More than 584 years are the greatest span there is.
+impl From<Duration> for Nanos {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Before 1970 is 1970.
+impl From<SystemTime> for WallTime {
+    fn from(time: SystemTime) -> Self {
+        let since = Nanos::from(time.duration_since(UNIX_EPOCH).unwrap_or_default());
+        Self(since.0)
+    }
+}
+
 impl From<Share> for u32 {
     fn from(share: Share) -> u32 {
         share.0
@@ -299,6 +315,30 @@ impl From<Share> for u32 {
 }
 
 // ---- text forms -------------------------------------------------------------------------------
+
+/// UTC, to the second, as RFC 3339 has it: `2026-11-30T08:00:00Z`.
+impl fmt::Display for WallTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0 / 1_000_000_000;
+        let ([year, month, day], second) = (civil(seconds / 86_400), seconds % 86_400);
+        let [hour, minute, second] = [second / 3_600, second / 60 % 60, second % 60];
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    }
+}
+
+/// Year, month and day of the Gregorian calendar, so many days after 1970-01-01. Counted in eras of 400
+/// years that begin with March, so that leap days are last (H. Hinnant, "chrono-Compatible Low-Level
+/// Date Algorithms", `civil_from_days`).
+fn civil(days: u64) -> [u64; 3] {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    [era * 400 + year + u64::from(month <= 2), month, day]
+}
 
 const RATE_UNITS: &[(&str, u64)] = &[
     ("bit/s", 1),
@@ -490,6 +530,30 @@ mod tests {
         }
         assert!("101 %".parse::<Share>().is_err());
         assert!("99999999999 %".parse::<CpuPpm>().is_err());
+    }
+
+    #[test]
+    fn times_are_told_in_utc() {
+        let told = [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_767_225_600, "2026-01-01T00:00:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ];
+        for (seconds, text) in told {
+            assert_eq!(WallTime(seconds * 1_000_000_000 + 999_999_999).to_string(), text);
+        }
+        assert!(WallTime(u64::MAX).to_string().starts_with("2554-07-21T"));
+    }
+
+    #[test]
+    fn times_of_the_standard_library_fit_or_stop_at_the_ends() {
+        assert_eq!(Nanos::from(Duration::from_millis(3)), Nanos::from_millis(3));
+        assert_eq!(Nanos::from(Duration::MAX), Nanos(u64::MAX));
+        let second = Duration::from_secs(1);
+        assert_eq!(WallTime::from(UNIX_EPOCH + second), WallTime(1_000_000_000));
+        assert_eq!(WallTime::from(UNIX_EPOCH - second), WallTime(0));
     }
 
     proptest! {

@@ -1,10 +1,10 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
-use super::{Engine, Ticket};
+use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, Call, CallError, Caller, Reason};
-use crate::event::Event;
+use crate::event::{Event, Refused};
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use keeptime_model::Invalid;
 use keeptime_model::extension::Extension;
@@ -25,9 +25,12 @@ impl Engine {
             Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
+            Call::Move { handle } => self.move_lost(ticket, caller, handle),
             Call::Keep { handle } => self.keep(caller, handle).map(Some),
             Call::Report { handle, actual } => self.report(caller, handle, actual).map(Some),
             Call::Explain { request } => self.explain(caller, request).map(Some),
+            Call::AddSite { site } => self.add_site(caller, site).map(Some),
+            Call::RemoveSite { site } => self.remove_site(caller, site).map(Some),
         };
         match answer {
             Ok(None) => {}
@@ -63,8 +66,15 @@ impl Engine {
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => return Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(refusal), decision }) => {
                 self.next += 1;
+                let refused = Refused {
+                    owner,
+                    key,
+                    request,
+                    refusal: *refusal,
+                    decision: decision.as_deref().map(outline),
+                };
                 self.explain_later(handle, decision);
-                return Err(self.refuse(handle, owner, key, request, *refusal));
+                return Err(self.refuse(handle, refused));
             }
         };
         self.next += 1;
@@ -267,14 +277,18 @@ impl Engine {
 }
 
 /// Nothing is remembered of it.
-fn without_handle(denied: Denied) -> CallError {
+pub(super) fn without_handle(denied: Denied) -> CallError {
     match denied {
         Denied::Invalid(invalid) => invalid.into(),
         Denied::Refused(refusal) => CallError::Refused { handle: None, refusal },
     }
 }
 
-fn check_owner(caller: &Caller, handle: Handle, owner: &UserName) -> Result<(), CallError> {
+pub(super) fn check_owner(
+    caller: &Caller,
+    handle: Handle,
+    owner: &UserName,
+) -> Result<(), CallError> {
     if caller.operator || caller.user == *owner {
         return Ok(());
     }

@@ -1,13 +1,13 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
-use super::{Engine, Output, Timeout};
+use super::{Engine, Output, Timeout, outline};
 use crate::agents::Session;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
 use crate::offers::{Kind, Offer, Proposal};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
-use keeptime_model::reservation::{Handle, OnLoss, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,8 +44,9 @@ impl Engine {
 
     /// Records the grant of what is held.
     pub(super) fn grant(&mut self, handle: Handle, proposal: Proposal, kind: &Kind) {
-        let Proposal { owner, key, request, from, until, grant, .. } = proposal;
+        let Proposal { owner, key, request, from, until, grant, decision } = proposal;
         let (from_unix_nanos, until_unix_nanos) = (from, until);
+        let decision = decision.as_deref().map(outline);
         match kind {
             Kind::New { replaces } => {
                 let replaces = *replaces;
@@ -57,13 +58,15 @@ impl Engine {
                     until_unix_nanos,
                     grant,
                     replaces,
+                    decision,
                 };
                 self.record(Event::Granted { handle, granted: Box::new(granted) });
             }
             Kind::Change { by } => {
                 let by = by.clone();
                 let former = self.nodes_of(handle);
-                let modified = Modified { by, request, from_unix_nanos, until_unix_nanos, grant };
+                let modified =
+                    Modified { by, request, from_unix_nanos, until_unix_nanos, grant, decision };
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
                 self.align(handle, former);
@@ -81,8 +84,11 @@ impl Engine {
             Kind::New { .. } => {
                 self.withdraw_from(handle, told);
                 self.release(handle);
-                let Proposal { owner, key, request, .. } = proposal;
-                let error = self.refuse(handle, owner, key, request, reason.into());
+                let Proposal { owner, key, request, decision, .. } = proposal;
+                let refusal = reason.into();
+                let decision = decision.as_deref().map(outline);
+                let refused = Refused { owner, key, request, refusal, decision };
+                let error = self.refuse(handle, refused);
                 for ticket in tickets {
                     self.answer(ticket, Err(error.clone()));
                 }
@@ -123,19 +129,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn refuse(
-        &mut self,
-        handle: Handle,
-        owner: UserName,
-        key: RequestKey,
-        request: Request,
-        refusal: Refusal,
-    ) -> CallError {
-        let error = CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) };
-        let refused = Box::new(Refused { owner, key, request, refusal });
-        self.record(Event::Refused { handle, refused });
+    pub(super) fn refuse(&mut self, handle: Handle, refused: Refused) -> CallError {
+        let refusal = Box::new(refused.refusal.clone());
+        self.record(Event::Refused { handle, refused: Box::new(refused) });
         self.forget_later(handle);
-        error
+        CallError::Refused { handle: Some(handle), refusal }
     }
 
     pub(super) fn connected(
@@ -167,33 +165,6 @@ impl Engine {
             if active.is_some_and(|reservation| reservation.state == State::Active) {
                 self.lose(handle, node);
             }
-        }
-    }
-
-    /// A node of a reservation is gone: the rest is given back, and something else is offered.
-    pub(super) fn lose(&mut self, handle: Handle, node: NodeIndex) {
-        if self.offers.contains_key(&handle) {
-            let name = self.cluster.name(node).clone();
-            self.give_up(handle, Reason::NodesAway(vec![name]));
-        }
-        let Some(lost) = self.book.reservations().get(&handle).cloned() else { return };
-        let until = lost.until_unix_nanos;
-        let left = until.map(|until| until.saturating_since(self.now));
-        let request =
-            Request { from_unix_nanos: None, duration_nanos: left, ..lost.request.clone() };
-        self.release(handle);
-        let next = Handle::new(self.next);
-        // A handle and 6 letters: short enough, and no user's key has this form by chance.
-        let key: Option<RequestKey> = format!("moved:{handle}").parse().ok();
-        let instead = key.and_then(|key| self.propose(&lost.owner, key, request, None).ok());
-        self.hold_again(&lost);
-        let grant = instead.as_ref().map(|proposal| Box::new(proposal.grant.clone()));
-        let name = self.cluster.name(node).clone();
-        self.end(handle, Event::Lost { handle, node: name, instead: grant });
-        if let Some(proposal) = instead.filter(|_| lost.request.on_loss == OnLoss::Move) {
-            self.next += 1;
-            self.explain_later(next, proposal.decision.clone());
-            self.offer(next, proposal, Kind::New { replaces: Some(handle) }, Vec::new());
         }
     }
 }

@@ -3,24 +3,26 @@
 
 mod calls;
 mod granting;
+mod moving;
 mod offering;
 mod passing;
 mod restart;
+mod sites;
 
 use crate::agents::{Agents, Order, Sent, Session};
 use crate::book::{Book, Reservation};
 use crate::call::{Answer, Call, CallError, Caller};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
-use crate::loads::Loads;
 use crate::offers::{Offers, span};
 use crate::policy::Policy;
-use keeptime_calendar::{Calendar, ReservationId, ResourceId};
+use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::reservation::{Handle, UserName};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_planner::outline::Outline;
 use keeptime_planner::translate::Decision;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -141,7 +143,6 @@ pub struct Engine {
     users: BTreeMap<UserName, [ResourceId; 2]>,
     offers: Offers,
     agents: Agents,
-    loads: Loads,
     /// When the holder of a reservation with a lease was heard of last.
     holders: BTreeMap<Handle, Nanos>,
     /// How the last goals were decided, newest last.
@@ -149,11 +150,18 @@ pub struct Engine {
     deadlines: BTreeSet<(WallTime, Deadline)>,
     timeouts: BTreeSet<(Nanos, Timeout)>,
     now: WallTime,
+    /// As it was told last: behind `now` after it was set back.
+    wall: WallTime,
     steady: Nanos,
     clock_steps_back: u64,
     /// Greater than any handle that was given, also to what was never granted.
     next: u64,
     step: Step,
+}
+
+/// What is recorded of a decision.
+fn outline(decision: &Decision) -> Box<Outline> {
+    Box::new(Outline::of(&decision.explanation, CURVES_RECORDED_MAX))
 }
 
 /// What is to be looked at when its time has come. What it is about may have changed until then.
@@ -182,9 +190,12 @@ enum Timeout {
     Holder(Handle),
 }
 
-/// Decisions that can still be explained. They are not recorded: who wants to know how a goal was
-/// decided asks at once, and with a large profile each takes some hundred kilobytes.
+/// Decisions that can still be explained in full: with a large profile each takes some hundred
+/// kilobytes. What is recorded is their outline.
 const DECISIONS_MAX: usize = 256;
+
+/// Curves of a decision that are recorded: a few kilobytes at most.
+const CURVES_RECORDED_MAX: usize = 8;
 
 impl Engine {
     /// An engine without reservations.
@@ -198,7 +209,6 @@ impl Engine {
         Self {
             calendar,
             agents,
-            loads: Loads::new(count as u32),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -210,6 +220,7 @@ impl Engine {
             users: BTreeMap::new(),
             offers: Offers::new(),
             now,
+            wall: now,
             clock_steps_back: 0,
             next: 1,
             step: Step { time: now, ..Step::default() },
@@ -219,9 +230,10 @@ impl Engine {
     /// What `input` at this moment leads to. A wall clock that was set back stands still until it has
     /// caught up.
     pub fn step(&mut self, moment: Moment, input: Input) -> Step {
-        if moment.wall < self.now {
+        if moment.wall < self.wall {
             self.clock_steps_back += 1;
         }
+        self.wall = moment.wall;
         self.now = self.now.max(moment.wall);
         self.steady = self.steady.max(moment.steady);
         self.pass();
@@ -258,6 +270,13 @@ impl Engine {
     /// Everything that was recorded.
     pub fn book(&self) -> &Book {
         &self.book
+    }
+
+    /// Whether so much CPU of a node is free from now on, for ever.
+    pub fn has_free_cpu(&self, node: NodeIndex, cpu: CpuPpm) -> bool {
+        let span = Span::since(self.now);
+        let free = self.cluster.least_free(&self.calendar, span, Resource::Cpu(node));
+        free >= u64::from(cpu.get())
     }
 
     /// The slot tables, with what is held and not granted yet.
@@ -313,19 +332,9 @@ impl Engine {
     }
 
     fn record(&mut self, event: Event) {
-        let about = event.handle();
-        about.into_iter().for_each(|handle| self.count(handle, Loads::remove));
         let applied = self.book.apply(&event, self.now);
         debug_assert!(applied.is_ok(), "only profiles can be refused: {applied:?}");
-        about.into_iter().for_each(|handle| self.count(handle, Loads::add));
         self.step.events.push(event);
-    }
-
-    /// Counts the nodes of a reservation, if it is live.
-    fn count(&mut self, handle: Handle, how: fn(&mut Loads, NodeIndex)) {
-        if self.is_live(handle) {
-            self.nodes_of(handle).into_iter().for_each(|node| how(&mut self.loads, node));
-        }
     }
 
     fn explain_later(&mut self, handle: Handle, decision: Option<Arc<Decision>>) {
@@ -351,6 +360,7 @@ impl Engine {
         self.holders.remove(&handle);
         self.record(event);
         self.forget_later(handle);
+        self.site_lost_node(handle);
     }
 
     fn release(&mut self, handle: Handle) {

@@ -8,7 +8,7 @@ use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
-use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
 
@@ -25,6 +25,7 @@ impl Engine {
         old: Option<&Reservation>,
     ) -> Result<Proposal, Declined> {
         request.check()?;
+        self.check_site_node(&request.ask, old)?;
         let from = self.start(&request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
         if until.is_some_and(|until| until <= self.now) {
@@ -57,6 +58,15 @@ impl Engine {
                 let when = self.later(from, request.duration_nanos);
                 refusal.earliest_start_unix_nanos =
                     admission.earliest(&request.ask, when).map(|found| found.0);
+                // A program that runs on keeps what it was given beside, which is not counted here.
+                let is_extended = |old: &Reservation| {
+                    old.grant.as_ref().is_some_and(|grant| !grant.extension.is_empty())
+                };
+                if let Ask::Resources(asked) = &request.ask
+                    && !old.is_some_and(is_extended)
+                {
+                    refusal.resource_offers = admission.less(asked, span);
+                }
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(invalid) => Err(invalid.into()),
@@ -112,7 +122,6 @@ impl Engine {
             cluster: &self.cluster,
             calendar: &self.calendar,
             book: &self.book,
-            loads: &self.loads,
             agents: &self.agents,
             soon: from <= self.told_until(),
             user,
@@ -151,7 +160,7 @@ impl Engine {
         if let Err(refusal) = self.hold(handle, &proposal, &kind, soon) {
             // Only a change can fail here: for a moment it needs what it had and what it will have.
             for ticket in tickets {
-                let refusal = Box::new(refusal.clone());
+                let refusal = refusal.clone();
                 self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
             }
             return None;
@@ -182,7 +191,7 @@ impl Engine {
         proposal: &Proposal,
         kind: &Kind,
         soon: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Box<Refusal>> {
         let id = ReservationId(handle.number());
         let demands = self.demands(&proposal.owner, &proposal.grant);
         let outcome = match kind {
@@ -203,7 +212,7 @@ impl Engine {
                 let user = self.tables_of(&proposal.owner);
                 let admission = self.admission(user, proposal.from);
                 let lacks = lacks.iter().map(|lack| admission.lacking(lack)).collect();
-                Err(Reason::Lacking(lacks).into())
+                Err(Box::new(Reason::Lacking(lacks).into()))
             }
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }

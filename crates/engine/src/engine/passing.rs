@@ -4,6 +4,7 @@ use super::{Deadline, Engine, Moment, Timeout};
 use crate::call::Reason;
 use crate::event::Event;
 use crate::offers::Offer;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
@@ -63,10 +64,21 @@ impl Engine {
 
     /// It is active when its time has come and every agent has accepted.
     pub(super) fn start_now(&mut self, handle: Handle) {
-        let accepted = |node: &NodeIndex| self.agents.has_accepted(*node, handle);
-        if self.is_due(handle) && self.nodes_of(handle).iter().all(accepted) {
+        if self.is_due(handle) && self.all_accepted(handle) {
             self.record(Event::Started { handle });
         }
+    }
+
+    /// Whether all agents of a reservation have accepted it. They are told in the order of the nodes and mostly
+    /// answer so: from the last on, one that has not is found soonest.
+    fn all_accepted(&self, handle: Handle) -> bool {
+        let found = self.book.reservations().get(&handle);
+        let grant = found.and_then(|found| found.grant.as_ref());
+        let accepted = |name: &Name| {
+            let node = self.cluster.node(name);
+            node.is_ok_and(|node| self.agents.has_accepted(node, handle))
+        };
+        grant.is_some_and(|grant| grant.nodes.iter().rev().all(accepted))
     }
 
     pub(super) fn never_started(&mut self, handle: Handle) {

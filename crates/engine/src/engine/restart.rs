@@ -4,7 +4,6 @@ use super::{Deadline, Engine, Moment, Step};
 use crate::book::{Book, Reservation, Snapshot};
 use crate::cluster::Cluster;
 use crate::event::Event;
-use crate::loads::Loads;
 use crate::offers::span;
 use crate::policy::Policy;
 use keeptime_calendar::ReservationId;
@@ -34,6 +33,7 @@ impl Engine {
             engine.book.apply(&event, time)?;
             engine.now = engine.now.max(time);
         }
+        engine.wall = engine.now;
         engine.next = engine.book.next().number();
         engine.take_up();
         let step = engine.finish();
@@ -44,7 +44,6 @@ impl Engine {
     pub(super) fn take_up(&mut self) {
         let all: Vec<_> = self.book.reservations().keys().copied().collect();
         for handle in all {
-            self.count(handle, Loads::add);
             let found = self.book.reservations()[&handle].clone();
             if !found.state.is_live() {
                 let then = found.since_unix_nanos.saturating_add(self.policy.remember_nanos);
@@ -52,6 +51,7 @@ impl Engine {
             } else if let Err(gone) = self.take_up_live(&found) {
                 self.record(Event::Failed { handle, node: gone.0, why: gone.1 });
                 self.forget_later(handle);
+                self.site_lost_node(handle);
             } else {
                 self.tell_taken_up(&found);
                 self.schedule(handle);

@@ -4,13 +4,14 @@
 
 use keeptime_engine::agents::{Act, Order, Session};
 use keeptime_engine::{
-    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
-    Ticket,
+    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy,
+    Refusal, Step, Ticket,
 };
 use keeptime_model::application::Application;
 use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::ExtensionFlow;
+use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::profile::{Conditions, Profile};
@@ -111,6 +112,17 @@ impl World {
             next: 1,
         };
         world.connect_all();
+        world
+    }
+
+    /// `count` nodes, all agents connected, and an application that [`goal`] is about. Its file says
+    /// `more`.
+    pub fn with_application(count: u32, more: &str) -> Self {
+        let mut world = Self::star(count);
+        let (application, profile) = application_with(more);
+        let (application, profile) = (Box::new(application), Box::new(profile));
+        let registered = world.call("root", Call::Register { application, profile });
+        assert_eq!(registered, Some(Ok(Answer::Registered)));
         world
     }
 
@@ -312,6 +324,21 @@ pub fn request(nodes: NodeChoice, percent: u32, mbit: u64, from: u64, seconds: u
     }
 }
 
+/// A goal of [`application`].
+pub fn goal(millis: u64, from: u64, seconds: u64) -> Request {
+    let goal = Goal { within: Some(Nanos::from_millis(millis)), ..Goal::default() };
+    let ask = Ask::Goal { application: "ray".parse().unwrap(), goal };
+    Request { ask, ..request(NodeChoice::Any(1), 1, 0, from, seconds) }
+}
+
+/// Why it was refused.
+pub fn refused<T: std::fmt::Debug>(outcome: Result<T, CallError>) -> Refusal {
+    match outcome.unwrap_err() {
+        CallError::Refused { refusal, .. } => *refusal,
+        other => panic!("{other}"),
+    }
+}
+
 /// Beside the pattern, premium.
 pub fn flow(from: u32, to: u32, mbit: u64) -> ExtensionFlow {
     let bits_per_second = BitsPerSecond::from_mbit(mbit);
@@ -324,11 +351,15 @@ pub fn named(names: &[&str]) -> NodeChoice {
 
 /// An application of two nodes whose time is 1 s at 80 Mbit/s for each flow, 2 s at 10.
 pub fn application() -> (Application, Profile) {
-    let application = Application::from_toml(
+    application_with("")
+}
+
+fn application_with(more: &str) -> (Application, Profile) {
+    let text = format!(
         "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"pairs\"\nnodes = [2]\ncpu = \"20 %\"\n\
-         timeout = \"60 s\"\ntime = \"wall\"\n",
-    )
-    .unwrap();
+         timeout = \"60 s\"\ntime = \"wall\"\n{more}\n"
+    );
+    let application = Application::from_toml(&text).unwrap();
     let conditions = Conditions {
         link_bits_per_second: BitsPerSecond::from_mbit(100),
         process_cpu_ppm: CpuPpm::from_percent(20),

@@ -25,7 +25,6 @@ use crate::record::{
 use damage::{Damage, corrupt, failed_to, store_error};
 use holder::Holder;
 use keeptime_model::Invalid;
-use keeptime_model::units::Nanos;
 use rows::{COLUMNS, Stored, Walk, last_key};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -124,7 +123,7 @@ impl SqliteLedger {
         let outcome = commit(&mut self.connection, own, change);
         let error = match outcome {
             Ok(Committed::Done(value)) => {
-                self.status.sync_time = Some(Nanos::new(start.elapsed().as_nanos() as u64));
+                self.status.sync_time = Some(start.elapsed().into());
                 return Ok(value);
             }
             Ok(Committed::Fenced(current)) => {

@@ -1,0 +1,114 @@
+//! Web sites: which there are, and which node serves which. Who decides that is outside; here it is
+//! recorded, and what makes no sense is refused.
+
+use super::Engine;
+use crate::book::Reservation;
+use crate::call::{Answer, CallError, Caller};
+use crate::event::Event;
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Handle};
+use keeptime_model::site::{SiteNode, SiteSpec};
+use keeptime_pools::pool::Pool;
+
+impl Engine {
+    /// A site whose hard guarantee cannot be kept beside those of all others is refused.
+    pub(super) fn add_site(
+        &mut self,
+        caller: &Caller,
+        site: Box<SiteSpec>,
+    ) -> Result<Answer, CallError> {
+        check_operator(caller, "add web sites")?;
+        site.check()?;
+        let there = self.book.sites();
+        if there.get(&site.name).is_some_and(|there| there.is_leaving) {
+            let expected = "a site that is not being removed; its nodes are drained first";
+            return Err(Invalid::new("name", &site.name, expected).into());
+        }
+        let others = there.values().filter(|other| !other.is_leaving).map(|other| &other.spec);
+        let others = others.filter(|other| other.name != site.name);
+        Pool::of_specs(self.cluster.topology().nodes().len(), others.chain([&*site]))?;
+        if there.get(&site.name).is_none_or(|there| there.spec != *site) {
+            self.record(Event::SiteAdded { site });
+        }
+        Ok(Answer::Recorded)
+    }
+
+    pub(super) fn remove_site(&mut self, caller: &Caller, site: Name) -> Result<Answer, CallError> {
+        check_operator(caller, "remove web sites")?;
+        let Some(there) = self.book.sites().get(&site) else {
+            return Err(self.no_such_site("site", &site).into());
+        };
+        if !there.is_leaving {
+            self.record(Event::SiteLeaving { site: site.clone() });
+        }
+        self.remove_if_empty(site);
+        Ok(Answer::Recorded)
+    }
+
+    /// A node serves one site at most, and only one that is there; and no site is left with less than its
+    /// hard guarantee for another, whatever has died since that was decided.
+    pub(super) fn check_site_node(
+        &self,
+        ask: &Ask,
+        old: Option<&Reservation>,
+    ) -> Result<(), Invalid> {
+        let Ask::SiteNode(asked) = ask else { return Ok(()) };
+        if self.book.sites().get(&asked.site).is_none_or(|site| site.is_leaving) {
+            return Err(self.no_such_site("ask.site-node.site", &asked.site));
+        }
+        if let Some(old) = old {
+            self.check_spared(asked, old)?;
+        }
+        match self.book.site_node(&asked.node) {
+            Some((handle, held)) if old.is_none_or(|old| old.handle != handle) => {
+                let expected =
+                    format!("a node without a site: it serves {} by {handle}", held.site);
+                Err(Invalid::new("ask.site-node.node", &asked.node, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_spared(&self, asked: &SiteNode, old: &Reservation) -> Result<(), Invalid> {
+        let Ask::SiteNode(held) = &old.request.ask else { return Ok(()) };
+        let giver = self.book.sites().get(&held.site).filter(|site| !site.is_leaving);
+        let Some(giver) = giver.filter(|_| held.site != asked.site) else { return Ok(()) };
+        let (has, hard) = (self.book.nodes_of_site(&held.site), giver.spec.guarantee.hard);
+        if has > hard as usize {
+            return Ok(());
+        }
+        let expected =
+            format!("one that {} can spare: it has {has} and keeps {hard} for certain", held.site);
+        Err(Invalid::new("ask.site-node.node", &asked.node, expected))
+    }
+
+    /// A reservation is over: if it was the last node of a site that leaves, the site is gone.
+    pub(super) fn site_lost_node(&mut self, handle: Handle) {
+        let Some(over) = self.book.reservations().get(&handle) else { return };
+        let Ask::SiteNode(asked) = &over.request.ask else { return };
+        let site = asked.site.clone();
+        self.remove_if_empty(site);
+    }
+
+    fn remove_if_empty(&mut self, site: Name) {
+        let is_leaving = self.book.sites().get(&site).is_some_and(|there| there.is_leaving);
+        if is_leaving && self.book.nodes_of_site(&site) == 0 {
+            self.record(Event::SiteRemoved { site });
+        }
+    }
+
+    fn no_such_site(&self, field: &str, site: &Name) -> Invalid {
+        let there = self.book.sites().values().filter(|there| !there.is_leaving);
+        let names: Vec<_> = there.map(|there| there.spec.name.as_str()).collect();
+        let expected = match names.as_slice() {
+            [] => "a site that was added; none was".into(),
+            names => format!("one of {}", names.join(", ")),
+        };
+        Invalid::new(field, site, expected)
+    }
+}
+
+fn check_operator(caller: &Caller, what: &'static str) -> Result<(), CallError> {
+    if caller.operator { Ok(()) } else { Err(CallError::OperatorsOnly { what }) }
+}

@@ -1,0 +1,155 @@
+//! What a refusal says: which resource, where and when, and what less would be admitted.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_engine::call::{Lacking, NAMED_MAX, Reason, ResourceOffer};
+use keeptime_engine::{Answer, Call, Policy, Refusal};
+use keeptime_model::name::Name;
+use keeptime_model::pattern::Pattern;
+use keeptime_model::reservation::{Ask, NodeChoice, Request};
+use keeptime_model::units::{BytesPerSecond, Share};
+use keeptime_planner::refusal;
+use world::{World, at, goal, named, policy, refused, request, star};
+
+fn lacking(resource: &str, lacking: &str, first: u64) -> Lacking {
+    let (resource, lacking) = (resource.into(), lacking.into());
+    Lacking { resource, lacking, first_unix_nanos: at(first) }
+}
+
+/// Reading so many MB/s on each node.
+fn reading(mega_bytes: u64, mut request: Request) -> Request {
+    let Ask::Resources(resources) = &mut request.ask else { panic!() };
+    resources.disk_read_bytes_per_second = BytesPerSecond::from_mega_bytes(mega_bytes);
+    request
+}
+
+#[test]
+fn too_few_nodes_says_what_the_others_lack_and_since_when() {
+    let mut world = World::star(4);
+    world.reserve("a", request(named(&["n1"]), 80, 0, 1_000, 300)).unwrap();
+    world.reserve("b", request(named(&["n2"]), 70, 0, 1_050, 300)).unwrap();
+    world.reserve("c", reading(80, request(named(&["n3"]), 10, 0, 1_020, 300))).unwrap();
+    let refusal =
+        refused(world.reserve("d", reading(30, request(NodeChoice::Any(3), 50, 0, 900, 200))));
+    assert_eq!(refusal.reason, Reason::TooFewNodes { needs: 3, has: 1 });
+    let expected = [
+        lacking("CPU of n1", "30 %", 1_000),
+        lacking("CPU of n2", "20 %", 1_050),
+        lacking("reading at n3", "10 MB/s", 1_020),
+    ];
+    assert_eq!(refusal.lacking, expected);
+    assert_eq!(
+        refusal.to_string(),
+        "3 nodes are needed, and 1 have the CPU and disk rates free; \
+         CPU of n1 lacks 30 %, first at 2026-01-01T00:16:40Z; \
+         CPU of n2 lacks 20 %, first at 2026-01-01T00:17:30Z; \
+         reading at n3 lacks 10 MB/s, first at 2026-01-01T00:17:00Z"
+    );
+    assert!(refusal.words(&|_| "noon".into()).contains("CPU of n1 lacks 30 %, first at noon"));
+    // Now agents have to be there, too.
+    world.disconnect(3);
+    let refusal = refused(world.reserve("e", request(NodeChoice::Any(4), 10, 0, 0, 10)));
+    assert_eq!(refusal.unusable, ["n4".parse::<Name>().unwrap()]);
+    assert!(refusal.to_string().ends_with("not connected, or not able to enforce it: n4"));
+}
+
+#[test]
+fn no_more_is_named_than_people_read() {
+    let mut world = World::star(30);
+    world.reserve("a", request(NodeChoice::Any(30), 80, 0, 1_000, 300)).unwrap();
+    let refusal = refused(world.reserve("b", request(NodeChoice::Any(2), 50, 0, 1_000, 300)));
+    assert_eq!(refusal.lacking.len(), NAMED_MAX);
+    (0..30).for_each(|node| world.disconnect(node));
+    let refusal = refused(world.reserve("c", request(NodeChoice::Any(2), 50, 0, 0, 10)));
+    assert_eq!((refusal.lacking.len(), refusal.unusable.len()), (0, NAMED_MAX));
+}
+
+#[test]
+fn a_busy_link_is_named_with_what_it_lacks_and_since_when() {
+    let mut world = World::star(2);
+    world.reserve("a", request(named(&["n1", "n2"]), 10, 60, 1_000, 100)).unwrap();
+    let refusal = refused(world.reserve("b", request(NodeChoice::Any(2), 10, 60, 900, 200)));
+    let Reason::LinksBusy { link, .. } = &refusal.reason else { panic!("{refusal}") };
+    assert_eq!(refusal.lacking, [lacking(&format!("link {link}"), "20 Mbit/s", 1_000)]);
+    let words = refusal.to_string();
+    assert!(words.starts_with("each flow needs 60 Mbit/s, and link "), "{words}");
+    assert!(words.ends_with("lacks 20 Mbit/s, first at 2026-01-01T00:16:40Z"), "{words}");
+}
+
+#[test]
+fn a_goal_that_is_refused_says_where_and_when_too() {
+    let mut world = World::with_application(2, "");
+    world.reserve("a", goal(1_100, 5_000, 100)).unwrap();
+    let refusal = refused(world.reserve("b", goal(1_100, 4_950, 100)));
+    let Reason::Goal(refusal::Reason::LinkBusy(short)) = &refusal.reason else {
+        panic!("{refusal}")
+    };
+    let [lacks] = refusal.lacking.as_slice() else { panic!("{refusal}") };
+    assert_eq!(lacks.resource, format!("link {}", short.link));
+    assert_eq!(lacks.first_unix_nanos, at(5_000));
+    world.reserve("c", request(named(&["n2"]), 90, 0, 8_000, 100)).unwrap();
+    let refusal = refused(world.reserve("d", goal(3_000, 7_950, 100)));
+    assert!(matches!(&refusal.reason, Reason::Goal(refusal::Reason::NodesBusy(_))), "{refusal}");
+    assert_eq!(refusal.lacking, [lacking("CPU of n2", "10 %", 8_000)]);
+}
+
+#[test]
+fn refusals_of_before_are_read() {
+    let before = r#"{"reason": {"too-few-nodes": {"needs": 3, "has": 1}}}"#;
+    let refusal: Refusal = serde_json::from_str(before).unwrap();
+    assert_eq!(refusal, Reason::TooFewNodes { needs: 3, has: 1 }.into());
+    assert_eq!(
+        serde_json::to_string(&refusal).unwrap(),
+        before.replace(": ", ":").replace(", ", ",")
+    );
+}
+
+/// Asks for each offer of less at the time of the request: all would be granted.
+fn offers(world: &mut World, key: &str, request: Request) -> Vec<String> {
+    let refusal = refused(world.reserve(key, request.clone()));
+    for offer in &refusal.resource_offers {
+        let request = Request { ask: Ask::Resources(offer.resources.clone()), ..request.clone() };
+        let answer = world.call("ada", Call::Consider { request });
+        assert!(matches!(answer, Some(Ok(Answer::Possible { .. }))), "{offer}: {answer:?}");
+    }
+    refusal.resource_offers.iter().map(ResourceOffer::to_string).collect()
+}
+
+#[test]
+fn less_of_the_resources_is_offered_at_the_same_time() {
+    let mut world = World::star(6);
+    world.reserve("a", request(named(&["n1", "n2"]), 80, 0, 1_000, 300)).unwrap();
+    let five = |mbit| request(NodeChoice::Any(5), 50, mbit, 1_000, 100);
+    assert_eq!(offers(&mut world, "b", five(0)), ["4 nodes"]);
+    assert_eq!(offers(&mut world, "c", five(30)), ["4 nodes"], "three flows on each link");
+    // Four flows on each link, where three fit: one node less, or as much as the links hold.
+    let wide = request(NodeChoice::Any(4), 10, 34, 1_000, 100);
+    assert_eq!(offers(&mut world, "d", wide), ["3 nodes", "33.333 Mbit/s for each flow"]);
+    let named_wide = request(named(&["n3", "n4"]), 10, 101, 1_000, 100);
+    assert_eq!(offers(&mut world, "e", named_wide), ["100 Mbit/s for each flow"]);
+    // Less bandwidth is no help where CPU is short, nor where a node does not exist for it.
+    let busy = request(named(&["n1", "n3"]), 50, 10, 1_000, 100);
+    assert_eq!(offers(&mut world, "f", busy), [""; 0]);
+}
+
+#[test]
+fn less_keeps_to_the_numbers_that_a_pattern_has() {
+    let mut world = World::star(16);
+    let mut asked = request(NodeChoice::Any(16), 10, 30, 1_000, 100);
+    let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+    resources.pattern = Some(Pattern::Hypercube);
+    assert_eq!(offers(&mut world, "a", asked), ["8 nodes", "25 Mbit/s for each flow"]);
+}
+
+#[test]
+fn less_keeps_to_the_share_of_the_user() {
+    let half = Share::from_percent(50).unwrap();
+    let limited = Policy { user_cpu: half, user_bandwidth: half, ..policy() };
+    let mut world = World::with(star(2), limited);
+    let wide = request(named(&["n1", "n2"]), 1, 60, 2_000, 100);
+    assert_eq!(offers(&mut world, "a", wide), ["50 Mbit/s for each flow"]);
+    let both = request(NodeChoice::Any(2), 60, 0, 2_000, 100);
+    assert_eq!(offers(&mut world, "b", both), ["1 node"]);
+}

@@ -1,0 +1,135 @@
+//! Web sites and their nodes as the engine records them: what is refused, what a restart knows, and when a
+//! site is gone.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_engine::book::Book;
+use keeptime_engine::{Answer, Call, CallError};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request};
+use keeptime_model::site::{BalancerPlace, Guarantee, SiteNode, SiteSpec};
+use keeptime_model::units::CpuPpm;
+use world::{World, request};
+
+/// One of the world's operators.
+const OPERATOR: &str = "root";
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn spec(site: &str, hard: u32) -> SiteSpec {
+    let place: BalancerPlace = format!("haproxy:/run/haproxy.sock/{site}").parse().unwrap();
+    SiteSpec {
+        name: name(site),
+        guarantee: Guarantee { hard, soft: hard, max: hard },
+        priority: 1,
+        cpu_ppm: CpuPpm::from_percent(60),
+        port: 80,
+        balancers: vec![place],
+    }
+}
+
+fn node(site: &str, node: &str) -> Request {
+    let cpu_ppm = CpuPpm::from_percent(60);
+    Request::new(Ask::SiteNode(SiteNode { site: name(site), node: name(node), cpu_ppm }))
+}
+
+fn add(world: &mut World, site: &str, hard: u32) -> Result<Answer, CallError> {
+    world.call(OPERATOR, Call::AddSite { site: Box::new(spec(site, hard)) }).unwrap()
+}
+
+fn remove(world: &mut World, site: &str) -> Result<Answer, CallError> {
+    world.call(OPERATOR, Call::RemoveSite { site: name(site) }).unwrap()
+}
+
+fn field<T: std::fmt::Debug>(outcome: Result<T, CallError>) -> String {
+    match outcome.unwrap_err() {
+        CallError::Invalid(invalid) => invalid.field,
+        other => panic!("{other}"),
+    }
+}
+
+fn serves(book: &Book, node: &str) -> Option<(Handle, String)> {
+    book.site_node(&name(node)).map(|(handle, held)| (handle, held.site.to_string()))
+}
+
+#[test]
+fn a_node_changes_hands_without_being_free_between() {
+    let mut world = World::star(2);
+    add(&mut world, "shop", 1).unwrap();
+    add(&mut world, "blog", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    world.reserve("b", node("shop", "n2")).unwrap();
+    let call = Call::Modify { handle, request: node("blog", "n1") };
+    world.call("ada", call).unwrap().unwrap();
+    assert_eq!(serves(world.engine.book(), "n1"), Some((handle, "blog".into())));
+    assert_eq!(world.kinds()[2..], ["granted", "started", "granted", "started", "modified"]);
+    assert!(world.reserve("c", request(NodeChoice::Any(2), 50, 0, 0, 60)).is_err());
+    assert_eq!(world.replayed().book(), world.engine.book());
+    world.restart();
+    assert_eq!(serves(world.engine.book(), "n1"), Some((handle, "blog".into())));
+    let snapshot = world.engine.book().snapshot();
+    let restored = Book::restore(snapshot).unwrap();
+    assert_eq!(serves(&restored, "n1"), Some((handle, "blog".into())));
+    assert_eq!(restored.sites().len(), 2);
+}
+
+#[test]
+fn what_a_site_has_by_its_hard_guarantee_goes_to_no_other() {
+    let mut world = World::star(3);
+    add(&mut world, "shop", 2).unwrap();
+    add(&mut world, "blog", 1).unwrap();
+    let first = world.reserve("a", node("shop", "n1")).unwrap();
+    let second = world.reserve("b", node("shop", "n2")).unwrap();
+    let take = |world: &mut World, handle, from| {
+        let request = node("blog", from);
+        world.call("ada", Call::Modify { handle, request }).unwrap()
+    };
+    assert_eq!(field(take(&mut world, first, "n1")), "ask.site-node.node");
+    world.reserve("c", node("shop", "n3")).unwrap();
+    take(&mut world, first, "n1").unwrap();
+    assert_eq!(field(take(&mut world, second, "n2")), "ask.site-node.node");
+    remove(&mut world, "shop").unwrap();
+    take(&mut world, second, "n2").expect("a site that leaves keeps nothing");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let mut world = World::star(2);
+    let call = Call::AddSite { site: Box::new(spec("shop", 1)) };
+    let error = world.call("ada", call).unwrap().unwrap_err();
+    assert!(matches!(error, CallError::OperatorsOnly { .. }), "{error}");
+    add(&mut world, "shop", 1).unwrap();
+    assert_eq!(field(add(&mut world, "blog", 2)), "sites.blog.hard");
+    assert_eq!(field(world.reserve("a", node("blog", "n1"))), "ask.site-node.site");
+    world.reserve("b", node("shop", "n1")).unwrap();
+    assert_eq!(field(world.reserve("c", node("shop", "n1"))), "ask.site-node.node");
+    assert_eq!(field(remove(&mut world, "blog")), "site");
+    add(&mut world, "shop", 1).unwrap();
+    assert_eq!(
+        world.kinds(),
+        ["site-added", "granted", "started"],
+        "the same again is nothing new"
+    );
+}
+
+#[test]
+fn a_site_is_gone_when_its_last_node_is_given_back() {
+    let mut world = World::star(2);
+    add(&mut world, "shop", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    remove(&mut world, "shop").unwrap();
+    assert!(world.engine.book().sites()[&name("shop")].is_leaving);
+    assert_eq!(field(world.reserve("b", node("shop", "n2"))), "ask.site-node.site");
+    assert_eq!(field(add(&mut world, "shop", 1)), "name", "not before it is gone");
+    world.call("ada", Call::Cancel { handle }).unwrap().unwrap();
+    assert!(world.engine.book().sites().is_empty());
+    assert_eq!(world.kinds()[3..], ["site-leaving", "cancelled", "site-removed"]);
+    assert_eq!(serves(world.engine.book(), "n1"), None);
+    add(&mut world, "shop", 2).unwrap();
+    remove(&mut world, "shop").unwrap();
+    assert!(world.engine.book().sites().is_empty(), "it had no nodes");
+}

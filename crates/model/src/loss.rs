@@ -1,0 +1,74 @@
+//! What becomes of a reservation when one of its nodes goes away.
+
+use crate::Invalid;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What becomes of a reservation when one of its nodes goes away. In either case the rest of it is
+/// given back, and watchers are told what could be had instead.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub enum OnLoss {
+    /// Its owner may have it moved.
+    #[default]
+    Offer,
+    /// It is moved: the same is asked for again on other nodes, for the time that is left.
+    Move,
+}
+
+impl OnLoss {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Offer, Self::Move];
+}
+
+impl fmt::Display for OnLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Offer => "offer",
+            Self::Move => "move",
+        })
+    }
+}
+
+impl FromStr for OnLoss {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        // What it was called before: ledgers have it.
+        let text = if text == "tell" { "offer" } else { text };
+        let found = Self::ALL.into_iter().find(|one| one.to_string() == text);
+        found.ok_or_else(|| Invalid::new("on_loss", text, "offer or move"))
+    }
+}
+
+impl TryFrom<String> for OnLoss {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<OnLoss> for String {
+    fn from(on_loss: OnLoss) -> Self {
+        on_loss.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_read_back_and_others_are_refused() {
+        for one in OnLoss::ALL {
+            assert_eq!(one.to_string().parse(), Ok(one));
+        }
+        assert_eq!("tell".parse(), Ok(OnLoss::Offer));
+        let error = "stay".parse::<OnLoss>().unwrap_err().to_string();
+        assert!(error.contains("on_loss: \"stay\"") && error.contains("offer or move"), "{error}");
+    }
+}

@@ -1,0 +1,272 @@
+//! Web sites that share the cluster's nodes: what is promised to each, and what stands in front of it.
+
+use crate::Invalid;
+use crate::assignment::check_cpu;
+use crate::name::Name;
+use crate::reservation::{NodeChoice, Resources};
+use crate::units::CpuPpm;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Most balancers of one site: all of them are asked several times a second, one after the other.
+pub const BALANCERS_MAX: usize = 16;
+
+/// How many nodes a site is promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guarantee {
+    /// Never taken, needed or not.
+    pub hard: u32,
+    /// Held when needed, unless a site of higher priority needs them for its own guarantee.
+    pub soft: u32,
+    /// Never more.
+    pub max: u32,
+}
+
+/// A site as an operator describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteSpec {
+    /// Its name.
+    pub name: Name,
+    /// What it is promised.
+    pub guarantee: Guarantee,
+    /// Greater goes first.
+    pub priority: u32,
+    /// CPU of each of its nodes.
+    pub cpu_ppm: CpuPpm,
+    /// Where its servers listen, on every node: nginx and Apache know them by that.
+    #[serde(default = "http")]
+    pub port: u16,
+    /// All that stand in front of it.
+    pub balancers: Vec<BalancerPlace>,
+}
+
+/// A site that has nodes, or is to have some.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostedSite {
+    /// What it is.
+    pub spec: SiteSpec,
+    /// Whether it is removed when its nodes are drained.
+    pub is_leaving: bool,
+}
+
+/// One node of one site, as it is reserved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteNode {
+    /// Which site it serves.
+    pub site: Name,
+    /// The node.
+    pub node: Name,
+    /// CPU on it.
+    pub cpu_ppm: CpuPpm,
+}
+
+/// Where one site is configured at one balancer, in text one of [`BalancerPlace::FORMS`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum BalancerPlace {
+    /// A backend of an HAProxy on the broker's machine.
+    HaProxy {
+        /// Of its Runtime API, with level `admin`.
+        socket: PathBuf,
+        /// The backend.
+        backend: String,
+    },
+    /// An upstream of an nginx on the broker's machine.
+    Nginx {
+        /// Its configuration; the file of the upstream lies beside it.
+        configuration: PathBuf,
+        /// The upstream.
+        upstream: String,
+        /// Where it sends the access log of this upstream, and the broker listens.
+        log: SocketAddr,
+    },
+    /// A balancer of an Apache.
+    Apache {
+        /// Where its manager listens.
+        manager: SocketAddr,
+        /// The manager's page there.
+        path: String,
+        /// The balancer.
+        balancer: String,
+    },
+}
+
+impl SiteSpec {
+    /// Checks what does not depend on other sites nor on the cluster.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), Invalid> {
+        check_cpu(self.cpu_ppm, None)?;
+        if self.cpu_ppm == CpuPpm::default() {
+            return Err(Invalid::new("cpu_ppm", 0, "more than 0: a site's node has work to do"));
+        }
+        if self.port == 0 {
+            return Err(Invalid::new("port", 0, "1 to 65535"));
+        }
+        let count = self.balancers.len();
+        if !(1..=BALANCERS_MAX).contains(&count) {
+            let expected = format!("1 to {BALANCERS_MAX} balancers");
+            return Err(Invalid::new("balancers", count, expected));
+        }
+        let mut seen = BTreeSet::new();
+        match self.balancers.iter().find(|place| !seen.insert(*place)) {
+            Some(twice) => Err(Invalid::new("balancers", twice, "every balancer once")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl BalancerPlace {
+    /// How one is written.
+    pub const FORMS: &'static str = "haproxy:SOCKET/BACKEND, nginx:CONFIGURATION/UPSTREAM@LOG or \
+        apache:http://ADDRESS:PORT/PATH/BALANCER";
+}
+
+impl SiteNode {
+    /// What is reserved for it.
+    pub fn resources(&self) -> Resources {
+        let nodes = NodeChoice::Named(vec![self.node.clone()]);
+        Resources { nodes, cpu_ppm: self.cpu_ppm, ..Resources::nothing() }
+    }
+}
+
+impl FromStr for BalancerPlace {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let place = match text.split_once(':') {
+            Some(("haproxy", place)) => haproxy(place),
+            Some(("nginx", place)) => nginx(place),
+            Some(("apache", place)) => apache(place),
+            _ => None,
+        };
+        place.ok_or_else(|| Invalid::new("balancers", text, Self::FORMS))
+    }
+}
+
+/// `SOCKET/BACKEND`
+fn haproxy(place: &str) -> Option<BalancerPlace> {
+    let (socket, backend) = path_and_name(place)?;
+    Some(BalancerPlace::HaProxy { socket: socket.into(), backend: backend.into() })
+}
+
+/// `CONFIGURATION/UPSTREAM@LOG`
+fn nginx(place: &str) -> Option<BalancerPlace> {
+    let (place, log) = place.rsplit_once('@')?;
+    let (configuration, upstream) = path_and_name(place)?;
+    let (configuration, upstream) = (configuration.into(), upstream.into());
+    Some(BalancerPlace::Nginx { configuration, upstream, log: listener(log)? })
+}
+
+/// `http://ADDRESS:PORT/PATH/BALANCER`
+fn apache(place: &str) -> Option<BalancerPlace> {
+    let page = place.strip_prefix("http://")?;
+    let (manager, place) = page.split_at(page.find('/')?);
+    let (path, balancer) = path_and_name(place)?;
+    let (path, balancer) = (path.into(), balancer.into());
+    Some(BalancerPlace::Apache { manager: listener(manager)?, path, balancer })
+}
+
+fn path_and_name(text: &str) -> Option<(&str, &str)> {
+    let parts = text.rsplit_once('/');
+    parts.filter(|(path, name)| path.starts_with('/') && !name.is_empty())
+}
+
+/// Nobody listens on port 0.
+fn listener(text: &str) -> Option<SocketAddr> {
+    text.parse().ok().filter(|address: &SocketAddr| address.port() > 0)
+}
+
+/// The port that clients take where none is said.
+fn http() -> u16 {
+    80
+}
+
+impl TryFrom<String> for BalancerPlace {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<BalancerPlace> for String {
+    fn from(place: BalancerPlace) -> Self {
+        place.to_string()
+    }
+}
+
+impl fmt::Display for BalancerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HaProxy { socket, backend } => {
+                write!(f, "haproxy:{}/{backend}", socket.display())
+            }
+            Self::Nginx { configuration, upstream, log } => {
+                write!(f, "nginx:{}/{upstream}@{log}", configuration.display())
+            }
+            Self::Apache { manager, path, balancer } => {
+                write!(f, "apache:http://{manager}{path}/{balancer}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_balancers_place_reads_back_and_others_are_told_how() {
+        for text in [
+            "haproxy:/run/haproxy.sock/shop",
+            "nginx:/etc/nginx/nginx.conf/shop@127.0.0.1:5140",
+            "apache:http://127.0.0.1:8080/balancer-manager/shop",
+            "apache:http://[::1]:8080/balancer-manager/shop",
+        ] {
+            assert_eq!(text.parse::<BalancerPlace>().unwrap().to_string(), text);
+        }
+        for wrong in [
+            "varnish:/run/shop",
+            "haproxy:shop",
+            "haproxy:/run/sock/",
+            "haproxy:run/s/shop",
+            "nginx:/etc/nginx/nginx.conf/shop",
+            "nginx:/etc/nginx/nginx.conf/shop@localhost:5140",
+            "nginx:/etc/nginx/nginx.conf/shop@127.0.0.1:0",
+            "apache:127.0.0.1:8080/balancer-manager/shop",
+            "apache:http://127.0.0.1:8080/shop",
+            "apache:http://127.0.0.1/balancer-manager/shop",
+        ] {
+            let error = wrong.parse::<BalancerPlace>().unwrap_err();
+            assert!(error.expected.contains("haproxy:SOCKET/BACKEND"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_site_without_cpu_or_balancers_is_refused() {
+        let place: BalancerPlace = "haproxy:/run/s/shop".parse().unwrap();
+        let spec = SiteSpec {
+            name: "shop".parse().unwrap(),
+            guarantee: Guarantee { hard: 1, soft: 1, max: 1 },
+            priority: 1,
+            cpu_ppm: CpuPpm::from_percent(10),
+            port: 80,
+            balancers: vec![place.clone()],
+        };
+        let field = |spec: SiteSpec| spec.check().unwrap_err().field;
+        assert_eq!(spec.check(), Ok(()));
+        assert_eq!(field(SiteSpec { cpu_ppm: CpuPpm::default(), ..spec.clone() }), "cpu_ppm");
+        assert_eq!(field(SiteSpec { port: 0, ..spec.clone() }), "port");
+        assert_eq!(field(SiteSpec { balancers: vec![], ..spec.clone() }), "balancers");
+        assert_eq!(field(SiteSpec { balancers: vec![place.clone(), place], ..spec }), "balancers");
+    }
+}
