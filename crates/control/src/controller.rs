@@ -386,19 +386,24 @@ impl Controller {
             iteration_seconds: full.iteration_seconds(),
             utilisation_most: full.utilisations().fold(0.0, f64::max),
             utilisation_least: full.utilisations().fold(f64::INFINITY, f64::min),
+            share_now: self.shares_now().map(|shares| mean(&shares)),
         }
     }
 
-    /// The setting that is in force, if what nodes use has changed so much that their schedules are not
-    /// what it says any more.
-    fn drifted(&self) -> Option<Setting> {
-        let in_force = self.in_force.as_ref()?;
-        let bound = self.settings.threshold.as_f64() * DRIFT_BORNE;
+    /// What every node has, as a part of what the program would use of it now.
+    fn shares_now(&self) -> Option<Vec<f64>> {
+        let schedules = self.in_force.as_ref()?.schedules.iter();
         let used = self.settings.full_speed.utilisations();
-        let off = |(schedule, used): (&Schedule, f64)| {
-            (utilisation(schedule.cpu()) / used - in_force.setting.share).abs() > bound
-        };
-        in_force.schedules.iter().zip(used).any(off).then_some(in_force.setting)
+        Some(schedules.zip(used).map(|(had, used)| utilisation(had.cpu()) / used).collect())
+    }
+
+    /// The setting that is in force, if what nodes use has changed so much that a schedule is hardly
+    /// proportional any more.
+    fn drifted(&self) -> Option<Setting> {
+        let Settings { target, threshold, .. } = &self.settings;
+        let bound = threshold.as_f64() * DRIFT_BORNE;
+        let is_off = |share: &f64| (share - target.as_f64()).abs() > bound;
+        self.shares_now()?.iter().any(is_off).then_some(self.in_force.as_ref()?.setting)
     }
 
     /// Proposes `setting`, now or after what is pending; nothing if the nodes have just that.
@@ -431,11 +436,16 @@ impl Controller {
     }
 }
 
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 /// Nodes may come to use so much more of a processor than was measured when they become slower;
 /// what has more than that granted would be kept from others for nothing.
 const DRIFT_GRANTED: f64 = 1.1;
-/// Schedules follow what nodes use once they are off by this part of the threshold.
-const DRIFT_BORNE: f64 = 0.15;
+/// Schedules follow what nodes use once they are off the target by this part of the threshold: beyond what
+/// policies make use of, and before it is too much.
+const DRIFT_BORNE: f64 = 0.9;
 /// No schedule is nothing: a program that has none could not tell that it needs one.
 const LEAST: CpuPpm = CpuPpm::new(100);
 /// A node that is full stays so for a while.

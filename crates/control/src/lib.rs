@@ -6,6 +6,7 @@
 //! * [`full_speed`]: what "100 %" is: found at the start, followed as it wanders;
 //! * [`schedule`]: (period, slice), and what a node's scheduler takes;
 //! * [`admission`]: whether a node can give what was promised: the EDF bound and the kernel's limits;
+//! * [`pace`]: a run that is held at the time that was promised for it, with less CPU than it has;
 //! * [`turns`]: applications that share nodes change one after the other;
 //! * [`phase`]: periods that begin on all nodes at the same time;
 //! * `plant` (feature `plant`): simulated programs to try controllers on.
@@ -44,6 +45,7 @@ pub mod admission;
 pub mod controller;
 pub mod full_speed;
 pub mod noise;
+pub mod pace;
 pub mod phase;
 #[cfg(feature = "plant")]
 pub mod plant;
@@ -55,6 +57,7 @@ pub mod window;
 
 pub use controller::{Controller, Health, Outcome, Proposal, Settings, View};
 pub use full_speed::{Calibration, FullSpeed};
+pub use pace::Pace;
 pub use policy::Policy;
 pub use report::Report;
 pub use schedule::{Range, Schedule};

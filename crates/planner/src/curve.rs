@@ -298,6 +298,27 @@ impl FittedCurve {
         }
     }
 
+    /// The least bandwidth up to the knee, and no less than is `held`, with which `quantile` of the runs take
+    /// at most `within`; and the time that is promised for it.
+    ///
+    /// # Errors
+    /// The least time that can be promised so.
+    pub fn least_for(
+        &self,
+        within: Nanos,
+        quantile: Share,
+        held: BitsPerSecond,
+    ) -> Result<(BitsPerSecond, Nanos), Nanos> {
+        let promise = self.promise(quantile);
+        let range = self.range(promise.median_bounds(None, Some(within)), Between::Interpolated);
+        let knee = self.knee();
+        let least = range.ok_or(promise.time(knee.time_nanos))?.least_bits_per_second;
+        // More than was measured is promised no earlier.
+        let measured = least.max(held.min(knee.bandwidth_bits_per_second));
+        let time = self.time_at(measured).unwrap_or(knee.time_nanos);
+        Ok((least.max(held), promise.time(time)))
+    }
+
     /// What makes a median of this curve hold for `quantile` of the runs.
     pub fn promise(&self, quantile: Share) -> Promise {
         self.deviations.promise(quantile)
@@ -724,6 +745,29 @@ mod tests {
                 prop_assert_eq!(least.admit(Nanos::new(time)), promised >= bound);
             }
             prop_assert!(promised.get() >= time && promised.get().is_multiple_of(1_000));
+        }
+
+        // Against every bandwidth one step below, and every measured point up to the knee.
+        #[test]
+        fn what_promises_a_time_promises_it_and_less_does_not(
+            curve in any_curve(), nanos in 1u64..1 << 41, held in 0u64..100_000_000, percent in 50u32..100
+        ) {
+            let curve = FittedCurve::new(&curve, &Deviations::default()).unwrap();
+            let (within, quantile) = (Nanos::new(nanos), Share::from_percent(percent).unwrap());
+            let promise = curve.promise(quantile);
+            let promised = |bandwidth| Some(promise.time(curve.time_at(bandwidth)?));
+            match curve.least_for(within, quantile, BitsPerSecond::new(held)) {
+                Ok((bandwidth, time)) => {
+                    prop_assert!(time <= within && bandwidth.get() >= held);
+                    let before = BitsPerSecond::new(bandwidth.get().saturating_sub(BANDWIDTH_STEP));
+                    let less = promised(before).filter(|_| before.get() >= held);
+                    prop_assert!(less.is_none_or(|time| time > within));
+                }
+                Err(least) => {
+                    prop_assert!(least > within);
+                    prop_assert_eq!(promised(curve.knee().bandwidth_bits_per_second), Some(least));
+                }
+            }
         }
 
         #[test]

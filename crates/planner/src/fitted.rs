@@ -69,8 +69,7 @@ impl FittedProfile {
         rate: BitsPerSecond,
         actual: Nanos,
     ) -> Option<Observation> {
-        let is_it = |c: &&FittedCurve| c.nodes() == nodes && **c.parameters() == *parameters;
-        let curve = self.curves.iter().find(is_it)?;
+        let curve = self.curve(parameters, nodes)?;
         Some(Observation {
             measured_nanos: curve.measured_at(rate)?,
             computing_nanos: curve.computing(),
@@ -86,6 +85,12 @@ impl FittedProfile {
     /// The fitted curves, in the order of the profile.
     pub fn curves(&self) -> &[FittedCurve] {
         &self.curves
+    }
+
+    /// The curve of `parameters` on `nodes` nodes.
+    pub fn curve(&self, parameters: &Parameters, nodes: u32) -> Option<&FittedCurve> {
+        let is_it = |c: &&FittedCurve| c.nodes() == nodes && **c.parameters() == *parameters;
+        self.curves.iter().find(is_it)
     }
 
     /// The rank of a curve's parameters in the application's order of preference: 0 is the best,

@@ -8,6 +8,7 @@
 //! * [`placement`]: which nodes hold a communication pattern at the greatest rate;
 //! * [`translate`]: from a goal to a plan or a refusal (thesis, chapter 3);
 //! * [`explanation`]: the way from all curves to the chosen point (thesis, Figures 3.4 to 3.9);
+//! * [`outline`]: the same in short, as it is recorded;
 //! * [`refusal`]: why not, and what would be admitted instead;
 //! * [`refine`]: which run the profiler makes next;
 //! * [`deadline`]: when, on how many nodes and how fast jobs with deadlines run.
@@ -67,6 +68,7 @@ pub mod deadline;
 pub mod drift;
 pub mod explanation;
 pub mod fitted;
+pub mod outline;
 pub mod placement;
 pub mod refine;
 pub mod refusal;

@@ -6,7 +6,9 @@
 use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
-use keeptime_planner::deadline::{self, Cluster, Job, Plan, Refusal, Verdict, Wants, plan, replan};
+use keeptime_planner::deadline::{
+    self, Cluster, Job, Plan, Refusal, Reserved, Verdict, Wants, beside, plan, replan,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::slice;
@@ -150,6 +152,31 @@ fn no_more_jobs_start_on_a_node_than_it_has_memory_for() {
     assert_eq!(starts, [at(0), at(0), at(30), at(30), at(60)]);
 }
 
+fn reserved(node: u32, from: u64, to: u64, percent: u32) -> Reserved {
+    let cpu = CpuPpm::from_percent(percent);
+    Reserved { node: NodeIndex(node), from: at(from), to: at(to), cpu }
+}
+
+#[test]
+fn one_reservation_waits_goes_slower_or_is_refused() {
+    let busy = [reserved(0, 0, 60, 100), reserved(1, 0, 100, 60)];
+    let of = |nodes: u32, work: u64, by: u64| {
+        beside(at(0), &whole(2), &busy, &job(1, work, nodes, Wants::By(at(by)))).unwrap()
+    };
+    let one = |nodes, work, by| {
+        let plan = of(nodes, work, by).unwrap();
+        let [only] = plan.stretches[..] else { panic!("{plan:?}") };
+        (plan.nodes, only.from, only.to, only.rate.ppm())
+    };
+    // Until minute 60 the second node has 40 % for it, from then on the first has all.
+    assert_eq!(one(1, 20, 130), (vec![NodeIndex(1)], at(0), at(50), 400_000));
+    assert_eq!(one(1, 50, 130), (vec![NodeIndex(0)], at(60), at(110), 1_000_000));
+    assert_eq!(one(2, 50, 160), (vec![NodeIndex(0), NodeIndex(1)], at(100), at(150), 1_000_000));
+    assert_eq!(of(1, 50, 100).unwrap_err().earliest, Some(at(110)));
+    let wanted = job(1, 5, 3, Wants::By(at(9)));
+    assert_eq!(beside(at(0), &whole(2), &busy, &wanted).unwrap_err().field, "nodes");
+}
+
 fn any_job(number: usize) -> impl Strategy<Value = Job> {
     let speeds = prop::collection::btree_map(1u32..5, 1_000_000u32..4_000_000, 1..3);
     let wants = prop_oneof![
@@ -250,6 +277,50 @@ proptest! {
                     }
                 }
                 Verdict::Invalid(invalid) => prop_assert!(false, "{}", invalid),
+            }
+        }
+    }
+
+    // Goal: what is found can be had and is in time; what is refused could not be had, and what is offered
+    // instead can. Method: an array of minutes; on all nodes, every start and end in it is tried.
+    #[test]
+    fn one_reservation_fits_beside_the_others(
+        busy in prop::collection::vec((0u32..3, 0u64..60, 1u64..60, 1u32..91), 0..8),
+        work in 1u64..60, cpu in 5u32..101, nodes in 1u32..4, by in 1u64..200,
+    ) {
+        let cluster = Cluster::of(3, CpuPpm::from_percent(90));
+        let busy: Vec<_> = busy.into_iter()
+            .map(|(node, from, minutes, percent)| reserved(node, from, from + minutes, percent))
+            .collect();
+        let free = |node: u32, minute: u64| {
+            let here = |r: &&Reserved| r.node.0 == node && r.from <= at(minute) && at(minute) < r.to;
+            900_000u32.saturating_sub(busy.iter().filter(here).map(|r| r.cpu.get()).sum())
+        };
+        let cpu_ppm = CpuPpm::from_percent(cpu);
+        let wanted = Job { cpu_ppm, ..job(1, work, nodes, Wants::By(at(by))) };
+        match beside(at(0), &cluster, &busy, &wanted).unwrap() {
+            Ok(found) => {
+                let [only] = found.stretches[..] else { panic!("{found:?}") };
+                prop_assert!(only.rate >= cluster.rate_least && only.to <= at(by));
+                for minute in (0..200).filter(|minute| only.from < at(minute + 1) && at(*minute) < only.to) {
+                    let fits = found.nodes.iter().all(|node| {
+                        only.rate.as_f64() * f64::from(cpu_ppm.get()) <= f64::from(free(node.0, minute)) + 1e-6
+                    });
+                    prop_assert!(fits, "{found:?} in minute {minute}");
+                }
+                let done = only.to.saturating_since(only.from).as_secs_f64() * only.rate.as_f64();
+                prop_assert!(done >= 60.0 * work as f64 - 1e-3);
+            }
+            Err(refusal) => {
+                let later = Job { wants: Wants::By(refusal.earliest.unwrap()), ..wanted.clone() };
+                prop_assert!(beside(at(0), &cluster, &busy, &later).unwrap().is_ok());
+                let windows = (0..by).flat_map(|from| (from + 1..=by).map(move |to| (from, to)));
+                for (from, to) in windows.filter(|_| nodes == 3) {
+                    let least = (from..to).flat_map(|minute| (0..3).map(move |node| (node, minute)));
+                    let least = least.map(|(node, minute)| free(node, minute)).min().unwrap();
+                    let rate = (f64::from(least) / f64::from(cpu_ppm.get())).min(1.0);
+                    prop_assert!(rate < 0.05 || rate * ((to - from) as f64) < work as f64 + 1e-3);
+                }
             }
         }
     }

@@ -2,9 +2,12 @@
 
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
+use keeptime_model::site::SiteSpec;
 use keeptime_model::topology::NodeIndex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+
+pub use keeptime_model::site::Guarantee;
 
 /// Most nodes of a pool: a decision about as many stays within tens of milliseconds.
 pub const NODES_MAX: usize = 10_000;
@@ -27,18 +30,6 @@ pub struct KindIndex(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Weight(u32);
-
-/// How many nodes a site is promised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Guarantee {
-    /// Never taken, needed or not.
-    pub hard: u32,
-    /// Held when needed, unless a site of higher priority needs them for its own guarantee.
-    pub soft: u32,
-    /// Never more.
-    pub max: u32,
-}
 
 /// One web site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +77,24 @@ impl Pool {
         let pool = Self { kinds, nodes, sites };
         pool.check_guarantees()?;
         Ok(pool)
+    }
+
+    /// So many nodes, all of one kind, shared by the sites that an operator described.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_specs<'a>(
+        nodes: usize,
+        specs: impl IntoIterator<Item = &'a SiteSpec>,
+    ) -> Result<Self, Invalid> {
+        let site = |spec: &SiteSpec| Site {
+            name: spec.name.clone(),
+            guarantee: spec.guarantee,
+            priority: spec.priority,
+            weights: vec![Weight::STANDARD],
+        };
+        let kinds = vec!["node".parse()?];
+        Self::new(kinds, vec![KindIndex(0); nodes], specs.into_iter().map(site).collect())
     }
 
     /// Kinds of node.

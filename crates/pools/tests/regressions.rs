@@ -136,6 +136,41 @@ fn a_hold_yields_to_real_need() {
     }
 }
 
+/// Two equals that both need what they have give a node to and fro for as long as noise tells one, then
+/// the other, that it is the worse off: what is beyond guarantees is only shared with one that cannot
+/// keep up, and not for a moment.
+#[test]
+fn equals_that_need_what_they_have_do_not_take_it_from_each_other_by_chance() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 8 };
+    let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let pool = pool(&[8], sites);
+    let places: Vec<_> = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 5)))).collect();
+    let first = Need { urgent: 4_100, now: 5_000, held: 5_000 };
+    let second = |urgent| Need { urgent, now: 4_000, held: 4_000 };
+    let turns = [2_400, 3_500, 2_400].into_iter().chain([3_500; 12]);
+    let needs = turns.map(|urgent| vec![first, second(urgent)]).collect();
+    let mut pools = Pools::new(pool.clone(), places, Box::new(Fixed::changing(needs)));
+    let moves: Vec<_> = (0..15).map(|turn| pools.decide(at(turn), &busy(&pool)).len()).collect();
+    assert_eq!(moves, [vec![0; 13], vec![1, 0]].concat(), "short for a second: evenly shared");
+}
+
+/// What an even share would do to the one of two equals that keeps up with what it has.
+#[test]
+fn an_equal_that_keeps_up_is_not_made_to_fall_behind_for_the_other_ones_wait() {
+    let guarantee = Guarantee { hard: 1, soft: 1, max: 8 };
+    let sites = vec![site(0, guarantee, 1, &[1_000]), site(1, guarantee, 1, &[1_000])];
+    let pool = pool(&[8], sites);
+    let places: Vec<_> = (0..8).map(|n| Place::Serving(SiteIndex(u32::from(n >= 5)))).collect();
+    let needs = vec![
+        Need { urgent: 4_100, now: 5_000, held: 5_000 },
+        Need { urgent: 2_400, now: 4_000, held: 4_000 },
+    ];
+    let mut pools = Pools::new(pool.clone(), places, Box::new(Fixed::new(needs)));
+    for turn in 0..3_000 {
+        assert_eq!(pools.decide(at(turn), &busy(&pool)), [], "both keep up");
+    }
+}
+
 /// Nodes 0 and 1 are large, 2 to 4 small; `front` can use small ones only, `middle` both, `back`
 /// large ones only.
 fn tiers() -> Pool {

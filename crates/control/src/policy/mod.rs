@@ -32,6 +32,8 @@ pub struct Aim {
     pub utilisation_most: f64,
     /// The same of the least busy one.
     pub utilisation_least: f64,
+    /// What the nodes have, as a part of what the program would use of them now; nothing = as it was asked for.
+    pub share_now: Option<f64>,
 }
 
 /// What a policy asks for: on every node `share` of what it uses at full speed, in periods of

@@ -92,6 +92,7 @@ mod tests {
             iteration_seconds: 1.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
+            share_now: None,
         }
     }
 

@@ -10,6 +10,8 @@
 //!   that has not come yet, up to twice.
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
+//! * **Locked periods**: a program that sleeps while it waits has a period that its iteration takes a whole
+//!   number of, where there is one; each iteration then meets the same pauses.
 //! * **Periods**: if the share is at its bound and the error beyond the threshold, another period is
 //!   tried, the cheapest that was not; when all were, the best stays. Nothing cycles.
 
@@ -81,6 +83,7 @@ impl Predictive {
 
     pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
         let setting = self.setting?;
+        let setting = Setting { share: aim.share_now.unwrap_or(setting.share), ..setting };
         let noise = self.noise.get_or_insert_with(|| Noise::new(aim.threshold * PRIOR_NOISE));
         let deviation = noise.deviation();
         if self.awaited.as_mut().is_some_and(|awaited| awaited.lasts(aim, sample, deviation)) {
@@ -120,8 +123,8 @@ impl Predictive {
         // What a target took more or less than the model says, the next one will take as well.
         let share = band(aim).clamp(aim.target * setting.share / before);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
-        let period =
-            if holds { Some(setting.period) } else { cheapest_first(aim).first().copied() };
+        let same = holds.then_some(setting.period);
+        let period = locked(aim).or(same).or_else(|| cheapest_first(aim).first().copied());
         let period = period.unwrap_or(aim.range.period_most_nanos);
         Some(self.change(Setting { period, share }))
     }
@@ -138,7 +141,7 @@ impl Predictive {
     /// How far the mean may be off because the reports do not span whole periods: up to the pause of
     /// one period more or less.
     fn by_phase(&self, aim: &Aim, period: Nanos) -> f64 {
-        let pause = aim.target * (1.0 - aim.target).max(0.0) * period.as_secs_f64();
+        let pause = aim.target * (1.0 - aim.target).max(0.0) * period.as_secs_f64() * PAUSES_MISSED;
         pause / self.window.seconds().max(f64::MIN_POSITIVE)
     }
 
@@ -219,9 +222,31 @@ fn band(aim: &Aim) -> Band {
 /// The periods whose slices can be kept, the one that is expected to do best first.
 fn cheapest_first(aim: &Aim) -> Vec<Nanos> {
     let holds = |period: &Nanos| aim.range.holds(aim.target * aim.utilisation_least, *period);
-    let mut periods: Vec<_> = aim.range.periods().into_iter().filter(holds).collect();
+    let mut periods = aim.range.periods();
     periods.sort_by(|a, b| period_costs(aim, *a).total_cmp(&period_costs(aim, *b)));
-    periods
+    locked(aim).into_iter().chain(periods).filter(holds).collect()
+}
+
+/// The period that an iteration at the target takes a whole number of, for a program that sleeps while it
+/// waits.
+///
+/// Of `k` such periods each has a `k`-th of the iteration's computing, and the last one also has room
+/// for all the waiting. So every iteration meets the same pauses, and no budget is lost asleep: the rate is that
+/// of the periods, whenever they begin on each node. Among several, the shortest: reports say more.
+fn locked(aim: &Aim) -> Option<Nanos> {
+    let computing = aim.utilisation_most * aim.iteration_seconds;
+    let waiting = aim.iteration_seconds - computing;
+    if aim.utilisation_most > SLEEPS_TO {
+        return None;
+    }
+    let has_room = |parts: f64, period: f64| period * ROOM >= computing / parts + waiting;
+    (1..=LOCKED_PARTS_MOST)
+        .map(f64::from)
+        .map(|parts| (parts, aim.iteration_seconds / aim.target / parts))
+        .take_while(|(parts, period)| has_room(*parts, *period))
+        .filter_map(|(_, period)| Nanos::from_secs_f64(period))
+        .filter(|period| *period <= aim.range.period_most_nanos)
+        .last()
 }
 
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
@@ -255,6 +280,8 @@ const DELAY_MOST: u32 = 2;
 const TELLING: f64 = 2.0;
 /// So many deviations of single reports stand apart.
 const FAR: f64 = 5.0;
+/// The reports of a window begin and end anywhere in a period: it is rare that they meet a whole pause more or less.
+const PAUSES_MISSED: f64 = 0.75;
 /// What single reports are taken to deviate by before they tell, as a part of the threshold.
 const PRIOR_NOISE: f64 = 0.5;
 /// Shares are within this part of the threshold: the rest is for what nodes use more or less than when
@@ -275,6 +302,13 @@ const SKEW: f64 = 0.001;
 /// Weights found on the simulated programs of `plant::bsp`.
 const BEAT: f64 = 0.02;
 const SCATTER: f64 = 0.05;
+/// One that uses more of a processor polls, or hardly waits.
+const SLEEPS_TO: f64 = 0.9;
+/// What computing may get slower by until an iteration does not fit into its periods any more.
+const ROOM: f64 = 0.95;
+/// At a twentieth of full speed an iteration takes twenty times as long; more parts than that are as good as any
+/// short period.
+const LOCKED_PARTS_MOST: u32 = 32;
 
 #[cfg(test)]
 mod tests {
@@ -289,6 +323,7 @@ mod tests {
             iteration_seconds: 1.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
+            share_now: None,
         }
     }
 
@@ -382,6 +417,21 @@ mod tests {
         assert!(first(&poller) <= Nanos::from_millis(20), "{:?}", cheapest_first(&poller));
     }
 
+    // 60 ms of computing and 240 ms of waiting. At 50 % two periods of 300 ms an iteration: three of 200 ms would
+    // have no room for the waiting. At 80 % one.
+    #[test]
+    fn iterations_of_sleepers_take_a_whole_number_of_periods() {
+        let sleeper = |target| Aim {
+            iteration_seconds: 0.3,
+            utilisation_most: 0.2,
+            utilisation_least: 0.2,
+            ..aim(target)
+        };
+        assert_eq!(locked(&sleeper(0.5)), Some(Nanos::from_millis(300)));
+        assert_eq!(locked(&sleeper(0.8)), Some(Nanos::from_millis(375)));
+        assert_eq!(locked(&Aim { utilisation_most: 1.0, ..sleeper(0.5) }), None);
+    }
+
     #[test]
     fn slices_that_cannot_be_kept_are_not_chosen() {
         let small = Aim { utilisation_least: 0.1, utilisation_most: 0.1, ..aim(0.1) };
@@ -389,6 +439,6 @@ mod tests {
         assert!(cheapest_first(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
         let tiny = Aim { utilisation_least: 0.001, ..aim(0.1) };
         assert!(cheapest_first(&tiny).is_empty());
-        assert_eq!(Predictive::default().start(&tiny).period, Nanos::from_millis(320));
+        assert_eq!(Predictive::default().start(&tiny).period, Nanos::from_millis(640));
     }
 }

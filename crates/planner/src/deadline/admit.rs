@@ -1,4 +1,4 @@
-//! Whether one more job can be had, and what could be instead.
+//! Whether one more job can be had, what could be instead, and who can be promised more later.
 
 use super::job::{Job, Wants};
 use super::plan::{Cluster, JobPlan, Plan, plan};
@@ -52,6 +52,24 @@ pub fn admit(
     }
 }
 
+/// The plan in which `name`, one of `jobs` that takes what is left, is done by `deadline` after all; nothing
+/// if there is none in which nobody loses by it. Worth asking when a job has ended, which may have
+/// been sooner than was planned.
+pub fn promote(
+    now: WallTime,
+    cluster: &Cluster,
+    jobs: &[Job],
+    before: &Plan,
+    name: &Name,
+    deadline: WallTime,
+) -> Option<Plan> {
+    let (mut promoted, others): (Vec<_>, Vec<_>) =
+        jobs.iter().cloned().partition(|job| job.name == *name);
+    let job = promoted.pop().filter(|job| job.wants == Wants::Rest)?;
+    let request = Request { now, cluster, jobs: &others, before };
+    request.with(Job { wants: Wants::By(deadline), ..job })
+}
+
 /// Everything that counter-offers are tried against.
 struct Request<'a> {
     now: WallTime,
@@ -91,10 +109,7 @@ impl Request<'_> {
         let ends = own.and_then(|own| own.ends).unwrap_or(deadline);
         let earliest = self.earliest(wanted, deadline, ends);
         let part = own.map(|own| done_by(own, wanted, deadline));
-        let late = earliest.unwrap_or(ends).saturating_since(deadline);
-        let late = Nanos::from_secs(late.get().div_ceil(NANOS_A_SECOND));
-        let reason = format!("beside the jobs that are promised it would end {late} too late");
-        Refusal { earliest, part, ..Refusal::because(reason) }
+        Refusal { earliest, part, ..Refusal::late(earliest.unwrap_or(ends), deadline) }
     }
 
     /// The earliest deadline between one that is too early and one that is late enough, as far as
@@ -144,12 +159,28 @@ impl Request<'_> {
 }
 
 impl Refusal {
+    /// A job that would be done by `ends`, if ever.
+    pub(super) fn too_late(wanted: &Job, ends: Option<WallTime>) -> Self {
+        match (ends, wanted.wants) {
+            (Some(ends), Wants::By(deadline)) => {
+                Self { earliest: Some(ends), ..Self::late(ends, deadline) }
+            }
+            _ => Self::because(NO_ROOM.into()),
+        }
+    }
+
+    fn late(ends: WallTime, deadline: WallTime) -> Self {
+        let late = ends.saturating_since(deadline);
+        let late = Nanos::from_secs(late.get().div_ceil(NANOS_A_SECOND));
+        Self::because(format!("beside the jobs that are promised it would end {late} too late"))
+    }
+
     fn because(reason: String) -> Self {
         Self { reason, earliest: None, part: None, rate: None }
     }
 }
 
-fn check_nodes(cluster: &Cluster, wanted: &Job) -> Result<(), Invalid> {
+pub(super) fn check_nodes(cluster: &Cluster, wanted: &Job) -> Result<(), Invalid> {
     let there = cluster.nodes_ppm.len();
     match wanted.speed_ppm.keys().next() {
         Some(fewest) if *fewest as usize > there => {

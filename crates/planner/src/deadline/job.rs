@@ -85,6 +85,12 @@ impl Job {
         !self.nodes.is_empty()
     }
 
+    /// CPU of each of its nodes at `rate`, rounded up.
+    pub fn cpu_at(&self, rate: Share) -> CpuPpm {
+        let exact = u64::from(rate.ppm()) * u64::from(self.cpu_ppm.get());
+        CpuPpm::new(u32::try_from(exact.div_ceil(1_000_000)).unwrap_or(u32::MAX))
+    }
+
     /// Takes off what is done in `span` at `rate` on its nodes, rounded down.
     pub fn progress(&mut self, span: Nanos, rate: Share) {
         let speed = self.speed_on(self.nodes.len());

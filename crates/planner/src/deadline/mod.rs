@@ -3,7 +3,8 @@
 //!
 //! * [`job`]: what is asked for: a deadline, a rate, or what is left;
 //! * [`plan`](mod@plan): rates over time for all jobs together;
-//! * [`admit`]: whether one more job can be had, and what could be instead.
+//! * [`admit`](mod@admit): whether one more job can be had, what could be instead, and who can be promised more later;
+//! * [`beside`](mod@beside): one job beside reservations that nobody changes.
 //!
 //! Nodes are shared by rate: a job that runs at r of full speed uses r of what it uses at full speed
 //! on each of its nodes, which feedback control makes true. A job's nodes are chosen when it starts and
@@ -41,11 +42,13 @@
 //! ```
 
 pub mod admit;
+pub mod beside;
 pub mod job;
 pub mod plan;
 
 mod space;
 
-pub use admit::{Refusal, Verdict, admit};
+pub use admit::{Refusal, Verdict, admit, promote};
+pub use beside::{Reserved, beside};
 pub use job::{Job, Wants};
 pub use plan::{Cluster, JobPlan, Plan, Stretch, plan, replan};

@@ -122,6 +122,13 @@ impl Plan {
 }
 
 impl JobPlan {
+    pub(super) fn of(now: WallTime, job: &Job, layout: Layout) -> Self {
+        let kept = keeps(now, job, &layout);
+        let ends = layout.ends.map(WallTime::from_unix_nanos);
+        let Layout { nodes, stretches, .. } = layout;
+        Self { nodes, stretches, ends, kept }
+    }
+
     /// How fast it runs at `now`; not at all if no stretch covers that.
     pub fn rate_at(&self, now: WallTime) -> Share {
         let covers = |stretch: &&Stretch| stretch.from <= now && now < stretch.to;
@@ -174,31 +181,34 @@ fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
     order.iter().for_each(|job| space.occupy(&job.nodes));
     let mut plan = Plan::default();
     for job in order {
-        let layout = best_layout(now, &space, cluster, job);
+        let layout = best_layout(now, &space, cluster, job, Space::lay);
         space.take(job, &layout);
-        let kept = keeps(now, job, &layout);
-        let ends = layout.ends.map(WallTime::from_unix_nanos);
-        let Layout { nodes, stretches, .. } = layout;
-        plan.jobs.insert(job.name.clone(), JobPlan { nodes, stretches, ends, kept });
+        plan.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
     }
     plan
 }
 
 /// The cheapest way that keeps what the job wants; if none does, the one that ends first.
-fn best_layout(now: WallTime, space: &Space, cluster: &Cluster, job: &Job) -> Layout {
+pub(super) fn best_layout<'a>(
+    now: WallTime,
+    space: &Space<'a>,
+    cluster: &Cluster,
+    job: &Job,
+    lay: fn(&Space<'a>, &Job, &[NodeIndex], Share) -> Layout,
+) -> Layout {
     let most = match job.wants {
         Wants::Rate(rate) => rate,
         _ => Share::ONE,
     };
     if job.is_placed() {
-        return space.lay(job, &job.nodes, most);
+        return lay(space, job, &job.nodes, most);
     }
     let there = cluster.nodes_ppm.len();
     let counts = job.speed_ppm.keys().filter(|count| **count as usize <= there);
     let layouts = counts.flat_map(|count| {
         horizons(now, job, *count).map(|horizon| {
             let nodes = space.emptiest(job, *count, horizon);
-            space.lay(job, &nodes, most)
+            lay(space, job, &nodes, most)
         })
     });
     let worth = |layout: &Layout| {

@@ -1,5 +1,6 @@
 //! What is free of every node over time.
 
+use super::beside::Reserved;
 use super::job::{FULL, Job};
 use super::plan::{Cluster, Stretch};
 use keeptime_model::topology::NodeIndex;
@@ -76,9 +77,7 @@ impl<'a> Space<'a> {
             let needed = u64::try_from(left.div_ceil(pace)).unwrap_or(u64::MAX);
             let span = needed.min(to - from);
             left = left.saturating_sub(u128::from(span) * pace);
-            layout.push(from, from.saturating_add(span), rate);
-            let used = u128::from(rate) * u128::from(job.cpu_ppm.get());
-            layout.cost += used * u128::from(span) * nodes.len() as u128 / FULL;
+            layout.push(job, from, from.saturating_add(span), rate);
             if left == 0 {
                 layout.ends = Some(from.saturating_add(span));
                 return layout;
@@ -87,10 +86,64 @@ impl<'a> Space<'a> {
         layout
     }
 
+    /// The same at one rate from start to end, as one reservation has it: of all starts the one that ends
+    /// first.
+    pub fn lay_at_one_rate(&self, job: &Job, nodes: &[NodeIndex], most: Share) -> Layout {
+        let starts = 0..self.steps.len();
+        let found = starts.filter_map(|first| self.one_rate(first, job, nodes, most));
+        let earliest = found.min_by_key(|stretch| stretch.to);
+        let ends = earliest.map(|stretch| stretch.to.unix_nanos());
+        let cost = earliest.map_or(0, |stretch| cost(job, nodes.len(), &stretch));
+        let stretches = earliest.into_iter().collect();
+        Layout { nodes: nodes.to_vec(), stretches, ends, cost }
+    }
+
+    /// From step `first` on: each further step that it needs may have less free, which makes it slower and
+    /// longer.
+    fn one_rate(
+        &self,
+        first: usize,
+        job: &Job,
+        nodes: &[NodeIndex],
+        most: Share,
+    ) -> Option<Stretch> {
+        let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
+        let all = u128::from(job.remaining_nanos.get()) * FULL;
+        let mut rate = most.ppm();
+        for (at, step) in self.steps.iter().enumerate().skip(first) {
+            if !nodes.iter().all(|node| self.has_room(step, *node)) {
+                return None;
+            }
+            rate = rate.min(self.rate(step, job, nodes, most));
+            let pace = u128::from(rate) * u128::from(job.speed_on(nodes.len()));
+            if pace == 0 {
+                return None;
+            }
+            // Rounded up: what is promised takes no longer.
+            let needed = u64::try_from(all.div_ceil(pace)).unwrap_or(u64::MAX);
+            let to = from.saturating_add(needed);
+            if to <= self.end(at) {
+                let [from, to] = [from, to].map(WallTime::from_unix_nanos);
+                return Some(Stretch { from, to, rate: Share::try_from(rate).ok()? });
+            }
+        }
+        None
+    }
+
+    /// Takes what is reserved of one node.
+    pub fn reserve(&mut self, reserved: &Reserved) {
+        let (from, to) = (reserved.from.unix_nanos(), reserved.to.unix_nanos());
+        for step in self.between(from, to) {
+            if let Some(free) = step.free.get_mut(reserved.node.0 as usize) {
+                *free = free.saturating_sub(reserved.cpu.get());
+            }
+        }
+    }
+
     /// Takes what a layout needs.
     pub fn take(&mut self, job: &Job, layout: &Layout) {
         for stretch in &layout.stretches {
-            let cpu = needed(stretch.rate.ppm(), job.cpu_ppm.get());
+            let cpu = job.cpu_at(stretch.rate).get();
             let (from, to) = (stretch.from.unix_nanos(), stretch.to.unix_nanos());
             for step in self.between(from, to) {
                 for node in &layout.nodes {
@@ -170,10 +223,11 @@ impl<'a> Space<'a> {
 }
 
 impl Layout {
-    fn push(&mut self, from: u64, to: u64, rate: u32) {
+    fn push(&mut self, job: &Job, from: u64, to: u64, rate: u32) {
         let [from, to] = [from, to].map(WallTime::from_unix_nanos);
         // A rate is at most what was asked for, and that is a share.
         let rate = Share::try_from(rate).unwrap_or(Share::ONE);
+        self.cost += cost(job, self.nodes.len(), &Stretch { from, to, rate });
         match self.stretches.last_mut() {
             Some(last) if last.to == from && last.rate == rate => last.to = to,
             _ => self.stretches.push(Stretch { from, to, rate }),
@@ -181,8 +235,9 @@ impl Layout {
     }
 }
 
-/// CPU of one node at `rate`, rounded up.
-fn needed(rate: u32, cpu: u32) -> u32 {
-    let exact = (u64::from(rate) * u64::from(cpu)).div_ceil(1_000_000);
-    u32::try_from(exact).unwrap_or(u32::MAX)
+/// CPU time of all nodes together.
+fn cost(job: &Job, nodes: usize, stretch: &Stretch) -> u128 {
+    let used = u128::from(stretch.rate.ppm()) * u128::from(job.cpu_ppm.get());
+    let span = stretch.to.saturating_since(stretch.from);
+    used * u128::from(span.get()) * nodes as u128 / FULL
 }

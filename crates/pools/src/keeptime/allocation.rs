@@ -12,6 +12,7 @@
 use super::chain::chain;
 use super::draft::{Claim, Draft, Loss};
 use super::reversals::Reversals;
+use super::shortages::Shortages;
 use crate::plan::{Plan, Reason, Step};
 use crate::policy::View;
 use crate::pool::{KindIndex, SiteIndex};
@@ -60,8 +61,13 @@ pub(super) struct Source {
 ///
 /// Cost: `O(sites * kinds)` for each node that moves, and `O(sites * kinds^2)` for each search of a
 /// chain, which has at most [`CHAIN_MAX`](super::CHAIN_MAX) moves.
-pub fn allocate(view: &View<'_>, needs: &[Need], reversals: &mut Reversals) -> Vec<Plan> {
-    let mut draft = Draft::new(view, needs);
+pub fn allocate(
+    view: &View<'_>,
+    needs: &[Need],
+    shortages: &mut Shortages,
+    reversals: &mut Reversals,
+) -> Vec<Plan> {
+    let mut draft = Draft::new(view, needs, shortages);
     let mut refused = vec![false; needs.len()];
     let mut plans = Vec::new();
     // Every round either takes a node, of which there are so many, or refuses a site, which only a
@@ -106,15 +112,14 @@ fn find(draft: &Draft<'_>, claim: &Claim, reversals: &Reversals) -> Option<Sourc
 
 fn direct(draft: &Draft<'_>, claim: &Claim, reversals: &Reversals) -> Option<Source> {
     let candidates = draft.givers().filter(|giver| *giver != Some(claim.site)).flat_map(|giver| {
+        let reverses = reversals.is_reversal(draft.view.now, giver, claim.site);
+        let (priority, surplus) = (draft.priority(giver), Reverse(draft.surplus(giver)));
         draft.kinds().filter_map(move |kind| {
             let (loss, gain) = (draft.loss(giver, kind)?, draft.worth(claim.site, kind));
-            let reverses = reversals.is_reversal(draft.view.now, giver, claim.site);
             let may = gain > 0
                 && draft.permits(claim, giver, loss)
-                && (!reverses || claim.may_reverse(reversals));
-            let surplus = Reverse(draft.surplus(giver));
-            let order = (loss, draft.priority(giver), reverses, Reverse(gain), surplus, giver);
-            may.then_some((order, kind))
+                && (!reverses || draft.may_reverse(claim, giver, loss, reversals));
+            may.then_some(((loss, priority, reverses, Reverse(gain), surplus, giver), kind))
         })
     });
     let ((loss, _, _, Reverse(gain), _, giver), kind) = candidates.min()?;

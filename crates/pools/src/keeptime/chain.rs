@@ -23,7 +23,7 @@ struct Swap {
 type Ends = Vec<(Loss, u32, Option<SiteIndex>)>;
 
 /// The chain whose last giver loses least, at most `most`; then the one that gains most, then the
-/// shortest: breadth first from the claimant, each kind of node being asked for once.
+/// shortest: breadth first from the claimant, each site being asked once for each kind of node.
 pub(super) fn chain(
     draft: &Draft<'_>,
     claim: &Claim,
@@ -34,19 +34,24 @@ pub(super) fn chain(
     if ends.iter().all(Vec::is_empty) {
         return None;
     }
-    let may = |from: Option<SiteIndex>, to: SiteIndex| {
-        !reversals.is_reversal(draft.view.now, from, to) || claim.may_reverse(reversals)
+    let may = |from: Option<SiteIndex>, to: SiteIndex, loss: Loss| {
+        !reversals.is_reversal(draft.view.now, from, to)
+            || draft.may_reverse(claim, from, loss, reversals)
     };
-    let mut asked = vec![false; ends.len()];
-    let mut swaps = first_swaps(draft, claim, may);
+    // A site on the way loses nothing.
+    let may_swap = |from: SiteIndex, to: SiteIndex| may(Some(from), to, Loss::Spare);
+    let mut unasked: Vec<Vec<SiteIndex>> =
+        draft.kinds().map(|kind| owners(draft, claim, kind).collect()).collect();
+    let mut swaps = first_swaps(draft, claim, may_swap);
     let mut best: Option<Source> = None;
     let mut at = 0;
     while let Some(swap) = swaps.get(at).copied() {
         for kind in draft.kinds().filter(|kind| accepts(draft, claim, swap, *kind)) {
-            let free = |giver: &Option<SiteIndex>| {
-                giver.is_none_or(|site| !is_on_the_way(&swaps, at, site)) && may(*giver, swap.site)
+            let free = |(loss, _, giver): &&(Loss, u32, Option<SiteIndex>)| {
+                giver.is_none_or(|site| !is_on_the_way(&swaps, at, site))
+                    && may(*giver, swap.site, *loss)
             };
-            if let Some((loss, _, giver)) = ends[kind.0 as usize].iter().find(|end| free(&end.2)) {
+            if let Some((loss, _, giver)) = ends[kind.0 as usize].iter().find(free) {
                 let links = links(&swaps, at, Link { giver: *giver, kind });
                 let gain = draft.worth(claim.site, links[0].kind);
                 let order = |loss, gain| (loss, Reverse(gain));
@@ -55,20 +60,18 @@ pub(super) fn chain(
                 }
             }
             // The last link is an end, not a swap.
-            if swap.depth + 2 > CHAIN_MAX || std::mem::replace(&mut asked[kind.0 as usize], true) {
+            if swap.depth + 2 > CHAIN_MAX {
                 continue;
             }
-            for site in draft.view.pool.site_indices() {
-                if is_on_the_way(&swaps, at, site) {
-                    // It may be of use on another way.
-                    asked[kind.0 as usize] = false;
-                } else if site != claim.site
-                    && draft.has(Some(site), kind)
-                    && may(Some(site), swap.site)
-                {
-                    swaps.push(Swap { site, kind, to: Some(at), depth: swap.depth + 1 });
+            unasked[kind.0 as usize].retain(|site| {
+                // Who cannot be asked on this way may be of use on another.
+                let waits = is_on_the_way(&swaps, at, *site) || !may_swap(*site, swap.site);
+                if !waits {
+                    let depth = swap.depth + 1;
+                    swaps.push(Swap { site: *site, kind, to: Some(at), depth });
                 }
-            }
+                waits
+            });
         }
         at += 1;
     }
@@ -79,16 +82,21 @@ pub(super) fn chain(
 fn first_swaps(
     draft: &Draft<'_>,
     claim: &Claim,
-    may: impl Fn(Option<SiteIndex>, SiteIndex) -> bool,
+    may: impl Fn(SiteIndex, SiteIndex) -> bool,
 ) -> Vec<Swap> {
     let mut kinds: Vec<_> =
         draft.kinds().filter(|kind| draft.worth(claim.site, *kind) > 0).collect();
     kinds.sort_by_key(|kind| Reverse(draft.worth(claim.site, *kind)));
-    let sites = draft.view.pool.site_indices().filter(|site| *site != claim.site);
-    let swaps = kinds
-        .into_iter()
-        .flat_map(|kind| sites.clone().map(move |site| Swap { site, kind, to: None, depth: 1 }));
-    swaps.filter(|s| draft.has(Some(s.site), s.kind) && may(Some(s.site), claim.site)).collect()
+    let swaps = kinds.into_iter().flat_map(|kind| {
+        owners(draft, claim, kind).map(move |site| Swap { site, kind, to: None, depth: 1 })
+    });
+    swaps.filter(|swap| may(swap.site, claim.site)).collect()
+}
+
+/// Other sites that have a node of `kind`.
+fn owners(draft: &Draft<'_>, claim: &Claim, kind: KindIndex) -> impl Iterator<Item = SiteIndex> {
+    let sites = draft.view.pool.site_indices();
+    sites.filter(move |site| *site != claim.site && draft.has(Some(*site), kind))
 }
 
 fn ends(draft: &Draft<'_>, claim: &Claim, kind: KindIndex, most: Loss) -> Ends {

@@ -2,17 +2,21 @@
 
 use super::allocation::{Need, Rank};
 use super::reversals::Reversals;
+use super::shortages::{Shortages, is_urgent};
 use crate::holdings::Place;
 use crate::plan::Step;
 use crate::policy::View;
 use crate::pool::{KindIndex, SiteIndex, Weight};
 use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::Nanos;
 
 /// Holdings as they will be.
 pub(super) struct Draft<'a> {
     pub view: &'a View<'a>,
     pub needs: &'a [Need],
     sites: Vec<Expected>,
+    /// Since when each site has been short.
+    short_since: Vec<Option<Nanos>>,
     /// Movable nodes by place (sites in their order, then spares) and kind.
     stock: Vec<Vec<Vec<NodeIndex>>>,
 }
@@ -33,7 +37,7 @@ struct Expected {
 pub(super) struct Claim {
     pub site: SiteIndex,
     pub rank: Rank,
-    /// It cannot keep up with what arrives, or waits, with what it has.
+    /// It cannot keep up with what arrives and waits, beyond chance.
     pub urgent: bool,
     nodes: u32,
     missing: u32,
@@ -54,20 +58,14 @@ pub(super) enum Loss {
     Soft,
 }
 
-impl Claim {
-    /// Whether it may undo a move of shortly before.
-    pub fn may_reverse(&self, reversals: &Reversals) -> bool {
-        self.urgent || self.rank == Rank::Hard || reversals.is_left()
-    }
-}
-
 impl<'a> Draft<'a> {
-    pub fn new(view: &'a View<'a>, needs: &'a [Need]) -> Self {
+    pub fn new(view: &'a View<'a>, needs: &'a [Need], shortages: &mut Shortages) -> Self {
         let (sites, kinds) = (view.pool.sites().len(), view.pool.kinds().len());
         let mut draft = Self {
             view,
             needs,
             sites: vec![Expected::default(); sites],
+            short_since: Vec::with_capacity(sites),
             stock: vec![vec![Vec::new(); kinds]; sites + 1],
         };
         for (node, place) in view.holdings.nodes() {
@@ -83,6 +81,10 @@ impl<'a> Draft<'a> {
             if let Some(site) = from {
                 draft.sites[site.0 as usize].staying += 1;
             }
+        }
+        for (site, need) in view.pool.site_indices().zip(needs) {
+            let short = need.urgent.saturating_sub(draft.sites[site.0 as usize].capacity);
+            draft.short_since.push(shortages.see(view.now, site, short));
         }
         draft
     }
@@ -122,7 +124,25 @@ impl<'a> Draft<'a> {
             Rank::Extra
         };
         let missing = need.now.saturating_sub(capacity);
-        Some(Claim { site, rank, urgent: capacity < need.urgent, nodes, missing })
+        let short = need.urgent.saturating_sub(capacity);
+        let urgent = is_urgent(self.view.now, short, self.short_since[site.0 as usize]);
+        Some(Claim { site, rank, urgent, nodes, missing })
+    }
+
+    /// Whether `claim` may take a node though that undoes a move of shortly before: for a hard
+    /// guarantee; where the site cannot keep up, unless it is that two equals both need what is beyond
+    /// their guarantees; and as long as there is a reversal left.
+    pub fn may_reverse(
+        &self,
+        claim: &Claim,
+        giver: Option<SiteIndex>,
+        loss: Loss,
+        reversals: &Reversals,
+    ) -> bool {
+        let own = self.view.pool.site(claim.site).priority;
+        let is_even = claim.rank == Rank::Extra && own <= self.priority(giver);
+        let is_pressing = claim.urgent && !(loss >= Loss::Extra && is_even);
+        claim.rank == Rank::Hard || is_pressing || reversals.is_left()
     }
 
     /// Who goes first: the rank, the priority, then who has least, then who lacks most.
@@ -164,11 +184,13 @@ impl<'a> Draft<'a> {
         let other = self.view.pool.site(site).priority;
         // Among equals, what is beyond the soft guarantees is shared evenly.
         let uneven = own == other && self.sites[site.0 as usize].nodes >= claim.nodes + 2;
-        let extra = claim.rank != Rank::Extra || own > other || uneven;
+        let better = claim.rank != Rank::Extra || own > other;
         match loss {
             Loss::Spare | Loss::Idle => true,
-            Loss::Held => claim.urgent || extra,
-            Loss::Extra => extra,
+            Loss::Held => claim.urgent || better || uneven,
+            // An equal that needs its nodes gives none to one that only waits longer than it should: it
+            // might not keep up itself then.
+            Loss::Extra => better || (uneven && claim.urgent),
             Loss::Soft => claim.rank == Rank::Hard || (claim.rank == Rank::Soft && own > other),
         }
     }

@@ -3,6 +3,7 @@
 //! * [`estimate`]: arrival rate and service time of a site;
 //! * [`sizing`]: how many nodes these need, by a queueing model;
 //! * [`allocation`]: which nodes move for it, from whom, in which order;
+//! * [`shortages`]: who cannot keep up, beyond chance;
 //! * [`reversals`]: moves that undo others are counted and limited.
 //!
 //! A site that needs less keeps what it has until another needs it (pull). What it needed at its most
@@ -11,6 +12,7 @@
 pub mod allocation;
 pub mod estimate;
 pub mod reversals;
+pub mod shortages;
 pub mod sizing;
 
 mod chain;
@@ -27,6 +29,7 @@ use allocation::{Need, allocate};
 use estimate::{Estimate, Peak};
 use keeptime_model::units::Nanos;
 use reversals::Reversals;
+use shortages::Shortages;
 use sizing::nodes_needed;
 
 /// What an operator may change.
@@ -50,6 +53,7 @@ pub struct Settings {
 pub struct Keeptime {
     settings: Settings,
     sites: Vec<Seen>,
+    shortages: Shortages,
     reversals: Reversals,
 }
 
@@ -83,7 +87,7 @@ impl Keeptime {
     /// With `settings`.
     pub fn new(settings: Settings) -> Self {
         let reversals = Reversals::new(settings.reversal_within);
-        Self { settings, sites: Vec::new(), reversals }
+        Self { settings, sites: Vec::new(), shortages: Shortages::default(), reversals }
     }
 
     /// Takes in what was seen; tells what every site needs.
@@ -113,7 +117,7 @@ impl Policy for Keeptime {
 
     fn plans(&mut self, view: &View<'_>) -> Vec<Plan> {
         let needs = self.needs(view);
-        allocate(view, &needs, &mut self.reversals)
+        allocate(view, &needs, &mut self.shortages, &mut self.reversals)
     }
 }
 
@@ -149,7 +153,7 @@ impl Seen {
         let Some(service) = self.estimate.service() else {
             // Nothing was ever answered: what works on requests is needed, and more may not help.
             let idle = load.arrived + load.queued + load.in_flight == 0;
-            return Need { urgent: 0, now: if idle { 0 } else { work.capacity }, held: 0 };
+            return Need { now: if idle { 0 } else { work.capacity }, ..Need::default() };
         };
         let offered = self.estimate.rate() * service;
         let backlog = load.queued as f64 * service / settings.backlog_within.as_secs_f64();

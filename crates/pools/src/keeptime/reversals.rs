@@ -1,4 +1,4 @@
-//! Moves that undo others: counted, and limited to one in ten.
+//! Moves that undo others: counted, and limited to one in ten where they can wait.
 
 use crate::pool::SiteIndex;
 use keeptime_model::units::Nanos;

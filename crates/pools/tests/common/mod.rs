@@ -6,6 +6,7 @@ use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
 use keeptime_pools::keeptime::allocation::{Need, allocate};
 use keeptime_pools::keeptime::reversals::Reversals;
+use keeptime_pools::keeptime::shortages::Shortages;
 use keeptime_pools::load::Loads;
 use keeptime_pools::plan::{Move, Plan};
 use keeptime_pools::policy::{Policy, View};
@@ -37,6 +38,7 @@ pub fn pool(nodes: &[usize], sites: Vec<Site>) -> Pool {
 #[derive(Debug)]
 pub struct Fixed {
     needs: VecDeque<Vec<Need>>,
+    shortages: Shortages,
     reversals: Reversals,
 }
 
@@ -46,7 +48,8 @@ impl Fixed {
     }
 
     pub fn changing(needs: Vec<Vec<Need>>) -> Self {
-        Self { needs: needs.into(), reversals: Reversals::new(Nanos::from_secs(60)) }
+        let reversals = Reversals::new(Nanos::from_secs(60));
+        Self { needs: needs.into(), shortages: Shortages::default(), reversals }
     }
 
     fn last(&self) -> Vec<Need> {
@@ -60,7 +63,8 @@ impl Policy for Fixed {
     }
 
     fn plans(&mut self, view: &View<'_>) -> Vec<Plan> {
-        let plans = allocate(view, self.needs.front().unwrap(), &mut self.reversals);
+        let needs = self.needs.front().unwrap();
+        let plans = allocate(view, needs, &mut self.shortages, &mut self.reversals);
         if self.needs.len() > 1 {
             self.needs.pop_front();
         }

@@ -1,0 +1,32 @@
+//! Owns what a cluster that is not there would do with a log of jobs; never decides what is reserved:
+//! that is the real engine.
+//!
+//! * [`trace`]: jobs as they are submitted: logs in Standard Workload Format, and models of them;
+//! * [`shape`]: clusters in a word: `star:64`, `fat-tree:10000`;
+//! * [`network`]: flows that share links by max-min fairness unless their rate is reserved;
+//! * [`machine`]: jobs on nodes, how fast they are, and when they end;
+//! * [`policy`]: who starts when and where: Keeptime in three ways, first-come with backfill, nobody;
+//! * [`simulate`]: a log on a cluster under a policy, in virtual time;
+//! * [`summary`]: what came of it.
+//!
+//! Pure: no I/O, no clock, and every chance comes from a seed. The same arguments give the same outcome.
+//!
+//! ```
+//! use keeptime_whatif::{policy::Choice, shape::Shape, simulate::*, trace::lublin};
+//!
+//! let shape: Shape = "star:64".parse()?;
+//! let log = lublin::log(64, 50, 0.7, 1);
+//! let what = WhatIf { shape, policy: Choice::Keeptime, communication: "20 %".parse()? };
+//! let outcome = simulate(&what, &log.jobs, &mut |_| {})?;
+//! assert_eq!(outcome.summary(&log.jobs, 64).broken, 0);
+//! # Ok::<(), keeptime_model::Invalid>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod machine;
+pub mod network;
+pub mod policy;
+pub mod shape;
+pub mod simulate;
+pub mod summary;
+pub mod trace;

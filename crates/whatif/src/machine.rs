@@ -1,0 +1,257 @@
+//! Jobs on nodes: how fast they are, and when they end.
+//!
+//! A job is a bulk-synchronous program on all its nodes: it computes, exchanges with both neighbours in
+//! a ring, and waits for the slowest. With the part `c` of its time for exchanging when nothing is in its
+//! way, a share `s` of the processor and flows at `r` of what they want, it takes
+//! `(1 - c) / s + c / r` times as long. Jobs share a processor alike, unless it is reserved. Flows count
+//! as busy as long as the job runs: what they leave while it computes is given to nobody.
+
+use crate::network::{FlowId, Network, Wanted};
+use keeptime_model::Invalid;
+use keeptime_model::pattern::Pattern;
+use keeptime_model::topology::{LinkDirection, NodeIndex};
+use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_planner::tree::PlacementIndex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A job that starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    /// Its number.
+    pub job: usize,
+    /// Where.
+    pub nodes: Vec<NodeIndex>,
+    /// Whether processors and rates are reserved for it.
+    pub reserved: bool,
+}
+
+/// A cluster and what runs on it.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    index: PlacementIndex,
+    network: Network,
+    traffic: Traffic,
+    running: BTreeMap<usize, Running>,
+    /// By node: who runs there.
+    on_node: Vec<BTreeSet<usize>>,
+    ends: BTreeSet<(Nanos, usize)>,
+    /// Node seconds of work that were done.
+    done: f64,
+}
+
+/// What jobs send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traffic {
+    /// The part of a job's time that it exchanges when nothing is in its way.
+    pub communication: Share,
+    /// What each of its flows wants; more makes it no faster.
+    pub flow: BitsPerSecond,
+}
+
+#[derive(Debug, Clone)]
+struct Running {
+    nodes: Vec<NodeIndex>,
+    flows: Vec<FlowId>,
+    reserved: bool,
+    /// Seconds at full speed that are left to do, as of `since`.
+    left: f64,
+    since: Nanos,
+    /// Of full speed.
+    speed: f64,
+    ends: Nanos,
+}
+
+impl Running {
+    fn work_until(&self, now: Nanos) -> f64 {
+        (seconds(now) - seconds(self.since)) * self.speed
+    }
+}
+
+impl Machine {
+    /// A cluster on which nothing runs.
+    pub fn new(index: PlacementIndex, traffic: Traffic) -> Self {
+        let topology = index.topology();
+        let links = (0..topology.direction_count() as u32).map(LinkDirection);
+        let network = Network::new(links.map(|link| topology.rate(link)));
+        let on_node = vec![BTreeSet::new(); topology.nodes().len()];
+        let (running, ends) = (BTreeMap::new(), BTreeSet::new());
+        Self { network, traffic, running, on_node, ends, index, done: 0.0 }
+    }
+
+    /// When the first job ends, if nothing else happens.
+    pub fn next_end(&self) -> Option<Nanos> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+
+    /// How many jobs run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Node seconds of work that were done until jobs ended.
+    pub fn done(&self) -> f64 {
+        self.done
+    }
+
+    /// Starts a job of `run` seconds at full speed.
+    ///
+    /// # Errors
+    /// If a ring cannot have so many nodes.
+    pub fn start(&mut self, now: Nanos, start: Start, run: u64) -> Result<(), Invalid> {
+        let Start { job, nodes, reserved } = start;
+        let flows = self.connect(job, &nodes, reserved)?;
+        for node in &nodes {
+            self.on_node[node.0 as usize].insert(job);
+        }
+        let slowed = self.neighbours(&nodes);
+        let left = run as f64;
+        let running =
+            Running { nodes, flows, reserved, left, since: now, speed: 0.0, ends: Nanos::new(0) };
+        self.running.insert(job, running);
+        self.adapt(now, slowed);
+        Ok(())
+    }
+
+    /// The jobs that end at `now` or before, removed.
+    pub fn end(&mut self, now: Nanos) -> Vec<usize> {
+        let mut ended = Vec::new();
+        let mut freed = BTreeSet::new();
+        while let Some((at, job)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
+            self.ends.remove(&(at, job));
+            let Some(running) = self.running.remove(&job) else { continue };
+            self.done += running.left.max(0.0) * running.nodes.len() as f64;
+            for flow in running.flows {
+                self.network.remove(flow);
+            }
+            for node in &running.nodes {
+                self.on_node[node.0 as usize].remove(&job);
+            }
+            freed.append(&mut self.neighbours(&running.nodes));
+            ended.push(job);
+        }
+        self.adapt(now, freed);
+        ended
+    }
+
+    fn connect(
+        &mut self,
+        job: usize,
+        nodes: &[NodeIndex],
+        reserved: bool,
+    ) -> Result<Vec<FlowId>, Invalid> {
+        if self.traffic.communication.ppm() == 0 || nodes.len() < 2 {
+            return Ok(vec![]);
+        }
+        let flows = Pattern::Ring.flows(nodes.len() as u32)?;
+        let most = self.traffic.flow;
+        Ok(flows
+            .iter()
+            .map(|flow| {
+                let [from, to] = [flow.from, flow.to].map(|rank| nodes[rank as usize]);
+                let mut path = Vec::new();
+                self.index.for_each_direction(from, to, |direction| path.push(direction.0));
+                self.network.add(Wanted { owner: job, path, most, reserved })
+            })
+            .collect())
+    }
+
+    /// Who shares processors with a job on `nodes`.
+    fn neighbours(&self, nodes: &[NodeIndex]) -> BTreeSet<usize> {
+        nodes.iter().flat_map(|node| self.on_node[node.0 as usize].iter().copied()).collect()
+    }
+
+    /// Gives these jobs, and all whose flows have changed, their new speed.
+    fn adapt(&mut self, now: Nanos, mut jobs: BTreeSet<usize>) {
+        jobs.append(&mut self.network.settle());
+        for job in jobs {
+            let Some(running) = self.running.get(&job) else { continue };
+            let speed = self.speed(running);
+            let Some(running) = self.running.get_mut(&job).filter(|r| r.speed != speed) else {
+                continue;
+            };
+            let worked = running.work_until(now).min(running.left);
+            self.done += worked * running.nodes.len() as f64;
+            running.left -= worked;
+            running.since = now;
+            running.speed = speed;
+            self.ends.remove(&(running.ends, job));
+            running.ends = now.saturating_add(nanos_ceil(running.left / speed));
+            self.ends.insert((running.ends, job));
+        }
+    }
+
+    fn speed(&self, running: &Running) -> f64 {
+        if running.reserved {
+            // All that it wants, whoever else is there.
+            return 1.0;
+        }
+        let sharing = running.nodes.iter().map(|node| self.on_node[node.0 as usize].len()).max();
+        let compute = sharing.unwrap_or(1) as f64;
+        let rates = running.flows.iter().map(|flow| self.network.rate(*flow));
+        let slowest = rates.fold(f64::INFINITY, f64::min);
+        if slowest.is_infinite() {
+            return compute.recip();
+        }
+        let communication = f64::from(self.traffic.communication.ppm()) / 1e6;
+        let exchange = self.traffic.flow.get() as f64 / slowest;
+        // Written so that it is 1 to the last bit where nothing is in the way.
+        let slower = (1.0 - communication) * (compute - 1.0) + communication * (exchange - 1.0);
+        (1.0 + slower).recip()
+    }
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.get() as f64 / NANOS_A_SECOND
+}
+
+/// Rounded up: nobody ends before the work is done. More than there can be is for ever.
+fn nanos_ceil(seconds: f64) -> Nanos {
+    Nanos::new((seconds * NANOS_A_SECOND).ceil() as u64)
+}
+
+const NANOS_A_SECOND: f64 = 1e9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Shape;
+
+    fn machine(shape: &str, communication: u32) -> Machine {
+        let shape: Shape = shape.parse().unwrap();
+        let communication = Share::from_percent(communication).unwrap();
+        let traffic = Traffic { communication, flow: BitsPerSecond::from_mbit(4_500) };
+        Machine::new(PlacementIndex::new(shape.topology().unwrap()), traffic)
+    }
+
+    fn start(job: usize, nodes: &[u32]) -> Start {
+        Start { job, nodes: nodes.iter().copied().map(NodeIndex).collect(), reserved: false }
+    }
+
+    #[test]
+    fn who_shares_a_processor_takes_twice_as_long_until_the_other_ends() {
+        let mut machine = machine("star:4", 0);
+        machine.start(Nanos::new(0), start(0, &[0, 1]), 10).unwrap();
+        machine.start(Nanos::new(0), start(1, &[1, 2]), 20).unwrap();
+        assert_eq!(machine.next_end(), Some(Nanos::from_secs(20)));
+        assert_eq!(machine.end(Nanos::from_secs(20)), [0]);
+        // Half of it was done by then.
+        assert_eq!(machine.next_end(), Some(Nanos::from_secs(30)));
+        assert_eq!(machine.end(Nanos::from_secs(30)), [1]);
+        assert_eq!(machine.done(), 60.0);
+    }
+
+    #[test]
+    fn a_narrow_uplink_slows_the_exchange_alone() {
+        // Two racks of 40 nodes with uplinks of 10 Gbit/s: three flows each way of 4.5 want 13.5.
+        let mut machine = machine("fat-tree:80:40", 50);
+        for job in 0..3 {
+            let nodes = [job as u32, 40 + job as u32];
+            machine.start(Nanos::new(0), start(job, &nodes), 20).unwrap();
+        }
+        let end = machine.next_end().unwrap();
+        // 10 s of computing, 10 s x 4.5 / (10 / 3) of exchanging.
+        assert!((end.as_secs_f64() - 23.5).abs() < 1e-6, "{end}");
+        assert_eq!(machine.end(end).len(), 3);
+        assert_eq!(machine.running(), 0);
+    }
+}

@@ -1,0 +1,119 @@
+//! Who starts when and where.
+
+mod backfill;
+mod greedy;
+mod queued;
+mod reservations;
+mod unmanaged;
+
+use crate::machine::{Start, Traffic};
+use crate::trace::Submission;
+use backfill::Backfill;
+use greedy::Greedy;
+use keeptime_model::Invalid;
+use keeptime_model::topology::Topology;
+use keeptime_model::units::Nanos;
+use queued::Queued;
+use reservations::Reservations;
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use unmanaged::Unmanaged;
+
+/// Which policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Choice {
+    /// The real engine: a job is promised its deadline when it is submitted and has its resources
+    /// reserved, now or in advance, or is refused.
+    Keeptime,
+    /// The same, but only what can start at once is promised: greedy, as in the thesis.
+    KeeptimeGreedy,
+    /// The same engine behind a queue: a job is promised its deadline when it starts.
+    KeeptimeQueue,
+    /// First come, first served, with backfill as EASY does it.
+    FcfsBackfill,
+    /// No middleware: everything starts at once and shares.
+    None,
+}
+
+/// What a policy decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// The job will be done by its deadline.
+    Promise(usize),
+    /// The job will not be run.
+    Refuse(usize),
+    /// The job starts now.
+    Start(Start),
+}
+
+/// Decides about jobs, which it knows by their numbers. Times never go back.
+pub trait Policy {
+    /// A job is submitted.
+    fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action>;
+    /// A job that was started has ended.
+    fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action>;
+    /// All that is due by now is done.
+    fn passed(&mut self, now: Nanos) -> Vec<Action>;
+    /// When it wants to decide next, if nothing happens before.
+    fn next(&self) -> Option<Nanos>;
+}
+
+impl Choice {
+    /// All there are.
+    pub const ALL: [Self; 5] =
+        [Self::Keeptime, Self::KeeptimeGreedy, Self::KeeptimeQueue, Self::FcfsBackfill, Self::None];
+
+    /// The policy for this cluster, on which nothing runs.
+    ///
+    /// # Errors
+    /// If the engine cannot have such a cluster.
+    pub fn begin(self, topology: Topology, traffic: Traffic) -> Result<Box<dyn Policy>, Invalid> {
+        let nodes = topology.nodes().len() as u32;
+        let reservations = || Reservations::new(topology, traffic);
+        Ok(match self {
+            Self::Keeptime => Box::new(Greedy::in_advance(reservations()?)),
+            Self::KeeptimeGreedy => Box::new(Greedy::at_once(reservations()?)),
+            Self::KeeptimeQueue => Box::new(Queued::new(reservations()?, nodes)),
+            Self::FcfsBackfill => Box::new(Backfill::new(nodes)),
+            Self::None => Box::new(Unmanaged::new(nodes)),
+        })
+    }
+}
+
+/// The last instant at which a job can start that is to be done in time by what was requested for it;
+/// nothing if that is before time began.
+fn latest_start(submission: &Submission) -> Option<Nanos> {
+    submission.deadline.checked_sub(submission.requested).map(Nanos::from_secs)
+}
+
+/// `actions`, and the start of what has begun.
+fn with_starts(mut actions: Vec<Action>, reservations: &mut Reservations) -> Vec<Action> {
+    actions.extend(reservations.begun().into_iter().map(Action::Start));
+    actions
+}
+
+impl FromStr for Choice {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let found = Self::ALL.into_iter().find(|choice| choice.to_string() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(|choice| choice.to_string());
+            Invalid::new("policy", text, format!("one of {}", names.join(", ")))
+        })
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Keeptime => "keeptime",
+            Self::KeeptimeGreedy => "keeptime-greedy",
+            Self::KeeptimeQueue => "keeptime-queue",
+            Self::FcfsBackfill => "fcfs-backfill",
+            Self::None => "none",
+        })
+    }
+}

@@ -1,0 +1,291 @@
+//! A log on a cluster under a policy, in virtual time.
+
+use crate::machine::{Machine, Traffic};
+use crate::policy::{Action, Choice, Policy};
+use crate::shape::{self, Shape};
+use crate::summary::Summary;
+use crate::trace::Submission;
+use keeptime_model::Invalid;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_planner::tree::PlacementIndex;
+
+/// What is to be known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WhatIf {
+    /// The cluster.
+    pub shape: Shape,
+    /// Who starts when and where.
+    pub policy: Choice,
+    /// The part of a job's time that it exchanges when nothing is in its way. A job on one node
+    /// exchanges nothing.
+    pub communication: Share,
+}
+
+/// What became of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fate {
+    /// It was promised its deadline.
+    pub promised: bool,
+    /// It was not run.
+    pub refused: bool,
+    /// When it started.
+    pub started: Option<Nanos>,
+    /// When it ended.
+    pub ended: Option<Nanos>,
+}
+
+/// What became of a log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Under which policy.
+    pub policy: Choice,
+    /// By job.
+    pub fates: Vec<Fate>,
+    /// Node seconds of work that were done, as it was counted while it was done.
+    pub done: f64,
+}
+
+/// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
+/// from time to time how many have ended or were refused. Memory is that of the jobs and what runs.
+///
+/// # Errors
+/// If a job makes no sense, or some job never ends.
+pub fn simulate(
+    what: &WhatIf,
+    jobs: &[Submission],
+    progress: &mut dyn FnMut(usize),
+) -> Result<Outcome, Invalid> {
+    check(jobs)?;
+    let topology = what.shape.topology()?;
+    let traffic = Traffic { communication: what.communication, flow: flow(&topology) };
+    let policy = what.policy.begin(topology.clone(), traffic)?;
+    let machine = Machine::new(PlacementIndex::new(topology), traffic);
+    let fates = vec![Fate::default(); jobs.len()];
+    let mut replay = Replay { jobs, policy, machine, fates, next: 0, over: 0 };
+    let mut now = Nanos::new(0);
+    while let Some(due) = replay.next_event() {
+        now = now.max(due);
+        replay.happen(now)?;
+        progress(replay.over);
+    }
+    if let Some(job) = replay.fates.iter().position(|fate| !fate.refused && fate.ended.is_none()) {
+        return Err(Invalid::new(format!("jobs[{job}]"), "never ends", "a job that can be run"));
+    }
+    Ok(Outcome { policy: what.policy, fates: replay.fates, done: replay.machine.done() })
+}
+
+/// The rate at which a job's flows make it no faster any more: two leave each node, and together they have
+/// what of a node's link may be reserved.
+fn flow(topology: &keeptime_model::topology::Topology) -> BitsPerSecond {
+    let link = topology.links().first().map_or(BitsPerSecond::ZERO, |link| link.rate);
+    shape::reservable(link).divided_floor(2)
+}
+
+fn check(jobs: &[Submission]) -> Result<(), Invalid> {
+    for (number, job) in jobs.iter().enumerate() {
+        let invalid = |field: &str, value: u64, expected: String| {
+            Err(Invalid::new(format!("jobs[{number}].{field}"), value, expected))
+        };
+        let before = number.checked_sub(1).map_or(0, |before| jobs[before].submitted);
+        if job.submitted < before {
+            return invalid("submitted", job.submitted, format!("{before} or later"));
+        }
+        if job.nodes == 0 || job.run == 0 {
+            let expected = "at least 1 second on at least 1 node";
+            return invalid("run", job.run.min(job.nodes.into()), expected.into());
+        }
+        if job.requested < job.run {
+            return invalid("requested", job.requested, format!("at least its run, {}", job.run));
+        }
+        let latest = job.submitted.max(job.deadline).max(job.requested);
+        if latest > SECONDS_MAX {
+            return invalid("deadline", latest, format!("at most {SECONDS_MAX} seconds"));
+        }
+    }
+    Ok(())
+}
+
+struct Replay<'a> {
+    jobs: &'a [Submission],
+    policy: Box<dyn Policy>,
+    machine: Machine,
+    fates: Vec<Fate>,
+    /// The next to be submitted.
+    next: usize,
+    /// How many have ended or were refused.
+    over: usize,
+}
+
+impl Replay<'_> {
+    fn next_event(&self) -> Option<Nanos> {
+        let submission = self.jobs.get(self.next).map(|job| Nanos::from_secs(job.submitted));
+        let wish = self.policy.next();
+        [submission, self.machine.next_end(), wish].into_iter().flatten().min()
+    }
+
+    /// Ends first: what they give back is there for what begins now.
+    fn happen(&mut self, now: Nanos) -> Result<(), Invalid> {
+        for job in self.machine.end(now) {
+            self.fates[job].ended = Some(now);
+            self.over += 1;
+            let actions = self.policy.ended(now, job);
+            self.act(now, actions)?;
+        }
+        let actions = self.policy.passed(now);
+        self.act(now, actions)?;
+        while let Some(job) = self.jobs.get(self.next) {
+            if Nanos::from_secs(job.submitted) > now {
+                break;
+            }
+            let actions = self.policy.submitted(now, self.next, job);
+            self.next += 1;
+            self.act(now, actions)?;
+        }
+        let actions = self.policy.passed(now);
+        self.act(now, actions)
+    }
+
+    fn act(&mut self, now: Nanos, actions: Vec<Action>) -> Result<(), Invalid> {
+        for action in actions {
+            match action {
+                Action::Promise(job) => self.fates[job].promised = true,
+                Action::Refuse(job) => {
+                    self.fates[job].refused = true;
+                    self.over += 1;
+                }
+                Action::Start(start) => {
+                    let job = start.job;
+                    self.fates[job].started = Some(now);
+                    assert_exclusive(&start.nodes);
+                    self.machine.start(now, start, self.jobs[job].run)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Only a bug of a policy can give a job a node twice.
+fn assert_exclusive(nodes: &[NodeIndex]) {
+    let mut sorted = nodes.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), nodes.len(), "a node was given twice");
+}
+
+impl Outcome {
+    /// For each job, the second in which it ended; 0 if it was refused.
+    pub fn ended(&self) -> Vec<u64> {
+        let second = |fate: &Fate| fate.ended.map_or(0, |at| at.get().div_ceil(NANOS_A_SECOND));
+        self.fates.iter().map(second).collect()
+    }
+
+    /// In a few numbers.
+    pub fn summary(&self, jobs: &[Submission], nodes: u32) -> Summary {
+        Summary::of(self, jobs, nodes)
+    }
+}
+
+const NANOS_A_SECOND: u64 = 1_000_000_000;
+/// A century: sums of two stay far from what nanoseconds can count.
+const SECONDS_MAX: u64 = 3_155_760_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{chains, lublin};
+    use proptest::prelude::*;
+
+    fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
+        let communication = Share::from_percent(percent).unwrap();
+        let what = WhatIf { shape: shape.parse().unwrap(), policy, communication };
+        simulate(&what, jobs, &mut |_| {}).unwrap()
+    }
+
+    // Goal: the same arguments give the same outcome, and another seed another one.
+    #[test]
+    fn one_seed_has_one_result() {
+        for policy in Choice::ALL {
+            let of =
+                |seed| outcome("fat-tree:80:8", policy, 30, &lublin::log(80, 200, 0.8, seed).jobs);
+            assert_eq!(of(1), of(1));
+            assert_ne!(of(1), of(2));
+        }
+    }
+
+    #[test]
+    fn what_keeptime_promises_is_kept_where_others_are_late() {
+        let jobs = lublin::log(80, 400, 0.9, 5).jobs;
+        let summary = |policy| outcome("fat-tree:80:8", policy, 30, &jobs).summary(&jobs, 80);
+        let [ours @ .., backfill, none] = Choice::ALL.map(summary);
+        for ours in ours {
+            assert_eq!((ours.broken, ours.promised + ours.refused), (0, 400));
+            assert!(ours.promised > 200 && ours.admitted_late == 0, "{ours:?}");
+        }
+        assert_eq!((backfill.refused, none.refused), (0, 0));
+        assert!(none.admitted_late > 0, "{none:?}");
+    }
+
+    #[test]
+    fn a_job_that_fits_starts_at_once_and_takes_its_time() {
+        let job = Submission { submitted: 7, run: 60, requested: 90, nodes: 4, deadline: 200 };
+        for policy in Choice::ALL {
+            let outcome = outcome("star:4", policy, 40, &[job]);
+            assert_eq!(outcome.ended(), [67], "{policy}");
+            assert_eq!(outcome.fates[0].started, Some(Nanos::from_secs(7)));
+        }
+    }
+
+    /// What becomes of three jobs of 50 s on all nodes, for which 100 s are requested: whether each is
+    /// promised, and when it ends.
+    fn three(policy: Choice) -> (Vec<bool>, Vec<u64>) {
+        let job =
+            |deadline| Submission { submitted: 0, run: 50, requested: 100, nodes: 4, deadline };
+        let outcome = outcome("star:4", policy, 0, &[job(100), job(150), job(200)]);
+        assert!(outcome.fates.iter().all(|fate| fate.promised != fate.refused));
+        (outcome.fates.iter().map(|fate| fate.promised).collect(), outcome.ended())
+    }
+
+    // Goal: a promise in advance waits for its turn, takes what an early end gives back, and no more than
+    // that; who promises later knows how the first ended; who promises at once does not wait.
+    #[test]
+    fn what_can_wait_is_deferred_and_what_cannot_is_refused() {
+        assert_eq!(three(Choice::Keeptime), (vec![true, false, true], vec![50, 0, 150]));
+        assert_eq!(three(Choice::KeeptimeQueue), (vec![true, true, true], vec![50, 100, 150]));
+        assert_eq!(three(Choice::KeeptimeGreedy), (vec![true, false, false], vec![50, 0, 0]));
+    }
+
+    #[test]
+    fn a_job_that_makes_no_sense_is_named() {
+        let job = Submission { submitted: 0, run: 50, requested: 10, nodes: 4, deadline: 9 };
+        let communication = Share::from_percent(0).unwrap();
+        let shape = Shape::star(4).unwrap();
+        let what = WhatIf { shape, policy: Choice::None, communication };
+        let error = simulate(&what, &[job], &mut |_| {}).unwrap_err().to_string();
+        let expected = r#"jobs[0].requested: "10" is not accepted; expected at least its run, 50"#;
+        assert_eq!(error, expected);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        // Goal: work is neither lost nor made, whoever decides: what was counted while it was done is what
+        // the jobs are that were not refused, and nobody ends before it can.
+        #[test]
+        fn work_is_conserved(seed: u64, percent in 0..90u32, interval in 0..60u64) {
+            let jobs = chains::log(16, 60, interval, seed).jobs;
+            for policy in Choice::ALL {
+                let outcome = outcome("fat-tree:16:4", policy, percent, &jobs);
+                let ran = || jobs.iter().zip(&outcome.fates).filter(|(_, fate)| !fate.refused);
+                let work: u64 = ran().map(|(job, _)| job.run * u64::from(job.nodes)).sum();
+                prop_assert!((outcome.done - work as f64).abs() < 1e-3, "{policy}");
+                for (job, fate) in ran() {
+                    let (started, ended) = (fate.started.unwrap(), fate.ended.unwrap());
+                    prop_assert!(started >= Nanos::from_secs(job.submitted));
+                    prop_assert!(ended.saturating_sub(started) >= Nanos::from_secs(job.run));
+                }
+            }
+        }
+    }
+}

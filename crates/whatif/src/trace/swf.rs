@@ -1,0 +1,139 @@
+//! Logs in Standard Workload Format: a line of 18 numbers for each job, `;` before remarks.
+
+use super::{Log, Submission, deadline};
+use keeptime_control::plant::Random;
+use keeptime_model::Invalid;
+
+/// The first `most` jobs of a log that ran at all. A processor counts as a node. Deadlines, which the
+/// format does not have, are drawn.
+///
+/// # Errors
+/// The line and the field that is wrong, that the log does not say how many processors there were
+/// (`; MaxProcs:` or `; MaxNodes:`), or that none of its jobs ran on them.
+pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
+    let mut random = Random::new(seed);
+    let mut jobs = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(';') {
+            continue;
+        }
+        let job = job(line, &mut random);
+        let job = job.map_err(|invalid| invalid.within(&format!("line {}", at + 1)))?;
+        jobs.extend(job);
+        if jobs.len() == most {
+            break;
+        }
+    }
+    let nodes = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
+    let nodes = nodes.ok_or_else(|| {
+        Invalid::new("header", "nothing", "a line \"; MaxProcs: NUMBER\" with a number above 0")
+    })?;
+    jobs.retain(|job| job.nodes <= nodes);
+    jobs.sort_by_key(|job| job.submitted);
+    let Some(Submission { submitted: first, .. }) = jobs.first().copied() else {
+        let expected = format!("at least one that ran, on at most {nodes} processors");
+        return Err(Invalid::new("jobs", "none", expected));
+    };
+    for job in &mut jobs {
+        job.submitted -= first;
+        job.deadline -= first;
+    }
+    Ok(Log { nodes, jobs })
+}
+
+/// One line; nothing if the job never ran.
+fn job(line: &str, random: &mut Random) -> Result<Option<Submission>, Invalid> {
+    let fields: Vec<_> = line.split_ascii_whitespace().collect();
+    if fields.len() < FIELDS {
+        return Err(Invalid::new("numbers", fields.len(), format!("{FIELDS}")));
+    }
+    let number = |(field, name): (usize, &str)| {
+        let parsed = fields[field - 1].parse::<f64>().ok();
+        let number = parsed.filter(|number| number.abs() <= NUMBER_MAX).map(|number| number as i64);
+        number.ok_or_else(|| {
+            let expected = format!("a number of at most {NUMBER_MAX}");
+            Invalid::new(format!("{name} (field {field})"), fields[field - 1], expected)
+        })
+    };
+    let submitted = number(SUBMITTED)?;
+    if submitted < 0 {
+        return Err(Invalid::new(SUBMITTED.1, submitted, "at least 0"));
+    }
+    let run = number(RUN)?;
+    // -1 = not known.
+    let known = |first: i64, second: i64| if first > 0 { first } else { second };
+    let nodes = known(number(REQUESTED_NODES)?, number(NODES)?);
+    let requested = known(number(REQUESTED_TIME)?, run).max(run);
+    if run <= 0 || nodes <= 0 {
+        return Ok(None);
+    }
+    let many = |_| Invalid::new(NODES.1, nodes, format!("at most {}", u32::MAX));
+    let nodes = u32::try_from(nodes).map_err(many)?;
+    let [submitted, run, requested] = [submitted, run, requested].map(i64::unsigned_abs);
+    let deadline = deadline(submitted, requested, random.part());
+    Ok(Some(Submission { submitted, run, requested, nodes, deadline }))
+}
+
+fn header(text: &str, key: &str) -> Option<u32> {
+    let remarks = text.lines().filter_map(|line| line.trim().strip_prefix(';'));
+    let value = |remark: &str| {
+        remark.trim().strip_prefix(key)?.trim_start().strip_prefix(':')?.trim().parse().ok()
+    };
+    remarks.filter_map(value).find(|number| *number > 0)
+}
+
+const FIELDS: usize = 18;
+/// Far more seconds or processors than there ever were, and sums stay far from what can be counted.
+const NUMBER_MAX: f64 = 1e12;
+const SUBMITTED: (usize, &str) = (2, "submit time");
+const RUN: (usize, &str) = (4, "run time");
+const NODES: (usize, &str) = (5, "allocated processors");
+const REQUESTED_NODES: (usize, &str) = (8, "requested processors");
+const REQUESTED_TIME: (usize, &str) = (9, "requested time");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+; Version: 2.2
+;  MaxNodes: 64
+; MaxProcs:  128
+
+  1  1000  10  600  4 -1 -1  4  900 -1 1 1 1 1 1 1 -1 -1
+  2  1010  -1   -1 -1 -1 -1  8  900 -1 5 1 1 1 1 1 -1 -1
+  3  1020   0  500 16 -1 -1 -1   -1 -1 1 1 1 1 1 1 -1 -1
+  4  1030   0  500 99 -1 -1 999  -1 -1 1 1 1 1 1 1 -1 -1
+";
+
+    #[test]
+    fn jobs_that_ran_are_read() {
+        let log = read(LOG, 100, 1).unwrap();
+        assert_eq!((log.nodes, log.jobs.len()), (128, 2));
+        let [one, three] = log.jobs[..] else { panic!() };
+        assert_eq!((one.submitted, one.run, one.requested, one.nodes), (0, 600, 900, 4));
+        assert!((1_350..=4_500).contains(&one.deadline), "{one:?}");
+        assert_eq!((three.submitted, three.run, three.requested, three.nodes), (20, 500, 500, 16));
+        assert_eq!(read(LOG, 1, 1).unwrap().jobs.len(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error =
+            |from: &str, to: &str| read(&LOG.replacen(from, to, 1), 9, 1).unwrap_err().to_string();
+        let number = r#"line 5.submit time (field 2): "x" is not accepted; expected a number of at most 1000000000000"#;
+        assert_eq!(error("1000", "x"), number);
+        assert_eq!(error("1000", "1e13"), number.replace("\"x\"", "\"1e13\""));
+        let negative = r#"line 5.submit time: "-7" is not accepted; expected at least 0"#;
+        assert_eq!(error("1000", "-7"), negative);
+        let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;
+        assert_eq!(error(" 1 1 -1 -1", ""), short);
+        assert_eq!(read(&LOG.replace("MaxProcs", "Procs"), 9, 1).unwrap().nodes, 64);
+        let nameless = LOG.replace("Max", "Min");
+        assert!(read(&nameless, 9, 1).unwrap_err().to_string().contains("MaxProcs"));
+        let small = read(&LOG.replace("128", "3"), 9, 1).unwrap_err().to_string();
+        let none = r#"jobs: "none" is not accepted; expected at least one that ran, on at most 3 processors"#;
+        assert_eq!(small, none);
+    }
+}
