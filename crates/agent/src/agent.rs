@@ -11,7 +11,7 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::UserName;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{CpuPpm, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ pub trait Enforcer: Send {
     /// # Errors
     /// If the kernel refuses; part of it may be done then.
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError>;
+
+    /// The jobs that the node enforces now, whoever made it do so.
+    fn enforced(&self) -> BTreeSet<Name>;
 
     /// Counts running processes to a job that is enforced, as long as it lasts. Nothing happens to
     /// any of them if one is refused.
@@ -103,6 +106,9 @@ pub struct Agent<E> {
     store: Store,
     enforcer: E,
     programs: Arc<Programs>,
+    /// The CPU that jobs use at most, where that is less than they were assigned. Not recorded: they have
+    /// all of it when in doubt.
+    restrained: BTreeMap<Name, CpuPpm>,
     since: WallTime,
     /// The latest time that was told: what has begun does not end because a clock was set back.
     latest: WallTime,
@@ -122,9 +128,14 @@ impl<E: Enforcer> Agent<E> {
         now: WallTime,
     ) -> Result<Self, StoreError> {
         let book = store.load()?;
-        let programs = Arc::default();
+        let (programs, restrained) = Default::default();
+        // What the kernel enforces had begun for the agent before this one.
+        let enforced = enforcer.enforced();
+        let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
+        let latest = begun.map(|a| a.from_unix_nanos).fold(now, WallTime::max);
+        let since = now;
         let mut agent =
-            Self { node, capacity, book, store, enforcer, programs, since: now, latest: now };
+            Self { node, capacity, book, store, enforcer, programs, restrained, since, latest };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);
         Ok(agent)
@@ -197,6 +208,7 @@ impl<E: Enforcer> Agent<E> {
             Request::BindFlow { job, flow } => {
                 return self.bind_flow(&job, &flow, requester.user_id());
             }
+            Request::Restrain { job, cpu_ppm } => return self.restrain(job, cpu_ppm),
             Request::Enforce(assignment) => {
                 self.book.with(assignment, &self.capacity, now).map(|book| self.turn_to(book))
             }
@@ -226,12 +238,16 @@ impl<E: Enforcer> Agent<E> {
             self.remember(book)?;
         }
         self.programs.retain(|job| self.book.assignments().contains_key(job));
+        self.restrained.retain(|job, _| self.book.assignments().contains_key(job));
         self.reconcile()
     }
 
     fn may_ask(&self, request: &Request, requester: &Requester) -> Result<(), String> {
         let Requester::User { name, .. } = requester else { return Ok(()) };
-        let (Request::Bind { job, .. } | Request::BindFlow { job, .. }) = request else {
+        let (Request::Bind { job, .. }
+        | Request::BindFlow { job, .. }
+        | Request::Restrain { job, .. }) = request
+        else {
             return Err("only root and the agent's own user may ask for that".into());
         };
         self.check_of(job, name)
@@ -258,6 +274,28 @@ impl<E: Enforcer> Agent<E> {
         response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, user)))
     }
 
+    fn restrain(&mut self, job: Name, cpu: CpuPpm) -> Response {
+        let assigned = match self.begun(&job) {
+            Ok(assignment) => assignment.cpu_ppm,
+            Err(error) => return response(Err(error)),
+        };
+        if cpu.get() == 0 {
+            return Response::Refused { reason: format!("cpu: {job} needs more than nothing") };
+        }
+        let former = match cpu < assigned {
+            true => self.restrained.insert(job.clone(), cpu),
+            false => self.restrained.remove(&job),
+        };
+        let Err(error) = self.reconcile() else { return Response::Done };
+        match former {
+            Some(former) => self.restrained.insert(job, former),
+            None => self.restrained.remove(&job),
+        };
+        // The next tick tries again if this does not go back either.
+        let _ = self.reconcile();
+        Response::Failed { error: chain(error.as_ref()) }
+    }
+
     /// A job that is enforced now.
     fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
         let refuse = |refusal: String| Err(BindError::Refused(refusal));
@@ -272,7 +310,13 @@ impl<E: Enforcer> Agent<E> {
 
     /// Makes the kernel agree with the book.
     fn reconcile(&mut self) -> Result<(), BoxedError> {
-        self.enforcer.reconcile(&self.book.due(self.latest))
+        let mut due = self.book.due(self.latest);
+        for (job, most) in &self.restrained {
+            if let Some(assignment) = due.get_mut(job) {
+                assignment.cpu_ppm = assignment.cpu_ppm.min(*most);
+            }
+        }
+        self.enforcer.reconcile(&due)
     }
 
     /// Records `book`, which a restarted agent would start from.
@@ -341,6 +385,10 @@ mod tests {
     struct FakeKernel(BTreeMap<Name, Assignment>, Vec<(Name, Vec<u32>, Option<u32>)>);
 
     impl Enforcer for FakeKernel {
+        fn enforced(&self) -> BTreeSet<Name> {
+            self.0.keys().cloned().collect()
+        }
+
         fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
             self.0.retain(|job, _| wanted.contains_key(job));
             for (job, assignment) in wanted {
@@ -501,9 +549,38 @@ mod tests {
         assert_eq!(agent.enforcer.0.len(), 1);
         agent.tick(at(3)).unwrap();
         assert_eq!(agent.enforcer.0.len(), 1);
+        // Nor does an agent that starts while the clock is wrong.
+        let mut agent = start(&directory, agent.enforcer, 3);
+        agent.tick(at(4)).unwrap();
+        assert_eq!(agent.enforcer.0.len(), 1);
         assert_eq!(agent.answer(bind(), ROOT, at(3)), Response::Done);
         agent.tick(at(9)).unwrap();
         assert!(agent.enforcer.0.is_empty());
+    }
+
+    #[test]
+    fn a_job_uses_less_than_it_was_assigned_as_long_as_it_is_told_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "a".parse().unwrap();
+        let all = assignment("a", 9);
+        let restrain = |cpu_ppm| Request::Restrain { job: job.clone(), cpu_ppm };
+        let unknown = agent.answer(restrain(CpuPpm::new(1)), ROOT, at(1));
+        assert!(matches!(unknown, Response::Refused { .. }), "{unknown:?}");
+        assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
+        let nothing = agent.answer(restrain(CpuPpm::new(0)), ROOT, at(1));
+        assert!(matches!(nothing, Response::Refused { .. }), "{nothing:?}");
+        let half = CpuPpm::new(all.cpu_ppm.get() / 2);
+        assert_eq!(agent.answer(restrain(half), ROOT, at(1)), Response::Done);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, half);
+        // What was assigned is still what is told, and what it goes back to.
+        assert!(agent.assignments().all(|told| told.cpu_ppm == all.cpu_ppm));
+        assert_eq!(agent.answer(restrain(all.cpu_ppm), ROOT, at(2)), Response::Done);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+        // Another agent knows nothing of it.
+        assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
+        let agent = start(&directory, agent.enforcer, 3);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::wire::{LINE_BYTES_MAX, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{CpuPpm, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -109,6 +109,14 @@ impl Client {
     /// If the job has no flow to where they go, or there are none, or they are another user's.
     pub fn bind_flow(&mut self, job: &Name, flow: ConnectionPattern) -> Result<(), ClientError> {
         self.done(&Request::BindFlow { job: job.clone(), flow })
+    }
+
+    /// Has a job use at most so much of the CPU that it was assigned; all of it ends that.
+    ///
+    /// # Errors
+    /// If the job has not begun, or the kernel refuses: then all is as before.
+    pub fn restrain(&mut self, job: &Name, cpu: CpuPpm) -> Result<(), ClientError> {
+        self.done(&Request::Restrain { job: job.clone(), cpu_ppm: cpu })
     }
 
     /// All that a rank of an MPI program asks for, as long as this client lives.

@@ -22,6 +22,7 @@ use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, Settings};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::probe;
+use keeptime_linux::segments;
 use keeptime_linux::tc::{self, Attach, Handle, Place, TREE_MAJOR};
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
 use keeptime_model::capability::{Capabilities, Feature};
@@ -241,17 +242,20 @@ impl Kernel {
             // A node without reservations is left as it was found.
             Flows::remove(&mut self.socket, self.place.ifindex)?;
             self.flows = None;
+            segments::limit(&mut self.socket, self.place.ifindex, None)?;
             let ops = tc::removal(&self.place, &observed);
             return Ok(tc::apply(&mut self.socket, &self.place, &ops)?);
         }
         let table = self.flows.as_ref().map(Flows::read).transpose()?.unwrap_or_default();
         let groups: BTreeSet<u64> = flows.iter().map(|flow| flow.cgroup_id).collect();
-        let Egress { tree, table: wanted } = egress::plan(&self.link, self.place, &flows, &table)?;
+        let planned = egress::plan(&self.link, self.place, &flows, &table)?;
+        let Egress { tree, table: wanted, packet_max } = planned;
         let ops = tc::diff(&tree, &observed)?;
         // Between the two: an entry never names a class that is not there yet, nor the other way
         // round for long; a packet of a class that is gone is best-effort.
         tc::apply(&mut self.socket, &self.place, &ops)?;
         self.set_table(&table, &wanted)?;
+        segments::limit(&mut self.socket, self.place.ifindex, packet_max)?;
         match &mut self.flows {
             Some(flows) => Ok(flows.retain_bound(|_, group| groups.contains(&group))?),
             None => Ok(()),
@@ -302,6 +306,12 @@ impl Enforcer for Kernel {
         self.make_groups(wanted)?;
         self.limit_disks(wanted)?;
         self.set_egress(wanted)
+    }
+
+    fn enforced(&self) -> BTreeSet<Name> {
+        // Groups that cannot be read count as none, as with everything that is measured.
+        let groups = self.group.children().unwrap_or_default();
+        groups.iter().filter_map(|group| group.parse().ok()).collect()
     }
 
     fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
@@ -375,6 +385,10 @@ impl Enforcer for Kernel {
 impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         (**self).reconcile(wanted)
+    }
+
+    fn enforced(&self) -> BTreeSet<Name> {
+        (**self).enforced()
     }
 
     fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {

@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 /// How often expiry is looked at and the kernel's state is compared with what was assigned.
@@ -104,8 +104,7 @@ impl Drop for Seat {
 
 /// Now, as the node's clock tells it.
 pub fn now() -> WallTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime::from_unix_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    SystemTime::now().into()
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {

@@ -43,6 +43,14 @@ pub enum Request {
         /// Which.
         flow: ConnectionPattern,
     },
+    /// Have the job use at most so much of the CPU that it was assigned, until something else is said: what
+    /// it does not need is lent to who has none. All of it, or more, ends that; so does the agent's end.
+    Restrain {
+        /// The job, which must have begun.
+        job: Name,
+        /// More than nothing.
+        cpu_ppm: CpuPpm,
+    },
     /// All that a rank of an MPI program asks for, in the place of what it asked before on this
     /// connection; it ends with the connection.
     Mpi(Report),

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use keeptime_model::units::{Nanos, WallTime};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 const SECOND: u64 = 1_000_000_000;
 /// Units in which a long time is told, greatest first.
@@ -11,8 +11,7 @@ const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("min", 60), ("s",
 
 /// Now, as this machine's clock tells it. For shells.
 pub fn now() -> WallTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime::from_unix_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    SystemTime::now().into()
 }
 
 /// So many seconds after 1970; before that is 1970.

@@ -9,6 +9,7 @@ use crate::node::{NAMESPACES, hear, tell};
 use crate::spec::Spec;
 use crate::status::{LabState, NodeStatus, Status};
 use keeptime_linux::cgroup::{Group, Hierarchies};
+use keeptime_linux::disk;
 use keeptime_linux::link;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::netns::NetworkNamespace;
@@ -100,7 +101,8 @@ impl Labs {
     /// killed meanwhile, what was made of it is removed. Takes about 0.2 s for four nodes.
     ///
     /// # Errors
-    /// A lab of that name, more CPU than there is, or whatever the machine refuses.
+    /// A lab of that name, more CPU than there is, a disk that is not there, or whatever the machine
+    /// refuses.
     pub fn up(&self, spec: &Spec) -> Result<Lab, LabError> {
         let lock = LabsLock::take(&self.runtime)?;
         let files = LabFiles::new(&self.directory(), spec.name());
@@ -108,6 +110,7 @@ impl Labs {
             return Err(LabError::Exists { name: spec.name().clone() });
         }
         let made = self.check_cpu(spec).and_then(|()| {
+            spec.check_disks(&disk::disks())?;
             files.create()?;
             self.start(spec, &files, &lock)
         });
@@ -179,8 +182,7 @@ impl Labs {
         let was_running = end_holder(&files)?;
         let stragglers = remove_leftovers(&files)?;
         lock.release(&self.runtime);
-        let nanos = keeptime_model::units::Nanos::new(start.elapsed().as_nanos() as u64);
-        Ok(Report { name: name.clone(), was_running, stragglers, nanos })
+        Ok(Report { name: name.clone(), was_running, stragglers, nanos: start.elapsed().into() })
     }
 
     fn start(&self, spec: &Spec, files: &LabFiles, lock: &LabsLock) -> Result<(), LabError> {

@@ -2,6 +2,7 @@
 
 use keeptime_linux::link::Network;
 use keeptime_model::Invalid;
+use keeptime_model::disk::{Disk, DiskId};
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Link, Node, Switch, Topology, TopologyFile};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
@@ -85,6 +86,17 @@ impl Spec {
         Ok(Self { name, topology: Topology::try_from(file)? })
     }
 
+    /// The same with a disk on every node. It is one of the machine's, and all nodes share it: `disk`
+    /// says each node's part.
+    ///
+    /// # Errors
+    /// Never for a spec that was made.
+    pub fn with_disk(self, disk: Disk) -> Result<Self, Invalid> {
+        let mut file = TopologyFile::from(self.topology);
+        file.nodes.iter_mut().for_each(|node| node.disk = Some(disk));
+        Ok(Self { topology: Topology::try_from(file)?, ..self })
+    }
+
     /// The lab's name.
     pub fn name(&self) -> &Name {
         &self.name
@@ -147,6 +159,22 @@ impl Spec {
             percent(free)
         );
         Err(Invalid::new("cpu", value, expected))
+    }
+
+    /// Checks that the nodes' disks are among those of the machine: only these can be throttled.
+    ///
+    /// # Errors
+    /// What would be accepted.
+    pub fn check_disks(&self, machine: &[DiskId]) -> Result<(), Invalid> {
+        let mut disks = self.topology.nodes().iter().filter_map(|node| Some((node, node.disk?)));
+        let unknown = |(_, disk): &(&Node, Disk)| !machine.contains(&disk.device);
+        let Some((node, disk)) = disks.find(unknown) else { return Ok(()) };
+        let known: Vec<_> = machine.iter().map(DiskId::to_string).collect();
+        let expected = match known.as_slice() {
+            [] => "none: this machine has no disk".into(),
+            known => format!("one of this machine's, as lsblk shows them: {}", known.join(", ")),
+        };
+        Err(Invalid::new("disk", format!("{} of {}", disk.device, node.name), expected))
     }
 
     fn of(
@@ -232,6 +260,7 @@ const DEFAULT_NETWORK: Network = Network { address: Ipv4Addr::new(10, 75, 0, 0),
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::units::BytesPerSecond;
     use proptest::prelude::*;
 
     fn name() -> Name {
@@ -263,6 +292,23 @@ mod tests {
         assert!(error.contains("300 % for other labs"), "{error}");
         assert!(Spec::two_tier(name(), 4, 5, RATE, RATE, CPU).is_err());
         assert!(Spec::star(name(), 4, RATE, CpuPpm::new(0)).is_err());
+    }
+
+    #[test]
+    fn every_node_has_the_disk_and_it_is_one_of_the_machine() {
+        let device: DiskId = "254:0".parse().unwrap();
+        let read = BytesPerSecond::from_mega_bytes(40);
+        let disk = Disk { device, read, write: read };
+        let spec = Spec::default_star(name());
+        assert_eq!(spec.check_disks(&[]), Ok(()), "no node has one");
+        let spec = spec.with_disk(disk).unwrap();
+        assert!(spec.topology().nodes().iter().all(|node| node.disk == Some(disk)));
+        let loopback = "7:0".parse().unwrap();
+        assert_eq!(spec.check_disks(&[loopback, device]), Ok(()));
+        let error = spec.check_disks(&[loopback]).unwrap_err().to_string();
+        assert!(error.contains("disk: \"254:0 of n1\"") && error.ends_with(": 7:0"), "{error}");
+        let error = spec.check_disks(&[]).unwrap_err().to_string();
+        assert!(error.contains("has no disk"), "{error}");
     }
 
     #[test]

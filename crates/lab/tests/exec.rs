@@ -122,5 +122,6 @@ fn a_daemon_is_buried_by_the_node_and_ends_with_it() {
     assert_eq!(lab.group(&name).unwrap().pids().unwrap().len(), 2);
     let start = std::time::Instant::now();
     world.down(&lab);
-    assert!(start.elapsed().as_millis() < 500, "{:?}", start.elapsed());
+    // Who does not end with its node is waited for, for ten seconds.
+    assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
 }

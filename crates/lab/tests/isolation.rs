@@ -4,12 +4,15 @@
 
 mod common;
 
-use common::{HAND, World, wait_for};
+use common::{HAND, World};
 use keeptime_lab::isolation::{Work, measure};
 use keeptime_lab::{Exec, Lab, Words};
 use keeptime_model::units::Nanos;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// What a node may have beyond its share at the edges of a window, in seconds.
+const SLACK: f64 = 0.03;
 
 /// One at a time: each wants what the machine has.
 fn alone() -> MutexGuard<'static, ()> {
@@ -22,45 +25,64 @@ fn work(steps: &str) -> Work {
     Work { fixed: words(steps), endless: words("18446744073709551615") }
 }
 
-/// Steps of the computation that take about a second on a node.
-fn calibrate(lab: &Lab) -> String {
-    let steps = 20_000_000;
+/// Steps of the computation that take about so many seconds on a node.
+fn calibrate(lab: &Lab, seconds: f64) -> String {
+    let steps = 5_000_000;
     let start = Instant::now();
     let mut exec = Exec::new("n1", Vec::<String>::new());
     exec.words = work(&steps.to_string()).fixed;
     assert!(lab.spawn(exec).unwrap().wait().unwrap().success());
-    (f64::from(steps) / start.elapsed().as_secs_f64()).round().to_string()
+    (f64::from(steps) * seconds / start.elapsed().as_secs_f64()).round().to_string()
 }
 
-// A bound far above what is measured (below 2 %), since the machine may be busy.
+/// CPU seconds that each node has used.
+fn used(lab: &Lab) -> Vec<f64> {
+    let nodes = lab.status().nodes;
+    nodes.iter().map(|node| node.cpu_nanos.unwrap().get() as f64 * 1e-9).collect()
+}
+
+// Goal: what the other nodes do costs a node no time, since each has its share of the CPU and no more. Method: less
+// than half of the machine is promised, so that what others take of it changes nothing; `make bench-isolation` has the
+// figure for all of it.
 #[test]
 fn four_nodes_on_two_cpus_do_not_slow_each_other() {
+    const SHARE: u32 = 20;
     let _machine = alone();
     let Some(world) = World::new() else { return };
-    let lab = world.up(4, 40);
-    let steps = calibrate(&lab);
+    let lab = world.up(4, SHARE);
+    let steps = calibrate(&lab, 0.5);
+    let (start, before) = (Instant::now(), used(&lab));
     let result = measure(&lab, "n1", &work(&steps), 5).unwrap();
+    let most = 0.01 * f64::from(SHARE) * start.elapsed().as_secs_f64() + SLACK;
+    let grown: Vec<_> = used(&lab).iter().zip(&before).map(|(now, then)| now - then).collect();
     let slowdown = result.slowdown().unwrap();
-    println!("{result:.3?}: {:.1} % slower", 100.0 * slowdown);
-    assert!(slowdown < 0.15, "{result:?}");
+    println!("{result:.3?}: {:.1} % slower; used {grown:.3?} s of {most:.3}", 100.0 * slowdown);
+    assert!(grown.iter().all(|used| *used <= most), "{grown:?} s of {most}");
+    assert!(grown.iter().all(|used| *used > 0.0), "some nodes did nothing: {grown:?}");
+    assert!(slowdown < 0.5, "{result:?}");
     world.down(&lab);
 }
 
 #[test]
 fn a_node_has_its_share_and_no_more() {
+    const TRIES: usize = 10;
     let _machine = alone();
     let Some(world) = World::new() else { return };
     let lab = world.up(2, 30);
-    let used = || lab.status().nodes[1].cpu_nanos.unwrap().get() as f64 * 1e-9;
     let hog = lab.spawn(Exec::new("n2", [HAND, "compute", "99999999999"])).unwrap();
-    let (start, before) = (Instant::now(), used());
-    wait_for("some use", || start.elapsed().as_secs_f64() > 2.0);
-    let share = (used() - before) / start.elapsed().as_secs_f64();
+    // It has less while others on this machine take more than the reserve.
+    let has_its_share = (0..TRIES).any(|_| {
+        let (start, before) = (Instant::now(), used(&lab)[1]);
+        std::thread::sleep(Duration::from_secs(1));
+        let grown = used(&lab)[1] - before;
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{grown:.3} s in {seconds:.3} s, of 30 %");
+        assert!(grown <= 0.3 * seconds + SLACK, "{grown} s in {seconds} s");
+        grown > 0.25 * seconds
+    });
     hog.signal(nix::sys::signal::Signal::SIGKILL);
     hog.wait().unwrap();
-    println!("share: {:.1} % of 30 %", 100.0 * share);
-    // It has less if others on this machine take more than the reserve.
-    assert!((0.2..=0.31).contains(&share), "{share}");
+    assert!(has_its_share, "less, {TRIES} times");
     world.down(&lab);
 }
 
@@ -71,7 +93,7 @@ fn periods_compared() {
     let _machine = alone();
     let Some(world) = World::new() else { return };
     let lab = world.up(4, 40);
-    let steps = calibrate(&lab);
+    let steps = calibrate(&lab, 1.0);
     let rounds = std::env::var("ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
     let mut all = Vec::new();
     for _ in 0..rounds {

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const EF: i32 = 46 << 2;
 const POLICER: Policer =
     Policer { rate: BitsPerSecond::from_mbit(40), depth: Bytes::new(10_000), dscp: 46 };
+/// How often a busy machine may come between.
+const TRIES: usize = 8;
 
 fn address(lab: &Lab, node: &str) -> Ipv4Addr {
     let node = lab.topology().find_node(&node.parse().unwrap()).unwrap();
@@ -40,34 +42,36 @@ fn a_burst_passes_as_deep_as_the_bucket_and_what_is_not_marked_passes() {
     let to = (address(&lab, "n2"), 9);
     let sender = lab.network("n1").unwrap().run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     let datagram = [0; 958];
-    let burst = |count: u32| {
-        let start = Instant::now();
-        // Nobody listens: the receiver's refusals are not of interest.
-        (0..count).for_each(|_| drop(sender.send_to(&datagram, to)));
-        start.elapsed()
-    };
-    burst(200);
+    // Nobody listens: the receiver's refusals are not of interest.
+    let burst = || (0..200).for_each(|_| drop(sender.send_to(&datagram, to)));
+    burst();
     assert_eq!(policed(&lab), Policed::default(), "it is about marked packets");
     setsockopt(&sender, sockopt::Ipv4Tos, &EF).unwrap();
-    // 1,000 bytes on the wire each.
-    let took = burst(200);
-    common::wait_for("all to have come in", || {
-        let policed = policed(&lab);
-        policed.passed_packets + policed.dropped_packets == 200
+    // The card of 200 Mbit/s lets 200 packets go over 8 ms; a busy machine may take until all may pass.
+    let has_dropped = (0..TRIES).any(|_| {
+        let (start, before) = (Instant::now(), policed(&lab));
+        burst();
+        let mut now = before;
+        common::wait_for("all to have come in", || {
+            now = policed(&lab);
+            now.passed_packets + now.dropped_packets
+                == before.passed_packets + before.dropped_packets + 200
+        });
+        // 1,000 bytes on the wire each.
+        let (passed, span) = (now.passed_packets - before.passed_packets, start.elapsed());
+        assert_eq!(now.passed.get() - before.passed.get(), 1_000 * passed);
+        let most = 10_000.0 + span.as_secs_f64() * 40e6 / 8.0;
+        assert!(1_000.0 * (passed as f64) <= most, "{passed} of 200 passed in {span:?}");
+        passed < 200
     });
-    let counted = policed(&lab);
-    // The card of 200 Mbit/s lets them go over 8 ms; the bucket fills meanwhile.
-    let span = took.max(Duration::from_millis(20)).as_secs_f64();
-    let most = 10_000.0 + span * 40e6 / 8.0;
-    assert_eq!(counted.passed.get(), 1_000 * counted.passed_packets);
-    assert!(counted.passed_packets >= 10, "{counted:?}");
-    assert!((counted.passed.get() as f64) < most, "{counted:?} in {took:?}");
+    assert!(has_dropped, "all passed, {TRIES} times");
+    assert!(policed(&lab).passed_packets >= 10, "a bucket is full at first");
     lab.police("n1", None).unwrap();
     assert_eq!(lab.policed("n1").unwrap(), None);
     world.down(&lab);
 }
 
-/// Sends for a second, marked, and tells the payload's Mbit/s.
+/// Sends for two seconds, marked, and tells the payload's Mbit/s.
 fn send(lab: &Lab, pace: Option<u64>) -> f64 {
     let listener = lab.network("n2").unwrap();
     let to = address(lab, "n2");
@@ -75,6 +79,7 @@ fn send(lab: &Lab, pace: Option<u64>) -> f64 {
     let to = listener.local_addr().unwrap();
     let mut sender = lab.network("n1").unwrap().run(|| TcpStream::connect(to).unwrap()).unwrap();
     let mut receiver = listener.accept().unwrap().0;
+    let start = Instant::now();
     // Kernels do not pace the first ten segments of a connection.
     sender.set_nodelay(true).unwrap();
     (0..12).for_each(|_| sender.write_all(&[0]).unwrap());
@@ -83,7 +88,7 @@ fn send(lab: &Lab, pace: Option<u64>) -> f64 {
         set_pace(&sender, bytes_per_second);
     }
     let reading = std::thread::spawn(move || {
-        let (mut block, mut bytes, start) = (vec![0; 65_536], 0, Instant::now());
+        let (mut block, mut bytes) = (vec![0; 65_536], 0);
         while start.elapsed() < Duration::from_secs(2) {
             match receiver.read(&mut block).unwrap() {
                 0 => break,
@@ -119,12 +124,17 @@ fn a_sender_that_paces_loses_nothing_and_one_that_does_not_loses() {
     let bursty = send(&lab, None);
     let lost = policed(&lab);
     assert!(lost.dropped_packets > 0, "{lost:?}");
-    // 36 Mbit/s of payload are 37.6 Mbit/s on the wire.
-    lab.police("n1", Some(&POLICER)).unwrap();
-    let paced = send(&lab, Some(36_000_000 / 8));
-    let kept = policed(&lab);
-    println!("Mbit/s: bursty {bursty:.1}, {lost:?}; paced {paced:.1}, {kept:?}");
-    assert_eq!(kept.dropped_packets, 0, "{kept:?}");
-    assert!((34.0..36.5).contains(&paced), "{paced:.1} Mbit/s");
+    // A busy machine may hold up what was paced, and let it go at once.
+    let loses_nothing = (0..TRIES).any(|_| {
+        lab.police("n1", Some(&POLICER)).unwrap();
+        // 36 Mbit/s of payload are 37.6 Mbit/s on the wire.
+        let paced = send(&lab, Some(36_000_000 / 8));
+        let kept = policed(&lab);
+        println!("Mbit/s: bursty {bursty:.1}, {lost:?}; paced {paced:.1}, {kept:?}");
+        // Late, maybe, and never early; who bursts has a fifth of it.
+        assert!(paced < 36.5, "{paced:.1} Mbit/s");
+        kept.dropped_packets == 0 && paced > 2.0 * bursty
+    });
+    assert!(loses_nothing, "it lost, or had no more than who bursts, {TRIES} times");
     world.down(&lab);
 }

@@ -1,11 +1,15 @@
 //! From reserved flows to what the kernel is told: classes and marks (pure).
 //!
 //! A link is shared by three kinds of traffic. **Control** (low latency) has a small share and
-//! goes first. Each **premium** flow has a class of its own whose guarantee is also its limit, as
+//! goes first, also with what others leave of half of the link: an exchange of small messages that is
+//! held up by its own limit has no low latency. Each **premium** flow has a class of its own whose guarantee is also its limit, as
 //! with the inter-dispatch time of the paper; what it leaves unused goes to the others.
 //! **Best effort** has what is left, and never less than 1 % of the link, so that nobody
 //! starves for good. At a switch port, where flows cannot be told apart, all premium traffic is
 //! one class by its DiffServ code point.
+//!
+//! What goes first still waits for the packet that has begun. While a job asks for low latency to a node,
+//! no packet that is handed to the link is longer than a frame takes on 100 Mbit/s.
 
 use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
 use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
@@ -22,7 +26,8 @@ pub struct Link {
     pub name: String,
     /// What the wire carries, headers included.
     pub rate: BitsPerSecond,
-    /// Guaranteed to low-latency traffic, which can have twice as much: 2 % is usual.
+    /// Guaranteed to low-latency traffic: 2 % is usual. Of what premium flows leave it can have half of
+    /// the link.
     pub control_share: Share,
 }
 
@@ -43,7 +48,8 @@ pub struct Flow {
     pub destination: Option<Ipv4Addr>,
     /// Reserved on the wire, headers included: a guarantee and a limit. Premium only.
     pub rate: BitsPerSecond,
-    /// Token bucket depth; nothing = 2 ms of the rate.
+    /// Token bucket depth of whoever polices it on the way, in which all that leaves here fits; nothing =
+    /// nobody does, and the class has 2 ms of the rate.
     pub burst: Option<Bytes>,
     /// How it is treated.
     pub class: TrafficClass,
@@ -56,6 +62,8 @@ pub struct Egress {
     pub tree: Tree,
     /// Which packets go to which of them.
     pub table: FlowTable,
+    /// How long a packet may be that is handed to it at once; nothing = as long as the sender likes.
+    pub packet_max: Option<Bytes>,
 }
 
 /// Why flows cannot all be enforced.
@@ -103,7 +111,7 @@ pub fn plan(
 ) -> Result<Egress, EgressError> {
     let merged = merge(flows);
     check(link, &merged)?;
-    let mut classes = shared_classes(link);
+    let mut classes = shared_classes(link, lent_rate(link, &merged));
     let mut table = FlowTable::default();
     let mut minors = Minors::new(assigned, &merged);
     for (key, flow) in &merged {
@@ -120,13 +128,14 @@ pub fn plan(
         table.entries.insert(*key, FlowMark { class, dscp: flow.class.dscp() });
     }
     let default_minor = BEST_EFFORT_MINOR;
-    Ok(Egress { tree: Tree { place, default_minor, classes, filters: BTreeMap::new() }, table })
+    let tree = Tree { place, default_minor, classes, filters: BTreeMap::new() };
+    Ok(Egress { tree, table, packet_max: packet_max(link, &merged) })
 }
 
 /// The tree of a switch port: premium and control by DiffServ code point, and a shallow buffer
 /// for the rest.
 pub fn switch_port(link: &Link, place: Place) -> Tree {
-    let mut classes = shared_classes(link);
+    let mut classes = shared_classes(link, link.rate);
     let premium = reservable(link);
     let burst = burst_of(premium);
     let queue = Some(Queue::Bytes(queue_bytes(link.rate, PORT_QUEUE_SPAN, PORT_QUEUE_MIN)));
@@ -192,10 +201,10 @@ fn check(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Result<(), EgressErro
     Ok(())
 }
 
-/// The link itself, control and best effort.
-fn shared_classes(link: &Link) -> BTreeMap<u16, Class> {
+/// The link itself, of which `whole` is lent, control and best effort.
+fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
     let control = control_rate(link);
-    let twice = control.checked_add(control).unwrap_or(link.rate).min(link.rate);
+    let half = link.rate.divided_floor(CONTROL_CEIL_PART).max(control);
     let leaf = |prio| {
         let queue = Queue::Bytes(queue_bytes(link.rate, NODE_QUEUE_SPAN, NODE_QUEUE_MIN));
         Some(Leaf { prio, quantum: QUANTUM, queue: Some(queue) })
@@ -205,18 +214,47 @@ fn shared_classes(link: &Link) -> BTreeMap<u16, Class> {
         Class { parent, rate, ceil, burst, cburst, leaf }
     };
     BTreeMap::from([
-        (ROOT_MINOR, class(0, link.rate, link.rate, None)),
-        (CONTROL_MINOR, class(ROOT_MINOR, control, twice, leaf(CONTROL_PRIO))),
-        (BEST_EFFORT_MINOR, class(ROOT_MINOR, floor_rate(link), link.rate, leaf(BEST_EFFORT_PRIO))),
+        (ROOT_MINOR, class(0, whole, whole, None)),
+        (CONTROL_MINOR, class(ROOT_MINOR, control, half, leaf(CONTROL_PRIO))),
+        (BEST_EFFORT_MINOR, class(ROOT_MINOR, floor_rate(link), whole, leaf(BEST_EFFORT_PRIO))),
     ])
 }
 
+/// Shorter packets cost everybody CPU: only where a job asks for low latency.
+fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
+    let bytes = link.rate.bytes_in_floor(PACKET_SPAN);
+    (merged.values().any(is_urgent) && bytes < PACKET_MAX).then_some(bytes)
+}
+
 fn flow_class(flow: &Flow) -> Class {
-    let burst = flow.burst.unwrap_or(burst_of(flow.rate)).max(Bytes::new(BURST_MIN));
+    let burst = flow.burst.map_or_else(|| burst_of(flow.rate), burst_within);
     let queue = Queue::Bytes(queue_bytes(flow.rate, FLOW_QUEUE_SPAN, NODE_QUEUE_MIN));
     let leaf = Leaf { prio: PREMIUM_PRIO, quantum: QUANTUM, queue: Some(queue) };
     let (rate, ceil) = (flow.rate, flow.rate);
     Class { parent: ROOT_MINOR, rate, ceil, burst, cburst: burst, leaf: Some(leaf) }
+}
+
+/// The bucket of a class whose packets all fit a policer's of this `depth`. HTB sends a packet whenever its
+/// bucket is not below zero, so one more than is in it; and a packet that waited on the way behind others
+/// comes closer to the next, which may be earlier by the time of one more.
+fn burst_within(depth: Bytes) -> Bytes {
+    Bytes::new(depth.get().saturating_sub(2 * FRAME).max(BURST_MIN))
+}
+
+/// What a node lends of its link: all of it, but where a job asks for low latency a little less than its card
+/// sends. Else best effort would wait in the card, where the next packet is chosen already, and what is urgent
+/// would wait behind it.
+fn lent_rate(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> BitsPerSecond {
+    match merged.values().any(is_urgent) {
+        true => link.rate.checked_sub(control_rate(link)).unwrap_or(link.rate),
+        false => link.rate,
+    }
+}
+
+/// Low latency to everywhere is that of a program's start and its barriers, which every job with a pattern
+/// has: those can wait for a packet.
+fn is_urgent(flow: &Flow) -> bool {
+    flow.class == TrafficClass::LowLatency && flow.destination.is_some()
 }
 
 fn control_rate(link: &Link) -> BitsPerSecond {
@@ -279,11 +317,18 @@ pub const FLOW_MINOR_MIN: u16 = 0x10;
 const CONTROL_PRIO: u8 = 0;
 const PREMIUM_PRIO: u8 = 1;
 const BEST_EFFORT_PRIO: u8 = 7;
+/// Low-latency traffic has at most half of the link.
+const CONTROL_CEIL_PART: u64 = 2;
 /// Best effort has at least one hundredth of the link.
 const BEST_EFFORT_PART: u64 = 100;
 const BURST_SPAN: Nanos = Nanos::from_millis(2);
-/// Two Ethernet frames of 1,514 bytes.
-const BURST_MIN: u64 = 3_028;
+/// A full Ethernet frame.
+const FRAME: u64 = 1_514;
+const BURST_MIN: u64 = 2 * FRAME;
+/// One frame of 100 Mbit/s: what low latency waits for at the most.
+const PACKET_SPAN: Nanos = Nanos::new(125_000);
+/// TCP hands down no more at once.
+const PACKET_MAX: Bytes = Bytes::new(65_536);
 /// Two frames a turn: only classes of one priority that borrow take turns.
 const QUANTUM: u32 = 3_028;
 /// A switch with shallow buffers.
@@ -327,6 +372,49 @@ mod tests {
         let key = FlowKey { cgroup_id: 7, destination: Some(Ipv4Addr::new(10, 0, 0, 2)) };
         assert_eq!(egress.table.entries[&key].dscp, 46);
         assert_eq!(egress.tree.classes[&BEST_EFFORT_MINOR].ceil, BitsPerSecond::from_mbit(100));
+        assert_eq!(egress.tree.classes[&CONTROL_MINOR].ceil, BitsPerSecond::from_mbit(50));
+    }
+
+    #[test]
+    fn packets_are_short_while_a_job_asks_for_low_latency_to_a_node_of_a_slow_link() {
+        let longest = |mbit, class, destination| {
+            let flow = Flow { class, destination, ..premium(7, 2, 1) };
+            plan(&link(mbit), PLACE, &[flow], &FlowTable::default()).unwrap().packet_max
+        };
+        let (some, any) = (Some(Ipv4Addr::new(10, 0, 0, 2)), None);
+        assert_eq!(longest(100, TrafficClass::LowLatency, some), Some(Bytes::new(1_562)));
+        assert_eq!(longest(1_000, TrafficClass::LowLatency, some), Some(Bytes::new(15_625)));
+        assert_eq!(longest(10_000, TrafficClass::LowLatency, some), None);
+        assert_eq!(longest(100, TrafficClass::LowLatency, any), None);
+        assert_eq!(longest(100, TrafficClass::Premium, some), None);
+    }
+
+    // Time runs in the bytes that the flow may send in it.
+    fn is_policed(bucket: u64, depth: u64, frames: &[u64], delays: &[u64]) -> bool {
+        // The class has tokens up to `bucket` and sends while it is not below zero; the policer drops
+        // what finds fewer tokens than it is long.
+        let (mut now, mut tokens) = (0, bucket as i64);
+        let (mut came, mut left) = (0u64, depth);
+        frames.iter().zip(delays).any(|(frame, delay)| {
+            let wait = u64::try_from(-tokens).unwrap_or(0);
+            now += wait;
+            tokens += wait as i64 - *frame as i64;
+            let comes = came.max(now + delay);
+            left = depth.min(left + comes - came);
+            came = comes;
+            let drops = left < *frame;
+            left = left.saturating_sub(*frame);
+            drops
+        })
+    }
+
+    #[test]
+    fn a_bucket_as_deep_as_the_policers_is_too_deep() {
+        let (frames, late) = ([FRAME; 8], [FRAME, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(is_policed(4 * FRAME, 4 * FRAME, &frames, &[0; 8]));
+        assert!(is_policed(3 * FRAME, 4 * FRAME, &frames, &late));
+        let bucket = burst_within(Bytes::new(4 * FRAME)).get();
+        assert!(!is_policed(bucket, 4 * FRAME, &frames, &late));
     }
 
     #[test]
@@ -351,13 +439,18 @@ mod tests {
 
     #[test]
     fn low_latency_flows_share_the_control_class() {
-        let mut flow = premium(7, 2, 40);
-        flow.class = TrafficClass::LowLatency;
-        flow.destination = None;
-        let egress = plan(&link(100), PLACE, &[flow], &FlowTable::default()).unwrap();
+        let to_all =
+            Flow { class: TrafficClass::LowLatency, destination: None, ..premium(7, 2, 1) };
+        let egress = plan(&link(100), PLACE, &[to_all], &FlowTable::default()).unwrap();
         assert_eq!(egress.tree.classes.len(), 3);
         let mark = egress.table.entries[&FlowKey { cgroup_id: 7, destination: None }];
         assert_eq!((mark.class.minor, mark.dscp), (CONTROL_MINOR, 48));
+        let best_effort = |egress: &Egress| egress.tree.classes[&BEST_EFFORT_MINOR].ceil;
+        assert_eq!(best_effort(&egress), BitsPerSecond::from_mbit(100));
+        // So that the card never has more than it can send at once.
+        let to_one = Flow { class: TrafficClass::LowLatency, ..premium(7, 2, 1) };
+        let egress = plan(&link(100), PLACE, &[to_all, to_one], &FlowTable::default()).unwrap();
+        assert_eq!(best_effort(&egress), BitsPerSecond::from_mbit(98));
     }
 
     #[test]
@@ -376,6 +469,18 @@ mod tests {
     }
 
     proptest! {
+        // A sender that always has something to send, frames that are delayed on the way by up to the
+        // time of one.
+        #[test]
+        fn what_leaves_a_class_fits_the_bucket_of_a_policer(
+            depth in 4 * FRAME..50_000,
+            sent in prop::collection::vec((66..=FRAME, 0..=FRAME), 1..200),
+        ) {
+            let (frames, delays): (Vec<_>, Vec<_>) = sent.into_iter().unzip();
+            let bucket = burst_within(Bytes::new(depth)).get();
+            prop_assert!(!is_policed(bucket, depth, &frames, &delays));
+        }
+
         #[test]
         fn guarantees_never_exceed_the_link(flows in any_flows()) {
             let Ok(egress) = plan(&link(100), PLACE, &flows, &FlowTable::default()) else {

@@ -12,11 +12,13 @@
 //! * [`sockets`]: the open connections of a node;
 //! * [`probe`]: what this kernel can enforce, found out by trying;
 //! * [`regions`]: memory that the network reads, by eBPF;
+//! * [`segments`]: how long the packets are that an interface is handed;
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
 //! * [`tc`]: classes, shapers and filters of an interface;
 //! * [`tcp`]: connections whose other end may vanish;
+//! * [`user_level`]: CPU schedules kept from user space;
 //! * [`users`]: who a user number is.
 
 pub mod bound;
@@ -33,10 +35,12 @@ pub mod police;
 pub mod probe;
 pub mod process;
 pub mod regions;
+pub mod segments;
 pub mod sockets;
 pub mod syscall;
 pub mod tc;
 pub mod tcp;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod user_level;
 pub mod users;

@@ -345,6 +345,8 @@ fn call_name(message: &RouteNetlinkMessage) -> &'static str {
         M::DelLink(_) => "RTM_DELLINK",
         M::GetLink(_) => "RTM_GETLINK",
         M::SetLink(_) => "RTM_SETLINK",
+        M::NewLinkProp(_) => "RTM_NEWLINKPROP",
+        M::DelLinkProp(_) => "RTM_DELLINKPROP",
         M::NewAddress(_) => "RTM_NEWADDR",
         M::DelAddress(_) => "RTM_DELADDR",
         M::GetAddress(_) => "RTM_GETADDR",
@@ -370,9 +372,12 @@ fn call_name(message: &RouteNetlinkMessage) -> &'static str {
 fn describe(message: &RouteNetlinkMessage) -> String {
     use RouteNetlinkMessage as M;
     match message {
-        M::NewLink(link) | M::DelLink(link) | M::GetLink(link) | M::SetLink(link) => {
-            describe_link(link)
-        }
+        M::NewLink(link)
+        | M::DelLink(link)
+        | M::GetLink(link)
+        | M::SetLink(link)
+        | M::NewLinkProp(link)
+        | M::DelLinkProp(link) => describe_link(link),
         M::NewAddress(address) | M::DelAddress(address) | M::GetAddress(address) => {
             format!("an address on interface {}", address.header.index)
         }

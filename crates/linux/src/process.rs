@@ -557,7 +557,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let identity = Identity::of(child.id() as i32).unwrap();
         if let Some(process) = identity.and_then(|identity| identity.open().unwrap()) {
-            assert!(process.wait(Duration::from_secs(10)).unwrap());
+            assert!(process.wait(Duration::from_secs(60)).unwrap());
             assert!(!process.identity().is_alive());
             process.signal(Signal::SIGKILL).unwrap();
         }

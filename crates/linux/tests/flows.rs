@@ -112,7 +112,7 @@ fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u
 fn receiver(rig: &Rig) -> UdpSocket {
     let target = rig.address(1);
     let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     receive_tos(&receiver);
     receiver
 }

@@ -6,7 +6,7 @@ use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A node on which nothing can be enforced: assignments are kept and told, and no more.
 #[derive(Debug, Clone)]
@@ -20,6 +20,10 @@ pub struct Unenforced {
 impl Enforcer for Unenforced {
     fn reconcile(&mut self, _wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         Ok(())
+    }
+
+    fn enforced(&self) -> BTreeSet<Name> {
+        BTreeSet::new()
     }
 
     fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {

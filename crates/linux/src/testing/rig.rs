@@ -8,7 +8,10 @@
 use crate::counters::{ClassCounters, class_counters};
 use crate::egress::{CONTROL_MINOR, Flow, Link, plan, switch_port};
 use crate::flows::{self, FlowTable, Flows, Settings, cgroup_id, cgroup_level};
+use crate::link::set_segments_max;
 use crate::netlink::Socket;
+use crate::police::{self, Policed, Policer};
+use crate::segments;
 use crate::tc::{
     Handle, SHAPER_MAJOR, Shaper, TREE_MAJOR, Tree, apply, diff, observe, removal, shaper_diff,
 };
@@ -154,6 +157,7 @@ impl Rig {
             let (mut socket, index) = (open()?, ifindex("eth0")?);
             let place = shaper(&link, index).inside(TREE_MAJOR);
             Flows::remove(&mut socket, index).map_err(|error| chain(&error))?;
+            segments::limit(&mut socket, index, None).map_err(text)?;
             let ops = removal(&place, &observe(&mut socket, index).map_err(text)?);
             apply(&mut socket, &place, &ops).map_err(text)
         })
@@ -211,6 +215,31 @@ impl Rig {
     /// What the kernel refused.
     pub fn port_counters(&self, node: usize) -> Result<BTreeMap<u16, ClassCounters>, String> {
         self.switch.run(move || counters_of(&format!("port{node}")))
+    }
+
+    /// Polices what a node sends where it comes into the switch. What the node sends by connections made
+    /// from then on are packets as on a wire, not several at once.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn police(&self, node: usize, policer: Policer) -> Result<(), String> {
+        self.nodes[node].run(|| {
+            let one = set_segments_max(ifindex("eth0")?, Some(1));
+            open()?.batch(&[one]).map_err(text)
+        })?;
+        self.switch.run(move || {
+            police::install(&mut open()?, ifindex(&format!("port{node}"))?, &policer).map_err(text)
+        })
+    }
+
+    /// What the policer of a node did; nothing if it has none.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn policed(&self, node: usize) -> Result<Option<Policed>, String> {
+        self.switch.run(move || {
+            police::counters(&mut open()?, ifindex(&format!("port{node}"))?).map_err(text)
+        })
     }
 
     fn shape(&self, space: &Space, name: &str) -> Result<(), String> {
@@ -417,7 +446,8 @@ fn enforce(link: &Link, settings: &Settings, flows: &[Flow]) -> Result<(), Strin
         Some(mut adopted) => adopted.apply(&flows::diff(&wanted.table, &found)),
         None => Flows::install(&mut socket, index, settings, &wanted.table).map(drop),
     }
-    .map_err(|error| chain(&error))
+    .map_err(|error| chain(&error))?;
+    segments::limit(&mut socket, index, wanted.packet_max).map_err(text)
 }
 
 fn counters_of(name: &str) -> Result<BTreeMap<u16, ClassCounters>, String> {
