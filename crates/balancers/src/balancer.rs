@@ -1,7 +1,9 @@
 //! What all balancers have in common.
 
 use crate::traffic::{Change, Observed};
+use keeptime_model::name::Name;
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -14,6 +16,15 @@ pub(crate) const ANSWER_MAX: u64 = 16 * 1024 * 1024;
 pub trait Balancer: Debug + Send {
     /// Which one, for people: `haproxy:/run/haproxy.sock/shop`.
     fn name(&self) -> &str;
+
+    /// Nodes that it could send requests to. Changes nothing, even where a balancer has to be told something
+    /// before it can be observed. Blocks for at most [`ANSWER_WITHIN`].
+    ///
+    /// # Errors
+    /// If it does not run or does not answer as it should.
+    fn known(&mut self) -> Result<Vec<Name>, BalancerError> {
+        Ok(self.observe()?.servers.into_keys().collect())
+    }
 
     /// What its nodes get and do now. Blocks for at most [`ANSWER_WITHIN`].
     ///
@@ -52,6 +63,17 @@ pub enum BalancerError {
     StateFile {
         /// The file.
         file: String,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Nobody would hear of the requests that it answers.
+    #[error("{balancer} sends its access log to {address}, where the broker cannot listen")]
+    Log {
+        /// Which.
+        balancer: String,
+        /// Where.
+        address: SocketAddr,
         /// The cause.
         #[source]
         source: std::io::Error,

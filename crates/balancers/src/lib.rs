@@ -30,3 +30,4 @@ pub mod transfer;
 
 mod page;
 mod proc;
+mod tally;

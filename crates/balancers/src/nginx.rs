@@ -1,18 +1,21 @@
 //! nginx by a file of its own and a reload. Tested with 1.22.
 //!
-//! The file holds one `upstream` block; the operator's configuration includes it. nginx has no way to
-//! drain: after a reload the workers of before go on with what they have, and with what they are about
-//! to begin on any node. A node is drained when those workers are gone; they count as lingering until
-//! then. `worker_shutdown_timeout` in the operator's configuration bounds how long they may take.
+//! The file holds one `upstream` block and lies beside the operator's configuration, which includes it.
+//! nginx counts no requests: an access log that it sends ([`Nginx::with_log`]) does. It has no way to drain:
+//! after a reload the workers of before go on with what they have, and with what they are about to begin on
+//! any node. A node is drained when those workers are gone; they count as lingering until then.
+//! `worker_shutdown_timeout` in the operator's configuration bounds how long they may take.
 
 use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
 use crate::proc::{Process, children, connected_to, process, title};
+use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -22,27 +25,17 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What a worker calls itself while it ends.
 const ENDING: &str = "shutting down";
 
-/// Where an nginx is.
-#[derive(Debug, Clone)]
-pub struct Installation {
-    /// The program.
-    pub program: PathBuf,
-    /// Its directory, as after `nginx -p`.
-    pub prefix: PathBuf,
-    /// Its configuration, as after `nginx -c`.
-    pub configuration: PathBuf,
-    /// Where it writes its process number.
-    pub process: PathBuf,
-}
-
 /// One upstream of one nginx.
 #[derive(Debug)]
 pub struct Nginx {
     name: String,
-    installation: Installation,
+    configuration: PathBuf,
     file: PathBuf,
     upstream: String,
     servers: Vec<Server>,
+    log: Option<SocketAddr>,
+    /// What came of the log since it was first looked.
+    tally: Option<Tally>,
     /// What the file says.
     told: BTreeMap<Name, Traffic>,
     /// The master that was last made to read the file, or that started after it was written.
@@ -54,14 +47,13 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// The upstream `upstream` in `file`, which nobody else writes, with these servers. A file that is
-    /// there is read; else all servers are off.
+    /// The upstream `upstream` with these servers. Beside the configuration lies its file, called
+    /// `UPSTREAM.upstream`, which nobody else writes: what it says is read; else all servers are off.
     ///
     /// # Errors
     /// If the upstream's name could be taken for more than a name, or there is no server.
     pub fn new(
-        installation: Installation,
-        file: &Path,
+        configuration: &Path,
         upstream: &str,
         servers: Vec<Server>,
     ) -> Result<Self, Invalid> {
@@ -72,19 +64,30 @@ impl Nginx {
         if servers.is_empty() {
             return Err(Invalid::new("servers", 0, "at least one"));
         }
-        let text = fs::read_to_string(file).unwrap_or_default();
+        let file = configuration.with_file_name(format!("{upstream}.upstream"));
+        let text = fs::read_to_string(&file).unwrap_or_default();
         let told = parse(&text, &servers);
         Ok(Self {
-            name: format!("nginx:{}/{upstream}", file.display()),
-            installation,
-            file: file.into(),
+            name: format!("nginx:{}/{upstream}", configuration.display()),
+            configuration: configuration.into(),
+            file,
             upstream: upstream.into(),
             servers,
+            log: None,
+            tally: None,
             told,
             master: None,
             before: Vec::new(),
             workers: Vec::new(),
         })
+    }
+
+    /// Counts what its servers answer by an access log that it sends to `address`, one datagram for each
+    /// request, at whose end `$upstream_addr`. Nobody else may send anything there.
+    #[must_use]
+    pub fn with_log(mut self, address: SocketAddr) -> Self {
+        self.log = Some(address);
+        self
     }
 
     /// Writes the file as it would be now, so that a configuration that includes it can be loaded.
@@ -97,7 +100,7 @@ impl Nginx {
 
     /// The master, if it runs.
     fn running(&self) -> Result<Process, BalancerError> {
-        let number = fs::read_to_string(&self.installation.process);
+        let number = process_file(&self.configuration).and_then(fs::read_to_string);
         let running = number.as_ref().ok().and_then(|number| process(number.trim().parse().ok()?));
         running.ok_or_else(|| {
             let ended = |master: Process| process(master.id) != Some(master);
@@ -113,12 +116,10 @@ impl Nginx {
     fn reload(&mut self) -> Result<(), BalancerError> {
         let master = self.running()?;
         let workers = children(master.id);
-        let Installation { program, prefix, configuration, .. } = &self.installation;
-        let output = Command::new(program)
-            .arg("-p")
-            .arg(prefix)
+        // The program that runs: what is installed may be another by now.
+        let output = Command::new(format!("/proc/{}/exe", master.id))
             .arg("-c")
-            .arg(configuration)
+            .arg(&self.configuration)
             .args(["-s", "reload"])
             .output()
             .map_err(|source| self.unreachable(source))?;
@@ -145,6 +146,19 @@ impl Nginx {
         Ok(())
     }
 
+    /// Listens to the log from the first time on, and takes in what has come.
+    fn hear(&mut self) -> Result<(), BalancerError> {
+        let Some(address) = self.log else { return Ok(()) };
+        if self.tally.is_none() {
+            let tally = Tally::listen(address, &self.servers).map_err(|source| {
+                BalancerError::Log { balancer: self.name.clone(), address, source }
+            })?;
+            self.tally = Some(tally);
+        }
+        self.tally.iter_mut().for_each(Tally::read);
+        Ok(())
+    }
+
     fn write(&self, told: &BTreeMap<Name, Traffic>) -> Result<(), BalancerError> {
         let new = self.file.with_extension("new");
         fs::write(&new, render(&self.upstream, &self.servers, told))
@@ -165,7 +179,19 @@ impl Balancer for Nginx {
         &self.name
     }
 
+    /// The servers of its file, once an operator has made one and nginx runs.
+    fn known(&mut self) -> Result<Vec<Name>, BalancerError> {
+        self.running()?;
+        fs::metadata(&self.file).map_err(|source| {
+            let why = format!("{}: {source}", self.file.display());
+            self.unreachable(Error::new(source.kind(), why))
+        })?;
+        Ok(self.servers.iter().map(|server| server.name.clone()).collect())
+    }
+
     fn observe(&mut self) -> Result<Observed, BalancerError> {
+        // Before connections are counted: so a request that ends just now is missed once, not counted twice.
+        self.hear()?;
         let master = self.running()?;
         if self.master.is_none() {
             // Whether it has read the file as it is now, nobody knows.
@@ -183,8 +209,9 @@ impl Balancer for Nginx {
         let seen = |server: &Server| {
             let traffic = self.told.get(&server.name).copied().unwrap_or(Traffic::Off);
             let to = connected.iter().filter(|address| **address == server.address);
-            let seen = Seen { traffic, in_flight: to.count() as u64, served: None };
-            (server.name.clone(), seen)
+            let in_flight = to.count() as u64;
+            let served = self.tally.as_mut().map(|tally| tally.sent(server.address, in_flight));
+            (server.name.clone(), Seen { traffic, in_flight, served })
         };
         let servers = self.servers.iter().map(seen).collect();
         self.workers = workers;
@@ -226,6 +253,19 @@ impl Balancer for Nginx {
             }
         }
     }
+}
+
+/// Where the master writes its process number, by its configuration.
+fn process_file(configuration: &Path) -> std::io::Result<PathBuf> {
+    let text = fs::read_to_string(configuration)?;
+    let file = text.lines().find_map(|line| {
+        let value = line.trim().strip_prefix("pid")?.strip_prefix(char::is_whitespace)?;
+        value.trim_start().split(';').next().filter(|file| file.starts_with('/'))
+    });
+    file.map(|file| file.trim_end().into()).ok_or_else(|| {
+        let problem = format!("{} has no line `pid /PATH;`", configuration.display());
+        Error::new(ErrorKind::InvalidData, problem)
+    })
 }
 
 /// Whether new workers are there and none of those `before` takes connections. The master starts all
@@ -290,6 +330,21 @@ mod tests {
         let text = render("shop", &servers(), &told);
         assert!(text.contains("upstream shop {\n    server 10.0.0.1:80 weight=100; # n1 on\n"));
         assert!(text.contains("    server [::1]:80 down; # n3 off\n}\n"), "{text}");
+    }
+
+    #[test]
+    fn a_configuration_says_where_the_process_number_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let configuration = directory.path().join("nginx.conf");
+        let found = |text: &str| {
+            fs::write(&configuration, text).unwrap();
+            process_file(&configuration).map_err(|error| error.to_string())
+        };
+        let usual = "user www-data;\n  pid\t/run/nginx.pid ; # as on Debian\nevents {}\n";
+        assert_eq!(found(usual), Ok("/run/nginx.pid".into()));
+        for other in ["", "# pid /run/nginx.pid;\n", "pid nginx.pid;\n", "pidfile /run/n;\n"] {
+            assert!(found(other).unwrap_err().contains("pid /PATH;"), "{other}");
+        }
     }
 
     proptest! {

@@ -9,8 +9,8 @@ use keeptime_balancers::front::Front;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
 use std::time::Duration;
 use world::{
-    ApacheDaemon, FULL, Node, apache, assert_none_lost, assert_waits_for_the_last_request, posts,
-    settle, share_out, three_nodes, transfers_while,
+    ApacheDaemon, FULL, Load, Node, apache, assert_none_lost, assert_waits_for_the_last_request,
+    posts, settle, share_out, three_nodes, transfers, wait_until,
 };
 
 /// Two sites; the first has the first two of three nodes, the second the third.
@@ -44,19 +44,18 @@ fn what_it_is_told_it_does_and_says() {
 #[test]
 fn no_post_is_lost_over_transfers() {
     let (nodes, world, mut fronts) = two_sites(Duration::from_millis(5));
-    let load = posts(&world.sites, 200.0, 4_000);
-    let moves = transfers_while(&load, &nodes, &mut fronts);
-    assert_none_lost(&load.join().unwrap());
-    assert!(moves >= 10, "{moves}");
-    assert!(nodes.iter().all(|node| node.answered() > 0));
+    let load = Load::start(&world.sites, 200.0);
+    transfers(10, &nodes, &mut fronts);
+    wait_until("all nodes have answered", || nodes.iter().all(|node| node.answered() > 0));
+    assert_none_lost(&load.end());
 }
 
 #[test]
 fn a_transfer_waits_for_the_last_request_of_the_node() {
     let (nodes, world, mut fronts) = two_sites(Duration::from_millis(500));
-    let load = posts(&world.sites[..1], 20.0, 300);
+    let load = Load::start(&world.sites[..1], 20.0);
     assert_waits_for_the_last_request(&nodes, &mut fronts);
-    assert_none_lost(&load.join().unwrap());
+    assert_none_lost(&load.end());
 }
 
 #[test]

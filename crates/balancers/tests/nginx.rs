@@ -7,11 +7,12 @@ mod world;
 use keeptime_balancers::balancer::{Balancer, BalancerError};
 use keeptime_balancers::front::Front;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
+use keeptime_model::errors::chain;
 use std::fs;
 use std::time::Duration;
 use world::{
-    FULL, NginxDaemon, Node, assert_none_lost, assert_waits_for_the_last_request, nginx, posts,
-    settle, share_out, three_nodes, transfers_while, wait_until,
+    FULL, Load, NginxDaemon, Node, assert_none_lost, assert_waits_for_the_last_request, nginx,
+    posts, settle, share_out, three_nodes, transfers, wait_until,
 };
 
 /// Two sites; the first has the first two of three nodes, the second the third.
@@ -47,21 +48,42 @@ fn what_it_is_told_it_does_and_says() {
 }
 
 #[test]
+fn its_log_tells_what_each_node_was_sent() {
+    let nodes = three_nodes(Duration::from_millis(5));
+    let world = nginx(&["shop"], &nodes.iter().collect::<Vec<_>>(), "0");
+    let mut balancer = world.balancer("shop").with_log(world.logs[0]);
+    let on = |node: &Node| Change { server: node.server.name.clone(), traffic: Traffic::On(FULL) };
+    assert_eq!(balancer.known().unwrap().len(), 3);
+    balancer.observe().unwrap();
+    balancer.tell(&[on(&nodes[0]), on(&nodes[1])]).unwrap();
+    assert_none_lost(&posts(&world.sites, 200.0, 500).join().unwrap());
+    wait_until("all is heard of", || {
+        let seen = balancer.observe().unwrap().servers;
+        nodes.iter().all(|node| {
+            let seen = seen[&node.server.name];
+            (seen.in_flight, seen.served) == (0, Some(node.answered()))
+        })
+    });
+    let mut second = world.balancer("shop").with_log(world.logs[0]);
+    let error = second.observe().unwrap_err();
+    assert!(matches!(error, BalancerError::Log { .. }), "somebody listens already: {error}");
+}
+
+#[test]
 fn no_post_is_lost_over_transfers() {
     let (nodes, world, mut fronts) = two_sites(Duration::from_millis(5));
-    let load = posts(&world.sites, 200.0, 4_000);
-    let moves = transfers_while(&load, &nodes, &mut fronts);
-    assert_none_lost(&load.join().unwrap());
-    assert!(moves >= 2, "{moves}");
-    assert!(nodes.iter().all(|node| node.answered() > 0));
+    let load = Load::start(&world.sites, 200.0);
+    transfers(3, &nodes, &mut fronts);
+    wait_until("all nodes have answered", || nodes.iter().all(|node| node.answered() > 0));
+    assert_none_lost(&load.end());
 }
 
 #[test]
 fn a_transfer_waits_for_the_workers_of_before() {
     let (nodes, world, mut fronts) = two_sites(Duration::from_millis(500));
-    let load = posts(&world.sites[..1], 20.0, 300);
+    let load = Load::start(&world.sites[..1], 20.0);
     assert_waits_for_the_last_request(&nodes, &mut fronts);
-    assert_none_lost(&load.join().unwrap());
+    assert_none_lost(&load.end());
 }
 
 #[test]
@@ -82,10 +104,10 @@ fn a_balancer_that_restarts_reads_what_it_was_told() {
 #[test]
 fn a_configuration_that_nginx_refuses_changes_nothing() {
     let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
-    let file = &world.installation.configuration;
+    let file = &world.configuration;
     let good = fs::read_to_string(file).unwrap();
-    fs::write(file, good.replace("access_log off;", "no_such_thing on;")).unwrap();
-    let upstream = world.installation.prefix.join("shop.upstream");
+    fs::write(file, good.replace("keepalive_timeout 0;", "no_such_thing on;")).unwrap();
+    let upstream = file.with_file_name("shop.upstream");
     let before = fs::read_to_string(&upstream).unwrap();
     let name = &nodes[0].server.name;
     fronts[0].want(name, Traffic::Drain);
@@ -98,4 +120,6 @@ fn a_configuration_that_nginx_refuses_changes_nothing() {
     let unknown = Change { server: "n9".parse().unwrap(), traffic: Traffic::Off };
     let error = world.balancer("shop").tell(&[unknown]).unwrap_err().to_string();
     assert!(error.contains("n9") && error.contains("n1, n2, n3"), "{error}");
+    let error = world.balancer("wiki").known().unwrap_err();
+    assert!(chain(&error).contains("wiki.upstream"), "nobody made it: {error}");
 }

@@ -267,7 +267,7 @@ mod tests {
     fn exchange(answer: &[u8], piece: usize) -> Result<Answer, Failure> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();

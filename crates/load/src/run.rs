@@ -253,6 +253,6 @@ fn resolve(target: &Target) -> Result<Site, RunError> {
 impl Shared<'_> {
     /// Since the start.
     fn now(&self) -> Nanos {
-        Nanos::new(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.start.elapsed().into()
     }
 }

@@ -7,7 +7,7 @@
 use keeptime_balancers::apache::Apache;
 use keeptime_balancers::front::Front;
 use keeptime_balancers::haproxy::HaProxy;
-use keeptime_balancers::nginx::{Installation, Nginx};
+use keeptime_balancers::nginx::Nginx;
 use keeptime_balancers::traffic::{Server, Traffic, Weight};
 use keeptime_balancers::transfer::{Progress, Transfer};
 use keeptime_load::report::Report;
@@ -49,7 +49,7 @@ pub fn program(name: &str) -> PathBuf {
 
 /// Waits until `holds`, or fails.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < deadline, "waited for: {what}");
         sleep(Duration::from_millis(2));
@@ -69,29 +69,56 @@ pub fn port() -> u16 {
     }
 }
 
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 /// A node: answers every request after a time, and counts.
 pub struct Node {
     pub server: Server,
     pub answered: Arc<AtomicU64>,
     pub working: Arc<AtomicU64>,
+    held: Arc<AtomicBool>,
     dead: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Node {
+    /// Works on any number of requests at a time.
     pub fn start(name: &str, answer_after: Duration) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::listening(loopback(0), name, answer_after, None)
+    }
+
+    /// Works on one request at a time.
+    pub fn single(name: &str, answer_after: Duration) -> Self {
+        Self::single_at(loopback(0), name, answer_after)
+    }
+
+    /// The same at an address that the nodes of a cluster differ in, and not in the port.
+    pub fn single_at(address: SocketAddr, name: &str, answer_after: Duration) -> Self {
+        Self::listening(address, name, answer_after, Some(Arc::default()))
+    }
+
+    fn listening(
+        address: SocketAddr,
+        name: &str,
+        answer_after: Duration,
+        turn: Option<Arc<Mutex<()>>>,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let server =
             Server { name: name.parse().unwrap(), address: listener.local_addr().unwrap() };
         let node = Self {
             server,
             answered: Arc::default(),
             working: Arc::default(),
+            held: Arc::default(),
             dead: Arc::default(),
             streams: Arc::default(),
         };
         let (dead, streams) = (node.dead.clone(), node.streams.clone());
         let (answered, working) = (node.answered.clone(), node.working.clone());
+        let held = node.held.clone();
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
@@ -100,10 +127,26 @@ impl Node {
                 }
                 streams.lock().unwrap().push(stream.try_clone().unwrap());
                 let (answered, working) = (answered.clone(), working.clone());
-                thread::spawn(move || serve(stream, answer_after, &answered, &working));
+                let (turn, held) = (turn.clone(), held.clone());
+                let work = move || {
+                    let mine = turn.as_ref().map(|turn| turn.lock().unwrap());
+                    sleep(answer_after);
+                    while held.load(Ordering::SeqCst) {
+                        sleep(Duration::from_millis(1));
+                    }
+                    drop(mine);
+                };
+                thread::spawn(move || {
+                    serve(stream, &work, &answered, &working);
+                });
             }
         });
         node
+    }
+
+    /// Answers nothing while it is held, and then all that came.
+    pub fn hold(&self, is_held: bool) {
+        self.held.store(is_held, Ordering::SeqCst);
     }
 
     /// Ends as a machine that loses its power: nobody listens, and connections break.
@@ -125,7 +168,7 @@ impl Node {
     }
 }
 
-fn serve(stream: TcpStream, answer_after: Duration, answered: &AtomicU64, working: &AtomicU64) {
+fn serve(stream: TcpStream, work: &dyn Fn(), answered: &AtomicU64, working: &AtomicU64) {
     stream.set_nodelay(true).unwrap();
     let mut reader = BufReader::new(stream);
     loop {
@@ -145,7 +188,7 @@ fn serve(stream: TcpStream, answer_after: Duration, answered: &AtomicU64, workin
         working.fetch_add(1, Ordering::SeqCst);
         let mut body = vec![0; length];
         let whole = reader.read_exact(&mut body).is_ok();
-        sleep(answer_after);
+        work();
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         let sent = whole && reader.get_mut().write_all(answer).is_ok();
         working.fetch_sub(1, Ordering::SeqCst);
@@ -174,7 +217,7 @@ impl Daemon {
         is_ready: Box<dyn Fn(u32) -> bool>,
     ) -> Self {
         let child = spawn(&command, directory.path());
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let address = loopback(port);
         let daemon = Self { directory, address, child, command, is_ready };
         daemon.wait_for_it();
         daemon
@@ -249,8 +292,8 @@ pub fn haproxy(sites: &[&str], nodes: &[&Node]) -> HaProxyDaemon {
     let mut text = format!(
         "global\n  stats socket {} level admin expose-fd listeners\n  nbthread 2\n  maxconn 2000\n  \
          server-state-file {}\n\
-         defaults\n  mode http\n  load-server-state-from-file global\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n  \
-         timeout queue 10s\n  retries 0\n  option http-keep-alive\n",
+         defaults\n  mode http\n  load-server-state-from-file global\n  timeout connect 5s\n  timeout client 120s\n  timeout server 120s\n  \
+         timeout queue 120s\n  retries 0\n  option http-keep-alive\n",
         socket.display(),
         directory.path().join("state").display(),
     );
@@ -268,8 +311,7 @@ pub fn haproxy(sites: &[&str], nodes: &[&Node]) -> HaProxyDaemon {
     let opened = socket.clone();
     let is_ready = Box::new(move |_| UnixStream::connect(&opened).is_ok());
     let daemon = Daemon::start(directory, ports[0], command, is_ready);
-    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    HaProxyDaemon { daemon, socket, sites: ports.into_iter().map(address).collect() }
+    HaProxyDaemon { daemon, socket, sites: ports.into_iter().map(loopback).collect() }
 }
 
 impl HaProxyDaemon {
@@ -299,18 +341,55 @@ impl HaProxyDaemon {
 
 /// POSTs to `sites` for so long, in a thread of its own.
 pub fn posts(sites: &[SocketAddr], rate: f64, millis: u64) -> thread::JoinHandle<Report> {
-    let targets = sites.iter().map(|site| format!("http://{site}/").parse().unwrap()).collect();
-    let plan = Plan {
-        targets,
+    let plan = plan(sites, rate, Nanos::from_millis(millis));
+    thread::spawn(move || run(&plan, &|| false).unwrap())
+}
+
+fn plan(sites: &[SocketAddr], rate: f64, length: Nanos) -> Plan {
+    Plan {
+        targets: sites.iter().map(|site| format!("http://{site}/").parse().unwrap()).collect(),
         arrivals: Arrivals::random(rate).unwrap(),
-        length: Nanos::from_millis(millis),
+        length,
         method: Method::Post(200),
         files: None,
-        connections: 64,
-        timeout: Nanos::from_secs(20),
+        // What arrives slowly must not have to wait for a connection, or less would seem to arrive.
+        connections: if rate < 100.0 { 256 } else { 64 },
+        timeout: Nanos::from_secs(120),
         seed: 7,
-    };
-    thread::spawn(move || run(&plan, &|| false).unwrap())
+    }
+}
+
+/// POSTs that go on as long as a test needs them.
+pub struct Load {
+    thread: thread::JoinHandle<Report>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Load {
+    pub fn start(sites: &[SocketAddr], rate: f64) -> Self {
+        let plan = plan(sites, rate, Nanos::from_secs(600));
+        let (is_over, looks) = (Arc::<AtomicBool>::default(), AtomicU64::default());
+        let over = is_over.clone();
+        // It is asked before each request and between them: some there are, whoever is quicker.
+        let is_over_now =
+            move || looks.fetch_add(1, Ordering::SeqCst) >= 20 && over.load(Ordering::SeqCst);
+        Self { thread: thread::spawn(move || run(&plan, &is_over_now).unwrap()), is_over }
+    }
+
+    /// Sends no more; what was meant before is still sent and answered.
+    pub fn stop(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the last answer.
+    pub fn end(self) -> Report {
+        self.stop();
+        self.thread.join().unwrap()
+    }
 }
 
 /// All were answered, and some there were.
@@ -325,8 +404,10 @@ pub const FULL: Weight = Weight::FULL;
 /// by others.
 pub struct NginxDaemon {
     pub daemon: Daemon,
-    pub installation: Installation,
+    pub configuration: PathBuf,
     pub sites: Vec<SocketAddr>,
+    /// Where it sends the access log of each site.
+    pub logs: Vec<SocketAddr>,
     names: Vec<String>,
     servers: Vec<Server>,
 }
@@ -334,65 +415,52 @@ pub struct NginxDaemon {
 /// `keepalive` as in `keepalive_timeout`: "0" makes clients open a connection for each request.
 pub fn nginx(sites: &[&str], nodes: &[&Node], keepalive: &str) -> NginxDaemon {
     let directory = TempDir::new().unwrap();
-    let prefix = directory.path().to_path_buf();
+    let at = |name: &str| directory.path().join(name).display().to_string();
     let ports: Vec<_> = sites.iter().map(|_| port()).collect();
-    let mut text = String::from(
-        "user root;\nworker_processes 2;\ndaemon off;\npid nginx.pid;\nerror_log error.log;\n\
-         events { worker_connections 1024; }\nhttp {\n  access_log off;\n",
+    let logs: Vec<_> = sites.iter().map(|_| loopback(port())).collect();
+    let mut text = format!(
+        "user root;\nworker_processes 2;\ndaemon off;\npid {};\nerror_log {};\n\
+         events {{ worker_connections 1024; }}\nhttp {{\n  log_format keeptime '$upstream_addr';\n",
+        at("nginx.pid"),
+        at("error.log"),
     );
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
-        text += &format!("  {kind}_temp_path temp-{kind};\n");
+        text += &format!("  {kind}_temp_path {};\n", at(&format!("temp-{kind}")));
     }
     text += &format!("  keepalive_timeout {keepalive};\n");
-    for (site, port) in sites.iter().zip(&ports) {
+    for ((site, port), log) in sites.iter().zip(&ports).zip(&logs) {
         text += &format!(
             "  include {site}.upstream;\n  server {{\n    listen 127.0.0.1:{port};\n    \
+             access_log syslog:server={log} keeptime;\n    \
              location / {{ proxy_pass http://{site}; proxy_next_upstream off; }}\n  }}\n"
         );
     }
     text += "}\n";
-    let configuration = prefix.join("nginx.conf");
+    let configuration = directory.path().join("nginx.conf");
     fs::write(&configuration, text).unwrap();
-    let installation = Installation {
-        program: program("nginx"),
-        prefix: prefix.clone(),
-        configuration: configuration.clone(),
-        process: prefix.join("nginx.pid"),
-    };
     let names: Vec<_> = sites.iter().map(|site| site.to_string()).collect();
     let servers: Vec<_> = nodes.iter().map(|node| node.server.clone()).collect();
     for site in &names {
-        upstream(&installation, site, &servers).prepare().unwrap();
+        Nginx::new(&configuration, site, servers.clone()).unwrap().prepare().unwrap();
     }
-    let command = [
-        installation.program.display().to_string(),
-        "-p".into(),
-        prefix.display().to_string(),
-        "-c".into(),
-        configuration.display().to_string(),
-    ];
-    let number = installation.process.clone();
+    let words = [program("nginx").display().to_string(), "-c".into(), at("nginx.conf")];
+    let number = directory.path().join("nginx.pid");
     let is_ready = Box::new(move |process: u32| {
         fs::read_to_string(&number).is_ok_and(|text| text.trim() == process.to_string())
     });
-    let daemon = Daemon::start(directory, ports[0], command.into(), is_ready);
-    let sites = ports.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
-    NginxDaemon { daemon, installation, sites, names, servers }
+    let daemon = Daemon::start(directory, ports[0], words.into(), is_ready);
+    let sites = ports.into_iter().map(loopback).collect();
+    NginxDaemon { daemon, configuration, sites, logs, names, servers }
 }
 
 impl NginxDaemon {
     pub fn balancer(&self, site: &str) -> Nginx {
-        upstream(&self.installation, site, &self.servers)
+        Nginx::new(&self.configuration, site, self.servers.clone()).unwrap()
     }
 
     pub fn fronts(&self) -> Vec<Front> {
         self.names.iter().map(|site| Front::new(vec![Box::new(self.balancer(site))])).collect()
     }
-}
-
-fn upstream(installation: &Installation, site: &str, servers: &[Server]) -> Nginx {
-    let file = installation.prefix.join(format!("{site}.upstream"));
-    Nginx::new(installation.clone(), &file, site, servers.to_vec()).unwrap()
 }
 
 /// Apache with a host on a port of its own for each site; all nodes stand in each, disabled.
@@ -410,7 +478,7 @@ pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
     let mut text = format!(
         "ServerRoot {root}\nDefaultRuntimeDir {root}\nPidFile {root}/pid\nErrorLog {root}/error.log\n\
          ServerName localhost\nUser nobody\nGroup nogroup\nKeepAliveTimeout 5\n\
-         MaxKeepAliveRequests 0\nProxyTimeout 30\n"
+         MaxKeepAliveRequests 0\nProxyTimeout 120\n"
     );
     for module in [
         "mpm_event",
@@ -447,10 +515,9 @@ pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
         "-DFOREGROUND".into(),
     ];
     let daemon = Daemon::start(directory, ports[0], command.into(), Box::new(|_| true));
-    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
     ApacheDaemon {
         daemon,
-        sites: ports.into_iter().map(address).collect(),
+        sites: ports.into_iter().map(loopback).collect(),
         names: sites.iter().map(|site| site.to_string()).collect(),
         servers: nodes.iter().map(|node| node.server.clone()).collect(),
     }
@@ -499,20 +566,13 @@ pub fn transfer(node: &Node, from: &mut Front, to: &mut Front) {
     });
 }
 
-/// Moves the second node to and fro as long as the load lasts; tells how often.
-pub fn transfers_while(
-    load: &thread::JoinHandle<Report>,
-    nodes: &[Node],
-    fronts: &mut [Front],
-) -> u32 {
+/// Moves the second node to and fro, so many times.
+pub fn transfers(count: u32, nodes: &[Node], fronts: &mut [Front]) {
     let [shop, blog] = fronts else { panic!("two sites") };
-    let mut moves = 0;
-    while !load.is_finished() {
+    for _ in 0..count {
         transfer(&nodes[1], shop, blog);
         transfer(&nodes[1], blog, shop);
-        moves += 2;
     }
-    moves
 }
 
 /// A transfer of the first node, which works on requests, ends only when it does not any more.

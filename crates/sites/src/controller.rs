@@ -1,0 +1,191 @@
+//! The loop's body: asks balancers and the record, lets the steering decide, carries out.
+//!
+//! Balancers are asked one after the other, and each blocks for two seconds at most when it does not
+//! answer: one that hangs makes all sites slow to move, and none lose anything.
+
+use crate::fronts;
+use crate::meter::Meter;
+use crate::overview::{LoadView, Overview, SiteView};
+use crate::record::{Record, Standing};
+use crate::steering::Steering;
+use keeptime_balancers::front::{Front, Sight};
+use keeptime_balancers::traffic::Weight;
+use keeptime_balancers::transfer::{Progress, Transfer};
+use keeptime_model::Invalid;
+use keeptime_model::errors::chain;
+use keeptime_model::name::Name;
+use keeptime_model::site::{HostedSite, SiteSpec};
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_pools::load::Loads;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Loads are looked at this often: a burst is seen well within a fifth of a second, and each look costs
+/// a balancer a few milliseconds.
+const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+/// While a node drains or a change is recorded, it is asked this often.
+const BUSY: Duration = Duration::from_millis(5);
+const QUIET: Duration = Duration::from_millis(25);
+/// Without sites there is nothing to do but to wait for one.
+const IDLE: Duration = Duration::from_millis(250);
+
+/// Now, by both of a machine's clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Never set.
+    pub steady: Nanos,
+    /// For people.
+    pub wall: WallTime,
+}
+
+/// The controller of all sites of a cluster.
+#[derive(Debug)]
+pub struct Controller<R> {
+    record: R,
+    steering: Steering,
+    fronts: BTreeMap<Name, (SiteSpec, Front)>,
+    transfers: BTreeMap<Name, Transfer>,
+    meter: Meter,
+    looked_at: Option<Nanos>,
+    overview: Overview,
+}
+
+impl<R: Record> Controller<R> {
+    /// Knows nothing yet.
+    pub fn new(record: R) -> Self {
+        Self {
+            record,
+            steering: Steering::default(),
+            fronts: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            meter: Meter::default(),
+            looked_at: None,
+            overview: Overview::default(),
+        }
+    }
+
+    /// Does what is due, and tells how long nothing will be. Blocks for as long as balancers take.
+    ///
+    /// # Errors
+    /// What keeps it from deciding; balancers are told what is recorded all the same.
+    pub fn pass(&mut self, now: Now) -> Result<Duration, Invalid> {
+        let answers = self.record.answers();
+        let is_changed = !answers.is_empty();
+        for (node, outcome) in answers {
+            self.steering.answered(now.steady, now.wall, &node, outcome);
+        }
+        // What is not known to be recorded is not followed.
+        let Some(standing) = self.record.standing() else { return Ok(QUIET) };
+        let followed = self.steering.follow(now.steady, standing);
+        let followed = followed.and_then(|()| self.follow_sites());
+        let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
+        if is_due || is_changed {
+            let sights = self.tell();
+            if is_due {
+                self.looked_at = Some(now.steady);
+                self.decide(now.steady, &sights);
+            }
+        }
+        self.drain();
+        for change in self.steering.take_changes() {
+            self.record.ask(&change);
+        }
+        for moved in self.steering.take_ended() {
+            self.overview.remember(moved);
+        }
+        followed.map(|()| match (self.fronts.is_empty(), self.steering.is_busy()) {
+            (_, true) => BUSY,
+            (false, false) => QUIET,
+            (true, false) => IDLE,
+        })
+    }
+
+    /// What people are told.
+    pub fn overview(&self) -> &Overview {
+        &self.overview
+    }
+
+    /// Has a front for each site that is recorded, as it is described there.
+    fn follow_sites(&mut self) -> Result<(), Invalid> {
+        let Standing { sites, nodes } = self.steering.standing();
+        let is_as_before = |site: &SiteSpec, before: &SiteSpec| {
+            site.name == before.name
+                && site.balancers == before.balancers
+                && site.port == before.port
+        };
+        self.fronts
+            .retain(|_, (before, _)| sites.iter().any(|site| is_as_before(&site.spec, before)));
+        for site in sites {
+            if !self.fronts.contains_key(&site.spec.name) {
+                let nodes = nodes.iter().map(|node| (&node.name, node.address));
+                let front = fronts::front(&site.spec, nodes)?;
+                self.fronts.insert(site.spec.name.clone(), (site.spec.clone(), front));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all balancers what is recorded, and hears what they do.
+    fn tell(&mut self) -> BTreeMap<Name, Vec<Sight>> {
+        let mut sights = BTreeMap::new();
+        for (name, (_, front)) in &mut self.fronts {
+            for (node, traffic) in self.steering.traffic(name) {
+                front.want(&node, traffic);
+            }
+            sights.insert(name.clone(), front.reconcile());
+        }
+        sights
+    }
+
+    fn decide(&mut self, now: Nanos, sights: &BTreeMap<Name, Vec<Sight>>) {
+        let (sites, nodes) = (self.steering.sites().to_vec(), self.steering.nodes());
+        let loads = self.meter.loads(now, sights, &sites, &nodes);
+        self.steering.decide(now, &loads);
+        self.overview.sites = self.views(sights, &sites, &loads);
+    }
+
+    /// Goes on with every node that drains; those that are not to drain any more are left alone.
+    fn drain(&mut self) {
+        let draining = self.steering.draining();
+        self.transfers.retain(|node, _| draining.contains_key(node));
+        for (node, site) in draining {
+            let transfer = self.transfers.entry(node.clone());
+            let transfer = transfer.or_insert_with(|| Transfer::new(node.clone(), Weight::FULL));
+            // Of a site without a front nobody sends the node anything.
+            let front = self.fronts.get_mut(&site).map(|(_, front)| front);
+            if transfer.poll(front, None, true) == Ok(Progress::Done) {
+                self.steering.drained(&node);
+            }
+        }
+    }
+
+    fn views(
+        &self,
+        sights: &BTreeMap<Name, Vec<Sight>>,
+        sites: &[Name],
+        loads: &Loads,
+    ) -> Vec<SiteView> {
+        let standing = self.steering.standing();
+        let seconds = loads.interval.as_secs_f64();
+        let view = |site: &HostedSite| {
+            let name = &site.spec.name;
+            let of_it = standing.nodes.iter().filter(|node| node.site.as_ref() == Some(name));
+            let at = sites.iter().position(|other| other == name);
+            let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
+            let sights = sights.get(name).into_iter().flatten();
+            let errors = sights.filter_map(|sight| sight.observed.as_ref().err());
+            SiteView {
+                spec: site.spec.clone(),
+                is_leaving: site.is_leaving,
+                nodes: of_it.map(|node| node.name.clone()).collect(),
+                load: load.map(|load| LoadView {
+                    arrivals_per_second: load.arrived as f64 / seconds,
+                    queued: load.queued,
+                    in_flight: load.in_flight,
+                }),
+                problems: errors.map(|error| chain(error)).collect(),
+            }
+        };
+        standing.sites.iter().map(view).collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! What people are told of sites and moves.
+
+use keeptime_model::name::Name;
+use keeptime_model::site::SiteSpec;
+use keeptime_model::units::{Nanos, WallTime};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Moves that are remembered for people; what they led to is in the ledger.
+pub const MOVES_MAX: usize = 256;
+
+/// Everything, as it was seen last.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overview {
+    /// By name.
+    pub sites: Vec<SiteView>,
+    /// The last moves, oldest first.
+    pub moves: VecDeque<MoveView>,
+}
+
+/// One site.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SiteView {
+    /// What it is.
+    pub spec: SiteSpec,
+    /// Whether it is removed when its nodes are drained.
+    pub is_leaving: bool,
+    /// The nodes that serve it by the record, also those that drain.
+    pub nodes: Vec<Name>,
+    /// What its balancers saw; nothing if one of them does not answer.
+    pub load: Option<LoadView>,
+    /// What is wrong with its balancers, in their words.
+    pub problems: Vec<String>,
+}
+
+/// A site's load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LoadView {
+    /// Requests that arrive in a second.
+    pub arrivals_per_second: f64,
+    /// Requests that wait for a node.
+    pub queued: u64,
+    /// Requests that nodes work on.
+    pub in_flight: u64,
+}
+
+/// One move that has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveView {
+    /// When it ended.
+    pub at_unix_nanos: WallTime,
+    /// From the decision on.
+    pub took_nanos: Nanos,
+    /// The node.
+    pub node: Name,
+    /// The site that it left; nothing if it was a spare.
+    pub from: Option<Name>,
+    /// The site that it joined; nothing if it became a spare.
+    pub to: Option<Name>,
+    /// Why it was made.
+    pub why: String,
+    /// Why it was given up, if it was.
+    pub failure: Option<String>,
+}
+
+impl Overview {
+    pub(crate) fn remember(&mut self, moved: MoveView) {
+        self.moves.push_back(moved);
+        if self.moves.len() > MOVES_MAX {
+            self.moves.pop_front();
+        }
+    }
+}

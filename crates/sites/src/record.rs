@@ -1,0 +1,50 @@
+//! What the broker's record says of sites and nodes, and what is asked of it.
+
+use keeptime_model::name::Name;
+use keeptime_model::site::HostedSite;
+use std::net::Ipv4Addr;
+
+/// Everything that is recorded, as it is at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// By name.
+    pub sites: Vec<HostedSite>,
+    /// All of the cluster, always in the same order.
+    pub nodes: Vec<NodeStanding>,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStanding {
+    /// Its name.
+    pub name: Name,
+    /// Its address on the cluster's network, where it is known.
+    pub address: Option<Ipv4Addr>,
+    /// The site that it serves.
+    pub site: Option<Name>,
+    /// Whether a site could have it: its agent is there, and nobody else has its CPU.
+    pub is_free: bool,
+}
+
+/// A node is to serve another site from now on. Nothing is in flight on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub node: Name,
+    /// The site that it served; nothing if it was a spare.
+    pub from: Option<Name>,
+    /// The site that it will serve; nothing if it becomes a spare.
+    pub to: Option<Name>,
+}
+
+/// The broker, as a controller sees it. Nothing here waits for agents.
+pub trait Record {
+    /// What is recorded; nothing if that cannot be said now.
+    fn standing(&mut self) -> Option<Standing>;
+
+    /// Begins a change. What became of it is among [`Self::answers`] later, once.
+    fn ask(&mut self, change: &Change);
+
+    /// The nodes whose changes have ended since this was called last: recorded, or why not.
+    fn answers(&mut self) -> Vec<(Name, Result<(), String>)>;
+}

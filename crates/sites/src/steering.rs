@@ -1,0 +1,323 @@
+//! Which node is on which way: the record and loads in; drains, changes and what balancers are to do
+//! out. Pure.
+//!
+//! A move drains the node at its old site, has the change recorded, and has ended when it is. The
+//! record is compared with what is believed at every look; when sites come, go or change, all that
+//! drains serves again, and it is begun anew from the record.
+
+use crate::overview::MoveView;
+use crate::record::{Change, NodeStanding, Standing};
+use keeptime_balancers::traffic::{Traffic, Weight};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::site::HostedSite;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use keeptime_pools::holdings::Place;
+use keeptime_pools::load::Loads;
+use keeptime_pools::plan::Move;
+use keeptime_pools::policy::PolicyKind;
+use keeptime_pools::pool::{Pool, SiteIndex};
+use keeptime_pools::pools::{Event, Pools};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For so long after a refusal a node is not asked for again: each refusal is recorded.
+const REFUSED_FOR: Nanos = Nanos::from_secs(2);
+
+/// The nodes and sites of one cluster.
+#[derive(Debug, Default)]
+pub struct Steering {
+    standing: Standing,
+    /// Positions in [`Standing::nodes`].
+    indices: BTreeMap<Name, NodeIndex>,
+    /// Sites that stay, in the pool's order.
+    sites: Vec<Name>,
+    /// Nothing while no site stays.
+    pools: Option<Pools>,
+    moves: BTreeMap<Name, Moving>,
+    /// Until when nodes are not asked for.
+    refused: BTreeMap<Name, Nanos>,
+    changes: Vec<Change>,
+    /// The record says what is not believed here yet: it is begun anew when no change is asked for.
+    is_waiting: bool,
+    ended: Vec<MoveView>,
+}
+
+/// A node on its way.
+#[derive(Debug, Clone)]
+struct Moving {
+    from: Option<Name>,
+    to: Option<Name>,
+    why: String,
+    since: Nanos,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The old site's balancers send it nothing new.
+    Draining,
+    /// It is drained, and the change is asked for.
+    Recording,
+}
+
+impl Steering {
+    /// Takes in what is recorded. Where that cannot be done piece by piece, all is begun anew as soon as
+    /// no change is asked for: that is answered within moments, and until then nothing new is decided.
+    ///
+    /// # Errors
+    /// If the sites' guarantees cannot be kept any more, since the cluster is smaller than it was: then
+    /// nothing moves.
+    pub fn follow(&mut self, now: Nanos, standing: Standing) -> Result<(), Invalid> {
+        let is_known = self.standing.sites == standing.sites
+            && names(&self.standing.nodes).eq(names(&standing.nodes));
+        self.standing = standing;
+        let agrees = self.agree(now);
+        self.is_waiting |= !(is_known && agrees);
+        self.keep_guarantees(now);
+        if self.is_waiting && self.is_recording() {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.is_waiting) {
+            self.begin_anew()?;
+        }
+        self.clear_leaving(now);
+        Ok(())
+    }
+
+    /// Asks the policy. Loads are in the order of [`Self::sites`] and [`Self::nodes`].
+    pub fn decide(&mut self, now: Nanos, loads: &Loads) {
+        self.refused.retain(|_, until| *until > now);
+        let Some(pools) = self.pools.as_mut().filter(|_| !self.is_waiting) else { return };
+        for decided in pools.decide(now, loads) {
+            self.start(now, decided);
+        }
+    }
+
+    /// Sites that stay.
+    pub fn sites(&self) -> &[Name] {
+        &self.sites
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> Vec<Name> {
+        names(&self.standing.nodes).cloned().collect()
+    }
+
+    /// What is recorded.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// Nodes that drain, and at which site.
+    pub fn draining(&self) -> BTreeMap<Name, Name> {
+        let draining = self.moves.iter().filter(|(_, moving)| moving.phase == Phase::Draining);
+        draining.filter_map(|(node, m)| Some((node.clone(), m.from.clone()?))).collect()
+    }
+
+    /// Whether anything is on its way.
+    pub fn is_busy(&self) -> bool {
+        !self.moves.is_empty()
+    }
+
+    /// Nothing is in flight on `node` any more at the site that it is to leave.
+    pub fn drained(&mut self, node: &Name) {
+        if let Some(moving) = self.moves.get_mut(node)
+            && moving.phase == Phase::Draining
+            && !self.is_waiting
+        {
+            moving.phase = Phase::Recording;
+            let (from, to) = (moving.from.clone(), moving.to.clone());
+            self.changes.push(Change { node: node.clone(), from, to });
+        }
+    }
+
+    /// What became of a change.
+    pub fn answered(
+        &mut self,
+        now: Nanos,
+        wall: WallTime,
+        node: &Name,
+        outcome: Result<(), String>,
+    ) {
+        let Some(moving) = self.moves.remove(node) else { return };
+        let index = self.indices[node];
+        let event = match &outcome {
+            Ok(()) => {
+                self.standing.nodes[index.0 as usize].site.clone_from(&moving.to);
+                Event::Arrived(index)
+            }
+            Err(_) => {
+                self.refused.insert(node.clone(), now.saturating_add(REFUSED_FOR));
+                Event::Failed(index)
+            }
+        };
+        let next = self.pools.as_mut().and_then(|pools| pools.happened(now, event));
+        self.ended.push(MoveView {
+            at_unix_nanos: wall,
+            took_nanos: now.saturating_sub(moving.since),
+            node: node.clone(),
+            from: moving.from,
+            to: moving.to,
+            why: moving.why,
+            failure: outcome.err(),
+        });
+        if let Some(next) = next {
+            self.start(now, next);
+        }
+    }
+
+    /// Changes to be asked for, each once.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Moves that have ended, each once.
+    pub fn take_ended(&mut self) -> Vec<MoveView> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What each node is to get of `site`. Of one that drains nothing is said: whoever drains it does.
+    pub fn traffic(&self, site: &Name) -> Vec<(Name, Traffic)> {
+        let of_node = |node: &NodeStanding| {
+            let serves = node.site.as_ref() == Some(site);
+            let phase = self.moves.get(&node.name).filter(|m| m.from.as_ref() == Some(site));
+            let traffic = match phase.map(|moving| moving.phase) {
+                Some(Phase::Draining) => return None,
+                Some(Phase::Recording) => Traffic::Off,
+                None if serves => Traffic::On(Weight::FULL),
+                None => Traffic::Off,
+            };
+            Some((node.name.clone(), traffic))
+        };
+        self.standing.nodes.iter().filter_map(of_node).collect()
+    }
+
+    fn is_recording(&self) -> bool {
+        self.moves.values().any(|moving| moving.phase == Phase::Recording)
+    }
+
+    /// From the record alone: what drained serves again.
+    fn begin_anew(&mut self) -> Result<(), Invalid> {
+        let staying = |site: &&HostedSite| !site.is_leaving;
+        let specs: Vec<_> =
+            self.standing.sites.iter().filter(staying).map(|site| site.spec.clone()).collect();
+        self.indices = names(&self.standing.nodes).cloned().zip((0..).map(NodeIndex)).collect();
+        self.sites = specs.iter().map(|spec| spec.name.clone()).collect();
+        self.moves.clear();
+        self.changes.clear();
+        self.pools = None;
+        if !specs.is_empty() {
+            let pool = Pool::of_specs(self.standing.nodes.len(), &specs)?;
+            let places = self.standing.nodes.iter().map(|node| self.place(node)).collect();
+            self.pools = Some(Pools::new(pool, places, PolicyKind::Keeptime.policy()));
+        }
+        Ok(())
+    }
+
+    /// Where a node that is not on its way is, by the record.
+    fn place(&self, node: &NodeStanding) -> Place {
+        let of_pool = |site: &Name| self.sites.iter().position(|name| name == site);
+        match &node.site {
+            // One of a site that leaves is nobody's until it is drained.
+            Some(site) => {
+                of_pool(site).map_or(Place::Down, |at| Place::Serving(SiteIndex(at as u32)))
+            }
+            None if node.is_free && !self.refused.contains_key(&node.name) => Place::Spare,
+            None => Place::Down,
+        }
+    }
+
+    /// Brings what is believed in line with the record; says whether that could be done piece by piece.
+    fn agree(&mut self, now: Nanos) -> bool {
+        self.moves.retain(|node, moving| {
+            // It was lost, or somebody gave it back, while it drained.
+            moving.phase == Phase::Recording
+                || self.standing.nodes[self.indices[node].0 as usize].site == moving.from
+        });
+        let busy: BTreeSet<_> = self.moves.keys().collect();
+        let still = self.standing.nodes.iter().zip((0..).map(NodeIndex));
+        let still = still.filter(|(node, _)| !busy.contains(&node.name));
+        let places: Vec<_> = still.map(|(node, index)| (index, self.place(node))).collect();
+        let Some(pools) = &mut self.pools else { return true };
+        for (index, place) in places {
+            let believed = pools.holdings().place(index);
+            if believed == place {
+                continue;
+            }
+            if matches!(place, Place::Serving(_)) {
+                return false;
+            }
+            // Nothing follows from a death: plans that need the node end.
+            pools.happened(now, Event::Died(index));
+            if place == Place::Spare {
+                pools.happened(now, Event::Returned(index));
+            }
+        }
+        true
+    }
+
+    /// Nodes may have died since a move was decided: what a site then needs for its hard guarantee does
+    /// not drain any longer.
+    fn keep_guarantees(&mut self, now: Nanos) {
+        for site in self.standing.sites.iter().filter(|site| !site.is_leaving) {
+            let of_it = |node: &&NodeStanding| node.site.as_ref() == Some(&site.spec.name);
+            let (going, staying): (Vec<_>, Vec<_>) = self
+                .standing
+                .nodes
+                .iter()
+                .filter(of_it)
+                .partition(|n| self.moves.contains_key(&n.name));
+            let lacking = (site.spec.guarantee.hard as usize).saturating_sub(staying.len());
+            let drains = |node: &&NodeStanding| self.moves[&node.name].phase == Phase::Draining;
+            for node in going.into_iter().filter(drains).take(lacking).collect::<Vec<_>>() {
+                self.moves.remove(&node.name);
+                if let Some(pools) = &mut self.pools {
+                    pools.happened(now, Event::Failed(self.indices[&node.name]));
+                }
+            }
+        }
+    }
+
+    /// Nodes of sites that leave, or are gone, become spares.
+    fn clear_leaving(&mut self, now: Nanos) {
+        for node in &self.standing.nodes {
+            let Some(site) = node.site.as_ref().filter(|site| !self.sites.contains(site)) else {
+                continue;
+            };
+            let is_refused = self.refused.get(&node.name).is_some_and(|until| *until > now);
+            if !is_refused && !self.moves.contains_key(&node.name) {
+                let moving = Moving {
+                    from: Some(site.clone()),
+                    to: None,
+                    why: "the site is removed".into(),
+                    since: now,
+                    phase: Phase::Draining,
+                };
+                self.moves.insert(node.name.clone(), moving);
+            }
+        }
+    }
+
+    fn start(&mut self, now: Nanos, decided: Move) {
+        let node = self.standing.nodes[decided.node.0 as usize].name.clone();
+        let name = |site: SiteIndex| self.sites[site.0 as usize].clone();
+        let why = format!("{} {}", name(decided.site), decided.reason);
+        let moving = Moving {
+            from: decided.from.map(name),
+            to: decided.to.map(name),
+            why,
+            since: now,
+            phase: Phase::Draining,
+        };
+        let is_spare = moving.from.is_none();
+        self.moves.insert(node.clone(), moving);
+        if is_spare {
+            self.drained(&node);
+        }
+    }
+}
+
+fn names(nodes: &[NodeStanding]) -> impl Iterator<Item = &Name> {
+    nodes.iter().map(|node| &node.name)
+}

@@ -1,0 +1,146 @@
+//! Controllers before a real nginx and a real Apache, which know nodes by their addresses.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../../balancers/tests/world/mod.rs"]
+mod balancers;
+mod memory;
+
+use balancers::{Load, Node, apache, assert_none_lost, nginx, port, wait_until};
+use keeptime_model::name::Name;
+use keeptime_model::site::{BalancerPlace, Guarantee, HostedSite, SiteSpec};
+use keeptime_model::topology;
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_sites::controller::{Controller, Now};
+use keeptime_sites::fronts;
+use keeptime_sites::record::{NodeStanding, Standing};
+use memory::Memory;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+const SITES: [&str; 2] = ["blog", "shop"];
+const NODES: u8 = 3;
+
+fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 1, number)
+}
+
+/// Servers that listen at one port, each on an address of its own, and answer 200 requests a second.
+fn nodes(port: u16) -> Vec<Node> {
+    let answer_after = Duration::from_millis(5);
+    let node = |number| {
+        let at = (address(number), port).into();
+        Node::single_at(at, &format!("n{number}"), answer_after)
+    };
+    (1..=NODES).map(node).collect()
+}
+
+fn spec(site: &str, port: u16, place: BalancerPlace) -> SiteSpec {
+    SiteSpec {
+        name: site.parse().unwrap(),
+        guarantee: Guarantee { hard: 1, soft: 2, max: 2 },
+        priority: if site == "shop" { 10 } else { 1 },
+        cpu_ppm: CpuPpm::from_percent(10),
+        port,
+        balancers: vec![place],
+    }
+}
+
+/// The shop has the first node, the blog the others.
+fn standing(specs: &[SiteSpec]) -> Standing {
+    let site = |number| Some(if number == 1 { "shop" } else { "blog" }.parse::<Name>().unwrap());
+    let node = |number| NodeStanding {
+        name: format!("n{number}").parse().unwrap(),
+        address: Some(address(number)),
+        site: site(number),
+        is_free: true,
+    };
+    let hosted = |spec: &SiteSpec| HostedSite { spec: spec.clone(), is_leaving: false };
+    Standing { sites: specs.iter().map(hosted).collect(), nodes: (1..=NODES).map(node).collect() }
+}
+
+fn topology_nodes() -> Vec<topology::Node> {
+    let node = |number| topology::Node {
+        name: format!("n{number}").parse().unwrap(),
+        cpu: CpuPpm::from_percent(100),
+        address: Some(address(number)),
+        disk: None,
+    };
+    (1..=NODES).map(node).collect()
+}
+
+/// A shop that is flooded gets a node of the blog, and no POST is lost.
+fn flood(specs: &[SiteSpec], shop: SocketAddr, blog: SocketAddr) {
+    for spec in specs {
+        fronts::check(spec, &topology_nodes()).unwrap();
+    }
+    let began = Instant::now();
+    let record = Memory::default();
+    record.0.lock().unwrap().standing = standing(specs);
+    let mut controller = Controller::new(record.clone());
+    let mut pass = || {
+        let steady = Nanos::from(began.elapsed());
+        let now = Now { steady, wall: WallTime::from_unix_nanos(steady.get()) };
+        let idle = controller.pass(now).unwrap();
+        let overview = controller.overview();
+        assert!(overview.sites.iter().all(|site| site.problems.is_empty()), "{overview:?}");
+        std::thread::sleep(idle);
+    };
+    // Told what is recorded, and looked at again.
+    (0..6).for_each(|_| pass());
+    let loads = [Load::start(&[blog], 30.0), Load::start(&[shop], 300.0)];
+    wait_until("the shop has two", || {
+        pass();
+        assert!(record.count("blog") >= 1, "its hard guarantee");
+        record.count("shop") == 2
+    });
+    loads.iter().for_each(Load::stop);
+    wait_until("the end of the loads", || {
+        pass();
+        loads.iter().all(Load::has_ended)
+    });
+    loads.into_iter().for_each(|load| assert_none_lost(&load.end()));
+    assert_eq!((record.count("shop"), record.count("blog")), (2, 1));
+}
+
+#[test]
+fn a_flooded_site_behind_an_apache_gets_a_node_and_no_post_is_lost() {
+    let port = port();
+    let nodes = nodes(port);
+    let world = apache(&SITES, &nodes.iter().collect::<Vec<_>>());
+    let place = |at: usize| {
+        let (path, balancer) = ("/balancer-manager".into(), SITES[at].into());
+        BalancerPlace::Apache { manager: world.sites[at], path, balancer }
+    };
+    let specs = [0, 1].map(|at| spec(SITES[at], port, place(at)));
+    flood(&specs, world.sites[1], world.sites[0]);
+}
+
+#[test]
+fn a_flooded_site_behind_an_nginx_gets_a_node_and_no_post_is_lost() {
+    let port = port();
+    let nodes = nodes(port);
+    let world = nginx(&SITES, &nodes.iter().collect::<Vec<_>>(), "0");
+    let place = |at: usize| {
+        let (configuration, upstream) = (world.configuration.clone(), SITES[at].into());
+        BalancerPlace::Nginx { configuration, upstream, log: world.logs[at] }
+    };
+    let specs = [0, 1].map(|at| spec(SITES[at], port, place(at)));
+    flood(&specs, world.sites[1], world.sites[0]);
+}
+
+#[test]
+fn a_balancer_that_lacks_a_node_or_its_address_is_refused() {
+    let port = port();
+    let nodes = nodes(port);
+    let world = apache(&SITES, &nodes[..2].iter().collect::<Vec<_>>());
+    let (path, balancer) = ("/balancer-manager".into(), "blog".into());
+    let place = BalancerPlace::Apache { manager: world.sites[0], path, balancer };
+    let spec = spec("blog", port, place);
+    let mut cluster = topology_nodes();
+    let refusal = |nodes: &[topology::Node]| fronts::check(&spec, nodes).unwrap_err().expected;
+    assert!(refusal(&cluster).ends_with("it lacks n3"), "{}", refusal(&cluster));
+    cluster[1].address = None;
+    assert!(refusal(&cluster).contains("of n2 it does not"), "{}", refusal(&cluster));
+    fronts::check(&spec, &topology_nodes()[..2]).unwrap();
+}

@@ -1,0 +1,272 @@
+//! Steering by chance, without balancers: loads, answers, lost nodes, sites that come and go, and
+//! controllers that are killed, all at random; the record is the only thing that lasts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use keeptime_balancers::traffic::{Traffic, Weight};
+use keeptime_model::name::Name;
+use keeptime_model::site::{Guarantee, HostedSite, SiteSpec};
+use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
+use keeptime_pools::load::{Loads, SiteLoad};
+use keeptime_sites::record::{Change, NodeStanding, Standing};
+use keeptime_sites::steering::Steering;
+
+const NODES: usize = 6;
+const LOOK: Nanos = Nanos::from_millis(50);
+const STEPS: usize = 3_000;
+
+/// Numbers that follow from the first (Knuth's multiplier).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn is_one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+struct World {
+    random: Random,
+    record: Standing,
+    steering: Steering,
+    asked: Vec<Change>,
+    now: Nanos,
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn site(text: &str, priority: u32) -> HostedSite {
+    let spec = SiteSpec {
+        name: name(text),
+        guarantee: Guarantee { hard: 1, soft: 3, max: 5 },
+        priority,
+        cpu_ppm: CpuPpm::from_percent(10),
+        port: 80,
+        balancers: vec![],
+    };
+    HostedSite { spec, is_leaving: false }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let name_of = |n| name(&format!("n{n}"));
+        let node = |n| NodeStanding { name: name_of(n), address: None, site: None, is_free: true };
+        let sites = vec![site("blog", 1), site("shop", 10), site("wiki", 1)];
+        let record = Standing { sites, nodes: (0..NODES).map(node).collect() };
+        let steering = Steering::default();
+        Self { random: Random(seed), record, steering, asked: vec![], now: Nanos::new(0) }
+    }
+
+    fn count(&self, site: &Name) -> u32 {
+        self.record.nodes.iter().filter(|node| node.site.as_ref() == Some(site)).count() as u32
+    }
+
+    /// A change is recorded, or refused.
+    fn answer(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.asked.len() as u64) as usize;
+        let change = self.asked.swap_remove(at);
+        let node = self.record.nodes.iter_mut().find(|node| node.name == change.node).unwrap();
+        let is_there = node.site == change.from && (change.from.is_some() || node.is_free);
+        let outcome = if is_there && !self.random.is_one_in(5) {
+            node.site.clone_from(&change.to);
+            Ok(())
+        } else {
+            Err("it is gone, or busy".into())
+        };
+        self.steering.answered(self.now, WallTime::default(), &change.node, outcome);
+    }
+
+    fn something_happens(&mut self) {
+        let node = self.random.below(NODES as u64) as usize;
+        match self.random.below(200) {
+            // A node dies with what it serves, or comes back.
+            0..=2 => {
+                self.record.nodes[node].site = None;
+                self.record.nodes[node].is_free = false;
+            }
+            3..=9 => self.record.nodes[node].is_free = true,
+            10 => {
+                let site = self.random.below(3) as usize;
+                let name = self.record.sites[site].spec.name.clone();
+                let is_asked = self.asked.iter().any(|change| change.to.as_ref() == Some(&name));
+                // It can be added again when it is gone.
+                self.record.sites[site].is_leaving = self.count(&name) > 0 || is_asked;
+            }
+            // The controller is killed: what it had asked for may yet be carried out.
+            11..=13 => {
+                self.steering = Steering::default();
+                if self.random.is_one_in(2) {
+                    self.answer();
+                }
+                self.asked.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn loads(&mut self) -> Loads {
+        let mut loads = Loads::silent(self.steering.sites().len(), NODES, LOOK);
+        for load in &mut loads.sites {
+            let arrived = self.random.below(40);
+            let (completed, queued) = (arrived.min(10), self.random.below(60));
+            *load = Some(SiteLoad { arrived, completed, queued, in_flight: 1 })
+                .filter(|_| !self.random.is_one_in(10));
+        }
+        loads.nodes.fill(Some(Share::ONE));
+        loads
+    }
+
+    fn step(&mut self) {
+        self.now = self.now.saturating_add(LOOK);
+        self.something_happens();
+        if self.random.is_one_in(2) {
+            self.answer();
+        }
+        self.steering.follow(self.now, self.record.clone()).unwrap();
+        let loads = self.loads();
+        self.steering.decide(self.now, &loads);
+        self.check_drains();
+        for node in self.steering.draining().into_keys() {
+            if self.random.is_one_in(2) {
+                self.steering.drained(&node);
+            }
+        }
+        for change in self.steering.take_changes() {
+            self.check_change(&change);
+            self.asked.push(change);
+        }
+        self.check_traffic();
+    }
+
+    /// No site that stays is asked to give what it has by its hard guarantee.
+    fn check_change(&self, change: &Change) {
+        let of = |site: &Name| self.record.sites.iter().find(|hosted| hosted.spec.name == *site);
+        let Some(site) = change.from.as_ref() else { return };
+        let hosted = of(site).unwrap();
+        let left = self.count(site) - self.going(site);
+        assert!(hosted.is_leaving || left > hosted.spec.guarantee.hard, "{change:?}: has {left}");
+    }
+
+    /// Nodes of `site` by the record for which another site was asked. One that died since is not
+    /// among them: nor does [`Self::count`] have it.
+    fn going(&self, site: &Name) -> u32 {
+        let of_it = |node: &&NodeStanding| node.site.as_ref() == Some(site);
+        let is_asked =
+            |node: &&NodeStanding| self.asked.iter().any(|other| other.node == node.name);
+        self.record.nodes.iter().filter(of_it).filter(is_asked).count() as u32
+    }
+
+    /// What a site that stays has by its hard guarantee does not drain, whatever has died since.
+    fn check_drains(&self) {
+        let draining = self.steering.draining();
+        for hosted in self.record.sites.iter().filter(|hosted| !hosted.is_leaving) {
+            let site = &hosted.spec.name;
+            let drains = draining.values().filter(|from| *from == site).count() as u32;
+            let stays = self.count(site) - self.going(site) - drains;
+            assert!(
+                drains == 0 || stays >= hosted.spec.guarantee.hard,
+                "{site}: {drains} drain, {stays} stay",
+            );
+        }
+    }
+
+    /// A node gets requests of the site that the record names, and of no other.
+    fn check_traffic(&self) {
+        assert_eq!(self.steering.standing(), &self.record);
+        for hosted in &self.record.sites {
+            for (node, traffic) in self.steering.traffic(&hosted.spec.name) {
+                let recorded = self.record.nodes.iter().find(|n| n.name == node).unwrap();
+                let serves = recorded.site.as_ref() == Some(&hosted.spec.name);
+                let is_on = traffic == Traffic::On(Weight::FULL);
+                let is_asked = self.asked.iter().any(|change| change.node == node);
+                assert!(is_on == (serves && !is_asked) && (is_on || traffic == Traffic::Off));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_site_goes_below_its_guarantee_and_balancers_follow_the_record() {
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        (0..STEPS).for_each(|_| world.step());
+    }
+}
+
+#[test]
+fn when_nothing_happens_any_more_everybody_has_the_hard_guarantee() {
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        (0..500).for_each(|_| world.step());
+        world.record.sites.iter_mut().for_each(|site| site.is_leaving = false);
+        world.record.nodes.iter_mut().for_each(|node| node.is_free = true);
+        for _ in 0..400 {
+            world.now = world.now.saturating_add(LOOK);
+            world.answer();
+            world.steering.follow(world.now, world.record.clone()).unwrap();
+            let loads = Loads::silent(world.steering.sites().len(), NODES, LOOK);
+            world.steering.decide(world.now, &loads);
+            for node in world.steering.draining().into_keys() {
+                world.steering.drained(&node);
+            }
+            let changes = world.steering.take_changes();
+            world.asked.extend(changes);
+        }
+        for hosted in &world.record.sites {
+            assert!(world.count(&hosted.spec.name) >= 1, "seed {seed}: {:?}", world.record);
+        }
+    }
+}
+
+/// The answer to a change is lost, and it is recorded all the same: the record then has a node at
+/// another site than is believed, which cannot be mended while another change is asked for.
+#[test]
+fn nothing_is_decided_on_what_the_record_denies() {
+    let mut world = World::new(0);
+    let hosted = |text, hard| {
+        let mut site = site(text, 1);
+        site.spec.guarantee = Guarantee { hard, soft: hard, max: hard };
+        site
+    };
+    let (blog, shop) = (Some(name("blog")), Some(name("shop")));
+    world.record.sites = vec![hosted("blog", 1), hosted("shop", 3)];
+    world.record.nodes.truncate(4);
+    for (node, site) in world.record.nodes.iter_mut().zip([&blog, &shop, &None, &blog]) {
+        node.site.clone_from(site);
+    }
+    // The shop lacks two of its hard guarantee: the spare, and one of the blog, the idle one.
+    let decide = |world: &mut World, idle: usize| {
+        let mut loads = Loads::silent(2, 4, LOOK);
+        loads.nodes[idle] = Some(Share::default());
+        world.now = world.now.saturating_add(LOOK);
+        world.steering.follow(world.now, world.record.clone()).unwrap();
+        world.steering.decide(world.now, &loads);
+        let drained: Vec<_> = world.steering.draining().into_keys().collect();
+        drained.iter().for_each(|node| world.steering.drained(node));
+        let changes = world.steering.take_changes().into_iter();
+        changes.map(|change| (change.node.to_string(), change.from)).collect::<Vec<_>>()
+    };
+    let mut first = decide(&mut world, 0);
+    first.sort();
+    assert_eq!(first, [("n0".into(), blog), ("n2".into(), None)]);
+    let lost = Err("no answer".into());
+    world.steering.answered(world.now, WallTime::default(), &name("n0"), lost);
+    world.record.nodes[0].site.clone_from(&shop);
+    assert_eq!(decide(&mut world, 3), [], "n3 is all that the blog has");
+    world.record.nodes[2].site.clone_from(&shop);
+    world.steering.answered(world.now, WallTime::default(), &name("n2"), Ok(()));
+    assert_eq!(decide(&mut world, 3), [], "everybody has the hard guarantee");
+    let serving = world.steering.traffic(&name("shop"));
+    let serving = serving.iter().filter(|(_, traffic)| *traffic == Traffic::On(Weight::FULL));
+    assert_eq!(serving.count(), 3);
+}
