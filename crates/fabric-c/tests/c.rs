@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 const HEADER: &str = include_str!("../include/keeptime_fabric.h");
 const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 
-/// Where the library is: built once, as a build of the workspace does.
+/// Where the library is: built once, as a build of the workspace does, unless that was done just before.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -23,7 +23,8 @@ fn library() -> &'static Path {
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }
-        assert!(build.status().unwrap().success());
+        let is_built = std::env::var_os("KEEPTIME_IS_BUILT").is_some();
+        assert!(is_built || build.status().unwrap().success());
         // .../target/PROFILE/deps/c-HASH
         let own = std::env::current_exe().unwrap();
         let built = own.ancestors().nth(2).unwrap().join("libkeeptime_fabric.so");

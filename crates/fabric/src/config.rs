@@ -5,6 +5,17 @@ use crate::progress::Wait;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+/// What carries messages between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// TCP: least delay, and the kernels keep it going whatever the programs do.
+    Tcp,
+    /// UDP, many datagrams by one call: most bytes a second. Who receives should have a thread that
+    /// waits, or [`Config::progress_thread`]: nothing is confirmed otherwise.
+    Udp,
+}
+
 /// What a context is to be. All of it can be left as it is.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -18,6 +29,8 @@ pub struct Config {
     pub wait: Wait,
     /// Whether processes of one node use shared memory. If not, they use TCP.
     pub shared_memory: bool,
+    /// What carries messages to other nodes, where this context connects.
+    pub between_nodes: Protocol,
     /// Whether a thread of the context's own handles what arrives while no thread of the program
     /// waits. Without it, what is asked of this context (to take a connection, to send a long
     /// message that was given) waits for the program's next call.
@@ -36,6 +49,7 @@ impl Default for Config {
             // Longer than an answer takes that is on its way, shorter than a time slice.
             wait: Wait::SpinFor(Duration::from_micros(50)),
             shared_memory: true,
+            between_nodes: Protocol::Tcp,
             progress_thread: false,
             message_most: 1 << 30,
             close_time: Duration::from_secs(2),

@@ -447,12 +447,13 @@ impl Core {
             return Ok(link);
         }
         let info = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
-        let greeting = Greeting { from: self.id, to: peer };
+        let greeting = Greeting { from: self.id, to: peer, port: 0 };
         let same_node = info.node == self.directory.node();
         let ends = if same_node && self.config.shared_memory {
             call_neighbour(greeting)
         } else {
-            call_remote(greeting, &candidates(&self.networks, &info.addresses, same_node))
+            let addresses = candidates(&self.networks, &info.addresses, same_node);
+            call_remote(greeting, &addresses, self.config.between_nodes)
         };
         let ends = ends.map_err(|error| {
             let why = error.to_string();
@@ -512,7 +513,12 @@ impl Core {
         let view = self.links.view();
         let links = || view.in_memory.iter().chain(&view.others);
         let any = links().any(|link| link.has_backlog());
-        links().for_each(|link| self.flush_on(link));
+        for link in links() {
+            self.flush_on(link);
+            if link.is_unsettled() {
+                self.receive_on(link);
+            }
+        }
         any
     }
 
@@ -582,6 +588,10 @@ impl Work for Core {
             view.others.iter().for_each(|link| self.flush_on(link));
         }
         handled
+    }
+
+    fn is_in_memory(&self, view: &Arc<View>) -> bool {
+        view.others.is_empty()
     }
 
     fn are_many(&self, view: &Arc<View>) -> bool {

@@ -12,9 +12,10 @@ use crate::matching::Tag;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What each receiver lends each sending context: four of the longest messages that are sent
-/// without asking, so that a stream does not stop for a credit that is on its way.
-pub const WINDOW: u64 = 4 * (crate::frame::EAGER_MOST as u64 + CHARGE_LEAST as u64);
+/// What each receiver lends each sending context: six of the longest messages that are sent without
+/// asking, so that a stream does not stop for a credit that is on its way. Less than a ring in shared
+/// memory holds: what one receiver does not take leaves room for what others are sent.
+pub const WINDOW: u64 = 6 * (crate::frame::EAGER_MOST as u64 + CHARGE_LEAST as u64);
 /// What a message is charged beyond its payload: its head and its place in a queue.
 pub const CHARGE_LEAST: u32 = HEAD as u32 + 16;
 

@@ -23,7 +23,7 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 24;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +128,8 @@ pub struct Greeting {
     pub from: ContextId,
     /// Who is meant; at an address that was used before it may be somebody else.
     pub to: ContextId,
+    /// The UDP port where the caller reads frames; 0: they follow on this connection.
+    pub port: u16,
 }
 
 /// Bytes that are no frame. The link is given up: nothing after them can be trusted.
@@ -233,6 +235,7 @@ impl Greeting {
         let mut bytes = [0; GREETING];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
         bytes
@@ -252,7 +255,15 @@ impl Greeting {
             return Err(Malformed::Version(version));
         }
         let context = |at| ContextId::new(u64_at(bytes, at));
-        Ok(Self { from: context(8), to: context(16) })
+        let port = u16::from_le_bytes(array(bytes, 6));
+        Ok(Self { from: context(8), to: context(16), port })
+    }
+}
+
+impl Greeting {
+    /// By which the datagrams of this connection are known at both ends.
+    pub fn token(&self) -> u64 {
+        self.from.number() ^ self.to.number().rotate_left(32) ^ u64::from(self.port)
     }
 }
 
@@ -418,7 +429,7 @@ mod tests {
 
     #[test]
     fn another_version_is_told() {
-        let greeting = Greeting { from: ContextId::new(1), to: ContextId::new(2) };
+        let greeting = Greeting { from: ContextId::new(1), to: ContextId::new(2), port: 7 };
         let mut bytes = greeting.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(greeting));
         bytes[4] = 9;

@@ -37,7 +37,7 @@
 //!       │ same context: the buffer moves ──────────────────────────> Inbox
 //!       ▼                                                              ▲
 //!  Link: window and record (flow) ─ frame ─> Transport ─> bytes ─> Transport: poll ─> Link: deliver
-//!                                            shared memory, TCP
+//!                                            shared memory, TCP, UDP
 //! ```
 //!
 //! There is no lock that all messages take: a send locks the sending half of the link to one
@@ -53,11 +53,13 @@
 //! | [`pacing`] | whose turn it is among flows with reserved rates (pure; the thesis' section 2.1) |
 //! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
 //! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
-//! | `transport` | the narrow trait; shared memory, TCP |
+//! | `transport` | the narrow trait; shared memory, TCP, UDP |
+//! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `core` | one context |
 //! | `progress` | how threads wait, and who looks for messages |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
 //! | [`region`] | what is read without its publisher's taking part |
+//! | [`echo`] | what a node's daemon answers to whoever measures |
 //!
 //! # What holds
 //!
@@ -69,23 +71,26 @@
 //!   connection breaks first.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`]) for each context that sends to
 //!   it, and a link a bounded backlog. Who sends more waits, and holds up nobody else.
-//! - **Streams are gathered.** From the fifth message in a row on, short ones over TCP are carried
+//! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.
 //! - **Names are not used twice.** A context draws 64 random bits; a slot counts generations. An old
 //!   identifier gives an error, never another receiver.
-//! - **The directory is right.** When `register` has returned, every find on every node that can be
-//!   reached answers with the resource; what a program has kept is kept right by its node's server.
+//! - **The directory is right.** When `register` has returned, every find that begins after it, on
+//!   every node that can be reached, answers with the resource; what programs have kept is kept
+//!   right by their nodes' servers.
 //!   Nodes that are silent for [`directory::state::SILENCE_MOST`] are forgotten until they speak.
 //!
 //! # Limits of this version
 //!
 //! One link between two contexts: networks are discovered and the nearest address is used, but
-//! traffic is neither spread over several networks nor bridged between them. No UDP. Networks are trusted, as MPI trusts them: contexts of other nodes are not
-//! authenticated. On one node, only processes of the same user (and root) are let in.
+//! traffic is neither spread over several networks nor bridged between them. Networks are trusted,
+//! as MPI trusts them: contexts of other nodes are not authenticated. On one node, only processes of
+//! the same user (and root) are let in.
 
 pub mod attributes;
 pub mod directory;
+pub mod echo;
 pub mod flow;
 pub mod frame;
 pub mod id;
@@ -111,7 +116,7 @@ mod transport;
 mod turns;
 
 pub use attributes::Attributes;
-pub use config::Config;
+pub use config::{Config, Protocol};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;
 pub use directory::protocol::Record;

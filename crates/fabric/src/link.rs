@@ -74,6 +74,8 @@ pub struct Link {
     in_a_row: AtomicU32,
     /// Something waits to be sent: answers, pieces, or bytes.
     backlog: AtomicBool,
+    /// What was sent is only kept going by what the other end answers.
+    unsettled: AtomicBool,
     waiting: Mutex<Vec<Arc<Parker>>>,
     broken: OnceLock<Broken>,
     watched: Mutex<Vec<OwnedFd>>,
@@ -150,6 +152,7 @@ impl Link {
             confirmed: AtomicU32::new(0),
             in_a_row: AtomicU32::new(0),
             backlog: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
             waiting: Mutex::default(),
             broken: OnceLock::new(),
             watched: Mutex::new(ends.readable.into_iter().chain(ends.writable).collect()),
@@ -468,6 +471,12 @@ impl Link {
         self.backlog.load(Relaxed)
     }
 
+    /// Whether what the other end answers has to be read for what was sent to arrive, whoever waits
+    /// for what.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Relaxed)
+    }
+
     /// Sends what waits: answers first, then pieces of what was given. Then others may try again.
     ///
     /// # Errors
@@ -484,7 +493,9 @@ impl Link {
                 break (done, room);
             }
         };
-        self.backlog.store(!done, Relaxed);
+        let settled = out.sender.as_mut().is_none_or(|sender| sender.is_settled());
+        self.unsettled.store(!settled, Relaxed);
+        self.backlog.store(!done || !settled, Relaxed);
         drop(out);
         if room {
             self.wake_waiting(home);

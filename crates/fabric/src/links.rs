@@ -1,8 +1,10 @@
 //! All links of a context.
 
+use crate::flow::PlaceHasher;
 use crate::id::ContextId;
 use crate::link::Link;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,7 +21,7 @@ pub struct Links {
 #[derive(Debug, Default)]
 struct Table {
     by_peer: HashMap<ContextId, Arc<Link>>,
-    by_number: HashMap<u32, Arc<Link>>,
+    by_number: HashMap<u32, Arc<Link>, BuildHasherDefault<PlaceHasher>>,
 }
 
 /// All links at some moment. Looking whether it is still right is one read of one word.

@@ -1,5 +1,6 @@
 //! Connections of other contexts to this one, until they have said who they are.
 
+use crate::config::Protocol;
 use crate::frame::{GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
@@ -137,6 +138,9 @@ impl Listeners {
             return None;
         }
         let ends = match caller {
+            Caller::Remote(stream) if greeting.port != 0 => {
+                transport::udp::accept(stream, greeting.port, greeting.token())
+            }
             Caller::Remote(stream) => transport::tcp::ends(stream),
             Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
         };
@@ -208,13 +212,28 @@ pub fn call_neighbour(greeting: Greeting) -> io::Result<Ends> {
 ///
 /// # Errors
 /// That of the last.
-pub fn call_remote(greeting: Greeting, addresses: &[SocketAddr]) -> io::Result<Ends> {
+pub fn call_remote(
+    greeting: Greeting,
+    addresses: &[SocketAddr],
+    protocol: Protocol,
+) -> io::Result<Ends> {
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
     for address in addresses {
-        let called = TcpStream::connect_timeout(address, CONNECT_TIME).and_then(|mut stream| {
-            stream.write_all(&greeting.encode())?;
-            transport::tcp::ends(stream)
-        });
+        let called =
+            TcpStream::connect_timeout(address, CONNECT_TIME).and_then(
+                |mut stream| match protocol {
+                    Protocol::Tcp => {
+                        stream.write_all(&greeting.encode())?;
+                        transport::tcp::ends(stream)
+                    }
+                    Protocol::Udp => {
+                        let socket = transport::udp::call(&stream)?;
+                        let greeting = Greeting { port: socket.local_addr()?.port(), ..greeting };
+                        stream.write_all(&greeting.encode())?;
+                        transport::udp::called(stream, socket, greeting.token())
+                    }
+                },
+            );
         match called {
             Ok(ends) => return Ok(ends),
             Err(error) => last = error,

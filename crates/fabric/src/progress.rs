@@ -36,6 +36,8 @@ pub trait Work {
     /// Handles what has arrived in memory, and from the kernel if `ask_kernel` and these are few.
     /// Returns how much it was.
     fn poll(&self, view: &mut Self::View, ask_kernel: bool) -> usize;
+    /// Whether everything is looked at without a system call.
+    fn is_in_memory(&self, view: &Self::View) -> bool;
     /// Whether asking the kernel about each is dearer than asking it about all.
     fn are_many(&self, view: &Self::View) -> bool;
     /// Everything that is watched becomes ready from now on if something arrives. Returns false if
@@ -78,8 +80,9 @@ const EVENTS: usize = 64;
 /// While spinning: rounds between looks at what is only watched, such as new connections, and at
 /// the clock.
 const ROUNDS: u32 = 256;
-/// Sleeps no longer than this by one call: what the kernel's interface can say in any case.
-const SLEEP_MOST: Duration = Duration::from_secs(60);
+/// While spinning on memory alone: rounds between looks whether another thread has handled what this
+/// one waits for. Such a look costs as much as a round.
+const ROUNDS_ALONE: u32 = 8;
 
 impl Progress {
     /// Nothing is watched.
@@ -191,14 +194,16 @@ impl Progress {
                     return Some(Some(done));
                 }
             }
+            round = round.wrapping_add(1);
             // Another thread may have handled what this one waits for.
-            if let Some(done) = ready() {
+            if (round.is_multiple_of(ROUNDS_ALONE) || !ask_kernel || !work.is_in_memory(view))
+                && let Some(done) = ready()
+            {
                 return Some(Some(done));
             }
             if until == Some(None) {
                 return None;
             }
-            round = round.wrapping_add(1);
             if round.is_multiple_of(ROUNDS) || work.are_many(view) {
                 self.look_at_watched(work);
             }
@@ -226,9 +231,8 @@ impl Progress {
 
     /// Sleeps as the leader or as a follower, until woken or for no reason.
     fn sleep(&self, work: &impl Work, parker: &Arc<Parker>, deadline: Option<Instant>) {
-        let most = deadline.map_or(SLEEP_MOST, |deadline| {
-            deadline.saturating_duration_since(Instant::now()).min(SLEEP_MOST)
-        });
+        // Without one no timer is set, which would cost more than all the rest of a short sleep.
+        let most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if let Some(mut events) = self.try_lead() {
             self.lead(work, parker, &mut events, most);
             return;
@@ -239,7 +243,7 @@ impl Progress {
         let leaderless = self.try_lead().is_some();
         parker.sleeping.store(PARKED, SeqCst);
         if !leaderless && !parker.woken.load(SeqCst) {
-            thread::park_timeout(most);
+            most.map_or_else(thread::park, thread::park_timeout);
         }
         parker.sleeping.store(AWAKE, SeqCst);
         let mut followers = lock(&self.followers);
@@ -249,12 +253,18 @@ impl Progress {
         }
     }
 
-    fn lead(&self, work: &impl Work, parker: &Parker, events: &mut [EpollEvent], most: Duration) {
+    fn lead(
+        &self,
+        work: &impl Work,
+        parker: &Parker,
+        events: &mut [EpollEvent],
+        most: Option<Duration>,
+    ) {
         let timeout = if work.falls_asleep() {
             parker.sleeping.store(LEADING, SeqCst);
             // Rounded up: a sleep that ends early would be followed by another one.
-            let most = most + Duration::from_micros(999);
-            EpollTimeout::try_from(most).unwrap_or(EpollTimeout::NONE)
+            let most = most.map(|most| most.saturating_add(Duration::from_micros(999)));
+            most.and_then(|most| EpollTimeout::try_from(most).ok()).unwrap_or(EpollTimeout::NONE)
         } else {
             EpollTimeout::ZERO
         };

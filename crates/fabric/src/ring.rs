@@ -107,13 +107,18 @@ impl<M: Memory> Writer<M> {
         }
         let start = self.memory.word(self.slot(0));
         let offset = self.slot(0) as usize * SLOT;
+        let (first, rest) = payload.split_at(payload.len().min(SLOT - HEAD));
         // SAFETY: the reader gave these slots back, and reads none of them but their first word
         // before that is published below.
+        unsafe { self.memory.write(offset + SLOT, rest) };
+        self.memory.word(self.slot(slots)).store(0, Relaxed);
+        // The first slot last: the reader looks at it all the while, and would take its cache line
+        // away while the others are written.
+        // SAFETY: as above.
         unsafe {
             self.memory.write(offset + 4, &head[4..]);
-            self.memory.write(offset + HEAD, payload);
+            self.memory.write(offset + HEAD, first);
         }
-        self.memory.word(self.slot(slots)).store(0, Relaxed);
         start.store(payload.len() as u32 + 1, Release);
         self.written = self.written.wrapping_add(slots);
         self.memory.fence();

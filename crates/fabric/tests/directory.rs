@@ -108,6 +108,25 @@ fn a_registered_resource_is_found_at_once_on_every_node() {
     assert_eq!(answers.recv(Match::any()).unwrap().data, b"across nodes");
 }
 
+/// Answers that programs have kept are right as soon as `register` has returned, that there was none
+/// as well.
+#[test]
+fn what_is_registered_is_found_at_once_by_those_who_asked_before() {
+    let nodes = cluster(2);
+    let home = nodes[0].context(WAY);
+    let others = [nodes[0].context(WAY), nodes[0].context(WAY), nodes[1].context(WAY)];
+    for round in 0..300 {
+        let query = attrs! { "asked before" => round.to_string() };
+        for context in others.iter().chain([&home]) {
+            assert!(context.find(query.clone()).one().is_err());
+        }
+        let resource = home.register(query.clone()).unwrap();
+        for context in others.iter().chain([&home]) {
+            assert_eq!(context.find(query.clone()).one().unwrap(), resource.id(), "round {round}");
+        }
+    }
+}
+
 /// A server ends and another takes its place: programs say everything again, others forget and
 /// learn.
 #[test]

@@ -115,8 +115,10 @@ fn stale_identifiers_give_an_error_and_never_another_receiver() {
         for tag in [1, 2, 4] {
             // Answers to what was asked of the other context come when it works.
             let told = thread::scope(|scope| {
-                scope.spawn(|| second.recv_within(Match::tag(99), Duration::from_millis(200)));
-                sender.recv_within(Match::any(), LONG)
+                scope.spawn(|| second.recv_within(Match::tag(99), LONG).unwrap());
+                let told = sender.recv_within(Match::any(), LONG);
+                sender.send(second.id(), Tag(99), b"enough").unwrap();
+                told
             });
             let Err(RecvError::Undelivered(lost)) = told else { panic!("{told:?}, {way:?}") };
             assert_eq!((lost.to, lost.tag, lost.reason), (old, Tag(tag), Reason::Gone), "{way:?}");
@@ -261,8 +263,9 @@ fn too_long_a_message_is_refused_at_either_end() {
     let refused = other.send(one.id(), Tag(0), &data);
     assert_eq!(refused, Err(SendError::TooLong { bytes: 1_000_001, most: 1_000_000 }));
     thread::scope(|scope| {
-        scope.spawn(|| other.recv_within(Match::any(), Duration::from_millis(500)));
+        scope.spawn(|| other.recv_within(Match::any(), LONG).unwrap());
         assert_eq!(one.send(other.id(), Tag(0), &data), Err(SendError::Rejected(Reason::TooLong)));
+        one.send(other.id(), Tag(0), b"enough").unwrap();
     });
 }
 
@@ -278,7 +281,9 @@ fn strangers_are_not_let_in() {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n").unwrap();
             let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
             let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
-            stream.write_all(&keeptime_fabric::frame::Greeting { from, to }.encode()).unwrap();
+            stream
+                .write_all(&keeptime_fabric::frame::Greeting { from, to, port: 0 }.encode())
+                .unwrap();
         }
     }
     one.send(other.id(), Tag(1), b"all is well").unwrap();
@@ -324,11 +329,13 @@ fn a_reserved_rate_is_a_limit_for_its_flow_alone() {
         // for.
         let held_back = time(&paced);
         assert!(held_back >= Duration::from_millis(95), "{held_back:?}, {way:?}");
-        assert!(time(&free) < held_back / 2, "{way:?}");
+        // Often enough that a busy machine does not hold up all of them.
+        let is_free = |to: &Resource| (0..50).any(|_| time(to) < held_back / 2);
+        assert!(is_free(&free), "{way:?}");
         let refused = (0..10).find_map(|_| sender.try_send(paced.id(), Tag(0), &data).err());
         assert_eq!(refused, Some(SendError::WouldBlock), "ten messages at once are too many");
         sender.release(paced.id());
-        assert!(time(&paced) < held_back / 2, "{way:?}");
+        assert!(is_free(&paced), "{way:?}");
     }
 }
 

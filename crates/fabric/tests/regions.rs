@@ -108,7 +108,9 @@ fn no_reader_sees_parts_of_two_versions() {
             let mut last = 0;
             let mut data = vec![0; 4000];
             let start = Instant::now();
-            while start.elapsed() < Duration::from_millis(300) {
+            while start.elapsed() < Duration::from_millis(300)
+                || (last == 0 && start.elapsed() < LONG)
+            {
                 let Ok(reading) = reader.read(0, &mut data) else { continue };
                 let (words, _) = data.as_chunks();
                 assert!(words.iter().all(|word| *word == words[0]), "{way:?}");
@@ -264,7 +266,7 @@ fn nobody_there_is_told_and_not_waited_for() {
     let start = Instant::now();
     let unreachable = here.open_region(&records[0]).map(|_| ());
     assert!(matches!(unreachable, Err(RegionError::Unreachable { .. })), "{unreachable:?}");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < LONG);
 }
 
 /// Not a test: the process that `a_publisher…` stops and kills.

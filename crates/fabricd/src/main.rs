@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use keeptime_fabric::Config;
 use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
+use keeptime_fabric::echo::Echo;
 use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
 use keeptime_fabricd::KernelMemories;
 use nix::sys::signal::{SigSet, Signal};
@@ -10,6 +12,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// Which resources there are, and the memory of those that are read without asking their programs.
+/// It answers `keeptime fabric ping` and `bench` as well.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
@@ -64,8 +67,11 @@ fn run(arguments: Arguments) -> Result<()> {
     if let Err(error) = regions.real_time() {
         tracing::warn!(%error, "no real-time schedule for answers: other programs hold them up");
     }
-    let directory = ServerConfig { name, node, address, members };
+    let mut measuring = Config::default();
+    measuring.directory.clone_from(&name);
+    let directory = ServerConfig { name, node: node.clone(), address, members };
     let directory = Server::start(directory).context("while starting the directory")?;
+    let _echo = Echo::start(measuring, &node).context("while preparing to answer pings")?;
     println!("listening on {}, answering on port {}", directory.address(), regions.port());
     signals.wait()?;
     Ok(())

@@ -1,14 +1,20 @@
 //! A program's side of the directory: questions and their answers, which are kept and kept right by
-//! what the server pushes. When the server ends, everything is said anew to the next one.
+//! what the server pushes. Who looks at an answer first reads what was pushed until then: what a
+//! register elsewhere has told before it returned is seen by every look that begins after it. When
+//! the server ends, everything is said anew to the next one.
 
 use super::address_of;
 use super::protocol::{Answer, ContextInfo, Record, Request, VERSION, decode, encode};
 use crate::attributes::Attributes;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::progress::lock;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,6 +29,10 @@ const EVENTS_MOST: usize = 65_536;
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a server that is not there is tried again.
 const AGAIN_EVERY: Duration = Duration::from_millis(100);
+/// Bytes that were waiting to be read, from which on more may wait in the server, as the socket was
+/// full. One that is full holds more: of 208 KiB the kernel counts 768 bytes at least for a message,
+/// and no message is shorter than eight bytes.
+const FULL_LEAST: usize = 2048;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -73,7 +83,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    stream: Option<UnixStream>,
+    server: Option<Connection>,
+    /// How often more may have waited in the server than could be read, and up to which of these
+    /// times it is known to have been read.
+    behind: u64,
+    caught_up: u64,
     node: String,
     number: u32,
     /// Questions without an answer yet: said again to the next server.
@@ -86,6 +100,13 @@ struct State {
     uses: u64,
     refused: Option<String>,
     closed: bool,
+}
+
+/// A connection to a server, and what it has begun to say.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -123,7 +144,7 @@ impl Client {
         let reading = shared.clone();
         let reader = thread::Builder::new()
             .name("directory-client".into())
-            .spawn(move || reading.read(stream))
+            .spawn(move || reading.listen(stream))
             .map_err(unreachable)?;
         let client = Self { shared, reader: Some(reader) };
         client.shared.wait(Instant::now() + ANSWER_TIME, |state| match &state.refused {
@@ -176,6 +197,7 @@ impl Client {
         deadline: Option<Instant>,
         mut look: impl FnMut(&BTreeMap<ResourceId, Record>) -> Option<T>,
     ) -> Result<Option<T>, DirectoryError> {
+        self.catch_up()?;
         let mut state = lock(&self.shared.state);
         let number = state.subscription(query);
         let answer_by = Instant::now() + ANSWER_TIME;
@@ -224,6 +246,25 @@ impl Client {
         Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
     }
 
+    /// Reads what the server has said until now.
+    fn catch_up(&self) -> Result<(), DirectoryError> {
+        let mut state = lock(&self.shared.state);
+        if state.hear_all() > 0 {
+            self.shared.changed.notify_all();
+        }
+        let behind = state.behind;
+        if state.caught_up >= behind {
+            return Ok(());
+        }
+        drop(state);
+        // It answers in order: what it had to say before is read when this is.
+        let context = self.shared.context.id;
+        self.ask(|number| Request::Resolve { number, context })?;
+        let mut state = lock(&self.shared.state);
+        state.caught_up = state.caught_up.max(behind);
+        Ok(())
+    }
+
     fn ask(
         &self,
         request: impl FnOnce(u32) -> Request,
@@ -248,8 +289,8 @@ impl Drop for Client {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.closed = true;
-        if let Some(stream) = &state.stream {
-            let _ = stream.shutdown(Shutdown::Both);
+        if let Some(server) = &state.server {
+            let _ = server.stream.shutdown(Shutdown::Both);
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -292,9 +333,9 @@ impl Shared {
     /// Connects and says everything that the server has to know.
     fn join(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect_addr(&address_of(&self.name)?)?;
-        let reading = stream.try_clone()?;
+        let watched = stream.try_clone()?;
         let mut state = lock(&self.state);
-        state.stream = Some(stream);
+        state.server = Some(Connection { stream, bytes: Vec::new() });
         state.say(&Request::Hello { version: VERSION, context: self.context.clone() });
         for (place, attributes) in state.registered.clone() {
             let number = state.next_number();
@@ -307,16 +348,15 @@ impl Shared {
         }
         let open: Vec<_> = state.open.values().cloned().collect();
         open.iter().for_each(|request| state.say(request));
-        Ok(reading)
+        Ok(watched)
     }
 
-    /// Reads what the server says, from this one and from the next, until the client is dropped.
-    fn read(&self, mut stream: UnixStream) {
+    /// Hears what the server says, this one and the next, until the client is dropped. `stream` is
+    /// that of the server.
+    fn listen(&self, mut stream: UnixStream) {
         loop {
-            self.read_one(&mut stream);
+            self.listen_to(&stream);
             let mut state = lock(&self.state);
-            state.stream = None;
-            state.subscriptions.values_mut().for_each(|subscription| subscription.current = false);
             loop {
                 if state.closed {
                     return;
@@ -332,33 +372,20 @@ impl Shared {
         }
     }
 
-    /// Reads until the connection ends.
-    fn read_one(&self, stream: &mut UnixStream) {
-        let mut bytes = Vec::new();
-        let mut piece = [0; 16 << 10];
+    /// Hears one server, until the connection ends.
+    fn listen_to(&self, stream: &UnixStream) {
         loop {
-            match stream.read(&mut piece) {
-                Ok(0) => return,
-                Ok(length) => bytes.extend_from_slice(&piece[..length]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
-            }
-            let mut used = 0;
+            let mut watched = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+            // Interrupted: as if something had come.
+            let _ = poll(&mut watched, PollTimeout::NONE);
             let mut state = lock(&self.state);
-            loop {
-                match decode(&bytes[used..]) {
-                    Ok(Some((answer, length))) => {
-                        state.hear(answer);
-                        used += length;
-                    }
-                    Ok(None) => break,
-                    // Not a server of ours: the connection is of no use.
-                    Err(_) => return,
-                }
-            }
+            state.hear_all();
+            let stands = state.server.is_some();
             drop(state);
-            bytes.drain(..used);
             self.changed.notify_all();
+            if !stands {
+                return;
+            }
         }
     }
 
@@ -392,11 +419,40 @@ impl State {
     fn say(&mut self, request: &Request) {
         let mut bytes = Vec::new();
         encode(request, &mut bytes);
-        if let Some(stream) = &mut self.stream
-            && stream.write_all(&bytes).is_err()
+        if let Some(server) = &mut self.server
+            && server.stream.write_all(&bytes).is_err()
         {
-            self.stream = None;
+            // Whoever reads next finds its end.
+            let _ = server.stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Hears what the server has said, without waiting. Returns how many bytes that was.
+    fn hear_all(&mut self) -> usize {
+        let Some(mut server) = self.server.take() else { return 0 };
+        let before = server.bytes.len();
+        let stands = server.read_all();
+        let read = server.bytes.len() - before;
+        self.behind += u64::from(read >= FULL_LEAST);
+        let mut used = 0;
+        let whole = loop {
+            match decode(&server.bytes[used..]) {
+                Ok(Some((answer, length))) => {
+                    self.hear(answer);
+                    used += length;
+                }
+                Ok(None) => break true,
+                // Not a server of ours: the connection is of no use.
+                Err(_) => break false,
+            }
+        };
+        server.bytes.drain(..used);
+        if stands && whole {
+            self.server = Some(server);
+        } else {
+            self.subscriptions.values_mut().for_each(|subscription| subscription.current = false);
+        }
+        read
     }
 
     /// The number of the question `query`, which is asked if it was not.
@@ -473,6 +529,21 @@ impl State {
     }
 }
 
+impl Connection {
+    /// Reads what has come. Returns whether more may come.
+    fn read_all(&mut self) -> bool {
+        let mut piece = [0; 16 << 10];
+        loop {
+            match recv(self.stream.as_raw_fd(), &mut piece, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return false,
+                Ok(length) => self.bytes.extend_from_slice(&piece[..length]),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return errno == Errno::EAGAIN,
+            }
+        }
+    }
+}
+
 impl Subscription {
     /// Everything anew: the first time, or from the next server.
     fn found(&mut self, records: Vec<Record>) {
@@ -507,5 +578,64 @@ impl Subscription {
             }
             events.push_back(event.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs;
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    const MANY: u32 = 200;
+
+    /// A server whose socket was full: it has one more to tell, and tells it before it answers
+    /// anything else.
+    fn is_behind(mut stream: UnixStream, home: &ContextInfo) {
+        let appeared = |number, slot| {
+            let id = ResourceId { context: home.id, place: Place { slot, generation: 1 } };
+            let record = Record { id, attributes: attrs! { "a" => "b" }, home: home.clone() };
+            Answer::Appeared { number, record }
+        };
+        let (mut bytes, mut piece, mut subscription) = (Vec::new(), [0; 4096], 0);
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            bytes.extend_from_slice(&piece[..length]);
+            while let Some((request, length)) = decode(&bytes).unwrap() {
+                bytes.drain(..length);
+                let answers = match request {
+                    Request::Hello { .. } => vec![Answer::Welcome { node: "n0".into() }],
+                    Request::Subscribe { number, .. } => {
+                        subscription = number;
+                        let found = Answer::Found { number, records: vec![] };
+                        [found].into_iter().chain((0..MANY).map(|n| appeared(number, n))).collect()
+                    }
+                    Request::Resolve { number, .. } => {
+                        vec![
+                            appeared(subscription, MANY),
+                            Answer::Resolved { number, context: None },
+                        ]
+                    }
+                    _ => vec![],
+                };
+                let mut said = Vec::new();
+                answers.iter().for_each(|answer| encode(answer, &mut said));
+                stream.write_all(&said).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_server_could_not_say_yet_is_waited_for() {
+        let name = format!("behind-{}", std::process::id());
+        let listener = UnixListener::bind_addr(&address_of(&name).unwrap()).unwrap();
+        let home = ContextInfo { id: ContextId::new(1), node: "n0".into(), addresses: vec![] };
+        thread::scope(|scope| {
+            scope.spawn(|| is_behind(listener.accept().unwrap().0, &home));
+            let client = Client::connect(&name, home.clone()).unwrap();
+            let count = || client.find(&attrs! {}, None, |records| Some(records.len()));
+            count().unwrap();
+            assert_eq!(count(), Ok(Some(MANY as usize + 1)));
+        });
     }
 }

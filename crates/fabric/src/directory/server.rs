@@ -6,7 +6,7 @@ use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::random;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -261,8 +261,12 @@ impl Shell {
                 }
             }
         }
-        written.dedup();
-        written.into_iter().for_each(|id| self.flush(id));
+        // Each once, in the order of what was written last: who is told that something is done is
+        // told after all who are told what.
+        let mut seen = BTreeSet::new();
+        written.reverse();
+        written.retain(|id| seen.insert(*id));
+        written.into_iter().rev().for_each(|id| self.flush(id));
     }
 
     fn write(

@@ -2,8 +2,14 @@
 //! or breaks. It has two halves, so that a thread that sends and a thread that receives do not wait
 //! for each other.
 
+pub mod reliable;
 pub mod shared;
 pub mod tcp;
+pub mod udp;
+
+mod assemble;
+#[cfg(test)]
+mod testing;
 
 use crate::frame::{HEAD, Head, Malformed};
 use nix::errno::Errno;
@@ -67,6 +73,12 @@ pub trait Sender: Send {
 
     /// The best length of a piece of a long message.
     fn piece(&self) -> usize;
+
+    /// Whether nothing has to be looked after: if not, [`Sender::flush`] is to be called again and
+    /// again, although nothing is left to be carried now.
+    fn is_settled(&mut self) -> bool {
+        true
+    }
 
     /// Whether the other end's kernel, or memory, has everything that was taken.
     fn is_drained(&mut self) -> bool;

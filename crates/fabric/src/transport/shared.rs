@@ -28,8 +28,10 @@ const GIVEN_BACK: usize = 0;
 const READER_ASLEEP: usize = 256;
 const WRITER_ASLEEP: usize = 512;
 const TOTAL: usize = 2 * (CONTROL + RING);
-/// Frames that are read before somebody else gets a turn.
+/// Frames, and bytes, that are read before somebody else gets a turn. Who takes a message before the
+/// next is read finds it in its cache, and the buffer of one serves for the next.
 const FRAMES_MOST: usize = 64;
+const BYTES_MOST: usize = EAGER_MOST;
 
 /// What the caller hands over: the memory, the bell of the one who is called, the caller's own.
 pub const HANDED_OVER: usize = 3;
@@ -179,7 +181,8 @@ impl Sender for SharedSender {
 
 impl Receiver for SharedReceiver {
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
-        for frames in 0..FRAMES_MOST {
+        let (mut frames, mut total) = (0, 0);
+        while frames < FRAMES_MOST && total < BYTES_MOST {
             let Some(bytes) = self.ring.head()? else {
                 return if frames == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) };
             };
@@ -189,8 +192,10 @@ impl Receiver for SharedReceiver {
                 ring_bell(&self.other_bell)?;
             }
             sink.frame(head, buffer)?;
+            frames += 1;
+            total += head.length as usize;
         }
-        Ok(FRAMES_MOST)
+        Ok(frames)
     }
 
     fn falls_asleep(&mut self) -> bool {

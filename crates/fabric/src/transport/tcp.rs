@@ -2,10 +2,11 @@
 //! the kernel does not take is kept and goes before what follows. One call reads as many frames as
 //! there are; a long payload is read into its own buffer.
 
+use super::assemble::Assembler;
 use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
-use crate::frame::{HEAD, Head, PIECE_MOST};
+use crate::frame::{HEAD, PIECE_MOST};
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, sendmsg};
+use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,6 +19,11 @@ const KEPT_MOST: usize = 128 << 10;
 const GATHERED: usize = 64 << 10;
 /// Payloads at least this long are not copied to what is kept, if that can be helped.
 const COPIED_MOST: usize = 16 << 10;
+/// Payloads at most this long are joined with their heads: a call for one buffer is cheaper than one
+/// for two.
+const JOINED_MOST: usize = 256;
+/// How the kernel is given something.
+const CARRY: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
 /// Bytes that are read ahead: several short frames by one call.
 const AHEAD: usize = 64 << 10;
 /// Bytes read ahead behind a long payload: what lands there has to be copied to its own buffer.
@@ -35,7 +41,7 @@ pub fn ends(stream: TcpStream) -> io::Result<Ends> {
     let stream = Arc::new(stream);
     let sender = TcpSender { stream: stream.clone(), kept: Vec::new(), carried: 0 };
     let ahead = vec![0; AHEAD].into_boxed_slice();
-    let receiver = TcpReceiver { stream, ahead, start: 0, end: 0, begun: None };
+    let receiver = TcpReceiver { stream, assembler: Assembler::default(), ahead };
     Ok(Ends {
         sender: Box::new(sender),
         receiver: Box::new(receiver),
@@ -54,41 +60,27 @@ struct TcpSender {
 
 struct TcpReceiver {
     stream: Arc<TcpStream>,
+    assembler: Assembler,
+    /// Room to read ahead.
     ahead: Box<[u8]>,
-    /// What was read ahead and is not yet understood: `ahead[start..end]`.
-    start: usize,
-    end: usize,
-    begun: Option<Begun>,
-}
-
-/// A frame whose payload is not complete.
-struct Begun {
-    head: Head,
-    buffer: Vec<u8>,
-    missing: usize,
 }
 
 impl TcpSender {
-    /// Gives `parts` to the kernel. Returns how many bytes it took.
-    fn carry(&self, parts: &[IoSlice<'_>]) -> Result<usize, Broken> {
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        loop {
-            match sendmsg::<()>(self.stream.as_raw_fd(), parts, &[], flags, None) {
-                Ok(bytes) => return Ok(bytes),
-                Err(Errno::EAGAIN) => return Ok(0),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(Broken::Closed),
-                Err(errno) => return Err(Broken::System { call: "sendmsg", errno }),
-            }
-        }
-    }
-
     /// What is still kept, then `head` and `payload`, by one call.
     fn carry_on(&mut self, head: &[u8], payload: &[u8]) -> Result<(), Broken> {
         let kept = &self.kept[self.carried..];
-        let parts = [IoSlice::new(kept), IoSlice::new(head), IoSlice::new(payload)];
-        let first = usize::from(kept.is_empty());
-        let mut taken = self.carry(&parts[first..])?;
+        let fd = self.stream.as_raw_fd();
+        let mut taken = if kept.is_empty() && payload.len() <= JOINED_MOST {
+            let mut joined = [0; HEAD + JOINED_MOST];
+            joined[..head.len()].copy_from_slice(head);
+            let length = head.len() + payload.len();
+            joined[head.len()..length].copy_from_slice(payload);
+            carried(|| send(fd, &joined[..length], CARRY))?
+        } else {
+            let parts = [IoSlice::new(kept), IoSlice::new(head), IoSlice::new(payload)];
+            let parts = &parts[usize::from(kept.is_empty())..];
+            carried(|| sendmsg::<()>(fd, parts, &[], CARRY, None))?
+        };
         let of_kept = taken.min(kept.len());
         self.carried += of_kept;
         taken -= of_kept;
@@ -106,6 +98,19 @@ impl TcpSender {
 
     fn left(&self) -> usize {
         self.kept.len() - self.carried
+    }
+}
+
+/// How many bytes the kernel takes by `call`.
+fn carried(call: impl Fn() -> nix::Result<usize>) -> Result<usize, Broken> {
+    loop {
+        match call() {
+            Ok(bytes) => return Ok(bytes),
+            Err(Errno::EAGAIN) => return Ok(0),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(Broken::Closed),
+            Err(errno) => return Err(Broken::System { call: "send", errno }),
+        }
     }
 }
 
@@ -153,79 +158,46 @@ impl Sender for TcpSender {
 }
 
 impl TcpReceiver {
-    /// Reads what there is: first what is missing of a payload, then ahead. Returns how many bytes,
-    /// none if nothing has arrived.
-    fn read(&mut self) -> Result<usize, Broken> {
-        self.ahead.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
-        let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 2];
-        let mut ahead = &mut self.ahead[self.end..];
-        if let Some(begun) = &mut self.begun {
-            begun.buffer.reserve(begun.missing);
-            let spare = &mut begun.buffer.spare_capacity_mut()[..begun.missing];
-            parts[0] = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
-            ahead = &mut ahead[..AHEAD_OF_LONG];
-        }
-        parts[1] = libc::iovec { iov_base: ahead.as_mut_ptr().cast(), iov_len: ahead.len() };
-        let used = if self.begun.is_some() { &parts[..] } else { &parts[1..] };
-        let result = loop {
-            // SAFETY: the kernel writes into the spare capacity of a buffer and into `ahead`, which
-            // nobody else uses meanwhile.
-            let result = unsafe {
-                libc::readv(self.stream.as_raw_fd(), used.as_ptr(), used.len() as libc::c_int)
-            };
-            match Errno::result(result) {
-                Err(Errno::EINTR) => {}
-                other => break other,
+    /// Reads what there is: first what is missing of a payload, then ahead. Returns how many bytes
+    /// were read ahead; none if nothing has arrived.
+    fn read(&mut self) -> Result<Option<usize>, Broken> {
+        let fd = self.stream.as_raw_fd();
+        let (bytes, missing) = match self.assembler.missing() {
+            // A call for one buffer is cheaper than one for two.
+            None => (received(|| recv(fd, &mut self.ahead, MsgFlags::MSG_DONTWAIT))?, 0),
+            Some(missing) => {
+                let ahead = &mut self.ahead[..AHEAD_OF_LONG];
+                let parts = [
+                    libc::iovec { iov_base: missing.as_mut_ptr().cast(), iov_len: missing.len() },
+                    libc::iovec { iov_base: ahead.as_mut_ptr().cast(), iov_len: ahead.len() },
+                ];
+                let call = || {
+                    // SAFETY: the kernel writes into the spare capacity of a buffer and into
+                    // `ahead`, which nobody else uses meanwhile.
+                    let read = unsafe { libc::readv(fd, parts.as_ptr(), parts.len() as i32) };
+                    Errno::result(read).map(|bytes| bytes as usize)
+                };
+                (received(call)?, missing.len())
             }
         };
-        let bytes = match result {
-            Ok(0) => return Err(Broken::Closed),
-            Ok(bytes) => bytes as usize,
-            Err(Errno::EAGAIN) => return Ok(0),
-            Err(Errno::ECONNRESET) => return Err(Broken::Closed),
-            Err(errno) => return Err(Broken::System { call: "readv", errno }),
-        };
-        let of_payload = match &mut self.begun {
-            Some(begun) => {
-                let of_payload = bytes.min(begun.missing);
-                // SAFETY: the kernel has written that many bytes behind the buffer's length.
-                unsafe { begun.buffer.set_len(begun.buffer.len() + of_payload) };
-                begun.missing -= of_payload;
-                of_payload
-            }
-            None => 0,
-        };
-        self.end += bytes - of_payload;
-        Ok(bytes)
+        let Some(bytes) = bytes else { return Ok(None) };
+        let of_payload = bytes.min(missing);
+        // SAFETY: the kernel has written that many bytes there.
+        unsafe { self.assembler.filled(of_payload) };
+        Ok(Some(bytes - of_payload))
     }
+}
 
-    /// Gives every complete frame that was read to `sink`.
-    fn deliver(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
-        let mut frames = 0;
-        if let Some(begun) = self.begun.take_if(|begun| begun.missing == 0) {
-            sink.frame(begun.head, begun.buffer)?;
-            frames += 1;
+/// How many bytes `call` reads; none if nothing has arrived.
+fn received(mut call: impl FnMut() -> nix::Result<usize>) -> Result<Option<usize>, Broken> {
+    loop {
+        match call() {
+            Ok(0) | Err(Errno::ECONNRESET) => return Err(Broken::Closed),
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Broken::System { call: "recv", errno }),
         }
-        if self.begun.is_some() {
-            return Ok(frames);
-        }
-        while let Some(bytes) = self.ahead[self.start..self.end].first_chunk() {
-            let head = Head::decode(bytes)?;
-            self.start += HEAD;
-            let mut buffer = sink.buffer(&head)?;
-            let length = head.length as usize;
-            let here = length.min(self.end - self.start);
-            buffer.extend_from_slice(&self.ahead[self.start..self.start + here]);
-            self.start += here;
-            if here < length {
-                self.begun = Some(Begun { head, buffer, missing: length - here });
-                break;
-            }
-            sink.frame(head, buffer)?;
-            frames += 1;
-        }
-        Ok(frames)
     }
 }
 
@@ -233,11 +205,9 @@ impl Receiver for TcpReceiver {
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
         // A payload that has begun to arrive is worth another look at once.
         loop {
-            if self.read()? == 0 {
-                return Ok(0);
-            }
-            let frames = self.deliver(sink)?;
-            if frames > 0 || self.begun.is_none() {
+            let Some(ahead) = self.read()? else { return Ok(0) };
+            let frames = self.assembler.feed(&self.ahead[..ahead], sink)?;
+            if frames > 0 || !self.assembler.has_begun() {
                 return Ok(frames);
             }
         }
@@ -256,38 +226,10 @@ impl Receiver for TcpReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{EAGER_MOST, Frame, Malformed};
-    use crate::id::Place;
-    use crate::matching::Tag;
+    use crate::frame::EAGER_MOST;
+    use crate::transport::testing::{Collected, message, streams};
     use proptest::prelude::*;
     use std::io::Write;
-    use std::net::TcpListener;
-
-    #[derive(Default)]
-    struct Collected(Vec<(Head, Vec<u8>)>);
-
-    impl Sink for Collected {
-        fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
-            Ok(Vec::with_capacity(head.length as usize))
-        }
-        fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
-            self.0.push((head, buffer));
-            Ok(())
-        }
-    }
-
-    fn pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (one, listener.accept().unwrap().0)
-    }
-
-    fn message(number: u32, length: usize) -> (Head, Vec<u8>) {
-        let place = Place { slot: number, generation: 1 };
-        let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)) };
-        let head = Head { frame, length: length as u32, seen: number };
-        (head, (0..length).map(|at| (at as u32 ^ number) as u8).collect())
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
@@ -298,7 +240,7 @@ mod tests {
             lengths in prop::collection::vec(prop_oneof![0..200_usize, 0..=EAGER_MOST], 1..80),
             reads in prop::collection::vec(any::<bool>(), 64),
         ) {
-            let (one, other) = pair();
+            let (one, other) = streams();
             let (mut sender, mut receiver) = (ends(one).unwrap().sender, ends(other).unwrap().receiver);
             let mut collected = Collected::default();
             let expected: Vec<_> =
@@ -322,7 +264,7 @@ mod tests {
         /// need.
         #[test]
         fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
-            let (mut one, other) = pair();
+            let (mut one, other) = streams();
             let mut receiver = ends(other).unwrap().receiver;
             one.write_all(&bytes).unwrap();
             drop(one);

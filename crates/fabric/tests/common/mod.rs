@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::{Config, Context, Wait};
+use keeptime_fabric::{Config, Context, Protocol, Wait};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,14 +16,17 @@ pub const LONG: Duration = Duration::from_secs(30);
 pub enum Way {
     Memory(Wait),
     Tcp(Wait),
+    Udp(Wait),
 }
 
-pub const WAYS: [Way; 5] = [
+pub const WAYS: [Way; 7] = [
     Way::Memory(Wait::Block),
     Way::Memory(Wait::Spin),
     Way::Memory(Wait::SpinFor(Duration::from_micros(20))),
     Way::Tcp(Wait::Block),
     Way::Tcp(Wait::Spin),
+    Way::Udp(Wait::Block),
+    Way::Udp(Wait::SpinFor(Duration::from_micros(20))),
 ];
 
 /// A directory server under a name of its own.
@@ -54,8 +57,11 @@ impl Node {
         config.directory.clone_from(&self.config.name);
         (config.shared_memory, config.wait) = match way {
             Way::Memory(wait) => (true, wait),
-            Way::Tcp(wait) => (false, wait),
+            Way::Tcp(wait) | Way::Udp(wait) => (false, wait),
         };
+        if matches!(way, Way::Udp(_)) {
+            config.between_nodes = Protocol::Udp;
+        }
         config
     }
 }

@@ -1,0 +1,36 @@
+//! What tests of several transports need.
+
+use super::Sink;
+use crate::frame::{Frame, Head, Malformed};
+use crate::id::Place;
+use crate::matching::Tag;
+use std::net::{TcpListener, TcpStream};
+
+/// Frames that have arrived.
+#[derive(Default)]
+pub struct Collected(pub Vec<(Head, Vec<u8>)>);
+
+impl Sink for Collected {
+    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+        Ok(Vec::with_capacity(head.length as usize))
+    }
+    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+        self.0.push((head, buffer));
+        Ok(())
+    }
+}
+
+/// Both ends of a connection.
+pub fn streams() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// A frame and a payload that are unlike those of other numbers.
+pub fn message(number: u32, length: usize) -> (Head, Vec<u8>) {
+    let place = Place { slot: number, generation: 1 };
+    let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)) };
+    let head = Head { frame, length: length as u32, seen: number };
+    (head, (0..length).map(|at| (at as u32 ^ number) as u8).collect())
+}

@@ -1,0 +1,680 @@
+//! Frames over UDP, with reliability of our own: many datagrams by one call (GSO), and as many read
+//! (GRO). The connection is made over TCP, which carries nothing but a port afterwards; its end
+//! tells that the other process has ended.
+
+use super::assemble::Assembler;
+use super::reliable::{self, Heard, Receiving, Segment, Sending};
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use crate::frame::{HEAD, PIECE_MOST};
+use crate::progress::lock;
+use keeptime_model::units::Nanos;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{
+    IpMtu, KeepAlive, RcvBuf, RcvBufForce, SndBuf, TcpKeepCount, TcpKeepIdle, TcpKeepInterval,
+    UdpGroSegment,
+};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, setsockopt,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// What the kernel is asked to keep of what arrives.
+const RECEIVED_MOST: usize = 8 << 20;
+/// Most bytes, and datagrams, of one call: as the kernel takes.
+const BATCH: usize = 65_507;
+const BATCH_SEGMENTS: usize = 64;
+/// A datagram's first bytes: which connection it belongs to. What is left of an older one with the
+/// same ports is not taken for it.
+const TOKEN: usize = 8;
+/// Bytes of IP and UDP before a datagram.
+const BELOW: usize = 28;
+/// Longest segment, where packets could be longer: eight of them fill a call.
+const SEGMENT_MOST: usize = (8 << 10) - 8 - TOKEN - reliable::HEAD;
+/// Until the path is known.
+const SEGMENT_FIRST: usize = 1200;
+/// Seconds after which a node that does not answer at all is asked whether it is there, and times
+/// that it is asked.
+const GONE_AFTER: u32 = 5;
+/// Calls that read before somebody else gets a turn. After a long message there is none: who takes
+/// it before the next is read finds it in its cache, and its buffer serves for the next.
+const READS_MOST: usize = 2;
+/// Bytes of a stream that are confirmed together.
+const CONFIRMED: usize = 2 * BATCH;
+/// Bytes of a port on the connection over TCP.
+const PORT: usize = 2;
+
+/// The caller's side, before the other one has said its port.
+///
+/// # Errors
+/// If a socket cannot be set to what is needed.
+pub fn call(stream: &TcpStream) -> io::Result<UdpSocket> {
+    UdpSocket::bind((stream.local_addr()?.ip(), 0))
+}
+
+/// The caller's halves. Nothing is sent until the other side has said its port on `stream`.
+///
+/// # Errors
+/// As above.
+pub fn called(stream: TcpStream, socket: UdpSocket, token: u64) -> io::Result<Ends> {
+    ends(stream, socket, token, false)
+}
+
+/// The halves of the one who is called: the caller reads at `port`.
+///
+/// # Errors
+/// As above.
+pub fn accept(mut stream: TcpStream, port: u16, token: u64) -> io::Result<Ends> {
+    let socket = UdpSocket::bind((stream.local_addr()?.ip(), 0))?;
+    socket.connect((stream.peer_addr()?.ip(), port))?;
+    stream.write_all(&socket.local_addr()?.port().to_le_bytes())?;
+    ends(stream, socket, token, true)
+}
+
+fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io::Result<Ends> {
+    stream.set_nonblocking(true)?;
+    // The kernel of the other node answers, whatever its process does.
+    setsockopt(&stream, KeepAlive, &true)?;
+    setsockopt(&stream, TcpKeepIdle, &GONE_AFTER)?;
+    setsockopt(&stream, TcpKeepInterval, &1)?;
+    setsockopt(&stream, TcpKeepCount, &GONE_AFTER)?;
+    socket.set_nonblocking(true)?;
+    // Without it datagrams are read one by one.
+    let _ = setsockopt(&socket, UdpGroSegment, &true);
+    // More than is allowed to everybody, if this process may.
+    if setsockopt(&socket, RcvBufForce, &RECEIVED_MOST).is_err() {
+        setsockopt(&socket, RcvBuf, &RECEIVED_MOST)?;
+    }
+    setsockopt(&socket, SndBuf, &RECEIVED_MOST)?;
+    // The kernel counts more than the bytes themselves: up to twice as much.
+    let room = (getsockopt(&socket, RcvBuf)? / 3).min(reliable::KEPT_MOST) as u32;
+    let readable = vec![socket.as_fd().try_clone_to_owned()?, stream.as_fd().try_clone_to_owned()?];
+    let start = Instant::now();
+    let sending = Sending::new(SEGMENT_FIRST, Nanos::new(0));
+    let heard = Heard { room, ..Heard::default() };
+    let batch_most = BATCH_SEGMENTS;
+    let state = Mutex::new(State { sending, heard, heads: Vec::new(), batch_most });
+    let shared = Shared { socket, token, start, connected: AtomicBool::new(connected), state };
+    if connected {
+        shared.learn_path(&mut lock(&shared.state));
+    }
+    let shared = Arc::new(shared);
+    let receiver = UdpReceiver {
+        shared: shared.clone(),
+        stream,
+        peer: Vec::new(),
+        receiving: Receiving::default(),
+        assembler: Assembler::default(),
+        room,
+        bytes: vec![0; 1 << 16].into_boxed_slice(),
+        unconfirmed: 0,
+        is_end: false,
+        closed: false,
+    };
+    Ok(Ends {
+        sender: Box::new(UdpSender(shared)),
+        receiver: Box::new(receiver),
+        readable,
+        writable: None,
+        in_memory: false,
+    })
+}
+
+/// What both halves use.
+struct Shared {
+    socket: UdpSocket,
+    token: u64,
+    start: Instant,
+    /// The other side's port is known.
+    connected: AtomicBool,
+    state: Mutex<State>,
+}
+
+struct State {
+    sending: Sending,
+    /// What was last said to the other side.
+    heard: Heard,
+    /// Heads of the datagrams of one call.
+    heads: Vec<u8>,
+    /// Datagrams of one call at most.
+    batch_most: usize,
+}
+
+struct UdpSender(Arc<Shared>);
+
+struct UdpReceiver {
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    /// What the other side has said of its port.
+    peer: Vec<u8>,
+    receiving: Receiving,
+    assembler: Assembler,
+    room: u32,
+    bytes: Box<[u8]>,
+    /// Bytes that have arrived since the other side was last told.
+    unconfirmed: usize,
+    /// What was read last was no whole batch: nothing more may come for now.
+    is_end: bool,
+    /// The other process has ended; what it had sent is still read.
+    closed: bool,
+}
+
+impl Shared {
+    fn now(&self) -> Nanos {
+        self.start.elapsed().into()
+    }
+
+    /// Segments are as long as the path's packets allow.
+    fn learn_path(&self, state: &mut State) {
+        // A socket that does not say keeps what every path can carry.
+        if let Ok(mtu) = getsockopt(&self.socket, IpMtu) {
+            let most = (mtu as usize).saturating_sub(BELOW + TOKEN + reliable::HEAD);
+            state.sending.set_segment_most(most.clamp(SEGMENT_FIRST, SEGMENT_MOST));
+        }
+    }
+
+    /// Sends what may be sent now, as long as `least` bytes are unsent.
+    fn transmit(&self, state: &mut State, least: usize) -> Result<(), Broken> {
+        if !self.connected.load(Acquire) {
+            return Ok(());
+        }
+        let due = |state: &State| state.sending.unsent() >= least || state.sending.has_lost();
+        if !due(state) {
+            return Ok(());
+        }
+        let now = self.now();
+        let mut next = None;
+        while next.is_some() || due(state) {
+            let Some(first) = next.take().or_else(|| state.sending.next(now)) else { break };
+            let mut batch = [first; BATCH_SEGMENTS];
+            let mut count = 1;
+            // All of a call are of one length, but for the last, which may be shorter.
+            while count < state.batch_most
+                && (count + 1) * (first.length + TOKEN + reliable::HEAD) <= BATCH
+                && batch[count - 1].length == first.length
+            {
+                next = state.sending.next(now);
+                match next.take_if(|segment| segment.length <= first.length) {
+                    Some(segment) => batch[count] = segment,
+                    None => break,
+                }
+                count += 1;
+            }
+            self.send_batch(state, &batch[..count])?;
+        }
+        Ok(())
+    }
+
+    fn send_batch(&self, state: &mut State, batch: &[Segment]) -> Result<(), Broken> {
+        match self.send_at_once(state, batch) {
+            // The path takes less than it did, or the device cannot divide: then the kernel divides
+            // each, or it takes them one by one.
+            Err(errno @ (Errno::EINVAL | Errno::EMSGSIZE | Errno::EIO)) if batch.len() > 1 => {
+                self.learn_path(state);
+                if errno == Errno::EIO {
+                    state.batch_most = 1;
+                }
+                let mut each = batch.chunks(1);
+                each.try_for_each(|one| passed(self.send_at_once(state, one)))
+            }
+            result => passed(result),
+        }
+    }
+
+    fn send_at_once(&self, state: &mut State, batch: &[Segment]) -> nix::Result<()> {
+        let State { sending, heard, heads, .. } = state;
+        heads.clear();
+        let heard = Heard { ranges: Vec::new(), ..*heard };
+        for segment in batch {
+            self.head(segment.offset, &heard, heads);
+        }
+        let length = TOKEN + reliable::HEAD;
+        let mut parts = [IoSlice::new(&[]); 3 * BATCH_SEGMENTS];
+        let mut count = 0;
+        for (segment, head) in batch.iter().zip(heads.chunks_exact(length)) {
+            let (first, second) = sending.bytes(*segment);
+            for part in [head, first, second].into_iter().filter(|part| !part.is_empty()) {
+                parts[count] = IoSlice::new(part);
+                count += 1;
+            }
+        }
+        let size = (length + batch[0].length) as u16;
+        let control = [ControlMessage::UdpGsoSegments(&size)];
+        self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })
+    }
+
+    /// Says what has arrived.
+    fn confirm(&self, heard: &Heard) -> Result<(), Broken> {
+        let mut head = Vec::new();
+        self.head(0, heard, &mut head);
+        passed(self.send(&[IoSlice::new(&head)], &[]))
+    }
+
+    fn head(&self, offset: u64, heard: &Heard, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.token.to_le_bytes());
+        reliable::encode(offset, heard, bytes);
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>], control: &[ControlMessage<'_>]) -> nix::Result<()> {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        sendmsg::<()>(self.socket.as_raw_fd(), parts, control, flags, None).map(drop)
+    }
+}
+
+/// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on
+/// its way.
+fn passed(sent: nix::Result<()>) -> Result<(), Broken> {
+    match sent {
+        Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => Ok(()),
+        // Networks that go down come back; the connection over TCP tells if not.
+        Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => Ok(()),
+        Err(errno) => Err(Broken::System { call: "sendmsg", errno }),
+    }
+}
+
+impl Sender for UdpSender {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        let sent = self.send_with_others(head, payload)?;
+        if sent == Sent::Kept {
+            self.0.transmit(&mut lock(&self.0.state), 0)?;
+        }
+        Ok(sent)
+    }
+
+    fn send_with_others(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        let mut state = lock(&self.0.state);
+        if state.sending.room() < HEAD + payload.len() {
+            return Ok(Sent::Full);
+        }
+        state.sending.write(head);
+        state.sending.write(payload);
+        self.0.transmit(&mut state, BATCH)?;
+        // Until the other side has said that it is there.
+        Ok(Sent::Kept)
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        let mut state = lock(&self.0.state);
+        if self.0.connected.load(Acquire) {
+            state.sending.expire(self.0.now());
+            self.0.transmit(&mut state, 0)?;
+        }
+        Ok(state.sending.unsent() == 0 || state.sending.room() >= reliable::KEPT_MOST / 2)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        // What makes room arrives on the socket.
+        lock(&self.0.state).sending.room() < PIECE_MOST + HEAD
+    }
+
+    fn piece(&self) -> usize {
+        PIECE_MOST
+    }
+
+    fn is_drained(&mut self) -> bool {
+        self.is_settled()
+    }
+
+    fn is_settled(&mut self) -> bool {
+        lock(&self.0.state).sending.is_settled()
+    }
+}
+
+impl UdpReceiver {
+    /// Reads once and handles what that was. Returns how many frames; none if nothing had arrived.
+    fn read(&mut self, sink: &mut dyn Sink) -> Result<Option<usize>, Broken> {
+        let mut space = cmsg_space!(i32);
+        let (length, segment) = {
+            let mut parts = [IoSliceMut::new(&mut self.bytes)];
+            let (fd, flags) = (self.shared.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
+            match recvmsg::<()>(fd, &mut parts, Some(&mut space), flags) {
+                Ok(message) => {
+                    let mut segment = message.bytes;
+                    for control in message.cmsgs().into_iter().flatten() {
+                        if let ControlMessageOwned::UdpGroSegments(size) = control {
+                            segment = size as usize;
+                        }
+                    }
+                    (message.bytes, segment)
+                }
+                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+                // It has ended, or not begun: the connection over TCP tells which.
+                Err(Errno::ECONNREFUSED) => return Ok(None),
+                Err(errno) => return Err(Broken::System { call: "recvmsg", errno }),
+            }
+        };
+        self.is_end = length < BATCH / 2;
+        let mut frames = 0;
+        let mut last: Option<Heard> = None;
+        for datagram in self.bytes[..length].chunks(segment.max(1)) {
+            let Some((token, rest)) = datagram.split_first_chunk() else { continue };
+            if u64::from_le_bytes(*token) != self.shared.token {
+                continue;
+            }
+            let (head, start) = reliable::Head::decode(rest)?;
+            // Those of a batch mostly say the same.
+            if last.as_ref() != Some(&head.heard) {
+                lock(&self.shared.state).sending.heard(&head.heard, self.shared.now())?;
+                last = Some(head.heard);
+            }
+            let bytes = &rest[start..];
+            self.unconfirmed += bytes.len();
+            let assembler = &mut self.assembler;
+            self.receiving.arrived(head.offset, bytes, |new| {
+                frames += assembler.feed(new, sink)?;
+                Ok::<_, Broken>(())
+            })?;
+        }
+        Ok(Some(frames))
+    }
+
+    /// Whether the other side has to be told what has arrived: at the end of a batch, every now and
+    /// then in a stream, and at once if something is missing.
+    fn has_to_confirm(&self) -> bool {
+        let due = self.is_end || self.unconfirmed >= CONFIRMED || self.receiving.has_gap();
+        self.unconfirmed > 0 && due
+    }
+
+    /// The other side says its port on the connection over TCP, and nothing more.
+    fn hear_port(&mut self) {
+        let mut bytes = [0; PORT];
+        let read = self.stream.read(&mut bytes[..PORT - self.peer.len()]);
+        match read {
+            Ok(length @ 1..) => self.peer.extend_from_slice(&bytes[..length]),
+            Err(error) if is_passing(&error) => return,
+            _ => self.closed = true,
+        }
+        let (Some(port), Ok(peer)) = (self.peer.first_chunk(), self.stream.peer_addr()) else {
+            return;
+        };
+        let address = SocketAddr::new(peer.ip(), u16::from_le_bytes(*port));
+        if self.shared.socket.connect(address).is_err() {
+            self.closed = true;
+            return;
+        }
+        self.shared.learn_path(&mut lock(&self.shared.state));
+        self.shared.connected.store(true, Release);
+    }
+
+    /// Whether the connection over TCP has ended.
+    fn look_for_end(&mut self) {
+        match self.stream.read(&mut [0]) {
+            Err(error) if is_passing(&error) => {}
+            // Its end, or what nobody of ours says there.
+            _ => self.closed = true,
+        }
+    }
+}
+
+impl Receiver for UdpReceiver {
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        if !self.shared.connected.load(Acquire) {
+            self.hear_port();
+            if !self.shared.connected.load(Acquire) {
+                return if self.closed { Err(Broken::Closed) } else { Ok(0) };
+            }
+        }
+        let (mut frames, mut reads) = (0, 0);
+        while reads < READS_MOST && frames != 1 {
+            let Some(more) = self.read(sink)? else {
+                self.is_end = true;
+                break;
+            };
+            frames += more;
+            reads += 1;
+        }
+        if self.has_to_confirm() {
+            let heard = self.receiving.heard(self.room);
+            self.shared.confirm(&heard)?;
+            lock(&self.shared.state).heard = heard;
+            self.unconfirmed = 0;
+        }
+        if reads > 0 {
+            self.shared.transmit(&mut lock(&self.shared.state), 0)?;
+        }
+        if reads == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) }
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        // The kernel reports what it has.
+        true
+    }
+
+    fn wakes_up(&mut self) {}
+
+    fn signalled(&mut self) {
+        if self.shared.connected.load(Acquire) {
+            self.look_for_end();
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{EAGER_MOST, Frame};
+    use crate::transport::testing::{Collected, message, streams};
+    use proptest::prelude::*;
+    use std::thread;
+    use std::time::Duration;
+
+    const TOKEN_OF_TEST: u64 = 4711;
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What becomes of a datagram.
+    #[derive(Debug, Clone, Copy)]
+    enum Fate {
+        Arrives,
+        Lost,
+        Twice,
+        /// So many others overtake it.
+        Overtaken(usize),
+    }
+
+    /// Both ends on this machine, and what tells that they have ended: the streams.
+    fn ends_here() -> (Ends, Ends) {
+        let (caller, called_on) = streams();
+        let socket = call(&caller).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let other = accept(called_on, port, TOKEN_OF_TEST).unwrap();
+        (called(caller, socket, TOKEN_OF_TEST).unwrap(), other)
+    }
+
+    /// Both ends with a network between them that treats datagrams as `fates` say, again and again.
+    /// It ends with the streams that are returned.
+    fn ends_apart(fates: &[Fate]) -> (Ends, Ends, [TcpStream; 2]) {
+        let (caller, mut calls) = streams();
+        let (mut answers, called_on) = streams();
+        let local = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+        let (socket, here, there) = (call(&caller).unwrap(), local(), local());
+        here.connect(("127.0.0.1", port(&socket))).unwrap();
+        let other = accept(called_on, port(&there), TOKEN_OF_TEST).unwrap();
+        let mut bytes = [0; PORT];
+        answers.read_exact(&mut bytes).unwrap();
+        there.connect(("127.0.0.1", u16::from_le_bytes(bytes))).unwrap();
+        calls.write_all(&port(&here).to_le_bytes()).unwrap();
+        let one = called(caller, socket, TOKEN_OF_TEST).unwrap();
+        let ends = [calls, answers];
+        for (from, to, shift) in [(&here, &there, 0), (&there, &here, fates.len() / 2)] {
+            let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            let fates: Vec<_> =
+                fates.iter().cycle().skip(shift).take(fates.len()).copied().collect();
+            let lives = ends[0].try_clone().unwrap();
+            lives.set_nonblocking(true).unwrap();
+            thread::spawn(move || carry(&from, &to, &fates, &lives));
+        }
+        (one, other, ends)
+    }
+
+    /// A network in one direction, until a stream through it ends.
+    fn carry(from: &UdpSocket, to: &UdpSocket, fates: &[Fate], lives: &TcpStream) {
+        from.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut bytes = vec![0; 1 << 16];
+        let mut late: Vec<(usize, Vec<u8>)> = Vec::new();
+        for number in 0.. {
+            late.iter_mut().for_each(|(wait, _)| *wait = wait.saturating_sub(1));
+            let due = late.extract_if(.., |(wait, _)| *wait == 0);
+            due.for_each(|(_, datagram)| drop(to.send(&datagram)));
+            let Ok(length) = from.recv(&mut bytes) else {
+                match lives.peek(&mut [0]) {
+                    Ok(0) => return,
+                    _ => continue,
+                }
+            };
+            match fates[number % fates.len()] {
+                Fate::Arrives => drop(to.send(&bytes[..length])),
+                Fate::Lost => {}
+                Fate::Twice => (0..2).for_each(|_| drop(to.send(&bytes[..length]))),
+                Fate::Overtaken(by) => late.push((by, bytes[..length].to_vec())),
+            }
+        }
+    }
+
+    /// Sends frames of these lengths in both directions at once and checks what arrives.
+    fn exchange(one: &mut Ends, other: &mut Ends, lengths: &[usize]) -> Result<(), TestCaseError> {
+        let expected: Vec<_> =
+            lengths.iter().enumerate().map(|(n, length)| message(n as u32, *length)).collect();
+        let (mut got, mut sent) = ([Collected::default(), Collected::default()], [0, 0]);
+        let start = Instant::now();
+        while got.iter().any(|got| got.0.len() < expected.len()) {
+            for (at, end) in [&mut *one, &mut *other].into_iter().enumerate() {
+                while let Some((head, payload)) = expected.get(sent[at]) {
+                    // Some with others, some not.
+                    let taken = match payload.len() % 2 {
+                        0 => end.sender.send(&head.encode(), payload),
+                        _ => end.sender.send_with_others(&head.encode(), payload),
+                    };
+                    if taken.unwrap() == Sent::Full {
+                        break;
+                    }
+                    sent[at] += 1;
+                }
+                end.receiver.poll(&mut got[at]).unwrap();
+                end.sender.flush().unwrap();
+            }
+            let counts = got.each_ref().map(|got| got.0.len());
+            prop_assert!(start.elapsed() < LONG, "{counts:?} of {} have arrived", expected.len());
+        }
+        got.iter().for_each(|got| assert!(got.0 == expected));
+        Ok(())
+    }
+
+    fn fates() -> impl Strategy<Value = Vec<Fate>> {
+        let fate = prop_oneof![
+            12 => Just(Fate::Arrives),
+            1 => Just(Fate::Lost),
+            1 => Just(Fate::Twice),
+            1 => (1..12_usize).prop_map(Fate::Overtaken),
+        ];
+        prop::collection::vec(fate, 20..200)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        /// Over a network that loses, doubles and exchanges datagrams: the same frames, in order.
+        #[test]
+        fn frames_pass_whole_and_in_order(
+            lengths in prop::collection::vec(prop_oneof![0..200_usize, 0..=EAGER_MOST], 1..60),
+            fates in fates(),
+        ) {
+            let (mut one, mut other, _streams) = ends_apart(&fates);
+            exchange(&mut one, &mut other, &lengths)?;
+        }
+
+        /// Any bytes from the other end: an error or nothing. Of other connections: nothing.
+        #[test]
+        fn any_bytes_are_a_datagram_or_an_error(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), is_ours in any::<bool>(),
+        ) {
+            let (stream, called_on) = streams();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut end = accept(called_on, socket.local_addr().unwrap().port(), 1).unwrap();
+            let mut port = [0; PORT];
+            (&stream).read_exact(&mut port).unwrap();
+            socket.connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
+            let token = if is_ours { 1_u64 } else { 2 };
+            socket.send(&[&token.to_le_bytes()[..], &bytes].concat()).unwrap();
+            let mut collected = Collected::default();
+            let result = end.receiver.poll(&mut collected);
+            prop_assert!(is_ours || result == Ok(0), "{result:?}");
+            prop_assert!(collected.0.len() <= 4);
+        }
+    }
+
+    #[test]
+    fn frames_pass_on_one_machine() {
+        let (mut one, mut other) = ends_here();
+        exchange(&mut one, &mut other, &[EAGER_MOST; 300]).unwrap();
+        exchange(&mut one, &mut other, &[0; 5000]).unwrap();
+    }
+
+    /// Everything that has arrived is read before the end is told.
+    #[test]
+    fn the_end_of_the_other_process_is_told() {
+        let (mut one, mut other) = ends_here();
+        let mut collected = Collected::default();
+        let (head, payload) = message(1, 1000);
+        while collected.0.is_empty() {
+            one.receiver.poll(&mut collected).unwrap();
+            if other.sender.is_drained() {
+                other.sender.send(&head.encode(), &payload).unwrap();
+            }
+            other.receiver.poll(&mut Collected::default()).unwrap();
+        }
+        while !other.sender.is_drained() {
+            one.receiver.poll(&mut collected).unwrap();
+            other.receiver.poll(&mut Collected::default()).unwrap();
+        }
+        drop(other);
+        let start = Instant::now();
+        let broken = loop {
+            one.receiver.signalled();
+            match one.receiver.poll(&mut collected) {
+                Ok(_) => assert!(start.elapsed() < LONG),
+                Err(broken) => break broken,
+            }
+        };
+        assert_eq!(broken, Broken::Closed);
+    }
+
+    /// Nobody can have more waiting than the bound, however long the other end says nothing.
+    #[test]
+    fn what_nobody_confirms_is_bounded() {
+        let (mut one, _other) = ends_here();
+        let (head, payload) = message(1, EAGER_MOST);
+        let taken = (0..10_000)
+            .take_while(|_| one.sender.send(&head.encode(), &payload).unwrap() != Sent::Full);
+        assert!(taken.count() <= reliable::KEPT_MOST / EAGER_MOST);
+        assert!(one.sender.falls_asleep());
+    }
+
+    #[test]
+    fn a_frame_that_is_none_ends_the_connection() {
+        let (mut one, mut other) = ends_here();
+        let head = crate::frame::Head { frame: Frame::Clear { token: 1 }, length: 0, seen: 0 };
+        let mut bytes = head.encode();
+        bytes[0] = 0xff;
+        one.sender.send(&bytes, &[]).unwrap();
+        let start = Instant::now();
+        let broken = loop {
+            one.receiver.poll(&mut Collected::default()).unwrap();
+            one.sender.flush().unwrap();
+            match other.receiver.poll(&mut Collected::default()) {
+                Ok(_) => assert!(start.elapsed() < LONG),
+                Err(broken) => break broken,
+            }
+        };
+        assert!(matches!(broken, Broken::Malformed(_)), "{broken}");
+    }
+}
