@@ -17,15 +17,17 @@ use keeptime_credentials::untrusted::Untrusted;
 use keeptime_engine::book::Reservation;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, RequestKey};
+use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::Decision;
+use keeptime_sites::overview::Overview;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::runtime::Runtime;
@@ -193,6 +195,15 @@ impl Client {
         self.ask::<(), _>(Method::DELETE, &format!("/v1/reservations/{handle}"), None)
     }
 
+    /// Moves a reservation that was lost: the same on other nodes, for the time that is left. Where that
+    /// was done, by its policy or before, it is what came of it.
+    ///
+    /// # Errors
+    /// If it was not lost, is over, belongs to somebody else, or does not fit elsewhere.
+    pub fn move_lost(&self, handle: Handle) -> Result<Reservation, ClientError> {
+        self.ask::<(), _>(Method::POST, &format!("/v1/reservations/{handle}/move"), None)
+    }
+
     /// A reservation as it is now.
     ///
     /// # Errors
@@ -218,6 +229,25 @@ impl Client {
         self.get(&with_query("/v1/reservations", &query))
     }
 
+    /// All reservations that `filter` lets through, however many calls that takes.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn all_reservations(
+        &self,
+        mut filter: Filter,
+    ) -> Result<Vec<Arc<Reservation>>, ClientError> {
+        let mut all = Vec::new();
+        loop {
+            let listing = self.reservations(&filter)?;
+            all.extend(listing.reservations);
+            filter.after = listing.next;
+            if filter.after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
     /// What happened to a reservation.
     ///
     /// # Errors
@@ -241,6 +271,31 @@ impl Client {
     /// If it is not.
     pub fn application(&self, name: &Name) -> Result<Known, ClientError> {
         self.get(&format!("/v1/applications/{name}"))
+    }
+
+    /// Adds a web site, or describes it anew.
+    ///
+    /// # Errors
+    /// If the caller is no operator, a balancer does not know the site, or its hard guarantee cannot be
+    /// kept beside the others'.
+    pub fn add_site(&self, site: &SiteSpec) -> Result<(), ClientError> {
+        self.exchange(Method::PUT, &format!("/v1/sites/{}", site.name), Some(site)).map(drop)
+    }
+
+    /// Removes a web site when its nodes are drained.
+    ///
+    /// # Errors
+    /// If the caller is no operator, or there is no such site.
+    pub fn remove_site(&self, name: &Name) -> Result<(), ClientError> {
+        self.exchange::<()>(Method::DELETE, &format!("/v1/sites/{name}"), None).map(drop)
+    }
+
+    /// All web sites, their loads and the last moves.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub fn sites(&self) -> Result<Overview, ClientError> {
+        self.get("/v1/sites")
     }
 
     /// All nodes, and what of them is reserved at `at`, or now.

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -344,7 +344,7 @@ impl Core {
     fn step(&mut self, input: Input) -> Result<(), CoreError> {
         let start = Instant::now();
         let step = self.engine.step(moment(self.began), input);
-        let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = Nanos::from(start.elapsed()).get();
         let idle = self.engine.idle().map(|idle| Duration::from_nanos(idle.get()));
         self.due = start + idle.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
         self.counters.steps.fetch_add(1, Ordering::Relaxed);
@@ -516,12 +516,10 @@ fn restore(
 
 /// Now by both clocks.
 fn moment(began: Instant) -> Moment {
-    let steady = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Moment { wall: now(), steady: Nanos::new(steady) }
+    Moment { wall: now(), steady: began.elapsed().into() }
 }
 
 /// Now, by the clock of this machine.
 pub fn now() -> WallTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime::from_unix_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    SystemTime::now().into()
 }

@@ -8,6 +8,7 @@
 //! * [`feed`]: what is durable, for whoever watches;
 //! * [`agents`]: the connections of the agents;
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
+//! * [`sites`]: the loop that steers web sites;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
@@ -29,6 +30,7 @@ pub mod rates;
 pub mod records;
 pub mod remote;
 pub mod server;
+pub mod sites;
 pub mod tcp;
 pub mod wire;
 pub mod words;

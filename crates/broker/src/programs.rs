@@ -1,8 +1,11 @@
 //! What MPI programs ask for: a desk for each job, which has its reservation extended and answers
 //! the agents. What is to be asked for is decided by [`keeptime_mpiqos::desk`].
 
+mod goal;
+
 use crate::agents::Hub;
 use crate::core::Handle;
+use goal::JobProfile;
 use keeptime_agent::link::ToAgent;
 use keeptime_credentials::dates;
 use keeptime_engine::agents::Session;
@@ -49,11 +52,13 @@ struct Place {
     early_until: Instant,
 }
 
-/// A reservation that can be extended: whose it is, what it holds, and since when.
+/// A reservation that can be extended: whose it is, what it holds, since when, and what is known of its
+/// program.
 struct Live {
     owner: Caller,
     grant: Grant,
     since: WallTime,
+    profile: JobProfile,
 }
 
 /// All that ranks of a job ask for on one node.
@@ -164,7 +169,7 @@ impl Place {
     /// Has the reservation extended until nothing is left to do, and answers.
     async fn work(&self, handle: reservation::Handle, desk: &mut Desk, askers: &[Asker]) {
         loop {
-            let Live { owner, grant, since } = match self.live(handle).await {
+            let Live { owner, grant, since, profile } = match self.live(handle).await {
                 Ok(live) => live,
                 Err(why) => {
                     return self.answer_all(handle, askers, |node| desk.refused(node, &why));
@@ -175,7 +180,8 @@ impl Place {
                 grant.nodes.iter().map(|n| address(n).unwrap_or(Ipv4Addr::UNSPECIFIED)).collect();
             // Of a reservation that is younger than this broker, nobody asked another one for anything.
             let is_early = since < self.began && Instant::now() < self.early_until;
-            let situation = Situation { grant: &grant, addresses: &addresses, is_early };
+            let (grant, addresses, profile) = (&grant, addresses.as_slice(), &profile);
+            let situation = Situation { grant, addresses, is_early, profile };
             let Step::Extend(key, extension) = desk.next(&situation) else {
                 return self.answer_all(handle, askers, |node| desk.answers(node, &situation));
             };
@@ -190,15 +196,20 @@ impl Place {
 
     async fn live(&self, handle: reservation::Handle) -> Result<Live, String> {
         let find = move |engine: &keeptime_engine::Engine| {
-            engine.book().reservations().get(&handle).cloned()
+            let book = engine.book();
+            let found = Arc::clone(book.reservations().get(&handle)?);
+            let known = |name: &Name| Some(book.applications().get(name)?.fitted.as_ref());
+            let profile = JobProfile::of(found.grant.as_ref(), known);
+            Some((found, profile))
         };
         let found = self.core.read(find).await.map_err(|error| error.to_string())?;
-        let found = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
+        let (found, profile) = found.ok_or_else(|| CallError::NotFound { handle }.to_string())?;
         let Reservation { owner, state, grant, since_unix_nanos: since, .. } =
             Arc::unwrap_or_clone(found);
         match grant.filter(|_| state.is_live()) {
             Some(grant) => {
-                Ok(Live { owner: Caller { user: owner, operator: false }, grant, since })
+                let owner = Caller { user: owner, operator: false };
+                Ok(Live { owner, grant, since, profile })
             }
             None => Err(CallError::Over { handle, state }.to_string()),
         }

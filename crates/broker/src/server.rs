@@ -7,6 +7,7 @@ use crate::core::{Core, CoreError, Handle};
 use crate::door::Operators;
 use crate::http::{self, Shared};
 use crate::rates::Rates;
+use crate::sites::Sites;
 use crate::tcp;
 use axum::Router;
 use hyper::body::Incoming;
@@ -122,7 +123,8 @@ pub fn cluster(config: &Config) -> Result<Cluster, ServeError> {
 ///
 /// # Errors
 /// Why it cannot start or go on.
-pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
+// Not generic, so that all of a broker is compiled here, once.
+pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let cluster = cluster(config)?;
     let topology = cluster.topology().clone();
     let far = config.tcp.as_ref().map(tcp::Door::new).transpose()?;
@@ -145,7 +147,9 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     let users = listen(&config.socket, 0o666)?;
     let agents = listen(&config.agents, 0o600)?;
     let (rates, to_hub) = (Rates::new(config.requests_per_second), Arc::clone(&hub));
-    let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates);
+    let overview = Arc::default();
+    let seen = Arc::clone(&overview);
+    let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates, seen);
     let operators = Operators::new(config.operators.iter().cloned());
     let (router, open) = (http::router(shared), Arc::default());
     let reception = Reception::new(hub, handle.clone(), &topology, lease);
@@ -157,11 +161,14 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
     let door = Door { router, operators, open };
     runtime.spawn(reception.serve(agents));
     runtime.spawn(door.serve(users));
+    let sites = Sites::start(handle.clone(), runtime.handle().clone(), overview)
+        .map_err(ServeError::Thread)?;
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
     let is_there = || config.socket.exists();
-    let ended = wait(thread, &handle, || stop() || !is_there());
+    let ended = wait(thread, &handle, &|| stop() || !is_there());
     let removed = || ServeError::Removed { socket: config.socket.clone() };
     let ended = ended.and_then(|()| if is_there() { Ok(()) } else { Err(removed()) });
+    sites.stop();
     // Nobody waits for answers any more: what is on its way was told.
     runtime.shutdown_timeout(LOOK_EVERY);
     for socket in [&config.socket, &config.agents] {
@@ -175,7 +182,7 @@ pub fn run(config: &Config, stop: impl Fn() -> bool) -> Result<(), ServeError> {
 fn wait(
     thread: JoinHandle<Result<(), CoreError>>,
     handle: &Handle,
-    stop: impl Fn() -> bool,
+    stop: &dyn Fn() -> bool,
 ) -> Result<(), ServeError> {
     while !stop() && !thread.is_finished() {
         std::thread::sleep(LOOK_EVERY);

@@ -1,12 +1,13 @@
 //! Events and grants in people's words. Pure.
 
 use keeptime_engine::Event;
+use keeptime_engine::event::Refused;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 
-/// What happened, in a sentence without its time.
+/// What happened, in a sentence without its time. Other times in it are in UTC.
 pub fn event(event: &Event) -> String {
     match event {
         Event::Registered { application, .. } => {
@@ -17,9 +18,7 @@ pub fn event(event: &Event) -> String {
             let instead = instead.unwrap_or_default();
             format!("granted to {}{instead}: {}", granted.owner, grant(&granted.grant))
         }
-        Event::Refused { refused, .. } => {
-            format!("refused to {}: {}", refused.owner, refused.refusal)
-        }
+        Event::Refused { refused, .. } => self::refused(refused, &|time| time.to_string()),
         Event::Modified { modified, .. } => {
             format!("changed by {}: {}", modified.by, grant(&modified.grant))
         }
@@ -33,11 +32,20 @@ pub fn event(event: &Event) -> String {
         Event::Failed { node, why, .. } => format!("failed: {node} cannot enforce it: {why}"),
         Event::Lost { node, instead, .. } => {
             let instead = instead.as_ref().map(|other| format!("; instead: {}", grant(other)));
-            format!("lost: {node} went away{}", instead.unwrap_or_default())
+            let nothing = "; nothing can be had instead".into();
+            format!("lost: {node} went away{}", instead.unwrap_or(nothing))
         }
         Event::Forgotten { .. } => "forgotten: its key can be used again".into(),
+        Event::SiteAdded { site } => format!("site {} is described", site.name),
+        Event::SiteLeaving { site } => format!("site {site} is to be removed"),
+        Event::SiteRemoved { site } => format!("site {site} is gone"),
         other => other.kind().into(),
     }
+}
+
+/// What was not granted to whom, and why; `show` writes a time.
+pub fn refused(refused: &Refused, show: &dyn Fn(WallTime) -> String) -> String {
+    format!("refused to {}: {}", refused.owner, refused.refusal.words(show))
 }
 
 /// What is held, in one line.
@@ -131,8 +139,9 @@ mod tests {
         let words = grant(&held);
         assert!(words.ends_with("each in every 50 ms, 10 Mbit/s for each flow (all-to-all)"));
         let handle = Handle::new(1);
-        let lost =
-            Event::Lost { handle, node: "n1".parse().unwrap(), instead: Some(Box::new(held)) };
-        assert!(event(&lost).starts_with("lost: n1 went away; instead: n1 n2"));
+        let lost = |instead| Event::Lost { handle, node: "n1".parse().unwrap(), instead };
+        let words = event(&lost(Some(Box::new(held))));
+        assert!(words.starts_with("lost: n1 went away; instead: n1 n2"), "{words}");
+        assert!(event(&lost(None)).ends_with("; nothing can be had instead"));
     }
 }

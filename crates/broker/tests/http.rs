@@ -86,7 +86,7 @@ fn bad_input_is_told_what_would_be_accepted() {
     let asked = r#"{"ask": {"resources": {"nodes": {"any": 1}, "cpu_ppm": 1}}}"#;
     let with = |more: &str| format!(r#"{{"request": {asked}{more}}}"#);
     let big = "x".repeat(300 << 10);
-    let cases: [(&str, &str, &str, u16, &str); 19] = [
+    let cases: [(&str, &str, &str, u16, &str); 20] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
@@ -95,6 +95,7 @@ fn bad_input_is_told_what_would_be_accepted() {
         ("POST", "/v1/consider", r#"{"ask": {"resources": {"nodes": {"any": 0}}}}"#, 400, "1 to"),
         ("POST", "/v1/explain", asked, 400, "a goal"),
         ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
+        ("POST", "/v1/reservations/r17/move", "", 404, "there is no reservation r17"),
         ("POST", "/v1/reservations/r17/runs", "{}", 400, "missing field `actual_nanos`"),
         ("GET", "/v1/reservations/17", "", 400, "a handle, as in r17"),
         ("GET", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
@@ -225,7 +226,7 @@ fn a_broker_that_comes_back_has_everything_and_agents_do_not_notice() {
 #[test]
 fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
     let world = World::new(1);
-    match server::run(&world.config, || true) {
+    match server::run(&world.config, &|| true) {
         Err(ServeError::Ledger(LedgerError::InUse { .. })) => {}
         other => panic!("{other:?}"),
     }
@@ -233,7 +234,7 @@ fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
         ledger: world.directory.path().join("other.db"),
         ..world.config.clone()
     };
-    match server::run(&other, || true) {
+    match server::run(&other, &|| true) {
         Err(ServeError::Taken { socket }) => assert_eq!(socket, world.config.socket),
         other => panic!("{other:?}"),
     }

@@ -50,6 +50,7 @@ fn rank(number: u32, size: u32, change: u32, mbit: u64) -> RankState {
         cpu_ppm: CpuPpm::from_percent(30),
         disk_read_bytes_per_second: Default::default(),
         disk_write_bytes_per_second: Default::default(),
+        within_nanos: Default::default(),
         paced: true,
     };
     let members = (0..size).collect();
@@ -70,6 +71,16 @@ fn all_ask(visits: &[Visit], change: u32, mbit: u64) -> Vec<RankAnswer> {
             .collect();
         asking.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// What one rank is answered. Its agent may hear a moment after the broker knows it that it is welcome there.
+fn ask(visit: &Visit, job: &str, rank: &RankState) -> RankAnswer {
+    let mut answer = RankAnswer::default();
+    wait("the broker's answer", || {
+        answer = visit.report(job.parse().unwrap(), rank.clone());
+        answer.answers[0].state != AskState::Waiting
+    });
+    answer
 }
 
 fn extension(world: &World) -> Extension {
@@ -164,7 +175,7 @@ fn a_node_that_has_no_part_in_it_has_no_say() {
     let visits = [visit(&world, 1), visit(&world, 2)];
     assert_eq!(states(&all_ask(&visits, 1, 10)), [AskState::Granted; 2]);
     let held = extension(&world);
-    let answer = visit(&world, 3).report(job(), rank(0, 2, 2, 50));
+    let answer = ask(&visit(&world, 3), "r1", &rank(0, 2, 2, 50));
     assert!(answer.answers[0].reason.contains("has no part"), "{answer:?}");
     assert_eq!(states(&all_ask(&visits, 1, 10)), [AskState::Granted; 2]);
     assert_eq!(extension(&world), held);
@@ -174,10 +185,7 @@ fn a_node_that_has_no_part_in_it_has_no_say() {
 fn without_a_reservation_nothing_is_granted() {
     let world = World::new(1);
     let visit = visit(&world, 1);
-    let ask = |job: &str| {
-        let answer = visit.report(job.parse().unwrap(), rank(0, 1, 1, 10));
-        answer.answers[0].reason.clone()
-    };
-    assert_eq!(ask("r7"), "there is no reservation r7");
-    assert_eq!(ask("run-1"), "run-1 is no reservation of this broker");
+    let why = |job: &str| ask(&visit, job, &rank(0, 1, 1, 10)).answers[0].reason.clone();
+    assert_eq!(why("r7"), "there is no reservation r7");
+    assert_eq!(why("run-1"), "run-1 is no reservation of this broker");
 }

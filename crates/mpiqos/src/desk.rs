@@ -12,8 +12,9 @@ use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
 use keeptime_model::reservation::Grant;
-use keeptime_model::units::{BitsPerSecond, Bytes};
+use keeptime_model::units::{BitsPerSecond, Bytes, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::net::Ipv4Addr;
 
 /// Named for low-latency flows that state no rate: they share the node's control class, so the number
@@ -38,6 +39,26 @@ pub struct Situation<'a> {
     /// Nodes may still come back and tell what ranks have asked for before: until all have, nothing is
     /// given back, and nothing refused because one of them is away.
     pub is_early: bool,
+    /// What is known of its program.
+    pub profile: &'a dyn Profiled,
+}
+
+/// How long a job's program takes with how much, as it was measured.
+pub trait Profiled: Debug + Sync {
+    /// The least that meets a goal.
+    ///
+    /// # Errors
+    /// Why nothing does, in the user's words.
+    fn translate(&self, within: Nanos) -> Result<Translated, String>;
+}
+
+/// What meets a goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translated {
+    /// For each flow of the job's pattern, with what was reserved for it.
+    pub bits_per_second: BitsPerSecond,
+    /// The time that can be promised then.
+    pub promised: Nanos,
 }
 
 /// What is to be done next.
@@ -80,7 +101,13 @@ struct Wanted {
     terms: Terms,
     /// Which rank has sent to where; nothing = all pairs that talk count.
     seen: Option<BTreeSet<(u32, Ipv4Addr)>>,
+    /// What its goal was translated to when it was tried: what a profile learns later changes nothing.
+    goal: Option<Translated>,
 }
+
+/// Rate and depth of flows between nodes, added up.
+#[derive(Default)]
+struct Sums(BTreeMap<(u32, u32, TrafficClass), (BitsPerSecond, Bytes)>);
 
 /// Why there is no extension for what is asked.
 enum Obstacle {
@@ -120,9 +147,7 @@ impl Desk {
         let keys: Vec<_> =
             self.entries.iter().filter(waiting).map(|(key, _)| key.clone()).collect();
         for key in keys {
-            let others = self.held().filter(|(other, _)| **other != key).map(|(_, held)| held);
-            let all = others.chain([&self.entries[&key].wanted]);
-            match self.extension(all, situation) {
+            match self.with(&key, situation) {
                 Ok(extension) => return Step::Extend(Some(key), extension),
                 Err(Obstacle::Impossible(why)) => self.tried(Some(&key), Err(why)),
                 Err(Obstacle::Unplaced) => {}
@@ -196,15 +221,28 @@ impl Desk {
         self.entries.iter().filter_map(|(key, entry)| Some((key, entry.held.as_ref()?)))
     }
 
+    /// What holds for all others, and what is wanted now for this one.
+    fn with(&mut self, key: &Key, situation: &Situation<'_>) -> Result<Extension, Obstacle> {
+        if let Some(Entry { wanted, .. }) = self.entries.get_mut(key) {
+            wanted.goal = wanted.terms.goal(situation.profile)?;
+        }
+        let others = self.held().filter(|(other, _)| *other != key).map(|(_, held)| held);
+        let wanted = self.entries.get(key).map(|entry| &entry.wanted);
+        self.extension(others.chain(wanted), situation)
+    }
+
     fn extension<'a>(
         &self,
         all: impl Iterator<Item = &'a Wanted>,
         situation: &Situation<'_>,
     ) -> Result<Extension, Obstacle> {
         let mut extension = Extension::default();
-        let mut flows: BTreeMap<(u32, u32, TrafficClass), (BitsPerSecond, Bytes)> = BTreeMap::new();
+        let mut sums = Sums::default();
+        let of_pattern = situation.grant.bits_per_second;
+        let mut goal = of_pattern;
         for wanted in all {
             let terms = &wanted.terms;
+            goal = goal.max(wanted.goal.map_or(goal, |goal| goal.bits_per_second));
             extension.cpu_ppm = extension.cpu_ppm.max(terms.cpu_ppm);
             let disks = [
                 (&mut extension.disk_read_bytes_per_second, terms.disk_read_bytes_per_second),
@@ -213,21 +251,17 @@ impl Desk {
             disks.into_iter().for_each(|(most, rate)| *most = rate.max(*most));
             let Some((rate, depth)) = terms.reserved()? else { continue };
             for Pair { from, to, .. } in self.pairs(wanted, situation)? {
-                let sum = flows.entry((from, to, terms.class)).or_default();
-                let too_much = || {
-                    Obstacle::Impossible(format!(
-                        "bits_per_second: {rate} for each pair is too much"
-                    ))
-                };
-                sum.0 = sum.0.checked_add(rate).ok_or_else(too_much)?;
-                sum.1 = Bytes::new(sum.1.get().saturating_add(depth.get()));
+                sums.add((from, to, terms.class), rate, depth)?;
             }
         }
-        let flow = |((from, to, class), (bits_per_second, burst))| {
-            let burst_bytes = (class == TrafficClass::Premium).then_some(burst);
-            ExtensionFlow { from, to, bits_per_second, burst_bytes, class }
-        };
-        extension.flows = flows.into_iter().map(flow).collect();
+        let missing = goal.checked_sub(of_pattern).unwrap_or_default();
+        if missing > BitsPerSecond::ZERO {
+            let depth = overhead::depth(missing, Bytes::default(), true);
+            for RankFlow { from, to } in flows_by_pattern(situation.grant) {
+                sums.add((from, to, TrafficClass::Premium), missing, depth)?;
+            }
+        }
+        extension.flows = sums.flows();
         Ok(extension)
     }
 
@@ -258,15 +292,18 @@ impl Desk {
     }
 
     fn answer(&self, ask: &Ask) -> Answer {
-        let outcome = self.entries.get(&Key::of(ask)).and_then(|entry| entry.outcome.as_ref());
-        match outcome {
+        let entry = self.entries.get(&Key::of(ask));
+        let decided = entry.and_then(|entry| Some((entry.outcome.as_ref()?, entry.wanted.goal)));
+        match decided {
             None => Answer::waiting("it is being decided, or a rank has not said where it runs"),
-            Some(Err(why)) => Answer::refused(why),
-            Some(Ok(())) => {
-                let reserved = ask.terms.reserved().ok().flatten().unwrap_or_default();
-                let (wire_bits_per_second, burst_bytes) = reserved;
+            Some((Err(why), _)) => Answer::refused(why),
+            Some((Ok(()), goal)) => {
+                let by_goal = goal.map(|goal| (goal.bits_per_second, Bytes::default()));
+                let reserved = ask.terms.reserved().ok().flatten().or(by_goal);
+                let (wire_bits_per_second, burst_bytes) = reserved.unwrap_or_default();
+                let promised_nanos = goal.map_or(Nanos::default(), |goal| goal.promised);
                 let (state, reason) = (AskState::Granted, String::new());
-                Answer { state, reason, wire_bits_per_second, burst_bytes }
+                Answer { state, reason, wire_bits_per_second, burst_bytes, promised_nanos }
             }
         }
     }
@@ -279,7 +316,10 @@ impl Desk {
         situation: &Situation<'_>,
         by_pattern: &BTreeSet<RankFlow>,
     ) -> Vec<Pace> {
-        let reserved = overhead::stream_share(situation.grant.bits_per_second);
+        let goals = self.held().filter_map(|(_, held)| held.goal);
+        let goals = goals.map(|goal| goal.bits_per_second);
+        let of_pattern = goals.fold(situation.grant.bits_per_second, Ord::max);
+        let reserved = overhead::stream_share(of_pattern);
         let mut rates: BTreeMap<(u32, u32), Option<BitsPerSecond>> = BTreeMap::new();
         for (_, held) in self.held().filter(|(_, held)| held.terms.is_premium()) {
             let pairs = self.pairs(held, situation).unwrap_or_default();
@@ -327,6 +367,7 @@ impl Entry {
             let talk = &mut wanted.communicator.talk;
             *talk = together(talk, &before.communicator.talk);
         }
+        wanted.goal = before.goal;
         if *before != wanted {
             self.wanted = wanted;
             self.outcome = None;
@@ -338,7 +379,7 @@ impl Wanted {
     fn of(rank: u32, ask: &Ask) -> Self {
         let Ask { communicator, change, terms, seen } = ask.clone();
         let by_rank = |seen: BTreeSet<_>| seen.into_iter().map(|to| (rank, to)).collect();
-        Self { communicator, change, terms, seen: seen.map(by_rank) }
+        Self { communicator, change, terms, seen: seen.map(by_rank), goal: None }
     }
 
     /// With what another rank asks: the latest value holds, and of two that differ the greater.
@@ -366,9 +407,40 @@ impl Wanted {
     }
 }
 
+impl Sums {
+    fn add(
+        &mut self,
+        flow: (u32, u32, TrafficClass),
+        rate: BitsPerSecond,
+        depth: Bytes,
+    ) -> Result<(), Obstacle> {
+        let sum = self.0.entry(flow).or_default();
+        let too_much =
+            || Obstacle::Impossible(format!("bits_per_second: {rate} for each pair is too much"));
+        sum.0 = sum.0.checked_add(rate).ok_or_else(too_much)?;
+        sum.1 = Bytes::new(sum.1.get().saturating_add(depth.get()));
+        Ok(())
+    }
+
+    fn flows(self) -> Vec<ExtensionFlow> {
+        let flow = |((from, to, class), (bits_per_second, burst))| {
+            let burst_bytes = (class == TrafficClass::Premium).then_some(burst);
+            ExtensionFlow { from, to, bits_per_second, burst_bytes, class }
+        };
+        self.0.into_iter().map(flow).collect()
+    }
+}
+
 impl Terms {
     fn is_premium(&self) -> bool {
         self.class == TrafficClass::Premium
+    }
+
+    /// What its goal comes to; nothing if it has none.
+    fn goal(&self, profile: &dyn Profiled) -> Result<Option<Translated>, Obstacle> {
+        let within = Some(self.within_nanos).filter(|within| *within > Nanos::default());
+        let goal = within.map(|within| profile.translate(within)).transpose();
+        goal.map_err(|why| Obstacle::Impossible(format!("within: {why}")))
     }
 
     /// Rate and depth of each pair on the wire; nothing for best-effort.
@@ -437,6 +509,7 @@ mod tests {
             cpu_ppm: CpuPpm::default(),
             disk_read_bytes_per_second: Default::default(),
             disk_write_bytes_per_second: Default::default(),
+            within_nanos: Nanos::default(),
             paced: true,
         }
     }
@@ -449,6 +522,20 @@ mod tests {
 
     fn rank(number: u32, size: u32, asks: Vec<Ask>) -> RankState {
         RankState { number, size, asks }
+    }
+
+    /// A program that sends 10 Mbit and does nothing else, as fast as 100 Mbit/s.
+    #[derive(Debug)]
+    struct Sender;
+
+    impl Profiled for Sender {
+        fn translate(&self, promised: Nanos) -> Result<Translated, String> {
+            let rate = 10 * MBIT * 1_000_000_000 / promised.get();
+            let bits_per_second = BitsPerSecond::new(rate);
+            let is_possible = rate <= 100 * MBIT;
+            let too_fast = || format!("{promised} cannot be promised");
+            is_possible.then_some(Translated { bits_per_second, promised }).ok_or_else(too_fast)
+        }
     }
 
     /// A reservation whose links hold so many bit/s in all.
@@ -472,8 +559,7 @@ mod tests {
         fn settle(&mut self) {
             let addresses = self.addresses();
             for _ in 0..100 {
-                let situation =
-                    Situation { grant: &self.grant, addresses: &addresses, is_early: false };
+                let situation = situation(&self.grant, &addresses, false);
                 let Step::Extend(key, extension) = self.desk.next(&situation) else { return };
                 let sum: u64 = extension.flows.iter().map(|f| f.bits_per_second.get()).sum();
                 let outcome = if sum <= self.room { Ok(()) } else { Err("no room".to_string()) };
@@ -488,14 +574,17 @@ mod tests {
 
         fn answers(&self, number: u32) -> BTreeMap<u32, RankAnswer> {
             let addresses = self.addresses();
-            let situation =
-                Situation { grant: &self.grant, addresses: &addresses, is_early: false };
+            let situation = situation(&self.grant, &addresses, false);
             self.desk.answers(&node(number), &situation)
         }
 
         fn state(&self, node: u32, rank: u32) -> AskState {
             self.answers(node)[&rank].answers[0].state
         }
+    }
+
+    fn situation<'a>(grant: &'a Grant, addresses: &'a [Ipv4Addr], is_early: bool) -> Situation<'a> {
+        Situation { grant, addresses, is_early, profile: &Sender }
     }
 
     #[test]
@@ -643,6 +732,62 @@ mod tests {
         assert_eq!(world.state(1, 0), AskState::Granted);
     }
 
+    /// A best-effort communicator with a goal.
+    fn goal(index: u32, change: u32, millis: u64) -> Ask {
+        let mut goal = ask(&[0, 1], index, change, 0);
+        goal.terms.class = TrafficClass::BestEffort;
+        goal.terms.within_nanos = Nanos::from_millis(millis);
+        goal
+    }
+
+    #[test]
+    fn a_goal_becomes_what_its_pattern_lacks_and_the_shortest_counts() {
+        let mut world = World::new(2, 1_000);
+        world.grant.pattern = Some(Pattern::Pairs);
+        world.grant.bits_per_second = BitsPerSecond::from_mbit(10);
+        let mut report = |asks: Vec<Ask>| {
+            world.desk.report(&node(1), vec![rank(0, 2, asks)]);
+            world.settle();
+            let flows = world.grant.extension.flows.iter();
+            let rates: Vec<_> = flows.map(|flow| flow.bits_per_second.get() / MBIT).collect();
+            (rates, world.answers(1)[&0].answers.clone())
+        };
+        let (flows, answers) = report(vec![goal(0, 1, 500)]);
+        assert_eq!((flows, answers[0].state), (vec![10, 10], AskState::Granted));
+        assert_eq!(answers[0].wire_bits_per_second, BitsPerSecond::from_mbit(20));
+        assert_eq!(answers[0].promised_nanos, Nanos::from_millis(500));
+        assert_eq!(report(vec![goal(0, 1, 500), goal(1, 1, 250)]).0, [30, 30]);
+        // What it needs is there already.
+        let (flows, answers) = report(vec![goal(0, 2, 2_000)]);
+        assert_eq!((flows, answers[0].state), (vec![], AskState::Granted));
+        assert!(report(vec![]).0.is_empty());
+    }
+
+    #[test]
+    fn a_goal_that_no_rate_meets_or_that_does_not_fit_is_refused_and_the_one_before_holds() {
+        let mut world = World::new(2, 100);
+        world.grant.pattern = Some(Pattern::Pairs);
+        for (change, millis, why) in [(1, 500, ""), (2, 99, "within: 99 ms"), (3, 100, "no room")] {
+            world.desk.report(&node(1), vec![rank(0, 2, vec![goal(0, change, millis)])]);
+            world.settle();
+            let answer = &world.answers(1)[&0].answers[0];
+            let is_refused = answer.state == AskState::Refused;
+            assert!(is_refused != why.is_empty() && answer.reason.contains(why), "{answer:?}");
+            assert_eq!(world.grant.extension.flows[0].bits_per_second.get(), 20 * MBIT);
+        }
+    }
+
+    #[test]
+    fn ranks_may_use_what_their_goal_reserves_beside_what_they_pace() {
+        let mut world = World::new(2, 1_000);
+        world.grant.pattern = Some(Pattern::Pairs);
+        let asks = vec![ask(&[0, 1], 1, 1, 10), goal(0, 1, 100)];
+        world.desk.report(&node(1), vec![rank(0, 2, asks)]);
+        world.settle();
+        let paced = world.answers(1)[&0].pace[0].bits_per_second.get();
+        assert!((105 * MBIT..107 * MBIT).contains(&paced), "{paced}");
+    }
+
     #[test]
     fn ranks_that_were_left_behind_ask_for_nothing() {
         let mut world = World::new(3, 1_000);
@@ -668,7 +813,7 @@ mod tests {
         // A broker that begins anew hears of another communicator first.
         let mut desk = Desk::default();
         desk.report(&node(2), vec![rank(1, 2, vec![])]);
-        let early = Situation { grant: &world.grant, addresses: &addresses, is_early: true };
+        let early = situation(&world.grant, &addresses, true);
         assert_eq!(desk.next(&early), Step::Rest);
         desk.report(&node(1), vec![rank(0, 2, vec![ask(&[0, 1], 0, 1, 10)])]);
         let Step::Extend(Some(key), extension) = desk.next(&early) else { panic!() };

@@ -6,7 +6,7 @@ use keeptime_model::Invalid;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RANKS_MAX};
-use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -92,6 +92,9 @@ pub struct Terms {
     /// Written to each node's disk; 0 = as reserved.
     #[serde(default)]
     pub disk_write_bytes_per_second: BytesPerSecond,
+    /// The goal: what the job's application is profiled for takes so long at most; 0 = none.
+    #[serde(default)]
+    pub within_nanos: Nanos,
     /// Whether senders pace their bursts.
     pub paced: bool,
 }
@@ -116,6 +119,9 @@ pub struct Answer {
     pub wire_bits_per_second: BitsPerSecond,
     /// Token bucket depth of each pair.
     pub burst_bytes: Bytes,
+    /// The time that is promised for a goal; 0 = none was asked for.
+    #[serde(default)]
+    pub promised_nanos: Nanos,
 }
 
 /// How an ask stands.
@@ -173,8 +179,8 @@ impl Answer {
     }
 
     fn not_granted(state: AskState, reason: String) -> Self {
-        let (wire_bits_per_second, burst_bytes) = Default::default();
-        Self { state, reason, wire_bits_per_second, burst_bytes }
+        let (wire_bits_per_second, burst_bytes, promised_nanos) = Default::default();
+        Self { state, reason, wire_bits_per_second, burst_bytes, promised_nanos }
     }
 }
 

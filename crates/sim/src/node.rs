@@ -15,7 +15,7 @@ use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often an agent looks at its clock. (The real one does so four times as often.)
@@ -87,6 +87,10 @@ impl Enforcer for Kernel {
         }
         machine.make(changes);
         Ok(())
+    }
+
+    fn enforced(&self) -> BTreeSet<Name> {
+        self.lock().enforced.keys().cloned().collect()
     }
 
     fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
@@ -198,9 +202,13 @@ impl Node {
     pub fn start(&mut self, now: Nanos) -> Result<(), Violation> {
         let (name, store) = (self.name.clone(), Store::in_memory(self.file.clone()));
         self.latest = self.clock.read(now);
-        let capacity = self.capacity.clone();
+        let (capacity, enforced) = (self.capacity.clone(), self.kernel.enforced());
         let agent = Agent::start(name, capacity, store, self.kernel.clone(), self.latest);
-        self.agent = Some(agent.map_err(Violation::new)?);
+        let agent = agent.map_err(Violation::new)?;
+        // What is enforced has begun, whatever the clock says now.
+        let begun = agent.assignments().filter(|a| enforced.contains(&a.job));
+        self.latest = begun.map(|a| a.from_unix_nanos).fold(self.latest, WallTime::max);
+        self.agent = Some(agent);
         self.process += 1;
         self.well_since = now;
         Ok(())

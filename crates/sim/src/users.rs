@@ -9,11 +9,12 @@ use keeptime_model::assignment::TrafficClass;
 use keeptime_model::disk::Disk;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::{Goal, Preference};
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::reservation::{
-    Ask, Handle, NodeChoice, OnLoss, Request, RequestKey, Resources, UserName,
+    Ask, Handle, NodeChoice, Request, RequestKey, Resources, UserName,
 };
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
@@ -102,7 +103,8 @@ impl Users {
             }
             50..64 => self.modify(user, now),
             64..72 => self.extend(user),
-            72..90 => self.cancel(user),
+            72..88 => self.cancel(user),
+            88..90 => self.move_lost(user),
             90..94 => {
                 let request = self.request(now);
                 self.begin(user, Call::Consider { request })
@@ -224,6 +226,13 @@ impl Users {
         self.begin(user, Call::Cancel { handle })
     }
 
+    /// Of what is known, some was lost meanwhile.
+    fn move_lost(&mut self, user: usize) -> u64 {
+        let known = self.some_known(user);
+        let handle = known.map_or(Handle::new(self.random.below(5)), |known| known.handle);
+        self.begin(user, Call::Move { handle })
+    }
+
     /// A request that was sent before, or its key for another.
     fn again(&mut self, user: usize, now: WallTime, other: bool) -> u64 {
         let sent: Vec<_> = self.sent.iter().collect();
@@ -241,7 +250,8 @@ impl Users {
         };
         let from = self.from(second(now));
         let duration = self.duration(from.unwrap_or(second(now)));
-        let on_loss = if self.random.is_one_in(3) { OnLoss::Move } else { OnLoss::Tell };
+        let policies = [None, Some(OnLoss::Offer), Some(OnLoss::Move)];
+        let on_loss = policies[self.random.below(3) as usize];
         let wall = |second: u64| WallTime::from_unix_nanos(second * SECOND);
         Request {
             ask,
@@ -390,7 +400,7 @@ pub fn topology(count: u32, switches: u32) -> Topology {
 fn application() -> (Application, Profile) {
     let application = Application::from_toml(
         "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"pairs\"\nnodes = [2]\ncpu = \"20 %\"\n\
-         timeout = \"60 s\"\ntime = \"wall\"\n",
+         timeout = \"60 s\"\ntime = \"wall\"\non_loss = \"move\"\n",
     );
     let application = application.expect("it is an application");
     let conditions = Conditions {

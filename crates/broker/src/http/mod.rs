@@ -4,6 +4,7 @@
 mod cluster;
 mod events;
 mod reservations;
+mod sites;
 
 use crate::agents::Hub;
 use crate::core::{Counters, Handle, Unavailable};
@@ -18,9 +19,10 @@ use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use keeptime_engine::Caller;
 use keeptime_ledger::Writer;
+use keeptime_sites::overview::Overview;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,6 +59,8 @@ pub struct Shared {
     pub rates: Arc<Mutex<Rates>>,
     /// Streams of events that there may be.
     pub watchers: Arc<Semaphore>,
+    /// What the loop that steers web sites saw last.
+    pub overview: Arc<Mutex<Overview>>,
 }
 
 impl Shared {
@@ -68,10 +72,11 @@ impl Shared {
         feed: Feed,
         counters: Arc<Counters>,
         rates: Rates,
+        overview: Arc<Mutex<Overview>>,
     ) -> Self {
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
         let rates = Arc::new(Mutex::new(rates));
-        Self { core, writer, hub, feed, counters, rates, watchers }
+        Self { core, writer, hub, feed, counters, rates, watchers, overview }
     }
 }
 
@@ -86,6 +91,7 @@ pub fn router(shared: Shared) -> Router {
         .route("/v1/reservations/{handle}/history", get(reservations::history))
         .route("/v1/reservations/{handle}/decision", get(reservations::decision))
         .route("/v1/reservations/{handle}/keep", post(reservations::keep))
+        .route("/v1/reservations/{handle}/move", post(reservations::move_lost))
         .route("/v1/reservations/{handle}/runs", post(reservations::report))
         .route("/v1/consider", post(reservations::consider))
         .route("/v1/explain", post(reservations::explain))
@@ -95,6 +101,8 @@ pub fn router(shared: Shared) -> Router {
                 .put(reservations::register)
                 .layer(DefaultBodyLimit::max(APPLICATION_BYTES_MAX)),
         )
+        .route("/v1/sites", get(sites::list))
+        .route("/v1/sites/{name}", put(sites::add).delete(sites::remove))
         .route("/v1/nodes", get(cluster::nodes))
         .route("/v1/links", get(cluster::links))
         .route("/v1/timeline", get(cluster::timeline))

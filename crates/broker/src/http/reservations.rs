@@ -17,7 +17,7 @@ use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
 use keeptime_ledger::Subject;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Handle, Request, RequestKey};
+use keeptime_model::reservation::{Ask, Handle, Request, RequestKey};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -34,6 +34,7 @@ pub async fn reserve(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let Reserve { key, request } = body(bytes)?;
+    check_ask(&request)?;
     let key = request_key(key, &headers)?;
     let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
     let mut response = json(StatusCode::CREATED, &reservation);
@@ -72,6 +73,7 @@ pub async fn modify(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
+    check_ask(&request)?;
     changed(&shared, caller, Call::Modify { handle, request }).await
 }
 
@@ -81,6 +83,15 @@ pub async fn cancel(
     Of(handle): Of,
 ) -> Result<Response, Rejection> {
     changed(&shared, caller, Call::Cancel { handle }).await
+}
+
+/// Moves a reservation that was lost.
+pub async fn move_lost(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Of(handle): Of,
+) -> Result<Response, Rejection> {
+    changed(&shared, caller, Call::Move { handle }).await
 }
 
 /// The holder of a reservation with a lease lives.
@@ -109,8 +120,10 @@ pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Re
     match shared.core.read(find).await? {
         Some(decision) => Ok(json(StatusCode::OK, &*decision)),
         None => {
-            let detail =
-                format!("no decision about {handle} is remembered; the last are, of goals");
+            let detail = format!(
+                "no decision about {handle} is remembered; the last are, of goals, and the \
+                         history has the outline of all"
+            );
             Err(Problem::new(404, "not found", detail).into())
         }
     }
@@ -144,6 +157,7 @@ pub async fn consider(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let request: Request = body(bytes)?;
+    check_ask(&request)?;
     match answer(&shared, caller, Call::Consider { request }).await? {
         Answer::Possible { from, until, grant } => {
             let possible =
@@ -175,10 +189,7 @@ pub async fn register(
 ) -> Result<Response, Rejection> {
     let Path(name) = name?;
     let Known { application, profile } = body(bytes)?;
-    if application.name().as_str() != name {
-        let expected = format!("{name}, as in the address");
-        return Err(Invalid::new("application.name", application.name(), expected).into());
-    }
+    check_address("application.name", application.name(), &name)?;
     profile.check()?;
     let (application, profile) = (Box::new(application), Box::new(profile));
     match answer(&shared, caller, Call::Register { application, profile }).await? {
@@ -231,7 +242,30 @@ fn is_wanted(filter: &Filter, reservation: &Reservation) -> bool {
         && filter.node.as_ref().is_none_or(is_on)
 }
 
-async fn answer(shared: &Shared, caller: Caller, call: Call) -> Result<Answer, Rejection> {
+/// What is sent to an address is what the address names.
+pub(super) fn check_address(field: &str, name: &Name, address: &str) -> Result<(), Invalid> {
+    match name.as_str() == address {
+        true => Ok(()),
+        false => Err(Invalid::new(field, name, format!("{address}, as in the address"))),
+    }
+}
+
+/// Nodes of sites have one writer, the broker's own controller: two would undo each other's moves.
+fn check_ask(request: &Request) -> Result<(), Invalid> {
+    match &request.ask {
+        Ask::SiteNode(asked) => {
+            let expected = "resources or a goal: the broker gives sites their nodes itself";
+            Err(Invalid::new("ask.site-node", &asked.node, expected))
+        }
+        Ask::Goal { .. } | Ask::Resources(_) => Ok(()),
+    }
+}
+
+pub(super) async fn answer(
+    shared: &Shared,
+    caller: Caller,
+    call: Call,
+) -> Result<Answer, Rejection> {
     let answer = shared.core.call(caller, call).await?;
     answer.map_err(|error| (*error).into())
 }
@@ -252,7 +286,7 @@ async fn reservation(
     }
 }
 
-fn unexpected(answer: &Answer) -> Problem {
+pub(super) fn unexpected(answer: &Answer) -> Problem {
     Problem::new(500, "not understood", format!("the engine answered {answer:?}"))
 }
 

@@ -48,7 +48,7 @@ impl World {
     pub fn with(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("topology.toml"), topology(nodes)).unwrap();
-        let policy = PolicyFile { agent_lease: Nanos::from_secs(2), ..PolicyFile::default() };
+        let policy = PolicyFile { agent_lease: Nanos::from_secs(4), ..PolicyFile::default() };
         let mut config = Config { policy, ..Config::in_directory(directory.path()) };
         change(&mut config);
         let mut world = Self { config, agents: vec![], broker: None, directory };
@@ -84,7 +84,7 @@ impl World {
         let stop = Arc::new(AtomicBool::new(false));
         let (config, told) = (self.config.clone(), Arc::clone(&stop));
         let stopped = move || told.load(Ordering::SeqCst);
-        let thread = std::thread::spawn(move || server::run(&config, stopped));
+        let thread = std::thread::spawn(move || server::run(&config, &stopped));
         self.broker = Some(Running { stop, thread });
         wait("the broker", || self.client().nodes(None).is_ok());
     }
@@ -123,7 +123,7 @@ impl World {
     /// Says `text` on a new connection, and returns all that is answered until it is closed.
     pub fn say(&self, text: &str) -> String {
         let mut stream = UnixStream::connect(&self.config.socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         // The broker may have hung up before all was said.
         let _ = stream.write_all(text.as_bytes());
         let mut answer = Vec::new();
@@ -185,7 +185,7 @@ pub fn request(nodes: u32, percent: u32, mbit: u64, seconds: u64) -> Request {
 pub fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

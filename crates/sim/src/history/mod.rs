@@ -17,8 +17,9 @@ use keeptime_engine::call::Reason;
 use keeptime_engine::event::{Granted, Modified, Refused};
 use keeptime_engine::{Event, Policy};
 use keeptime_ledger::{Ledger, MemoryLedger, Recorded, Revision};
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Handle, OnLoss, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::WallTime;
 use resources::capacities;
@@ -35,6 +36,8 @@ pub struct History {
     policy: Policy,
     names: BTreeMap<Name, NodeIndex>,
     reservations: BTreeMap<Handle, Reservation>,
+    /// What the applications say about lost nodes.
+    on_loss: BTreeMap<Name, OnLoss>,
     /// What was asked at first, of what was changed since.
     originals: BTreeMap<Handle, Request>,
     keys: BTreeMap<(UserName, RequestKey), Handle>,
@@ -60,6 +63,7 @@ impl History {
             policy,
             names,
             reservations: BTreeMap::new(),
+            on_loss: BTreeMap::new(),
             originals: BTreeMap::new(),
             keys: BTreeMap::new(),
             given: BTreeSet::new(),
@@ -153,7 +157,10 @@ impl History {
 
     fn apply(&mut self, time: WallTime, event: &Event) -> Result<(), String> {
         match event {
-            Event::Registered { .. } => Ok(()),
+            Event::Registered { application, .. } => {
+                self.on_loss.insert(application.name().clone(), application.on_loss());
+                Ok(())
+            }
             Event::Granted { handle, granted } => self.granted(time, *handle, granted),
             Event::Refused { handle, refused } => self.refused(time, *handle, refused),
             Event::Modified { handle, modified } => self.modified(*handle, modified),
@@ -181,11 +188,7 @@ impl History {
         let Granted { owner, key, request, grant, .. } = granted;
         let (from, until) = (granted.from_unix_nanos, granted.until_unix_nanos);
         match granted.replaces {
-            Some(lost) => {
-                let lost = self.reservations.get(&lost).ok_or("what it replaces is not there")?;
-                let moves = lost.state == State::Lost && lost.request.on_loss == OnLoss::Move;
-                ensure(moves && lost.owner == *owner, "what it replaces is not to be moved")?;
-            }
+            Some(lost) => self.check_moved(lost, owner)?,
             None => self.check_asked(owner, key, request)?,
         }
         self.check_new(handle, owner, key)?;
@@ -208,7 +211,7 @@ impl History {
     }
 
     fn refused(&mut self, time: WallTime, handle: Handle, refused: &Refused) -> Result<(), String> {
-        let Refused { owner, key, request, refusal } = refused;
+        let Refused { owner, key, request, refusal, .. } = refused;
         let is_move = key.to_string().starts_with("moved:");
         if !is_move {
             self.check_asked(owner, key, request)?;
@@ -338,6 +341,21 @@ impl History {
         ensure(self.given.insert(handle), "the handle was given before")?;
         let is_taken = self.keys.contains_key(&(owner.clone(), key.clone()));
         ensure(!is_taken, "the key was used before")
+    }
+
+    /// A lost reservation may be moved: its owner or the policy wants it, and it was not moved before.
+    fn check_moved(&self, lost: Handle, owner: &UserName) -> Result<(), String> {
+        let found = self.reservations.get(&lost).ok_or("what it replaces is not there")?;
+        let of_application = match &found.request.ask {
+            Ask::Goal { application, .. } => self.on_loss.get(application).copied(),
+            _ => None,
+        };
+        let is_policy = found.request.on_loss.or(of_application) == Some(OnLoss::Move);
+        let is_wanted = is_policy || self.truth.moves.contains(&lost);
+        let may_be = found.state == State::Lost && found.owner == *owner && is_wanted;
+        ensure(may_be, "what it replaces is not to be moved")?;
+        let is_moved = self.reservations.values().any(|other| other.replaces == Some(lost));
+        ensure(!is_moved, "what it replaces was moved before")
     }
 
     /// The agent of `node` has refused its part, and may have had a reason.

@@ -38,6 +38,7 @@ impl History {
                     | Call::Extend { handle, .. }
                     | Call::Cancel { handle }
                         if told.handle == *handle => {}
+                    Call::Move { handle } if told.replaces == Some(*handle) => {}
                     _ => return wrong("an answer about something else"),
                 }
             }

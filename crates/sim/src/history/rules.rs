@@ -17,6 +17,7 @@ pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String
             return ensure(goal.admits_time(promise.time_nanos), "it does not meet the goal");
         }
         Ask::Resources(asked) => asked,
+        Ask::SiteNode(asked) => &asked.resources(),
     };
     let nodes = match &asked.nodes {
         NodeChoice::Any(count) => grant.nodes.len() == *count as usize,

@@ -17,6 +17,7 @@ pub struct Truth {
     pub(super) changes: BTreeMap<Handle, Vec<Request>>,
     pub(super) extensions: BTreeMap<Handle, Vec<Extension>>,
     pub(super) cancelled: BTreeSet<Handle>,
+    pub(super) moves: BTreeSet<Handle>,
     pub(super) accepted: BTreeMap<(Handle, NodeIndex), Assignment>,
     /// And whether it was over by then: every agent may refuse that.
     pub(super) refused: BTreeMap<(Handle, NodeIndex), bool>,
@@ -39,11 +40,14 @@ impl Truth {
                 self.extensions.entry(*handle).or_default().push(extension.clone());
             }
             Call::Cancel { handle } => drop(self.cancelled.insert(*handle)),
+            Call::Move { handle } => drop(self.moves.insert(*handle)),
             Call::Register { .. }
             | Call::Consider { .. }
             | Call::Keep { .. }
             | Call::Report { .. }
-            | Call::Explain { .. } => {}
+            | Call::Explain { .. }
+            | Call::AddSite { .. }
+            | Call::RemoveSite { .. } => {}
         }
     }
 
@@ -78,6 +82,7 @@ impl Truth {
         self.changes.remove(&handle);
         self.extensions.remove(&handle);
         self.cancelled.remove(&handle);
+        self.moves.remove(&handle);
         self.accepted.retain(|(of, _), _| *of != handle);
         self.refused.retain(|(of, _), _| *of != handle);
     }

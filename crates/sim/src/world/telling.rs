@@ -115,15 +115,19 @@ fn of_call(call: &Call) -> String {
             format!("extend {handle}: {cpu_ppm} CPU, {} flows", flows.len())
         }
         Call::Cancel { handle } => format!("cancel {handle}"),
+        Call::Move { handle } => format!("move {handle}"),
         Call::Keep { handle } => format!("keep {handle}"),
         Call::Report { handle, actual } => format!("{handle} took {actual}"),
         Call::Explain { request } => format!("explain {}", of_request(request)),
+        Call::AddSite { site } => format!("add site {}", site.name),
+        Call::RemoveSite { site } => format!("remove site {site}"),
     }
 }
 
 fn of_answer(answer: &Result<Answer, Box<CallError>>) -> String {
     match answer {
         Ok(Answer::Registered) => "registered".into(),
+        Ok(Answer::Recorded) => "recorded".into(),
         Ok(Answer::Reservation(told)) => format!("{} is {}", told.handle, told.state),
         Ok(Answer::Decided(_)) => "decided".into(),
         Ok(Answer::Possible { from, .. }) => format!("possible from {}", of_time(*from)),
@@ -134,6 +138,7 @@ fn of_answer(answer: &Result<Answer, Box<CallError>>) -> String {
 fn of_request(request: &Request) -> String {
     let what = match &request.ask {
         Ask::Goal { application, goal } => format!("{application} {goal}"),
+        Ask::SiteNode(asked) => format!("{} for {}", asked.node, asked.site),
         Ask::Resources(asked) => {
             let nodes = match &asked.nodes {
                 NodeChoice::Any(count) => format!("any {count}"),

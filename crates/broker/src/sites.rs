@@ -1,0 +1,161 @@
+//! The loop that steers web sites, on a thread of its own: the engine is its record. That there is one
+//! loop for a cluster follows from the ledger, which has one writer.
+
+use crate::core::{Handle as Core, now};
+use keeptime_engine::{Call, Caller, Engine};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Request};
+use keeptime_model::site::SiteNode;
+use keeptime_model::topology::NodeIndex;
+use keeptime_sites::controller::{Controller, Now};
+use keeptime_sites::overview::Overview;
+use keeptime_sites::record::{Change, NodeStanding, Record, Standing};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle as Runtime;
+
+/// Whose the reservations of sites' nodes are.
+const OWNER: &str = "keeptime-sites";
+/// How long nothing is decided after something that keeps it from being.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The loop, running.
+#[derive(Debug)]
+pub struct Sites {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Sites {
+    /// Starts it; calls to the engine run in `runtime`, and what it sees is put into `seen`.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start(core: Core, runtime: Runtime, seen: Arc<Mutex<Overview>>) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("sites".into())
+            .spawn(move || run(Engines::new(core, runtime), &seen, &told))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends it: nodes serve on as they do.
+    pub fn stop(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.thread().unpark();
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+fn run(record: Engines, overview: &Mutex<Overview>, stop: &AtomicBool) {
+    let mut controller = Controller::new(record);
+    let began = Instant::now();
+    while !stop.load(Ordering::SeqCst) {
+        let moment = Now { steady: began.elapsed().into(), wall: now() };
+        let idle = controller.pass(moment).unwrap_or_else(|invalid| {
+            tracing::error!("web sites keep the nodes that they have: {invalid}");
+            PAUSE
+        });
+        controller
+            .overview()
+            .clone_into(&mut overview.lock().unwrap_or_else(PoisonError::into_inner));
+        std::thread::park_timeout(idle);
+    }
+}
+
+/// The engine's thread, as a record.
+struct Engines {
+    core: Core,
+    runtime: Runtime,
+    answered: Receiver<Answered>,
+    answers: Sender<Answered>,
+}
+
+/// A node whose change has ended.
+type Answered = (Name, Result<(), String>);
+
+impl Engines {
+    fn new(core: Core, runtime: Runtime) -> Self {
+        let (answers, answered) = channel();
+        Self { core, runtime, answered, answers }
+    }
+}
+
+impl Record for Engines {
+    fn standing(&mut self) -> Option<Standing> {
+        self.runtime.block_on(self.core.read(standing)).ok()
+    }
+
+    fn ask(&mut self, change: &Change) {
+        let (core, change, answers) = (self.core.clone(), change.clone(), self.answers.clone());
+        self.runtime.spawn(async move {
+            let outcome = carry_out(&core, &change).await;
+            // If the loop has ended, its successor reads what is recorded.
+            drop(answers.send((change.node, outcome)));
+        });
+    }
+
+    fn answers(&mut self) -> Vec<Answered> {
+        self.answered.try_iter().collect()
+    }
+}
+
+fn standing(engine: &Engine) -> Standing {
+    let (book, cluster) = (engine.book(), engine.cluster());
+    let staying = book.sites().values().filter(|site| !site.is_leaving);
+    // Any of them may get it.
+    let cpu = staying.map(|site| site.spec.cpu_ppm).max().unwrap_or_default();
+    let node = |index: NodeIndex| {
+        let name = cluster.name(index);
+        NodeStanding {
+            name: name.clone(),
+            address: cluster.topology().nodes()[index.0 as usize].address,
+            site: book.site_node(name).map(|(_, held)| held.site.clone()),
+            is_free: engine.is_connected(index) && engine.has_free_cpu(index, cpu),
+        }
+    };
+    Standing {
+        sites: book.sites().values().cloned().collect(),
+        nodes: cluster.topology().node_indices().map(node).collect(),
+    }
+}
+
+/// Has a change recorded: a node that changes hands is reserved all the time, so that nobody else gets it
+/// between two sites.
+async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
+    let caller = Caller { user: OWNER.parse().map_err(told)?, operator: true };
+    let Change { node, from, to } = change.clone();
+    let look = move |engine: &Engine| -> Result<Call, String> {
+        let held = engine.book().site_node(&node);
+        if held.map(|(_, held)| &held.site) != from.as_ref() {
+            return Err("it serves another site by now, or none".into());
+        }
+        let held = held.map(|(handle, _)| handle);
+        let Some(site) = to else {
+            let handle = held.ok_or("it serves no site")?;
+            return Ok(Call::Cancel { handle });
+        };
+        let hosted = engine.book().sites().get(&site).ok_or("the site is gone")?;
+        let cpu_ppm = hosted.spec.cpu_ppm;
+        // No two requests have the same key: nodes change hands one after the other.
+        let key = format!("{node}-{}", now().unix_nanos()).parse().map_err(told)?;
+        let request = Request::new(Ask::SiteNode(SiteNode { site, node, cpu_ppm }));
+        Ok(match held {
+            Some(handle) => Call::Modify { handle, request },
+            None => Call::Reserve { key, request },
+        })
+    };
+    let call = core.read(look).await.map_err(told)??;
+    core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

@@ -1,0 +1,217 @@
+//! Web sites of a broker among agents, behind a real HAProxy: floods, nodes that die, brokers that end,
+//! bad input. The nodes' servers are threads, each of which answers one request after the other.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../../balancers/tests/world/mod.rs"]
+mod balancers;
+mod world;
+
+use balancers::{HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts};
+use keeptime_broker::client::ClientError;
+use keeptime_broker::wire::{Filter, Overview};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources, State};
+use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};
+use keeptime_model::units::CpuPpm;
+use std::time::Duration;
+use world::{World, request, wait};
+
+/// A cluster whose nodes are servers of an HAProxy.
+struct Farm {
+    world: World,
+    nodes: Vec<Node>,
+    haproxy: HaProxyDaemon,
+}
+
+impl Farm {
+    fn new(count: usize, sites: &[&str]) -> Self {
+        let single = |n| Node::single(&format!("n{n}"), Duration::from_millis(5));
+        let nodes: Vec<_> = (1..=count).map(single).collect();
+        let haproxy = haproxy(sites, &nodes.iter().collect::<Vec<_>>());
+        Self { world: World::new(count), nodes, haproxy }
+    }
+
+    fn spec(&self, site: &str, [hard, soft, max]: [u32; 3], priority: u32) -> SiteSpec {
+        let socket = self.haproxy.socket.clone();
+        SiteSpec {
+            name: site.parse().unwrap(),
+            guarantee: Guarantee { hard, soft, max },
+            priority,
+            cpu_ppm: CpuPpm::from_percent(50),
+            port: 80,
+            balancers: vec![BalancerPlace::HaProxy { socket, backend: site.into() }],
+        }
+    }
+
+    fn add(&self, site: &str, guarantee: [u32; 3], priority: u32) -> Result<(), ClientError> {
+        self.world.client().add_site(&self.spec(site, guarantee, priority))
+    }
+
+    fn overview(&self) -> Overview {
+        self.world.client().sites().unwrap()
+    }
+
+    fn nodes_of(&self, site: &str) -> Vec<Name> {
+        let sites = self.overview().sites;
+        let found = sites.into_iter().find(|view| view.spec.name.as_str() == site);
+        found.map(|view| view.nodes).unwrap_or_default()
+    }
+
+    /// Live reservations of sites' nodes, by the record.
+    fn reserved(&self) -> Vec<(Name, Name)> {
+        let live = Filter { live: Some(true), ..Filter::default() };
+        let listing = self.world.client().reservations(&live).unwrap();
+        let asked = listing.reservations.iter().filter_map(|found| match &found.request.ask {
+            Ask::SiteNode(asked) => Some((asked.site.clone(), asked.node.clone())),
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    fn refusal(outcome: Result<(), ClientError>) -> (String, String) {
+        let error = outcome.unwrap_err();
+        let problem = error.problem().unwrap_or_else(|| panic!("{error}")).clone();
+        (problem.field.unwrap_or_default(), problem.expected.unwrap_or(problem.detail))
+    }
+}
+
+#[test]
+fn a_flooded_site_gains_reserved_nodes_within_guarantees_and_loses_no_post() {
+    let farm = Farm::new(4, &["shop", "blog"]);
+    farm.add("blog", [1, 1, 3], 1).unwrap();
+    farm.add("shop", [1, 3, 3], 10).unwrap();
+    wait("hard guarantees", || ["shop", "blog"].iter().all(|site| farm.nodes_of(site).len() == 1));
+    let before = Load::start(&farm.haproxy.sites[1..], 450.0);
+    wait("the blog has both spares", || farm.nodes_of("blog").len() == 3);
+    let flood = Load::start(&farm.haproxy.sites[..1], 450.0);
+    wait("the shop has three", || {
+        assert!(!farm.nodes_of("blog").is_empty(), "its hard guarantee");
+        farm.nodes_of("shop").len() == 3
+    });
+    [&flood, &before].into_iter().for_each(Load::stop);
+    wait("the end of the flood", || {
+        let sizes = ["shop", "blog"].map(|site| farm.nodes_of(site).len());
+        assert!(sizes.iter().all(|size| *size >= 1), "{sizes:?}");
+        flood.has_ended() && before.has_ended()
+    });
+    assert_none_lost(&flood.end());
+    assert_none_lost(&before.end());
+    let reserved = farm.reserved();
+    assert_eq!(reserved.len(), farm.nodes_of("shop").len() + farm.nodes_of("blog").len());
+    let error = farm.world.client().reserve("job".parse().unwrap(), request(4, 60, 0, 60));
+    assert!(error.unwrap_err().problem().unwrap().refusal.is_some(), "sites' nodes are reserved");
+}
+
+#[test]
+fn a_node_that_dies_is_replaced_and_one_that_comes_back_is_a_spare() {
+    let farm = Farm::new(3, &["shop"]);
+    farm.add("shop", [2, 2, 2], 1).unwrap();
+    wait("its guarantee", || farm.nodes_of("shop").len() == 2);
+    let dead = farm.nodes_of("shop").remove(0);
+    let number: usize = dead.as_str()[1..].parse().unwrap();
+    farm.nodes[number - 1].die();
+    // Its agent hangs in what it is told: one that says nothing is as good as none.
+    let silenced = farm.world.agents[number - 1].lock().unwrap();
+    let nodes = NodeChoice::Named(vec![dead.clone()]);
+    let cpu_ppm = CpuPpm::from_percent(10);
+    let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+    let job = farm
+        .world
+        .client()
+        .reserve("job".parse().unwrap(), Request::new(Ask::Resources(resources)));
+    assert!(job.is_err(), "{job:?}");
+    wait("another takes its place", || {
+        let nodes = farm.nodes_of("shop");
+        nodes.len() == 2 && !nodes.contains(&dead)
+    });
+    assert_none_lost(&posts(&farm.haproxy.sites, 100.0, 300).join().unwrap());
+    drop(silenced);
+    farm.world.wait_until_all_are_there();
+    assert_eq!(farm.reserved().len(), 2, "it comes back as a spare");
+}
+
+#[test]
+fn a_broker_that_is_started_again_goes_on_from_its_record() {
+    let mut farm = Farm::new(3, &["shop", "blog"]);
+    farm.add("shop", [1, 1, 1], 1).unwrap();
+    farm.add("blog", [1, 1, 1], 1).unwrap();
+    wait("guarantees", || farm.reserved().len() == 2);
+    let before = farm.reserved();
+    let load = Load::start(&farm.haproxy.sites, 50.0);
+    farm.world.stop();
+    farm.world.start();
+    farm.world.wait_until_all_are_there();
+    wait("it sees its sites", || !farm.nodes_of("shop").is_empty());
+    assert_none_lost(&load.end());
+    assert_eq!(farm.reserved(), before);
+}
+
+#[test]
+fn a_site_that_is_removed_gives_its_nodes_back() {
+    let farm = Farm::new(2, &["shop", "blog"]);
+    farm.add("shop", [1, 1, 1], 1).unwrap();
+    farm.add("blog", [1, 1, 1], 1).unwrap();
+    wait("guarantees", || farm.reserved().len() == 2);
+    let shop: Name = "shop".parse().unwrap();
+    farm.world.client().remove_site(&shop).unwrap();
+    wait("it is gone", || farm.overview().sites.len() == 1);
+    assert_eq!(farm.reserved().len(), 1);
+    let over = Filter { state: Some(State::Cancelled), ..Filter::default() };
+    assert_eq!(farm.world.client().reservations(&over).unwrap().reservations.len(), 1);
+    let (field, expected) = Farm::refusal(farm.world.client().remove_site(&shop));
+    assert_eq!((field.as_str(), expected.as_str()), ("site", "one of blog"));
+}
+
+#[test]
+fn what_cannot_be_kept_or_asked_is_refused() {
+    let farm = Farm::new(2, &["shop", "blog"]);
+    farm.add("shop", [1, 1, 1], 1).unwrap();
+    wait("the shop is seen", || farm.overview().sites.len() == 1);
+    let (field, expected) = Farm::refusal(farm.add("blog", [2, 2, 2], 1));
+    assert_eq!(field, "sites.blog.hard");
+    assert!(expected.starts_with("at most 1"), "{expected}");
+    let (field, expected) = Farm::refusal(farm.add("wiki", [1, 1, 1], 1));
+    assert_eq!(field, "balancers", "{expected}");
+    let absent = BalancerPlace::HaProxy { socket: "/nonexistent".into(), backend: "blog".into() };
+    let spec = SiteSpec { balancers: vec![absent], ..farm.spec("blog", [1, 1, 1], 1) };
+    let (field, expected) = Farm::refusal(farm.world.client().add_site(&spec));
+    assert!(field == "balancers" && expected.contains("cannot be reached"), "{field}: {expected}");
+    let none = SiteSpec { cpu_ppm: CpuPpm::default(), ..farm.spec("blog", [1, 1, 1], 1) };
+    assert_eq!(Farm::refusal(farm.world.client().add_site(&none)).0, "cpu_ppm");
+    let node = r#"{ "key": "k", "request": { "ask": { "site-node":
+        { "site": "shop", "node": "n2", "cpu_ppm": 1000 } } } }"#;
+    let answer = farm.world.request("POST", "/v1/reservations", node);
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("sites their nodes itself"),
+        "{answer}"
+    );
+    let path = r#"{ "name": "blog", "guarantee": { "hard": 1, "soft": 1, "max": 1 }, "priority": 1,
+        "cpu_ppm": 1000, "balancers": ["varnish:/etc/blog"] }"#;
+    let answer = farm.world.request("PUT", "/v1/sites/blog", path);
+    assert!(
+        answer.starts_with("HTTP/1.1 400") && answer.contains("haproxy:SOCKET/BACKEND"),
+        "{answer}"
+    );
+    let blog: Name = "blog".parse().unwrap();
+    let (field, expected) = Farm::refusal(farm.world.client().remove_site(&blog));
+    assert_eq!((field.as_str(), expected.as_str()), ("site", "one of shop"), "not recorded");
+}
+
+#[test]
+fn nodes_of_jobs_are_not_taken_and_jobs_give_them_back_to_sites() {
+    let farm = Farm::new(2, &["shop"]);
+    let client = farm.world.client();
+    let job = client.reserve("job".parse().unwrap(), request(1, 80, 0, 600)).unwrap();
+    farm.add("shop", [1, 2, 2], 1).unwrap();
+    wait("its guarantee", || farm.nodes_of("shop").len() == 1);
+    let flood = Load::start(&farm.haproxy.sites, 300.0);
+    wait("the flood is seen", || {
+        farm.overview().sites[0].load.is_some_and(|load| load.arrivals_per_second > 100.0)
+    });
+    assert_eq!(client.reservation(job.handle).unwrap().state, State::Active);
+    assert_eq!(farm.nodes_of("shop").len(), 1, "the other node is the job's");
+    client.cancel(job.handle).unwrap();
+    wait("the shop has both", || farm.nodes_of("shop").len() == 2);
+    assert_none_lost(&flood.end());
+}
