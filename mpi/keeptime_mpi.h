@@ -73,14 +73,19 @@ typedef struct keeptime_qos {
 	double cpu_percent;        /* of one CPU on each node; 0 = as reserved */
 	uint64_t disk_read_bytes_per_second;  /* on each node; 0 = as reserved */
 	uint64_t disk_write_bytes_per_second; /* on each node; 0 = as reserved */
+	/* The goal: what the job's application is profiled for (a frame, an iteration, a run) takes so long
+	 * at most; 0 = none. The rates among the job's nodes follow from that, whatever the class is and
+	 * the communicator. Only for jobs that were reserved for a goal themselves. */
+	double within_seconds;
 	/* Told by MPI_Comm_get_attr: */
 	uint32_t state;            /* enum keeptime_qos_state */
 	double reserved_kbps;      /* on the wire, headers included, for each pair */
 	uint64_t bucket_bytes;     /* token bucket depth of each pair */
+	double promised_seconds;   /* the time that is promised for the goal; 0 = none was asked for */
 	char reason[KEEPTIME_REASON_SIZE];
 } keeptime_qos;
 
-#define KEEPTIME_QOS_INIT { sizeof(keeptime_qos), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "" }
+#define KEEPTIME_QOS_INIT { sizeof(keeptime_qos), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, "" }
 
 /* One connection between this process and another rank. */
 typedef struct keeptime_endpoint {

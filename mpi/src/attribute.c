@@ -16,9 +16,11 @@
 /* The least that was ever a keeptime_qos: up to where the library tells. */
 #define SIZE_MIN offsetof(keeptime_qos, state)
 #define OPTIONS (KEEPTIME_INHERIT_SHARED | KEEPTIME_INHERIT_OWN | KEEPTIME_UNSHAPED | KEEPTIME_PAIRS_SEEN)
-/* A petabit per second, and a thousand CPUs: more is a mistake, and products stay within 64 bits. */
+/* A petabit per second, a thousand CPUs, 30 years: more is a mistake, and products stay within 64 bits. */
 #define KBPS_MAX 1e12
 #define CPU_PERCENT_MAX 1e5
+#define WITHIN_SECONDS_MIN 1e-6
+#define WITHIN_SECONDS_MAX 1e9
 #define MESSAGE_SIZE_MAX (1ull << 40)
 
 struct attribute {
@@ -97,6 +99,10 @@ static bool take(struct attribute *attribute, const keeptime_qos *value)
 	if (!is_between(terms->cpu_percent, CPU_PERCENT_MAX))
 		return malformed(attribute, "cpu_percent: %g is not accepted; expected 0 to %g",
 				 terms->cpu_percent, CPU_PERCENT_MAX);
+	if (!is_between(terms->within_seconds, WITHIN_SECONDS_MAX) ||
+	    (terms->within_seconds > 0 && terms->within_seconds < WITHIN_SECONDS_MIN))
+		return malformed(attribute, "within_seconds: %g is not accepted; expected 0, or %g to %g",
+				 terms->within_seconds, WITHIN_SECONDS_MIN, WITHIN_SECONDS_MAX);
 	return true;
 }
 

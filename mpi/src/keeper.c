@@ -49,6 +49,7 @@ struct ask {
 	enum keeptime_qos_state state;
 	double reserved_kbps;
 	uint64_t bucket_bytes;
+	double promised_seconds;
 	char reason[KEEPTIME_REASON_SIZE];
 };
 
@@ -137,6 +138,7 @@ static void waits(struct ask *ask)
 	ask->state = KEEPTIME_WAITING;
 	ask->reserved_kbps = 0;
 	ask->bucket_bytes = 0;
+	ask->promised_seconds = 0;
 	snprintf(ask->reason, sizeof ask->reason, "the agent has not answered yet");
 	is_dirty = true;
 	must_dial = !is_connected;
@@ -250,6 +252,7 @@ void ask_tell(const struct ask *ask, keeptime_qos *terms)
 	terms->state = ask->state;
 	terms->reserved_kbps = ask->reserved_kbps;
 	terms->bucket_bytes = ask->bucket_bytes;
+	terms->promised_seconds = ask->promised_seconds;
 	memcpy(terms->reason, ask->reason, sizeof terms->reason);
 	pthread_mutex_unlock(&lock);
 }
@@ -297,8 +300,8 @@ static void add_ask(struct text *line, const struct ask *ask)
 	text_add(line, "\"message_bytes_max\":%llu,\"cpu_ppm\":%llu,\"disk_read_bytes_per_second\":%llu,",
 		 (unsigned long long)terms->max_message_size, whole(terms->cpu_percent * 10000),
 		 (unsigned long long)terms->disk_read_bytes_per_second);
-	text_add(line, "\"disk_write_bytes_per_second\":%llu,\"paced\":%s}",
-		 (unsigned long long)terms->disk_write_bytes_per_second,
+	text_add(line, "\"disk_write_bytes_per_second\":%llu,\"within_nanos\":%llu,\"paced\":%s}",
+		 (unsigned long long)terms->disk_write_bytes_per_second, whole(terms->within_seconds * 1e9),
 		 terms->options & KEEPTIME_UNSHAPED ? "false" : "true");
 	if (ask->seen) {
 		text_add(line, ",\"seen\":[");
@@ -354,6 +357,7 @@ struct answer {
 	enum keeptime_qos_state state;
 	uint64_t wire_bits_per_second;
 	uint64_t burst_bytes;
+	uint64_t promised_nanos;
 	char reason[KEEPTIME_REASON_SIZE];
 };
 
@@ -382,6 +386,7 @@ static void apply(const struct sent *sent, const struct answer *answer)
 	ask->state = answer->state;
 	ask->reserved_kbps = (double)answer->wire_bits_per_second / 1000;
 	ask->bucket_bytes = answer->burst_bytes;
+	ask->promised_seconds = (double)answer->promised_nanos / 1e9;
 	memcpy(ask->reason, answer->reason, sizeof ask->reason);
 }
 
@@ -394,6 +399,7 @@ static void apply_to_all(enum keeptime_qos_state state, const char *reason)
 		ask->state = state;
 		ask->reserved_kbps = 0;
 		ask->bucket_bytes = 0;
+		ask->promised_seconds = 0;
 		snprintf(ask->reason, sizeof ask->reason, "%s", reason);
 	}
 }
@@ -413,6 +419,8 @@ static bool read_answer(struct json *json, struct answer *answer)
 			json_number(json, &answer->wire_bits_per_second);
 		else if (!strcmp(name, "burst_bytes"))
 			json_number(json, &answer->burst_bytes);
+		else if (!strcmp(name, "promised_nanos"))
+			json_number(json, &answer->promised_nanos);
 		else
 			json_skip(json);
 	}
@@ -561,6 +569,8 @@ static void connect_agent(void)
 	is_connected = connection >= 0;
 	if (is_connected) {
 		is_dirty = true;
+		/* Who asked while this was dialling has what they asked for. */
+		must_dial = false;
 	} else {
 		char reason[KEEPTIME_REASON_SIZE];
 

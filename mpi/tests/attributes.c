@@ -106,7 +106,7 @@ static void works_on_every_kind_of_communicator(void)
 /* A mistake is told where the attribute is looked at; the program goes on, and what held before holds. */
 static void tells_mistakes(void)
 {
-	struct { keeptime_qos qos; const char *field; } cases[7];
+	struct { keeptime_qos qos; const char *field; } cases[9];
 	_Alignas(keeptime_qos) char longer[sizeof(keeptime_qos) + 8] = {0};
 	int count = sizeof cases / sizeof *cases;
 
@@ -121,6 +121,8 @@ static void tells_mistakes(void)
 	cases[4].qos.bandwidth_kbps = 0, cases[4].field = "more than 0 for premium";
 	cases[5].qos.max_message_size = 1ull << 50, cases[5].field = "max_message_size: ";
 	cases[6].qos.options = 1 << 20, cases[6].field = "options: 0x100000";
+	cases[7].qos.within_seconds = -1, cases[7].field = "within_seconds: -1";
+	cases[8].qos.within_seconds = 1e-9, cases[8].field = "expected 0, or 1e-06";
 	for (int at = 0; at < count; at++) {
 		CHECK(MPI_Comm_set_attr(MPI_COMM_WORLD, KEEPTIME_QOS, &cases[at].qos) == MPI_SUCCESS);
 		CHECK(get(MPI_COMM_WORLD)->state == KEEPTIME_REFUSED);

@@ -37,17 +37,17 @@ bool read_settings(int argc, char** argv, Settings& settings) {
 class Blocks {
   public:
     Blocks(const World& world, int bytes) : world_(world), words_(bytes / 4) {
-        sent_.resize(static_cast<std::size_t>(words_) * world.ranks);
+        sent_.resize(static_cast<std::size_t>(words_) * world.ranks());
         received_.resize(sent_.size());
     }
 
     void exchange(int round) {
-        for (int to = 0; to < world_.ranks; ++to) {
-            sent_[at(to)] = sent_[at(to + 1) - 1] = mark(world_.rank, to, round);
+        for (int to = 0; to < world_.ranks(); ++to) {
+            sent_[at(to)] = sent_[at(to + 1) - 1] = mark(world_.rank(), to, round);
         }
         MPI_Alltoall(sent_.data(), words_, MPI_INT, received_.data(), words_, MPI_INT, MPI_COMM_WORLD);
-        for (int from = 0; from < world_.ranks; ++from) {
-            const int expected = mark(from, world_.rank, round);
+        for (int from = 0; from < world_.ranks(); ++from) {
+            const int expected = mark(from, world_.rank(), round);
             if (received_[at(from)] != expected || received_[at(from + 1) - 1] != expected) {
                 throw error("a block from rank " + std::to_string(from) + " is not what it sent");
             }
@@ -56,7 +56,7 @@ class Blocks {
 
   private:
     std::size_t at(int rank) const { return static_cast<std::size_t>(rank) * words_; }
-    int mark(int from, int to, int round) const { return (from * world_.ranks + to) * 131 + round; }
+    int mark(int from, int to, int round) const { return (from * world_.ranks() + to) * 131 + round; }
 
     const World& world_;
     int words_;
@@ -66,7 +66,7 @@ class Blocks {
 
 void play(const Settings& settings) {
     const World world;
-    world.require(world.ranks > 1, "2 or more");
+    world.require(world.ranks() > 1, "2 or more");
     settings.qos.ask(MPI_COMM_WORLD, settings.bytes);
     Blocks blocks(world, settings.bytes);
     Samples times;

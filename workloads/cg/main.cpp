@@ -104,9 +104,9 @@ class Matrix {
 class Solver {
   public:
     Solver(const World& world, int rows)
-        : starts_(world.ranks + 1), counts_(world.ranks), whole_(rows), matrix_(deal(world, rows)) {
-        first_ = starts_[world.rank];
-        count_ = counts_[world.rank];
+        : starts_(world.ranks() + 1), counts_(world.ranks()), whole_(rows), matrix_(deal(world, rows)) {
+        first_ = starts_[world.rank()];
+        count_ = counts_[world.rank()];
     }
 
     /// Where iteration starts: as random as the matrix, of length 1, and far from every eigenvector.
@@ -167,13 +167,13 @@ class Solver {
 
   private:
     Matrix deal(const World& world, int rows) {
-        for (int rank = 0; rank <= world.ranks; ++rank) {
-            starts_[rank] = static_cast<int>(static_cast<long>(rows) * rank / world.ranks);
+        for (int rank = 0; rank <= world.ranks(); ++rank) {
+            starts_[rank] = static_cast<int>(static_cast<long>(rows) * rank / world.ranks());
         }
-        for (int rank = 0; rank < world.ranks; ++rank) {
+        for (int rank = 0; rank < world.ranks(); ++rank) {
             counts_[rank] = starts_[rank + 1] - starts_[rank];
         }
-        return {rows, starts_[world.rank], counts_[world.rank]};
+        return {rows, starts_[world.rank()], counts_[world.rank()]};
     }
 
     std::vector<int> starts_, counts_;
@@ -184,8 +184,8 @@ class Solver {
 
 void iterate(const Settings& settings) {
     const World world;
-    world.require(world.ranks <= settings.rows, "at most as many as there are rows");
-    settings.qos.ask(MPI_COMM_WORLD, static_cast<std::uint64_t>(settings.rows) * 8 / world.ranks);
+    world.require(world.ranks() <= settings.rows, "at most as many as there are rows");
+    settings.qos.ask(MPI_COMM_WORLD, static_cast<std::uint64_t>(settings.rows) * 8 / world.ranks());
     Solver solver(world, settings.rows);
     std::vector<double> x = solver.start(), z;
     Samples times;

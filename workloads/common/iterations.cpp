@@ -24,14 +24,6 @@ bool goes_on(bool mine, Waiting waiting) {
 
 }  // namespace
 
-World::World() {
-    MPI_Init(nullptr, nullptr);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
-}
-
-World::~World() { MPI_Finalize(); }
-
 void wait_for(Waiting waiting, const std::function<void(MPI_Request*)>& post) {
     std::vector<MPI_Request> requests(1);
     post(requests.data());

@@ -8,24 +8,9 @@
 #include "common/fault.hpp"
 #include "common/options.hpp"
 #include "common/waiting.hpp"
+#include "common/world.hpp"
 
 namespace workload {
-
-/// MPI_Init to MPI_Finalize.
-class World {
-  public:
-    World();
-    ~World();
-    World(const World&) = delete;
-    World& operator=(const World&) = delete;
-
-    int rank() const { return rank_; }
-    int ranks() const { return ranks_; }
-
-  private:
-    int rank_ = 0;
-    int ranks_ = 1;
-};
 
 /// Starts one non-blocking operation by `post` and waits for it as the user wants ranks to wait.
 void wait_for(Waiting waiting, const std::function<void(MPI_Request*)>& post);

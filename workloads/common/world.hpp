@@ -13,8 +13,8 @@ class World {
   public:
     World() {
         MPI_Init(nullptr, nullptr);
-        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-        MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+        MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
     }
     ~World() { MPI_Finalize(); }
     World(const World&) = delete;
@@ -23,14 +23,17 @@ class World {
     /// Throws a usage error on every rank unless `fits`.
     void require(bool fits, const std::string& accepted) const {
         if (!fits) {
-            throw usage_error(std::to_string(ranks) + " ranks: not accepted; start it on " + accepted);
+            throw usage_error(std::to_string(ranks_) + " ranks: not accepted; start it on " + accepted);
         }
     }
 
-    bool tells() const { return rank == 0; }
+    int rank() const { return rank_; }
+    int ranks() const { return ranks_; }
+    bool tells() const { return rank_ == 0; }
 
-    int rank = 0;
-    int ranks = 1;
+  private:
+    int rank_ = 0;
+    int ranks_ = 1;
 };
 
 }  // namespace workload

@@ -93,7 +93,7 @@ class Fourier {
 class Cube {
   public:
     Cube(const World& world, int size)
-        : ranks_(world.ranks), size_(size), depth_(size / world.ranks), first_(world.rank * depth_), fourier_(size),
+        : ranks_(world.ranks()), size_(size), depth_(size / world.ranks()), first_(world.rank() * depth_), fourier_(size),
           line_(size), buffer_(static_cast<std::size_t>(depth_) * size * size) {}
 
     std::size_t count() const { return buffer_.size(); }
@@ -229,10 +229,10 @@ double greatest_difference(const std::vector<Value>& one, const std::vector<Valu
 
 void iterate(const Settings& settings) {
     const World world;
-    world.require((world.ranks & (world.ranks - 1)) == 0 && world.ranks <= settings.size,
+    world.require((world.ranks() & (world.ranks() - 1)) == 0 && world.ranks() <= settings.size,
                   "a power of two, at most --size");
     Cube cube(world, settings.size);
-    settings.qos.ask(MPI_COMM_WORLD, cube.count() * sizeof(Value) / world.ranks);
+    settings.qos.ask(MPI_COMM_WORLD, cube.count() * sizeof(Value) / world.ranks());
     std::vector<Value> first(cube.count()), transformed, data(cube.count());
     cube.fill(first);
     transformed = first;

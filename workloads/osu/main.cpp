@@ -54,7 +54,7 @@ bool read_settings(int argc, char** argv, Settings& settings) {
 double round_trip(const World& world, std::vector<char>& data, int bytes) {
     const double start = MPI_Wtime();
     for (int turn = 0; turn < 2; ++turn) {
-        if (world.rank == turn) {
+        if (world.rank() == turn) {
             MPI_Send(data.data(), bytes, MPI_BYTE, 1 - turn, 0, MPI_COMM_WORLD);
         } else {
             MPI_Recv(data.data(), bytes, MPI_BYTE, turn, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -67,7 +67,7 @@ double round_trip(const World& world, std::vector<char>& data, int bytes) {
 double window(const World& world, std::vector<char>& data, int bytes, std::vector<MPI_Request>& requests) {
     const double start = MPI_Wtime();
     for (MPI_Request& request : requests) {
-        if (world.rank == 0) {
+        if (world.rank() == 0) {
             MPI_Isend(data.data(), bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD, &request);
         } else {
             // All into one place: nobody looks at what arrives.
@@ -76,7 +76,7 @@ double window(const World& world, std::vector<char>& data, int bytes, std::vecto
     }
     MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
     char token = 0;
-    if (world.rank == 0) {
+    if (world.rank() == 0) {
         MPI_Recv(&token, 1, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     } else {
         MPI_Send(&token, 1, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
@@ -111,7 +111,7 @@ void measure(const Settings& settings, const World& world, std::vector<char>& da
 
 void play(const Settings& settings) {
     const World world;
-    world.require(world.ranks == 2, "2");
+    world.require(world.ranks() == 2, "2");
     settings.qos.ask(MPI_COMM_WORLD, settings.most);
     std::vector<char> data(settings.most);
     for (long bytes = settings.least; bytes <= settings.most; bytes *= 2) {

@@ -38,7 +38,7 @@ bool read_settings(int argc, char** argv, Settings& settings) {
 
 class Exchange {
   public:
-    Exchange(const World& world, int bytes) : peer_(world.rank ^ 1), leads_(world.rank % 2 == 0), data_(bytes) {}
+    Exchange(const World& world, int bytes) : peer_(world.rank() ^ 1), leads_(world.rank() % 2 == 0), data_(bytes) {}
 
     /// One round trip; false when the leader has said that it was the last.
     bool once(bool is_last) {
@@ -64,7 +64,7 @@ class Exchange {
 
 void play(const Settings& settings) {
     const World world;
-    world.require(world.ranks % 2 == 0, "an even number");
+    world.require(world.ranks() % 2 == 0, "an even number");
     settings.qos.ask(MPI_COMM_WORLD, settings.bytes);
     Exchange exchange(world, settings.bytes);
     for (int round = 0; round < settings.warmup; ++round) {

@@ -90,18 +90,18 @@ void receive(const Settings& settings, int frames) {
         std::printf("frame %d %.6f %.6f\n", number, arrived, after_due);
         std::fflush(stdout);
     }
-    // The first frame begins the time and the last ends it a period early.
-    const double span = std::max(arrived, (frames - 1) * period) + (frames == 1 ? period : 0);
-    std::printf("mbit %.4f\nlate_frames %d\n", (frames - 1 + (frames == 1)) * (settings.bytes * 8e-6) / span, late);
+    // Every frame has its period to arrive in.
+    const double span = std::max(arrived, frames * period);
+    std::printf("mbit %.4f\nlate_frames %d\n", frames * (settings.bytes * 8e-6) / span, late);
 }
 
 void play(const Settings& settings) {
     const World world;
-    world.require(world.ranks == 2, "2");
+    world.require(world.ranks() == 2, "2");
     settings.qos.ask(MPI_COMM_WORLD, settings.bytes);
     const int frames = std::max(1, static_cast<int>(std::lround(settings.seconds * settings.rate)));
     MPI_Barrier(MPI_COMM_WORLD);
-    world.rank == 0 ? send(settings, frames) : receive(settings, frames);
+    world.rank() == 0 ? send(settings, frames) : receive(settings, frames);
 }
 
 }  // namespace
