@@ -6,7 +6,7 @@
 
 // The balancers of the tests, started the same way.
 #[path = "../../balancers/tests/world/mod.rs"]
-mod world;
+pub mod world;
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;

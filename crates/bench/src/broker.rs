@@ -5,7 +5,7 @@
 //! Two brokers of 1,024 nodes take turns, one that was empty and one that was full. What the disk takes
 //! for a sync is measured in the same rounds.
 
-mod cluster;
+pub mod cluster;
 
 use crate::figures::{Figures, Target, quantile};
 use crate::quick;

@@ -19,7 +19,7 @@ use anyhow::Result;
 use keeptime::machine::Machine;
 use load::Load;
 use many::Many;
-use search::Case;
+use search::{Between, Case};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
@@ -52,17 +52,20 @@ pub fn run(out: &Path) -> Result<()> {
     let mut searches = Vec::new();
     for load in Load::ALL {
         for live in sizes {
-            searches.push(Case::new(load, *live, 1)?);
+            searches.push(Case::new(load, *live, Between::Changes(1))?);
         }
         for live in sizes.iter().filter(|live| **live <= ASKED) {
-            searches.push(Case::new(load, *live, CHANGES)?);
+            searches.push(Case::new(load, *live, Between::Changes(CHANGES))?);
         }
+    }
+    for live in sizes.iter().filter(|live| **live <= ASKED) {
+        searches.push(Case::new(Load::Random, *live, Between::Others)?);
     }
     let mut adding = sizes.iter().map(|live| Adding::new(*live)).collect::<Result<Vec<_>>>()?;
     let mut many = Many::new(asked as u64);
     for _ in 0..rounds {
         for case in &mut searches {
-            case.round(if case.live() > ASKED { questions / 10 } else { questions })?;
+            case.round(case.questions(questions))?;
         }
         for case in &mut adding {
             case.round(questions)?;

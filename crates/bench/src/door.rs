@@ -95,7 +95,7 @@ fn measure_ways(scratch: &Path, requests: usize) -> Result<Vec<Way>> {
     let (config, certified, token) = prepare(scratch)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let broker = scope.spawn(|| server::run(&config, || stop.load(Ordering::SeqCst)));
+        let broker = scope.spawn(|| server::run(&config, &|| stop.load(Ordering::SeqCst)));
         let measured = (|| {
             let endpoint = || {
                 format!("{HOST}:{}", address(&config)?.port()).parse().map_err(anyhow::Error::from)

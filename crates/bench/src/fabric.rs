@@ -12,7 +12,7 @@ use crate::quick;
 use anyhow::{Context as _, Result};
 use keeptime::machine::Machine;
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::{Config, Context, Match, Resource, ResourceId, Tag, Wait, attrs};
+use keeptime_fabric::{Config, Context, Match, Protocol, Resource, ResourceId, Tag, Wait, attrs};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use peer::{FINISH, Peer, QUESTION, STREAM};
@@ -61,6 +61,17 @@ pub fn run(out: &Path) -> Result<()> {
     figures.finish(out, &Raw { machine, samples })
 }
 
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Way {
+    /// Between processes of a node.
+    Memory,
+    /// Between nodes.
+    Tcp,
+    /// Between nodes, in bulk.
+    Udp,
+}
+
 /// One thing to measure: runs so many messages and returns the microseconds of one.
 struct Variant {
     name: String,
@@ -73,16 +84,16 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
     let mut add = |name: String, count, run: Box<dyn FnMut(usize) -> Result<f64>>| {
         all.push(Variant { name, count, run });
     };
-    let pair = |memory, spin, threads| {
+    let pair = |way, spin, threads| {
         let directory = directory.to_string();
-        move || Pair::start(&directory, memory, spin, threads)
+        move || Pair::start(&directory, way, spin, threads)
     };
     for (way, spin, count) in [("spinning", true, 4000), ("sleeping", false, 1000)] {
         for size in [SHORT, LONG] {
             let name = format!("round trip {size} B, raw TCP, {way}");
             let raw = move |count| tcp::Client::start(spin)?.round_trips(size, count);
             add(name, count, Box::new(raw));
-            let ours = pair(false, spin, 1);
+            let ours = pair(Way::Tcp, spin, 1);
             let name = format!("round trip {size} B, TCP, {way}");
             add(name, count, Box::new(move |count| ours()?.round_trips(size, count)));
         }
@@ -91,7 +102,7 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
         let name = format!("round trip {size} B, bare ring, spinning");
         let bare = move |count| Ok(memory::Bare::start().round_trips(size, count));
         add(name, 40_000, Box::new(bare));
-        let ours = pair(true, true, 1);
+        let ours = pair(Way::Memory, true, 1);
         let name = format!("round trip {size} B, memory, spinning");
         add(name, 40_000, Box::new(move |count| ours()?.round_trips(size, count)));
     }
@@ -99,18 +110,18 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
         let count = (64 << 20) / size;
         let raw = move |count| tcp::Client::start(false)?.stream(size, count);
         add(format!("stream {size} B, raw TCP"), count, Box::new(raw));
-        for (name, memory) in [("TCP", false), ("memory", true)] {
-            let ours = pair(memory, false, 1);
+        for (name, way) in [("TCP", Way::Tcp), ("UDP", Way::Udp), ("memory", Way::Memory)] {
+            let ours = pair(way, false, 1);
             let name = format!("stream {size} B, {name}");
             add(name, count, Box::new(move |count| ours()?.stream(size, count)));
         }
     }
     for threads in [1, 4, THREADS] {
-        let ours = pair(false, false, threads);
+        let ours = pair(Way::Tcp, false, threads);
         let name = format!("{threads} pairs of threads, 64 B, TCP, sleeping");
         add(name, 4000 / threads, Box::new(move |count| ours()?.threads(SHORT, count)));
     }
-    let asking = context(directory, true, false)?;
+    let asking = context(directory, Way::Memory, false)?;
     let target = asking.register(attrs! { "name" => "target" })?;
     let find = move |count| {
         let start = Instant::now();
@@ -152,6 +163,9 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
         // Times are of a message, so the raw one comes first.
         against(name, &raw, &ours, Target::AtLeast(least));
     }
+    let (ours, raw) = (format!("stream {LONGEST} B, UDP"), format!("stream {LONGEST} B, raw TCP"));
+    let name = format!("rate of a stream of {LONGEST} B over UDP against raw TCP");
+    against(name, &raw, &ours, Target::AtLeast(1.2));
     let pairs = |threads: usize| format!("{threads} pairs of threads, 64 B, TCP, sleeping");
     let name = format!("rate of {THREADS} pairs of threads against 1");
     against(name, &pairs(1), &pairs(THREADS), Target::AtLeast(3.0));
@@ -170,10 +184,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(directory: &str, memory: bool, spin: bool, threads: usize) -> Result<Self> {
-        let words = ["fabric", directory, &memory.to_string(), &spin.to_string()];
+    fn start(directory: &str, way: Way, spin: bool, threads: usize) -> Result<Self> {
+        let way_name = format!("{way:?}");
+        let words = ["fabric", directory, &way_name, &spin.to_string()];
         let peer = Peer::start(&[&words[..], &[&threads.to_string()]].concat())?;
-        let context = context(directory, memory, spin)?;
+        let context = context(directory, way, spin)?;
         let peers = peer.said().split_whitespace().map(str::parse);
         let pairs = peers
             .map(|peer| Ok((context.register(attrs! { "role" => "asks" })?, peer?)))
@@ -227,10 +242,13 @@ fn ask((own, peer): &(Resource, ResourceId), size: usize, count: usize) -> Resul
     Ok(())
 }
 
-fn context(directory: &str, memory: bool, spin: bool) -> Result<Context> {
+fn context(directory: &str, way: Way, spin: bool) -> Result<Context> {
     let mut config = Config::default();
     config.directory = directory.into();
-    config.shared_memory = memory;
+    config.shared_memory = way == Way::Memory;
+    if way == Way::Udp {
+        config.between_nodes = Protocol::Udp;
+    }
     config.wait = if spin { Wait::Spin } else { Wait::Block };
     config.close_time = Duration::from_millis(100);
     Ok(Context::open(config)?)

@@ -47,8 +47,17 @@ pub struct Figures {
 impl Figures {
     /// No figures yet of the benchmark `name`, which `make bench-NAME` repeats.
     pub fn new(name: &'static str) -> Self {
+        Self::made_by(name, &format!("make bench-{name}"))
+    }
+
+    /// No figures yet of the evaluation `name`, which `make eval-NAME` repeats.
+    pub fn of_evaluation(name: &'static str) -> Self {
+        Self::made_by(name, &format!("make eval-{name}"))
+    }
+
+    fn made_by(name: &'static str, command: &str) -> Self {
         let quick = if crate::quick() { "KEEPTIME_BENCH_QUICK=1 " } else { "" };
-        Self { name, command: format!("{quick}make bench-{name}"), figures: Vec::new() }
+        Self { name, command: format!("{quick}{command}"), figures: Vec::new() }
     }
 
     /// The median of `samples`.

@@ -21,11 +21,16 @@ pub struct BenchLab {
 impl BenchLab {
     /// A star of `nodes` nodes with links of `rate`, with a broker and agents.
     pub fn star(name: &str, nodes: u32, rate: BitsPerSecond, cpu: CpuPpm) -> Result<Self> {
-        let name: Name = name.parse()?;
+        Self::up(&Spec::star(name.parse()?, nodes, rate, cpu)?)
+    }
+
+    /// A lab as `spec` says, with a broker and agents.
+    pub fn up(spec: &Spec) -> Result<Self> {
+        let name = spec.name().clone();
         let labs = Labs::of_this_user();
         // What an earlier benchmark left when it was killed.
         let _ = down(&labs, &name);
-        let lab = labs.up(&Spec::star(name.clone(), nodes, rate, cpu)?)?;
+        let lab = labs.up(spec)?;
         let started = start_daemons(&lab, false).and_then(|()| Cluster::open(&name));
         match started {
             Ok(cluster) => Ok(Self { name, cluster }),

@@ -3,6 +3,8 @@
 mod balancers;
 mod broker;
 mod calendar;
+mod control;
+mod deadline;
 mod door;
 mod enforce;
 mod fabric;
@@ -11,11 +13,18 @@ mod first_light;
 mod isolation;
 mod lab;
 mod ledger;
+mod mpi;
+mod mpich_gq;
+mod parts;
 mod plan;
 mod pools;
 mod profiler;
+mod rate;
 mod regions;
 mod scratch;
+mod sim;
+mod sites;
+mod time_sharing;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -55,6 +64,22 @@ enum Command {
     Pools,
     /// Requests that are lost while nodes move behind HAProxy, nginx and Apache
     Balancers,
+    /// How soon a site that is flooded has a node more, with a broker, agents and HAProxy
+    Sites,
+    /// Rate control on simulated programs: the time-sharing paper's policy and ours
+    Control,
+    /// Deadline jobs on a batch log: how many are late, against first come with backfill
+    Deadline {
+        /// A log in Standard Workload Format; without one, logs are made by a model
+        #[arg(long)]
+        log: Option<PathBuf>,
+    },
+    /// A simulated cluster of 10,000 nodes under each policy: how long that takes, decisions a second
+    Sim,
+    /// A real program held at parts of its full speed, on the lab
+    Rate,
+    /// The time-sharing paper's numbers beside those that `control`, `rate` and `deadline` have left
+    TimeSharing,
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -67,6 +92,10 @@ enum Command {
     Ledger,
     /// Grants through a broker's socket, and how soon it serves again after a restart
     Broker,
+    /// What MPI programs have that ask for quality of service, and what that costs
+    Mpi,
+    /// Figures and a table of MPICH-GQ, done again
+    MpichGq,
     /// What TLS, certificates and tokens cost
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
@@ -97,12 +126,20 @@ fn main() -> ExitCode {
         Command::Calendar => calendar::run(out),
         Command::Pools => pools::run(out),
         Command::Balancers => balancers::run(out),
+        Command::Sites => sites::run(out),
+        Command::Control => control::run(out),
+        Command::Deadline { log } => deadline::run(out, log.as_deref()),
+        Command::Sim => sim::run(out),
+        Command::Rate => rate::run(out),
+        Command::TimeSharing => time_sharing::run(out),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
         Command::Ledger => ledger::run(out),
         Command::Broker => broker::run(out),
+        Command::Mpi => mpi::run(out),
+        Command::MpichGq => mpich_gq::run(out),
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
         Command::Regions => regions::run(out),
@@ -144,12 +181,18 @@ fn summary(out: &Path) -> Result<()> {
         "calendar",
         "pools",
         "balancers",
+        "sites",
         "ledger",
         "broker",
         "door",
+        "control",
+        "deadline",
+        "sim",
+        "rate",
         "profiler",
         "enforce",
         "isolation",
+        "mpi",
         "first-light",
         "fabric",
         "regions",

@@ -67,8 +67,9 @@ fn run_bursts(seeds: u64) -> Vec<BurstRun> {
 }
 
 fn run_steady(seeds: u64) -> Vec<SteadyRun> {
-    let run = |policy| (0..seeds).map(move |seed| cases::steady(policy, 620, seed));
-    ["reconf", "keeptime"].into_iter().flat_map(run).collect()
+    let settings = ["reconf", "keeptime"].map(|policy| [(policy, true), (policy, false)]);
+    let run = |(policy, stays)| (0..seeds).map(move |seed| cases::steady(policy, stays, 620, seed));
+    settings.into_iter().flatten().flat_map(run).collect()
 }
 
 fn case_figures(runs: &[CaseRun], figures: &mut Figures) {
@@ -117,17 +118,23 @@ fn burst_figures(runs: &[BurstRun], figures: &mut Figures) {
 }
 
 fn steady_figures(runs: &[SteadyRun], figures: &mut Figures) {
-    for policy in ["reconf", "keeptime"] {
-        let of: Vec<_> = runs.iter().filter(|r| r.policy == policy).collect();
-        let (moves, reversals): (usize, usize) =
-            of.iter().fold((0, 0), |(m, r), run| (m + run.moves, r + run.reversals));
-        let samples: Vec<_> =
-            of.iter().map(|r| 100.0 * r.reversals as f64 / r.moves.max(1) as f64).collect();
-        let share = 100.0 * reversals as f64 / moves.max(1) as f64;
-        let target = (policy == "keeptime").then_some(Target::AtMost(10.0));
-        let name = format!("80 % load, {policy}: moves undone within 60 s");
-        figures.value(name, "%", share, &samples, None, target);
-        println!("80 % load, {policy}: {moves} moves in {} runs of 10 min", of.len());
+    for (stays, shares) in [(true, "shares that stay"), (false, "shares that change every 20 s")] {
+        for policy in ["reconf", "keeptime"] {
+            let of: Vec<_> =
+                runs.iter().filter(|r| r.policy == policy && r.stays == stays).collect();
+            let (moves, reversals): (usize, usize) =
+                of.iter().fold((0, 0), |(m, r), run| (m + run.moves, r + run.reversals));
+            let samples: Vec<_> =
+                of.iter().map(|r| 100.0 * r.reversals as f64 / r.moves.max(1) as f64).collect();
+            let share = 100.0 * reversals as f64 / moves.max(1) as f64;
+            let target = (policy == "keeptime").then_some(Target::AtMost(10.0));
+            let name = format!("80 % load, {shares}, {policy}: moves undone within 60 s");
+            figures.value(name, "%", share, &samples, None, target);
+            let runs = of.len();
+            println!(
+                "80 % load, {shares}, {policy}: {reversals} of {moves} moves in {runs} runs of 10 min"
+            );
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reading 64 bytes of another node without its publisher's taking part, against asking it: with the
-//! other node's core idle, and with four busy threads on it. Two namespaces with a cable each for
+//! other node's core idle, and with four busy threads on it. Reads are due at fixed times, and their
+//! time counts from when they were due: one that waits for a busy core delays those after it, as it
+//! would in a program. The asked thread sleeps while nobody asks, as a node's agent does. Two namespaces with a cable each for
 //! what the kernel answers and for what the daemon does; all of the publishing node is pinned to
 //! one core, the reader to the other. On such a cable the kernel's answer is made on the reader's
 //! core; on a real one it is made where the interface's interrupts go.
@@ -29,6 +31,8 @@ const NAME: &str = "keeptime-fabric";
 const HERE: usize = 0;
 const THERE: usize = 1;
 const HOGS: usize = 4;
+/// Between the times when two reads are due.
+const EVERY: Duration = Duration::from_micros(200);
 const KERNEL: [u8; 2] = [10, 78];
 const DAEMON: [u8; 2] = [10, 79];
 
@@ -127,7 +131,7 @@ impl Cluster {
         })?;
         let publish = |net: [u8; 2]| {
             there.run(move || -> Result<_> {
-                let context = context(address(net, 2))?;
+                let context = context(address(net, 2), Wait::Block)?;
                 let what = attrs! { "net" => net[1].to_string() };
                 let region = context.publish(what, Layout::cells(1)?)?;
                 region.write(0, &[7; 48])?;
@@ -148,7 +152,7 @@ impl Cluster {
     /// Reads the region that is found at an address of `net`.
     fn reader(&self, net: [u8; 2], by: AnsweredBy) -> Result<Way> {
         let (context, reader) = self.here.run(move || -> Result<(Context, Reader)> {
-            let context = context(address(net, 1))?;
+            let context = context(address(net, 1), Wait::Spin)?;
             let what = attrs! { "net" => net[1].to_string() };
             context.find(what.clone()).one_within(Duration::from_secs(10))?;
             let records = context.find(what).all()?;
@@ -169,7 +173,7 @@ impl Cluster {
     fn asker(&self) -> Result<Way> {
         let stop = self.stop.clone();
         let peer = self.there.run(move || -> Result<ResourceId> {
-            let context = context(address(DAEMON, 2))?;
+            let context = context(address(DAEMON, 2), Wait::Block)?;
             let resource = context.register(attrs! { "role" => "agent" })?;
             let id = resource.id();
             thread::spawn(move || {
@@ -185,7 +189,7 @@ impl Cluster {
             Ok(id)
         })?;
         let (context, own) = self.here.run(|| -> Result<(Context, Resource)> {
-            let context = context(address(DAEMON, 1))?;
+            let context = context(address(DAEMON, 1), Wait::Spin)?;
             let own = context.register(attrs! {})?;
             Ok((context, own))
         })?;
@@ -211,10 +215,14 @@ impl Way {
         here.run(move || {
             (self.read)()?;
             let mut samples = Vec::with_capacity(count);
-            for _ in 0..count {
-                let start = Instant::now();
+            let start = Instant::now();
+            for number in 0..count {
+                let due = start + EVERY * number as u32;
+                while Instant::now() < due {
+                    std::hint::spin_loop();
+                }
                 (self.read)()?;
-                samples.push(start.elapsed().as_secs_f64() * 1e6);
+                samples.push(due.elapsed().as_secs_f64() * 1e6);
             }
             Ok(samples)
         })
@@ -254,10 +262,10 @@ fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Result<S
     Ok(Server::start(ServerConfig { name: NAME.into(), node: node.into(), address, members })?)
 }
 
-fn context(address: Ipv4Addr) -> Result<Context> {
+fn context(address: Ipv4Addr, wait: Wait) -> Result<Context> {
     let mut config = Config::default();
     config.listen = (address, 0).into();
-    config.wait = Wait::SpinFor(Duration::from_micros(50));
+    config.wait = wait;
     Ok(Context::open(config)?)
 }
 

@@ -77,8 +77,8 @@ fn config(lab: &Lab, node: &Node) -> Config {
         cgroup: lab.group_path(&node.name),
         broker: broker_tls.is_none().then_some(near),
         broker_tls,
-        // All nodes share the machine's disks: none of them may promise one.
-        disks: Vec::new(),
+        // Its part of one that all nodes share.
+        disks: node.disk.into_iter().collect(),
     }
 }
 

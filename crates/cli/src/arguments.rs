@@ -4,12 +4,23 @@
 #![allow(missing_docs)]
 
 mod broker;
+mod counts;
 mod door;
+mod fabric;
 mod manual;
 mod mpi;
+mod sim;
+mod site;
 
+pub use counts::NodeCounts;
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
+pub use fabric::{
+    Attribute, Carrier, FabricBenchArguments, FabricCommand, FabricFindArguments,
+    FabricListArguments, FabricPingArguments, FabricPlace,
+};
 pub use mpi::{AttachArguments, AttachTerms, MpiCommand};
+pub use sim::{Generator, SimArguments, SimCommand};
+pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -21,9 +32,11 @@ use keeptime_launch::mpi::Flavour;
 use keeptime_load::target::Target;
 use keeptime_model::application::Parameters;
 use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::disk::{Disk, DiskId};
 use keeptime_model::goal::{Goal, Preference, parse_setting};
 use keeptime_model::name::Name;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
+use keeptime_model::reservation::Handle;
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use std::path::PathBuf;
 
 /// Predictable response times on shared Linux clusters.
@@ -62,6 +75,8 @@ pub enum Command {
     Modify(ModifyArguments),
     /// Give a reservation back
     Cancel(OneArguments),
+    /// Move a reservation that was lost: the same on other nodes, for the time that is left
+    Move(OneArguments),
     /// Tell what happens to reservations as it happens
     Watch(WatchArguments),
     /// Explain a reservation: everything that was decided about it, and when
@@ -74,6 +89,12 @@ pub enum Command {
     Timeline(TimelineArguments),
     /// Make an application and its profile known to the broker, so that goals can be reserved for
     Register(RegisterArguments),
+    /// Web sites that share the cluster's nodes behind load balancers
+    #[command(subcommand)]
+    Site(SiteCommand),
+    /// What programs register in the fabric, and how fast messages are among nodes
+    #[command(subcommand)]
+    Fabric(FabricCommand),
     /// Count processes and connections that are there already to a job, as long as it lasts
     Bind(BindArguments),
     /// Quality of service for MPI programs that nobody may change
@@ -84,9 +105,21 @@ pub enum Command {
     /// Show step by step how a goal would be met, without reserving anything
     Plan(PlanArguments),
     /// Reserve what a goal needs, run the application, and tell promised against actual time
+    ///
+    /// With --rate it is held at a part of its full speed instead, beside whatever else runs; with --by
+    /// Keeptime chooses when, on how many nodes and how fast it runs.
+    #[command(after_long_help = manual::RUN)]
     Run(RunArguments),
     /// Send HTTP requests to web sites at given times, and tell how long their answers took
     Load(LoadArguments),
+    /// What a cluster would do that is not there: admission, promises kept, waits, in virtual time
+    #[command(subcommand)]
+    Sim(SimCommand),
+    /// Change the rate of a run that was started with --rate
+    #[command(subcommand)]
+    Rate(RateCommand),
+    /// Show the runs that are held at a rate: target and actual, live
+    Top(TopArguments),
     /// Write one self-contained HTML page from a directory of results
     Report(ReportArguments),
     /// The whole main job on a lab of 4 nodes: profile, plan, run, contention, report
@@ -156,13 +189,35 @@ pub struct LabUpArguments {
     /// CPU of every node; 100 % is one of this machine's cores
     #[arg(long, default_value = "40 %")]
     pub cpu: CpuPpm,
-    /// Take nodes, switches and links from a topology file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu"])]
+    /// A disk of this machine that is every node's, as lsblk shows it; nodes share it, so --read and
+    /// --write are the part of each
+    #[arg(long, value_name = "MAJOR:MINOR", requires_all = ["read", "write"])]
+    pub disk: Option<DiskId>,
+    /// What jobs of a node may read from --disk together, per second
+    #[arg(long, requires = "disk")]
+    pub read: Option<BytesPerSecond>,
+    /// What jobs of a node may write to --disk together, per second
+    #[arg(long, requires = "disk")]
+    pub write: Option<BytesPerSecond>,
+    /// Take nodes with their disks, switches and links from a topology file instead
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["nodes", "switches", "rate", "uplink", "cpu", "disk"]
+    )]
     pub topology: Option<PathBuf>,
     /// Have agents and users come over TCP with TLS, as on a real cluster: the broker is on the lab's
     /// front end, and certificates for all of them are made in the lab's directory, under pki
     #[arg(long)]
     pub tls: bool,
+}
+
+impl LabUpArguments {
+    /// Every node's part of the disk that was named.
+    pub fn disk(&self) -> Option<Disk> {
+        let (device, read, write) = (self.disk?, self.read?, self.write?);
+        Some(Disk { device, read, write })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -295,9 +350,9 @@ pub struct GoalArguments {
     /// A parameter that must have this value; repeat for others
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// The number of nodes, where it must be this one
+    /// The number of nodes, where it must be this one; with --by the fewest and the most, as in 2..8
     #[arg(long)]
-    pub nodes: Option<u32>,
+    pub nodes: Option<NodeCounts>,
     /// What to take among all that satisfies the goal: fastest, best or cheapest
     #[arg(long, default_value = "fastest")]
     pub prefer: Preference,
@@ -310,7 +365,7 @@ impl GoalArguments {
     /// The goal that was stated.
     ///
     /// # Errors
-    /// If a `--set` is not `NAME=VALUE`, or names a parameter twice.
+    /// If a `--set` is not `NAME=VALUE`, or names a parameter twice; several numbers of nodes.
     pub fn goal(&self) -> Result<Goal, keeptime_model::Invalid> {
         let mut set = Parameters::new();
         for text in &self.set {
@@ -320,7 +375,8 @@ impl GoalArguments {
             }
         }
         let (at_least, within) = (self.at_least, self.within);
-        let (nodes, prefer, quantile) = (self.nodes, self.prefer, Some(self.quantile));
+        let nodes = self.nodes.as_ref().map(NodeCounts::only).transpose()?;
+        let (prefer, quantile) = (self.prefer, Some(self.quantile));
         Ok(Goal { at_least, within, set, nodes, prefer, quantile })
     }
 }
@@ -342,9 +398,33 @@ pub struct RunArguments {
     pub application: ApplicationArguments,
     #[command(flatten)]
     pub goal: GoalArguments,
+    /// Run in this reservation, which was made for a goal of the application (keeptime reserve --app), once it
+    /// begins; it is kept
+    #[arg(long = "in", value_name = "HANDLE", conflicts_with_all = ["unprotected", "within", "at_least",
+        "set", "nodes", "prefer", "quantile", "rate", "by"])]
+    pub reservation: Option<Handle>,
     /// Run on the planned nodes without reserving anything, to compare
     #[arg(long)]
     pub unprotected: bool,
+    /// Have it take the time that is promised, not less: CPU that it does not need for that is lent to others
+    /// while it runs. Its application file says by which lines it tells `progress`
+    #[arg(long, conflicts_with_all = ["unprotected", "rate", "by"])]
+    pub steady: bool,
+    /// Instead of a time, hold it at this part of full speed, as in "30 %", on --nodes nodes [default:
+    /// the fewest that it can use]
+    #[arg(long, value_name = "SHARE", conflicts_with_all = ["unprotected", "within", "at_least"])]
+    pub rate: Option<Share>,
+    /// How far from --rate is near enough, in parts of full speed [default: 2 %]
+    #[arg(long, value_name = "SHARE", requires = "rate")]
+    pub threshold: Option<Share>,
+    /// It must be done by then: start it when, on as many of --nodes, and as fast as that takes. As in
+    /// 18:00, "tomorrow 9:00" or +2h
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["unprotected", "within", "at_least", "rate"])]
+    pub by: Option<String>,
+    /// How long the whole run takes at full speed on the fewest of --nodes [default: as the profile says,
+    /// where that is the time of a whole run]
+    #[arg(long, value_name = "SPAN", requires = "by")]
+    pub takes: Option<Nanos>,
     /// Print JSON instead of a story
     #[arg(long)]
     pub json: bool,
@@ -398,6 +478,33 @@ pub struct LoadArguments {
     pub json: bool,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum RateCommand {
+    /// Run at another part of full speed from now on: all nodes, or none
+    Set {
+        /// The job, as in r17
+        job: Handle,
+        /// The part of full speed, as in "40 %"
+        rate: Share,
+        /// The lab that it runs in
+        #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
+        lab: Name,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct TopArguments {
+    /// Show them once and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON once and end
+    #[arg(long)]
+    pub json: bool,
+    /// The lab
+    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
+    pub lab: Name,
+}
+
 #[derive(Debug, Args)]
 pub struct ReportArguments {
     /// The directory with the results (demo.json, profiles, pictures)
@@ -429,6 +536,8 @@ pub enum TrafficCommand {
         warmup: Nanos,
         #[arg(long, default_value = "5s")]
         length: Nanos,
+        #[arg(long, default_value = "0s")]
+        cooldown: Nanos,
     },
     /// Send as fast as it goes until the receiver has enough
     Send {

@@ -6,7 +6,7 @@ use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::wire::Status;
 use keeptime_broker::client::Client as Broker;
 use keeptime_lab::{Lab, Labs};
-use keeptime_launch::mpi::Network;
+use keeptime_launch::mpi::{Launch, Mpi, Network};
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
@@ -25,7 +25,7 @@ pub struct Cluster {
     lab: Lab,
 }
 
-/// A script of one job that starts a command on another node, as `ssh HOST COMMAND` would.
+/// A script that starts a command on another node, as `ssh HOST COMMAND` would.
 #[derive(Debug)]
 pub struct RemoteLauncher {
     path: PathBuf,
@@ -56,6 +56,11 @@ impl Cluster {
     /// If the process may not have another epoll instance.
     pub fn broker(&self) -> Result<Broker> {
         Ok(Broker::new(&self.broker_socket())?)
+    }
+
+    /// Where runs that are held at a rate answer.
+    pub fn rates_directory(&self) -> PathBuf {
+        self.lab.directory().join("rates")
     }
 
     /// The lab's name.
@@ -176,29 +181,43 @@ impl Cluster {
         Ok(line)
     }
 
-    /// Writes the script with which MPI starts its daemons on other nodes for `job`.
+    /// The command line that runs `command` by `mpi` with a rank on each of `nodes`, as part of `job` if one
+    /// is named; and the script that it needs as long as it runs.
     ///
     /// # Errors
-    /// If the lab's directory is not writable.
-    pub fn remote_launcher(&self, job: &Name) -> Result<RemoteLauncher> {
-        let path = self.lab.directory().join(format!("remote-{job}"));
+    /// If a node has no address, or the lab's directory is not writable.
+    pub fn mpi_line(
+        &self,
+        mpi: &Mpi,
+        nodes: &[NodeIndex],
+        job: Option<&Name>,
+        command: &[String],
+    ) -> Result<(Vec<String>, RemoteLauncher)> {
+        let hosts = nodes.iter().map(|node| Ok(self.address(*node)?.to_string()));
+        let hosts: Vec<_> = hosts.collect::<Result<_>>()?;
+        let remote = self.remote_launcher(job)?;
+        let network = self.launch_network();
+        let launch = Launch { hosts: &hosts, remote: &remote.path, network };
+        Ok((self.front_end_line(&mpi.command_line(&launch, command))?, remote))
+    }
+
+    /// Writes the script with which MPI starts its daemons on other nodes for `job`, or for nobody.
+    fn remote_launcher(&self, job: Option<&Name>) -> Result<RemoteLauncher> {
+        let (name, option) = match job {
+            Some(job) => (format!("remote-{job}"), format!("--job {job} ")),
+            None => ("remote".into(), String::new()),
+        };
+        let path = self.lab.directory().join(name);
         // Options of ssh come first and mean nothing here; the rest is one shell command.
         let script = format!(
             "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
-             exec '{}' lab exec --die-with-parent --job {job} {} \"$host\" -- /bin/sh -c \"$*\"\n",
+             exec '{}' lab exec --die-with-parent {option}{} \"$host\" -- /bin/sh -c \"$*\"\n",
             own_path()?.display(),
             self.name(),
         );
         write_executable(&path, &script)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(RemoteLauncher { path })
-    }
-}
-
-impl RemoteLauncher {
-    /// The script.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 

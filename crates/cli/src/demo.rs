@@ -2,18 +2,20 @@
 
 use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
 use crate::cluster::{Cluster, own_path};
-use crate::commands::run::{Admitted, Held, admit, hold_cpu, report_run, run_plan};
+use crate::commands::run::{Admitted, Held, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
-use crate::execute::{ExecuteError, Run, reserve_and_run};
+use crate::execute::{ExecuteError, Ran, Run, reserve_and_run};
 use crate::hold::Hold;
 use crate::load::Flood;
 use crate::machine::Machine;
 use crate::profiler::Effort;
+use crate::promised::Promised;
 use crate::record::{Contention, RECORD, Record, Request, Trial};
 use crate::{files, interrupt, report, story};
 use anyhow::{Context, Result, bail, ensure};
 use keeptime_launch::mpi::Flavour;
 use keeptime_launch::process::RunError;
+use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
@@ -22,6 +24,7 @@ use keeptime_planner::translate::{Plan, Verdict};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The load goes on for so long at the most: longer than all trials, and it ends with the command.
@@ -130,35 +133,61 @@ fn answer(session: &Session) -> Result<Request> {
         }
     };
     print!("{}", story::decision(&decision, topology));
-    let ran = run_plan(session, &plan, &hold, &mut |line| println!("  | {line}"))?;
-    report_run(&hold, ran.time);
+    let promised = Promised::from(&plan);
+    let ran =
+        run_reserved(session, &promised, &hold, false, &mut |line| println!("  | {line}"))?.ran;
     let actual = ran.time.as_secs_f64();
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
-    let nodes = plan.placement.nodes.iter().map(|n| topology.node(*n).name.clone()).collect();
+    let nodes = topology.names(&plan.placement.nodes);
     Ok(Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time })
 }
 
 /// Step 4.
 fn contend(session: &Session) -> Result<Contention> {
-    let load = Flood::description(session.cluster.topology().nodes().len());
+    let flood = Flood::description(session.cluster.topology().nodes().len());
+    let load = format!("{flood}, and another MPI program in which all send to all");
     step(4, &format!("the same under contention: {load}"));
     println!(
         "{:<44} {:>9} {:>9} {:>8} {:>9} {:>8}",
         "request", "promised", "with", "", "without", ""
     );
-    let flood = Flood::on_all_links(&session.cluster, LOAD_LIMIT)?;
-    let mut trials = Vec::new();
-    for (within, set, prefer) in GOALS {
-        ensure!(!interrupt::stopped(), "interrupted");
-        let goal = goal(within, set, prefer)?;
-        if let Some(trial) = try_goal(session, &goal, First::Reserved)? {
-            print_trial(&trial);
-            trials.push(trial);
+    let _flood = Flood::on_all_links(&session.cluster, LOAD_LIMIT)?;
+    let trials = beside_other_job(session, || {
+        let mut trials = Vec::new();
+        for (within, set, prefer) in GOALS {
+            ensure!(!interrupt::stopped(), "interrupted");
+            let goal = goal(within, set, prefer)?;
+            if let Some(trial) = try_goal(session, &goal, First::Reserved, false)? {
+                print_trial(&trial);
+                trials.push(trial);
+            }
         }
-    }
-    drop(flood);
+        Ok(trials)
+    })?;
     Ok(Contention { load, trials })
+}
+
+/// What `measured` gives while a job that reserved nothing but a little CPU goes on beside it.
+fn beside_other_job<T>(session: &Session, measured: impl FnOnce() -> Result<T>) -> Result<T> {
+    let command = ["{workloads}/alltoall", "--bytes", "65536", "--times", "1000000"];
+    let other =
+        simple_application(session, "alltoall", &command.map(String::from), "5 %", LOAD_LIMIT)?;
+    let is_over = AtomicBool::new(false);
+    let stopped = || is_over.load(Ordering::SeqCst) || interrupt::stopped();
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| run_on_all(session, &other, &stopped));
+        let measured = measured();
+        let ended_early = job.is_finished();
+        is_over.store(true, Ordering::SeqCst);
+        let ended = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let measured = measured?;
+        if ended_early {
+            ended.context("while another job ran")?;
+            bail!("the other job ended before what was measured beside it");
+        }
+        Ok(measured)
+    })
 }
 
 /// Which of the two runs of a trial comes first.
@@ -172,7 +201,12 @@ pub enum First {
 }
 
 /// One goal with its reservation and without; nothing if it is refused (which is printed).
-pub fn try_goal(session: &Session, goal: &GoalArguments, first: First) -> Result<Option<Trial>> {
+pub fn try_goal(
+    session: &Session,
+    goal: &GoalArguments,
+    first: First,
+    steady: bool,
+) -> Result<Option<Trial>> {
     let Held { plan, hold, .. } = match admit(session, goal)? {
         Admitted::Held(held) => *held,
         Admitted::Refused { decision, .. } => {
@@ -182,25 +216,22 @@ pub fn try_goal(session: &Session, goal: &GoalArguments, first: First) -> Result
             return Ok(None);
         }
     };
-    let with = |hold: Hold| -> Result<Nanos> {
-        let time = run_plan(session, &plan, &hold, &mut |_| {})?.time;
-        report_run(&hold, time);
-        Ok(time)
-    };
-    let (with_nanos, without_nanos) = match first {
+    let promised = Promised::from(&plan);
+    let with = |hold: Hold| run_reserved(session, &promised, &hold, steady, &mut |_| {});
+    let (kept, without_nanos) = match first {
         First::Reserved => {
-            let time = with(hold)?;
-            (time, run_unprotected(session, &plan)?)
+            let kept = with(hold)?;
+            (kept, run_unprotected(session, &promised)?)
         }
         First::Unreserved => {
             drop(hold);
-            let without = run_unprotected(session, &plan)?;
+            let without = run_unprotected(session, &promised)?;
             (with(hold_again(session, goal, &plan)?)?, without)
         }
     };
     let (parameters, rate) = (&plan.parameters, plan.bandwidth_bits_per_second);
     let nodes = plan.placement.nodes.len() as u32;
-    let observed = session.fitted()?.observe(parameters, nodes, rate, with_nanos);
+    let observed = session.fitted()?.observe(parameters, nodes, rate, kept.at_full);
     let observed = observed.context("a plan of other curves")?;
     Ok(Some(Trial {
         application: session.application.name().clone(),
@@ -212,7 +243,8 @@ pub fn try_goal(session: &Session, goal: &GoalArguments, first: First) -> Result
         median_nanos: plan.median_nanos,
         profiled_nanos: observed.measured_nanos,
         quantile_ppm: plan.quantile,
-        with_nanos,
+        with_nanos: kept.ran.time,
+        at_full_nanos: kept.at_full,
         without_nanos,
     }))
 }
@@ -227,9 +259,9 @@ fn hold_again(session: &Session, goal: &GoalArguments, plan: &Plan) -> Result<Ho
 
 /// The same run on the same nodes with the same CPU and no reserved bandwidth; nothing if it does not
 /// end within the application's time limit.
-fn run_unprotected(session: &Session, plan: &Plan) -> Result<Option<Nanos>> {
-    let hold = hold_cpu(session, plan)?;
-    match run_plan(session, plan, &hold, &mut |_| {}) {
+fn run_unprotected(session: &Session, promised: &Promised) -> Result<Option<Nanos>> {
+    let hold = hold_cpu(session, promised)?;
+    match run_once(session, promised, &hold, &mut |_| {}) {
         Ok(ran) => Ok(Some(ran.time)),
         Err(error) if is_timeout(&error) => Ok(None),
         Err(error) => Err(error),
@@ -274,7 +306,7 @@ fn draw(session: &Session, out: &Path) -> Result<Vec<(String, String)>> {
         let mut command = vec![format!("{{workloads}}/{program}")];
         command.extend(options.into_iter().flat_map(|(name, value)| [name.to_string(), value]));
         command.extend(["--out".to_string(), absolute(&out.join(file))?]);
-        run_once(session, program, command)?;
+        run_command(session, program, command)?;
     }
     Ok(vec![
         (
@@ -294,27 +326,48 @@ pub fn extract_surface(session: &Session, out: &Path) -> Result<String> {
     let surface = absolute(&out.join("surface.ply"))?;
     let command =
         ["{workloads}/isosurface", "--volume", "{data}/mni152-t1.nii.gz", "--out", &surface];
-    run_once(session, "isosurface", command.map(String::from).to_vec())?;
+    run_command(session, "isosurface", command.map(String::from).to_vec())?;
     Ok(surface)
 }
 
-/// Runs a command as an application without parameters on four nodes, best-effort.
-fn run_once(session: &Session, name: &str, command: Vec<String>) -> Result<()> {
+/// Runs a command to its end on all nodes, best-effort.
+fn run_command(session: &Session, name: &str, command: Vec<String>) -> Result<()> {
+    let limit = Duration::from_secs(120);
+    let application = simple_application(session, name, &command, "15 %", limit)?;
+    run_on_all(session, &application, &interrupt::stopped)
+        .with_context(|| format!("while running {name}"))?;
+    Ok(())
+}
+
+fn run_on_all(
+    session: &Session,
+    application: &Application,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Ran> {
+    let nodes: Vec<_> = (0..4).map(NodeIndex).collect();
+    let parameters = Default::default();
+    let run = Run { application, parameters: &parameters, nodes: &nodes, rate: None };
+    reserve_and_run(&session.cluster, &session.mpi, &run, stopped)
+}
+
+/// A command as an application without parameters, for four nodes.
+fn simple_application(
+    session: &Session,
+    name: &str,
+    command: &[String],
+    cpu: &str,
+    limit: Duration,
+) -> Result<Application> {
     let file = format!(
-        "name = {name:?}\ncommand = {command:?}\npattern = \"hypercube\"\nnodes = [4]\ncpu = \"15 %\"\n\
-         timeout = \"120 s\"\ntime = {{ stdout = \"seconds_per_frame\" }}\n"
+        "name = {name:?}\ncommand = {command:?}\npattern = \"hypercube\"\nnodes = [4]\ncpu = {cpu:?}\n\
+         timeout = \"{} s\"\ntime = {{ stdout = \"seconds_per_frame\" }}\n",
+        limit.as_secs()
     );
     let path = std::env::temp_dir().join(format!("keeptime-{name}-{}.toml", std::process::id()));
     files::save(&path, file.as_bytes())?;
     let application = files::load_application(&path.display().to_string(), session.mpi.flavour);
     let _ = std::fs::remove_file(&path);
-    let nodes: Vec<_> = (0..4).map(NodeIndex).collect();
-    let parameters = Default::default();
-    let run =
-        Run { application: &application?, parameters: &parameters, nodes: &nodes, rate: None };
-    reserve_and_run(&session.cluster, &session.mpi, &run, &interrupt::stopped)
-        .with_context(|| format!("while running {name}"))?;
-    Ok(())
+    application
 }
 
 /// A goal as it would be given on the command line.

@@ -4,7 +4,7 @@
 use crate::cluster::Cluster;
 use crate::hold::Hold;
 use anyhow::Result;
-use keeptime_launch::mpi::{Launch, Mpi};
+use keeptime_launch::mpi::Mpi;
 use keeptime_launch::process::{Progress, RunError, run};
 use keeptime_launch::told_time::told_time;
 use keeptime_model::application::{Application, Parameters};
@@ -63,9 +63,8 @@ pub enum ExecuteError {
 
 /// What `run` needs: its CPU on these nodes, and its rate for each flow.
 pub fn resources(cluster: &Cluster, run: &Run<'_>) -> Resources {
-    let names = run.nodes.iter().map(|node| cluster.topology().node(*node).name.clone());
     Resources {
-        nodes: NodeChoice::Named(names.collect()),
+        nodes: NodeChoice::Named(cluster.topology().names(run.nodes)),
         cpu_ppm: run.application.cpu(),
         pattern: run.rate.map(|_| run.application.pattern().clone()),
         bits_per_second: run.rate.unwrap_or_default(),
@@ -110,12 +109,7 @@ pub fn execute(
 ) -> Result<Ran> {
     let application = run_spec.application;
     let command = application.command(run_spec.parameters)?;
-    let hosts = run_spec.nodes.iter().map(|node| Ok(cluster.address(*node)?.to_string()));
-    let hosts: Vec<_> = hosts.collect::<Result<_>>()?;
-    let remote = cluster.remote_launcher(&hold.job())?;
-    let launch = Launch { hosts: &hosts, remote: remote.path(), network: cluster.launch_network() };
-    let line = mpi.command_line(&launch, &command);
-    let line = cluster.front_end_line(&line)?;
+    let (line, _remote) = cluster.mpi_line(mpi, run_spec.nodes, Some(&hold.job()), &command)?;
     let ended = || stopped() || hold.lost().is_some();
     let mut watch = |text: &str| {
         on_line(text);

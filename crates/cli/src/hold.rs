@@ -1,13 +1,15 @@
-//! A reservation as long as this process lives: granted by the broker, kept by signs of life, given
-//! back when it is dropped. If the process is killed, the broker gives it back after the lease.
+//! A reservation in the hands of this process: kept by signs of life, and given back when it is dropped
+//! if it was taken here. If the process is killed, the broker gives that back after the lease.
 
 use crate::brokers;
 use crate::cluster::Cluster;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use keeptime_broker::client::{Client, ClientError, new_key};
+use keeptime_engine::book::Reservation;
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Request};
-use keeptime_model::units::Nanos;
+use keeptime_model::reservation::{Ask, Handle, Request, State};
+use keeptime_model::units::{Nanos, WallTime};
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,10 +24,12 @@ const KEEP_EVERY: Duration = Duration::from_secs(2);
 /// broker agents keep the reservation until then.
 const MARGIN: Nanos = Nanos::from_secs(30);
 
-/// A job's resources on all its nodes. Dropping it gives them back and ends what still runs.
+/// A job's resources on all its nodes. Dropping it gives back what was taken here and ends what still runs.
 #[derive(Debug)]
 pub struct Hold {
     handle: Handle,
+    /// Made before, by somebody who wants to keep it.
+    is_lent: bool,
     broker: Client,
     lost: Arc<Mutex<Option<String>>>,
     /// Closing it ends the signs of life.
@@ -38,15 +42,58 @@ impl Hold {
     /// # Errors
     /// Why the broker does not grant it; nothing is held then.
     pub fn take(cluster: &Cluster, ask: Ask, limit: Nanos) -> Result<Self> {
-        let request = Request {
-            duration_nanos: Some(limit.saturating_add(MARGIN)),
-            lease_nanos: Some(LEASE),
-            ..Request::new(ask)
-        };
+        let duration_nanos = Some(limit.saturating_add(MARGIN));
+        Self::reserve(cluster, Request { duration_nanos, ..Request::new(ask) })
+    }
+
+    /// Reserves `ask` in advance.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_in_advance(
+        cluster: &Cluster,
+        ask: Ask,
+        from: WallTime,
+        duration: Nanos,
+    ) -> Result<Self> {
+        let (from_unix_nanos, duration_nanos) = (Some(from), Some(duration));
+        Self::reserve(cluster, Request { from_unix_nanos, duration_nanos, ..Request::new(ask) })
+    }
+
+    fn reserve(cluster: &Cluster, request: Request) -> Result<Self> {
+        let request = Request { lease_nanos: Some(LEASE), ..request };
         let broker = cluster.broker()?;
         let granted = broker.reserve(new_key()?, request).map_err(brokers::failure)?;
-        let handle = granted.handle;
-        let mut hold = Self { handle, broker, lost: Arc::default(), signs: None };
+        Self::watched(cluster, granted.handle, broker, false)
+    }
+
+    /// A reservation that has begun and that is kept when this is dropped.
+    ///
+    /// # Errors
+    /// If its state cannot be followed.
+    pub fn of_reservation(cluster: &Cluster, handle: Handle) -> Result<Self> {
+        Self::watched(cluster, handle, cluster.broker()?, true)
+    }
+
+    /// What took the place of a reservation that was lost and is to be moved; nothing if it is there,
+    /// ended otherwise, or is not to be moved. `on_loss` is what the application says.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or finds no room elsewhere.
+    pub fn moved(&self, cluster: &Cluster, on_loss: OnLoss) -> Result<Option<(Self, Reservation)>> {
+        let now = self.broker.reservation(self.handle).map_err(brokers::failure)?;
+        let on_loss = now.request.on_loss.unwrap_or(on_loss);
+        if now.state != State::Lost || on_loss != OnLoss::Move {
+            return Ok(None);
+        }
+        let next = self.broker.move_lost(self.handle).map_err(brokers::failure)?;
+        ensure!(next.state.is_live(), "{}, which took its place, is {}", next.handle, next.state);
+        let hold = Self::watched(cluster, next.handle, cluster.broker()?, self.is_lent)?;
+        Ok(Some((hold, next)))
+    }
+
+    fn watched(cluster: &Cluster, handle: Handle, broker: Client, is_lent: bool) -> Result<Self> {
+        let mut hold = Self { handle, is_lent, broker, lost: Arc::default(), signs: None };
         hold.signs = Some(hold.give_signs(&cluster.broker_socket())?);
         Ok(hold)
     }
@@ -114,7 +161,9 @@ impl Drop for Hold {
             drop(stop);
             let _ = thread.join();
         }
-        // If the broker cannot be reached, the lease runs out instead.
-        let _ = self.broker.cancel(self.handle);
+        if !self.is_lent {
+            // If the broker cannot be reached, the lease runs out instead.
+            let _ = self.broker.cancel(self.handle);
+        }
     }
 }

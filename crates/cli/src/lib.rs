@@ -3,6 +3,7 @@
 //!
 //! * [`arguments`], [`commands`]: the command line;
 //! * [`cluster`], [`hold`], [`execute`]: a lab, a job's resources, one run;
+//! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
 //! * [`brokers`]: a lab's broker; [`place`]: which broker is meant; [`certificates`]: a small authority;
@@ -25,8 +26,11 @@ pub mod hold;
 pub mod interrupt;
 pub mod load;
 pub mod machine;
+pub mod pacing;
 pub mod place;
 pub mod profiler;
+pub mod promised;
+pub mod rate;
 pub mod record;
 pub mod report;
 pub mod requests;

@@ -44,6 +44,12 @@ pub struct Blast {
     _sender: Remote,
 }
 
+/// Programs that compute on a node without end, until this is dropped.
+#[derive(Debug)]
+pub struct Busy {
+    _loops: Vec<Remote>,
+}
+
 /// A transfer whose receiver counts what arrives.
 #[derive(Debug)]
 pub struct Transfer {
@@ -60,7 +66,8 @@ impl Flood {
     pub fn on_all_links(cluster: &Cluster, limit: Duration) -> Result<Self> {
         let mut processes = Vec::new();
         for pair in all_pairs(cluster.topology().nodes().len() as u32) {
-            let window = Window { warmup: Duration::ZERO, length: limit };
+            let (warmup, cooldown) = Default::default();
+            let window = Window { warmup, length: limit, cooldown };
             let transfer = Transfer::start(cluster, None, None, pair, FLOWS_A_PAIR, window)?;
             processes.extend(transfer._senders);
             processes.push(Remote(transfer.receiver));
@@ -96,6 +103,19 @@ impl Blast {
     }
 }
 
+impl Busy {
+    /// Starts so many of them on a node, on nobody's account. They are bounded: each ends by itself after a
+    /// minute of computing.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn on(cluster: &Cluster, node: NodeIndex, programs: usize) -> Result<Self> {
+        let command = ["/bin/sh", "-c", "ulimit -t 60; while :; do :; done"].map(String::from);
+        let start = |_| spawn(cluster, node, None, &command, Stdio::null()).map(Remote);
+        Ok(Self { _loops: (0..programs).map(start).collect::<Result<_>>()? })
+    }
+}
+
 impl Transfer {
     /// Starts `connections` connections from one node to another: the senders count to job
     /// `sending`, the receiver to job `receiving`.
@@ -122,10 +142,11 @@ impl Transfer {
                 connections.to_string(),
             ],
             vec!["--warmup".into(), nanos(window.warmup), "--length".into(), nanos(window.length)],
+            vec!["--cooldown".into(), nanos(window.cooldown)],
         ];
         let receiver = spawn(cluster, pair.to, receiving, &receive.concat(), Stdio::piped())?;
         let to = format!("{}:{port}", cluster.address(pair.to)?);
-        let limit = nanos(window.warmup + 2 * window.length);
+        let limit = nanos(window.warmup + 2 * window.length + window.cooldown);
         let send = [own, "traffic".into(), "send".into(), to, "--limit".into(), limit];
         let sender = |_| spawn(cluster, pair.from, sending, &send, Stdio::null()).map(Remote);
         let senders = (0..connections).map(sender).collect::<Result<_>>()?;

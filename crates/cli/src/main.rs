@@ -53,6 +53,8 @@ fn run(command: Command) -> anyhow::Result<Ending> {
     };
     // Single-threaded until it knows which namespaces it enters; so is the process that holds a lab.
     match command {
+        // It holds nothing, so that it may end at any moment.
+        Command::Sim(command) => return commands::sim::run(&command),
         Command::Lab(command) => return commands::lab::run(command),
         Command::LabHolder { words } => {
             let code = keeptime_lab::holder_main(&words);

@@ -81,19 +81,21 @@ pub struct Trial {
     pub quantile_ppm: Share,
     /// Measured with the reservation.
     pub with_nanos: Nanos,
+    /// What that would have taken with all of its CPU: less, if it was held at what was promised.
+    pub at_full_nanos: Nanos,
     /// Measured on the same nodes without it; nothing if it did not end in time.
     pub without_nanos: Option<Nanos>,
 }
 
 impl Trial {
-    /// (actual - median) / median with the reservation: how far the expectation was off.
+    /// (actual - median) / median with all of its CPU: how far the expectation was off.
     pub fn error_of_median(&self) -> f64 {
-        relative(self.with_nanos, self.median_nanos)
+        relative(self.at_full_nanos, self.median_nanos)
     }
 
     /// How far the expectation by the profile alone would have been off.
     pub fn error_of_profile(&self) -> f64 {
-        relative(self.with_nanos, self.profiled_nanos)
+        relative(self.at_full_nanos, self.profiled_nanos)
     }
 
     /// (actual - promised) / promised with the reservation.

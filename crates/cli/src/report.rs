@@ -57,33 +57,41 @@ pub fn write(directory: &Path) -> Result<PathBuf> {
 /// If a picture is not a PNG file, or a chart cannot be drawn.
 pub fn page(record: &Record, pictures: &[(String, Vec<u8>)]) -> Result<String> {
     let application = &record.profile.application;
+    let header = html! {
+        h1 { "Promised and actual times" }
+        p.subtitle { "Keeptime with " (application) ", on " (record.cluster) }
+        p.headline { (contention::headline(&record.contention)) }
+    };
+    let sections = html! {
+        (measured(record))
+        (profile(record)?)
+        (request::section(&record.request))
+        (contention::section(&record.contention)?)
+        (self::pictures(pictures)?)
+        (how_to_read())
+    };
+    let title = format!("Keeptime: promised and actual times of {application}");
+    Ok(frame(&title, header, sections))
+}
+
+/// A page of `sections` that names no other file or address.
+pub fn frame(title: &str, header: Markup, sections: Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Keeptime: promised and actual times of " (application) }
+                title { (title) }
                 style { (PreEscaped(include_str!("report/style.css"))) }
             }
             body {
-                header {
-                    h1 { "Promised and actual times" }
-                    p.subtitle { "Keeptime with " (application) ", on " (record.cluster) }
-                    p.headline { (contention::headline(&record.contention)) }
-                }
-                main {
-                    (measured(record))
-                    (profile(record)?)
-                    (request::section(&record.request))
-                    (contention::section(&record.contention)?)
-                    (self::pictures(pictures)?)
-                    (how_to_read())
-                }
+                header { (header) }
+                main { (sections) }
             }
         }
     };
-    Ok(page.into_string())
+    page.into_string()
 }
 
 fn measured(record: &Record) -> Markup {
@@ -256,7 +264,7 @@ fn how_to_read() -> Markup {
 
 /// A drawing with its caption. The name space is implied inside a page, and a page that names no
 /// address at all is easier to trust.
-fn figure(svg: &str, alternative: &str, caption: Markup) -> Markup {
+pub fn figure(svg: &str, alternative: &str, caption: Markup) -> Markup {
     let svg = svg.replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
     html! {
         figure {

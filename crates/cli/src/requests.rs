@@ -9,7 +9,7 @@ use keeptime_model::assignment::TrafficClass;
 use keeptime_model::goal::{Goal, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Ask, NodeChoice, OnLoss, Request, Resources};
+use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, WallTime};
 use keeptime_mpiqos::overhead;
 use std::collections::BTreeSet;
@@ -40,6 +40,10 @@ pub fn changed(
     match &mut new.ask {
         Ask::Goal { goal, .. } => set_goal(goal, wanted)?,
         Ask::Resources(resources) => set_resources(resources, wanted)?,
+        Ask::SiteNode(asked) => {
+            let expected = "a reservation of resources or a goal: nodes of sites follow `site add`";
+            return Err(Invalid::new("handle", &asked.node, expected));
+        }
     }
     if let Some(from) = &wanted.from {
         start = times::parse(from, now)?;
@@ -56,9 +60,7 @@ pub fn changed(
         }
         new.duration_nanos = Some(end.saturating_since(start));
     }
-    if wanted.move_on_loss {
-        new.on_loss = OnLoss::Move;
-    }
+    new.on_loss = wanted.on_loss.or(new.on_loss);
     new.check()?;
     Ok(new)
 }

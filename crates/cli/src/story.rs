@@ -3,22 +3,25 @@
 
 use keeptime_model::application::Parameters;
 use keeptime_model::topology::Topology;
-use keeptime_planner::explanation::{CurveTrail, Explanation, Stage};
+use keeptime_planner::explanation::Stage;
+use keeptime_planner::outline::{CurveOutline, Outline};
 use keeptime_planner::refusal::{Change, Refusal};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
 
 /// The whole way of a request, stage by stage, and its end.
 pub fn decision(decision: &Decision, topology: &Topology) -> String {
-    let explanation = &decision.explanation;
-    let mut text = format!("goal: {}\n", explanation.goal);
-    for stage in Stage::ALL {
-        text.push_str(&self::stage(explanation, stage));
-    }
+    let mut text = outline(&Outline::of(&decision.explanation, usize::MAX));
     match &decision.verdict {
         Verdict::Planned(plan) => text.push_str(&self::plan(plan, topology)),
         Verdict::Refused(refusal) => text.push_str(&self::refusal(refusal)),
     }
     text
+}
+
+/// The way of a request, stage by stage.
+pub fn outline(outline: &Outline) -> String {
+    let stages = Stage::ALL.map(|stage| self::stage(outline, stage));
+    format!("goal: {}\n{}", outline.goal, stages.concat())
 }
 
 /// What is promised with which resources.
@@ -78,9 +81,9 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.3} s")
 }
 
-fn stage(explanation: &Explanation, stage: Stage) -> String {
-    let left: Vec<_> = explanation.left_after(stage).map(|(_, curve)| curve).collect();
-    let (title, detail): (_, fn(&CurveTrail) -> String) = match stage {
+fn stage(outline: &Outline, stage: Stage) -> String {
+    let (all, left) = outline.left_after(stage);
+    let (title, detail): (_, fn(&CurveOutline) -> String) = match stage {
         Stage::Measured => ("measured curves", |_| String::new()),
         Stage::InTime => ("with a point within the time bounds", |_| String::new()),
         Stage::Matching => ("that match what is set", |_| String::new()),
@@ -89,35 +92,37 @@ fn stage(explanation: &Explanation, stage: Stage) -> String {
         Stage::Chosen => ("chosen", alternative),
     };
     let number = Stage::ALL.iter().position(|s| *s == stage).unwrap_or(0) + 1;
-    let mut text = format!("{number}. {} {title}\n", left.len());
+    let mut text = format!("{number}. {all} {title}\n");
     // Lists that are long say nothing more than their length.
     const SHOWN: usize = 12;
     if stage > Stage::Measured {
-        for curve in left.iter().take(SHOWN) {
+        let mut more = all;
+        for curve in left.take(SHOWN) {
+            more -= 1;
             let curve_name = format!("{}, {} nodes", parameters(&curve.parameters), curve.nodes);
             text.push_str(format!("     {curve_name:<34} {}", detail(curve)).trim_end());
             text.push('\n');
         }
-        if left.len() > SHOWN {
-            text.push_str(&format!("     and {} more\n", left.len() - SHOWN));
+        if more > 0 {
+            text.push_str(&format!("     and {more} more\n"));
         }
     }
     text
 }
 
-fn range(curve: &CurveTrail) -> String {
+fn range(curve: &CurveOutline) -> String {
     curve.range.map_or(String::new(), |range| {
         let (least, knee) = (range.least_bits_per_second, curve.knee_bits_per_second);
         format!("from {least} to the knee at {knee}")
     })
 }
 
-fn held(curve: &CurveTrail) -> String {
+fn held(curve: &CurveOutline) -> String {
     let held = curve.held_bits_per_second.unwrap_or_default();
     format!("the links hold {held} for each flow; {}", alternative(curve))
 }
 
-fn alternative(curve: &CurveTrail) -> String {
+fn alternative(curve: &CurveOutline) -> String {
     curve.alternative.map_or(String::new(), |point| {
         let time = seconds(point.time_nanos.as_secs_f64());
         format!("{} gives {time}", point.bandwidth_bits_per_second)

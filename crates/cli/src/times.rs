@@ -119,6 +119,16 @@ mod tests {
         }
     }
 
+    /// The broker's words have times in UTC, which are made without a library.
+    #[test]
+    fn utc_is_what_the_library_says() {
+        for seconds in (0..1 << 34).step_by(7_654_321) {
+            let time = WallTime::from_unix_nanos(seconds * 1_000_000_000);
+            let expected = format!("{}Z", show(time, &TimeZone::UTC).replace(' ', "T"));
+            assert_eq!(time.to_string(), expected);
+        }
+    }
+
     #[test]
     fn spans_name_a_day_once() {
         let now = noon();

@@ -47,7 +47,7 @@ fn what_was_acknowledged_survives_kill_9_in_the_middle_of_commits() {
             // Killed after more and more; in the first round at the first.
             let start = Instant::now();
             while count.load(Ordering::SeqCst) < 1 + round * 40 {
-                assert!(start.elapsed() < Duration::from_secs(20), "callers are not served");
+                assert!(start.elapsed() < Duration::from_secs(60), "callers are not served");
                 std::thread::sleep(Duration::from_micros(200));
             }
             broker.kill();
@@ -66,16 +66,8 @@ fn what_was_acknowledged_survives_kill_9_in_the_middle_of_commits() {
 }
 
 fn everything(client: &Client) -> BTreeMap<Handle, Arc<Reservation>> {
-    let mut filter = Filter::default();
-    let mut all = BTreeMap::new();
-    loop {
-        let listing = client.reservations(&filter).unwrap();
-        all.extend(listing.reservations.into_iter().map(|found| (found.handle, found)));
-        filter.after = listing.next;
-        if filter.after.is_none() {
-            return all;
-        }
-    }
+    let all = client.all_reservations(Filter::default()).unwrap();
+    all.into_iter().map(|found| (found.handle, found)).collect()
 }
 
 #[test]

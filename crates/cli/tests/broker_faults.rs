@@ -1,36 +1,69 @@
-//! What a broker does when the machine under it fails: its disk is full, its ledger is damaged or taken,
-//! its clock goes back, one of its users floods it. Real processes; each failure is made for real.
+//! What becomes of a cluster when the machine under its broker fails: its disk is full, its ledger is damaged or
+//! taken, its clock goes back, one of its users floods it. Labs with real agents and a job in force, which must not
+//! notice; each failure is made for real.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod process;
+mod world;
 
-use keeptime_broker::client::new_key;
+use keeptime_broker::client::{Client, ClientError, new_key};
+use keeptime_broker::config::{Config, PolicyFile};
+use keeptime_engine::book::Reservation;
 use keeptime_linux::testing::{mount_tiny, skip};
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
-use keeptime_model::units::{CpuPpm, Nanos};
-use process::{Broker, KEEPTIME, said, small, tomorrow};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+use world::sending::Sending;
+use world::{KEEPTIME, PAIR, World, assert_code, said, wait};
 
 const NOBODY: u32 = 65_534;
+const LIMIT: Duration = Duration::from_secs(60);
+/// For now, beside the job that is in force.
+const NOW: [&str; 7] = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "10min"];
 
-/// Reserves minute after minute from `number` on until it is refused; how many were granted, and why not
-/// more.
-fn reserve_until_refused(broker: &Broker, from: u64) -> (Vec<String>, String) {
-    let client = broker.client();
+fn client(world: &World) -> Client {
+    world.cluster().broker().unwrap()
+}
+
+fn tomorrow() -> WallTime {
+    WallTime::from(SystemTime::now()).saturating_add(Nanos::from_secs(86_400))
+}
+
+/// So many per cent of the first node for a while.
+fn request(from: WallTime, duration: Nanos, percent: u32) -> Request {
+    let resources = Resources {
+        nodes: NodeChoice::Named(vec!["n1".parse().unwrap()]),
+        cpu_ppm: CpuPpm::from_percent(percent),
+        ..Resources::nothing()
+    };
+    Request {
+        from_unix_nanos: Some(from),
+        duration_nanos: Some(duration),
+        ..Request::new(Ask::Resources(resources))
+    }
+}
+
+/// One per cent of a node in minute `number` of tomorrow.
+fn reserve_minute(client: &Client, number: u64) -> Result<Reservation, ClientError> {
+    let from = tomorrow().saturating_add(Nanos::from_secs(60 * number));
+    client.reserve(new_key().unwrap(), request(from, Nanos::from_secs(60), 1))
+}
+
+/// Reserves minute after minute until it is refused; what was granted, and why not more.
+fn reserve_until_refused(client: &Client) -> (Vec<Reservation>, String) {
     let mut granted = Vec::new();
-    for number in from.. {
-        let start = tomorrow().saturating_add(Nanos::from_secs(60 * number));
-        match client.reserve(format!("k{number}").parse().unwrap(), small(start)) {
-            Ok(reservation) => granted.push(reservation.handle.to_string()),
+    for number in 0.. {
+        match reserve_minute(client, number) {
+            Ok(reservation) => granted.push(reservation),
             Err(error) => {
                 assert!(error.is_retryable(), "{error}");
                 return (granted, error.to_string());
@@ -40,58 +73,110 @@ fn reserve_until_refused(broker: &Broker, from: u64) -> (Vec<String>, String) {
     unreachable!("numbers do not end");
 }
 
-#[test]
-fn on_a_full_disk_nothing_is_granted_and_all_goes_on_when_there_is_room() {
-    let full = || {
-        let place = tempfile::tempdir().unwrap();
-        if let Err(errno) = mount_tiny(place.path()) {
-            return skip(&["tmpfs".into()], &format!("no file system of its own: {errno}"));
-        }
-        let mut broker = Broker::stopped(|config| config.ledger = place.path().join("ledger.db"));
-        broker.start();
-        let filler = place.path().join("filler");
-        let mut file = File::create(&filler).unwrap();
-        while file.write(&[0; 4_096]).is_ok() {}
-        let (granted, why) = reserve_until_refused(&broker, 0);
-        assert!(why.contains("no room left") && why.contains("ledger.db"), "{why}");
-        // Refused as often as it is asked, and what was granted is there meanwhile.
-        let (none, _) = reserve_until_refused(&broker, 5_000);
-        assert!(none.is_empty(), "{none:?}");
-        for handle in &granted {
-            assert!(broker.client().reservation(handle.parse().unwrap()).is_ok(), "{handle}");
-        }
-        drop(file);
-        fs::remove_file(&filler).unwrap();
-        let start = Instant::now();
-        // It tries again a second later.
-        while broker.client().reserve("again".parse().unwrap(), small(tomorrow())).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(10), "there is room again");
-            thread::sleep(Duration::from_millis(50));
-        }
-        broker.kill();
-        broker.start();
-        for handle in &granted {
-            assert!(broker.client().reservation(handle.parse().unwrap()).is_ok(), "{handle}");
-        }
-    };
-    if let Err(panic) = thread::spawn(full).join() {
-        std::panic::resume_unwind(panic);
+fn assert_known(world: &World, granted: &[Reservation]) {
+    for reservation in granted {
+        assert_eq!(client(world).reservation(reservation.handle).unwrap(), *reservation);
     }
 }
 
-#[test]
-fn a_damaged_ledger_is_refused_with_its_last_good_point_and_salvaged() {
-    let mut broker = Broker::new();
-    let client = broker.client();
-    for number in 0..200u64 {
-        let start = tomorrow().saturating_add(Nanos::from_secs(60 * number));
-        client.reserve(format!("k{number}").parse().unwrap(), small(start)).unwrap();
+/// A ledger whose broker was killed, with all files that belong to it.
+fn move_ledger(from: &Path, to: &Path) {
+    for suffix in ["", "-wal", "-shm", "-writer"] {
+        let file = |path: &Path| PathBuf::from(format!("{}{suffix}", path.display()));
+        match fs::copy(file(from), file(to)) {
+            Ok(_) => fs::remove_file(file(from)).unwrap(),
+            // Not all of them are there, and none may stay that belonged to another.
+            Err(_) => drop(fs::remove_file(file(to))),
+        }
     }
-    broker.kill();
+}
+
+/// What a broker says that does not start.
+fn refusal(mut command: Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut broker, begin) = (command.spawn().unwrap(), Instant::now());
+    while broker.try_wait().unwrap().is_none() {
+        if begin.elapsed() > LIMIT {
+            broker.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    broker.wait_with_output().unwrap()
+}
+
+// Goal: who asks is told, agents and their job do not notice, and all goes on as soon as there is room.
+#[test]
+fn on_a_full_disk_nothing_is_granted_and_jobs_go_on() {
+    let Some(world) = World::with_job("full") else { return };
+    // Its file system is seen by one thread and what that starts.
+    let full = move || {
+        fill_the_disk(&world);
+        world
+    };
+    match thread::spawn(full).join() {
+        Ok(world) => drop(world),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn fill_the_disk(world: &World) {
+    let place = world.directory.path().join("tiny");
+    fs::create_dir(&place).unwrap();
+    if let Err(errno) = mount_tiny(&place) {
+        return skip(&["tmpfs".into()], &format!("no file system of its own: {errno}"));
+    }
+    let mut job = Sending::start(world, "r1");
+    world.kill_broker();
+    let config = world.broker_config();
+    move_ledger(&config.ledger, &place.join("ledger.db"));
+    world.configure_broker(&Config { ledger: place.join("ledger.db"), ..config });
+    world.start_broker();
+    world.wait_for_agents();
+    job.assert_undisturbed();
+
+    let filler = place.join("filler");
+    let mut file = File::create(&filler).unwrap();
+    while file.write(&[0; 4_096]).is_ok() {}
+    let (granted, why) = reserve_until_refused(&client(world));
+    assert!(why.contains("no room left") && why.contains("ledger.db"), "{why}");
+    // Refused as often as it is asked, also what would have to begin at once; what was granted is there meanwhile.
+    assert!(world.run(&NOW, 2).contains("no room left"));
+    assert!(reserve_until_refused(&client(world)).0.is_empty());
+    assert_known(world, &granted);
+    job.assert_undisturbed();
+    wait("what was not recorded to be withdrawn", LIMIT, || world.jobs().len() == 2);
+
+    drop(file);
+    fs::remove_file(&filler).unwrap();
+    // It tries again a second later.
+    let is_served = || reserve_minute(&client(world), 5_000).is_ok();
+    wait("new grants, since there is room", LIMIT, is_served);
+    world.wait_for_agents();
+    assert!(world.run(&NOW, 0).contains(" active, "));
+    world.kill_broker();
+    world.start_broker();
+    world.wait_for_agents();
+    assert_known(world, &granted);
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
+    job.assert_undisturbed();
+}
+
+// Goal: agents keep what was granted until somebody decides what the record is. Method: bytes three quarters into the
+// ledger are inverted; the record of the job that sends is before them, and that of another one behind.
+#[test]
+fn a_damaged_ledger_is_refused_salvaged_and_gone_on_with_while_its_job_runs() {
+    let Some(world) = World::with_job("harm") else { return };
+    let mut job = Sending::start(&world, "r1");
+    for number in 0..200 {
+        reserve_minute(&client(&world), number).unwrap();
+    }
+    let late = world.run(&NOW, 0);
+    let late = late.split(' ').next().unwrap();
+    world.kill_broker();
     // Its log is moved into the database when it is opened.
-    broker.start();
-    broker.kill();
-    let ledger = broker.config.ledger.clone();
+    world.start_broker();
+    world.kill_broker();
+    let ledger = world.broker_config().ledger;
     let mut file = File::options().read(true).write(true).open(&ledger).unwrap();
     let length = file.metadata().unwrap().len();
     let mut bytes = [0; 64];
@@ -101,92 +186,128 @@ fn a_damaged_ledger_is_refused_with_its_last_good_point_and_salvaged() {
     file.write_all(&bytes.map(|byte| !byte)).unwrap();
     drop(file);
     let before = fs::read(&ledger).unwrap();
-    let refused = broker.command().output().unwrap();
+    let refused = refusal(world.broker_command());
     let text = said(&refused);
-    assert_ne!(refused.status.code(), Some(0), "{text}");
+    assert_code(&refused, 2);
     assert!(text.contains("is damaged") && text.contains("it is good up to revision"), "{text}");
     assert!(text.contains("keeptime broker salvage"), "{text}");
     assert_eq!(fs::read(&ledger).unwrap(), before, "it stays as it was found");
-    let into = broker.directory.path().join("salvaged.db");
-    let salvage = Command::new(KEEPTIME)
-        .args(["broker", "salvage", "--json", "--into"])
-        .args([&into, &ledger])
-        .output()
-        .unwrap();
-    assert_eq!(salvage.status.code(), Some(0), "{}", said(&salvage));
-    let told: serde_json::Value = serde_json::from_slice(&salvage.stdout).unwrap();
+    job.assert_undisturbed();
+    assert_eq!(world.jobs().len(), 3, "agents keep what was granted");
+
+    let into = world.directory.path().join("salvaged.db");
+    let salvage = || -> Output {
+        let mut command = world.keeptime(&["broker", "salvage", "--json", "--into"]);
+        command.args([&into, &ledger]).output().unwrap()
+    };
+    let salvaged = salvage();
+    assert_code(&salvaged, 0);
+    let told: Value = serde_json::from_slice(&salvaged.stdout).unwrap();
     let good = told["last_good_revision"].as_u64().unwrap();
     assert!(!told["faults"].as_array().unwrap().is_empty() && good < 200, "{told}");
     assert!(text.contains(&format!("good up to revision {good}")), "{text} and {told}");
-    let again = Command::new(KEEPTIME)
-        .args(["broker", "salvage", "--into"])
-        .args([&into, &ledger])
-        .output()
-        .unwrap();
-    assert!(said(&again).contains("there already"), "{}", said(&again));
+    assert!(said(&salvage()).contains("there already"), "{}", said(&salvage()));
     // Somebody decides to go on from there.
-    for suffix in ["", "-wal", "-shm", "-writer"] {
-        let file = |path: &Path| format!("{}{suffix}", path.display());
-        let _ = fs::rename(file(&ledger), file(&broker.directory.path().join("damaged.db")));
-        let _ = fs::rename(file(&into), file(&ledger));
-    }
-    broker.start();
-    let found = broker.client().reservations(&Default::default()).unwrap().reservations.len();
+    move_ledger(&ledger, &world.directory.path().join("damaged.db"));
+    move_ledger(&into, &ledger);
+    world.start_broker();
+    world.wait_for_agents();
+    let found = client(&world).reservations(&Default::default()).unwrap().reservations.len();
     assert!(found <= good as usize, "{found} of {good}");
-    assert!(broker.client().reserve("on".parse().unwrap(), small(tomorrow())).is_ok());
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
+    world.run(&["show", late], 2);
+    wait("the end of what it does not know", LIMIT, || world.jobs().len() == 2);
+    job.assert_undisturbed();
+    assert!(world.run(&NOW, 0).contains(" active, "));
 }
 
+// Method: one with the same configuration, as an init system may start it twice, and one with doors of its own.
 #[test]
-fn a_second_broker_on_the_same_ledger_is_refused() {
-    let first = Broker::new();
-    let second = Broker::stopped(|config| config.ledger = first.config.ledger.clone());
-    let refused = second.command().output().unwrap();
-    let text = said(&refused);
-    assert_eq!(refused.status.code(), Some(2), "{text}");
-    assert!(text.contains("in use") || text.contains("another"), "{text}");
-    assert!(!second.config.socket.exists(), "nobody is let in");
-    assert!(first.client().reserve("k".parse().unwrap(), small(tomorrow())).is_ok());
-}
-
-#[test]
-fn who_floods_is_told_to_wait_and_others_are_served() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip(&["other users".to_owned()], "not root");
+fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nobody_over() {
+    let Some(world) = World::with_job("twice") else { return };
+    let mut job = Sending::start(&world, "r1");
+    let at = |name: &str| world.directory.path().join(name);
+    let (socket, agents) = (at("second.sock"), at("second-agents.sock"));
+    let own = Config { socket: socket.clone(), agents, ..world.broker_config() };
+    fs::write(at("second.toml"), own.to_toml()).unwrap();
+    let mut elsewhere = Command::new(KEEPTIME);
+    elsewhere.args(["broker", "run", "--config"]).arg(at("second.toml"));
+    for second in [world.broker_command(), elsewhere] {
+        let refused = refusal(second);
+        assert_code(&refused, 2);
+        let text = said(&refused);
+        assert!(text.contains("in use") || text.contains("another"), "{text}");
     }
-    let broker = Broker::new();
+    assert!(!socket.exists(), "nobody is let in");
+    let nodes = client(&world).nodes(None).unwrap().nodes;
+    assert!(nodes.iter().all(|node| node.connected), "agents stay with the first: {nodes:?}");
+    assert!(world.run(&NOW, 0).contains(" active, "));
+    assert_eq!(world.jobs().len(), 3);
+    job.assert_undisturbed();
+}
+
+// Goal: a flood of one user takes neither other users' answers nor agents' signs of life. Method: it lasts for
+// longer than two leases.
+#[test]
+fn who_floods_is_told_to_wait_while_others_are_served_and_agents_keep_their_leases() {
+    const LEASE: Nanos = Nanos::from_secs(4);
+    const FLOOD: Duration = Duration::from_secs(9);
+    let Some(world) = World::with_job("flood") else { return };
+    let config = world.broker_config();
+    let other = |words: &[&str]| {
+        let mut command = Command::new(KEEPTIME);
+        command.args(words).arg("--broker").arg(&config.socket).current_dir("/");
+        command.gid(NOBODY).uid(NOBODY).stdin(Stdio::null()).output()
+    };
+    if let Err(error) = other(&["list"]) {
+        return skip(&["other users".to_owned()], &error.to_string());
+    }
+    let mut job = Sending::start(&world, "r1");
+    world.kill_broker();
+    let policy = PolicyFile { agent_lease: LEASE, ..config.policy.clone() };
+    world.configure_broker(&Config { policy, ..config.clone() });
+    world.start_broker();
+    world.wait_for_agents();
+
     let stop = AtomicBool::new(false);
-    let refused = thread::scope(|scope| {
-        let flood = || {
-            let mut answers = String::new();
-            while !stop.load(Ordering::SeqCst) {
-                let mut stream = UnixStream::connect(&broker.config.socket).unwrap();
-                let line = "GET /v1/reservations HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200);
-                let last = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-                stream.write_all((line + last).as_bytes()).unwrap();
-                stream.read_to_string(&mut answers).unwrap();
-            }
-            answers.matches("HTTP/1.1 429").count()
-        };
-        let floods: Vec<_> = (0..4).map(|_| scope.spawn(flood)).collect();
-        // Meanwhile another user asks for little.
-        let asked = (0..5).map(|_| {
-            let mut command = Command::new(KEEPTIME);
-            command.args(["list", "--broker"]).arg(&broker.config.socket).current_dir("/");
-            command.gid(NOBODY).uid(NOBODY).stdin(Stdio::null()).output()
-        });
-        let asked: Vec<_> = asked.collect();
-        thread::sleep(Duration::from_millis(500));
-        stop.store(true, Ordering::SeqCst);
-        let refused: usize = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
-        for output in asked {
-            match output {
-                Ok(output) => assert_eq!(output.status.code(), Some(0), "{}", said(&output)),
-                Err(error) => skip(&["other users".to_owned()], &error.to_string()),
-            }
+    let flood = || {
+        let (mut answers, mut refused) = (String::new(), 0);
+        while !stop.load(Ordering::SeqCst) {
+            let Ok(mut stream) = UnixStream::connect(&config.socket) else { continue };
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let line = "GET /v1/reservations HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200);
+            let last = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+            stream.write_all((line + last).as_bytes()).unwrap();
+            answers.clear();
+            stream.read_to_string(&mut answers).unwrap();
+            refused += answers.matches("HTTP/1.1 429").count();
         }
         refused
+    };
+    let (refused, answers) = thread::scope(|scope| {
+        let floods: Vec<_> = (0..4).map(|_| scope.spawn(flood)).collect();
+        let begin = Instant::now();
+        let mut answers = Vec::new();
+        while begin.elapsed() < FLOOD {
+            answers.extend([other(&["list"]), other(&["nodes", "--json"])]);
+        }
+        stop.store(true, Ordering::SeqCst);
+        let refused: usize = floods.into_iter().map(|flood| flood.join().unwrap()).sum();
+        (refused, answers)
     });
     assert!(refused > 0, "nobody was told to wait");
+    assert!(answers.len() >= 4, "others wait too: {} answers", answers.len());
+    for pair in answers.chunks_exact(2) {
+        let [list, nodes] = pair else { unreachable!("pairs") };
+        let (list, nodes) = (list.as_ref().unwrap(), nodes.as_ref().unwrap());
+        assert_code(list, 0);
+        assert!(said(list).starts_with("r1 active"), "{}", said(list));
+        assert_code(nodes, 0);
+        let nodes: Value = serde_json::from_slice(&nodes.stdout).unwrap();
+        let nodes = nodes["nodes"].as_array().unwrap();
+        assert!(nodes.iter().all(|node| node["connected"] == true), "{nodes:?}");
+    }
+    job.assert_undisturbed();
 }
 
 /// A library that tells a program another time: so many seconds less than there are in a file.
@@ -210,57 +331,74 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 }
 "#;
 
-#[test]
-fn a_clock_that_is_set_back_by_an_hour_neither_loses_nor_promises_anything_twice() {
-    let (tomorrow, mut broker) = (tomorrow(), Broker::stopped(|_| ()));
-    let at = |name: &str| broker.directory.path().join(name);
-    let (library, back) = (at("clock.so"), at("back"));
-    fs::write(at("clock.c"), CLOCK).unwrap();
+/// The library, and the file in which it reads how far the clock is back.
+fn make_clock(directory: &Path) -> [PathBuf; 2] {
+    let [source, library, back] = ["clock.c", "clock.so", "back"].map(|name| directory.join(name));
+    fs::write(&source, CLOCK).unwrap();
     let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(at("clock.c")).arg("-ldl");
+    compiler.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(&source).arg("-ldl");
     assert!(compiler.status().unwrap().success());
     fs::write(&back, "0").unwrap();
-    broker.variables =
-        vec![("LD_PRELOAD", library.into_os_string()), ("TEST_CLOCK_BACK", back.clone().into())];
-    broker.start();
+    [library, back]
+}
+
+/// How often the broker has seen its clock go back.
+fn steps_back(world: &World) -> u64 {
+    let mut stream = UnixStream::connect(world.broker_config().socket).unwrap();
+    let ask = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    let count = |line: &str| line.strip_prefix("keeptime_clock_steps_back_total ")?.parse().ok();
+    page.lines().find_map(count).expect("the figure is told")
+}
+
+// Method: the clock of the broker and of both agents, which are then killed and begin again with the clock as it is.
+#[test]
+fn a_clock_that_is_set_back_by_an_hour_neither_ends_jobs_nor_promises_anything_twice() {
+    const HOUR: Nanos = Nanos::from_secs(3_600);
+    let Some(world) = World::new("clock", 30) else { return };
+    let [library, back] = make_clock(world.directory.path());
+    let variables = [("LD_PRELOAD", library.as_os_str()), ("TEST_CLOCK_BACK", back.as_os_str())];
+    world.kill_broker();
+    world.start_broker_with(&variables);
+    let restart_agent = |node: &str| {
+        world.kill_agent(node);
+        world.start_agent_with(node, &variables);
+        world.wait_for_agents();
+    };
+    restart_agent("n1");
+    restart_agent("n2");
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let mut job = Sending::start(&world, "r1");
     // All of a node for an hour, so many hours from tomorrow on.
-    let reserve = |broker: &Broker, hour: u64| {
-        let resources = Resources {
-            nodes: NodeChoice::Named(vec!["n1".parse().unwrap()]),
-            cpu_ppm: CpuPpm::from_percent(100),
-            ..Resources::nothing()
-        };
-        let request = Request {
-            from_unix_nanos: Some(tomorrow.saturating_add(Nanos::from_secs(3_600 * hour))),
-            duration_nanos: Some(Nanos::from_secs(3_600)),
-            ..Request::new(Ask::Resources(resources))
-        };
-        broker.client().reserve(new_key().unwrap(), request)
+    let tomorrow = tomorrow();
+    let reserve = |hour: u64| {
+        let from = tomorrow.saturating_add(Nanos::new(HOUR.get() * hour));
+        client(&world).reserve(new_key().unwrap(), request(from, HOUR, 30))
     };
-    let granted = reserve(&broker, 0).unwrap();
-    let has_noticed = |broker: &Broker| {
-        let mut stream = UnixStream::connect(&broker.config.socket).unwrap();
-        let ask = "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(ask.as_bytes()).unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).unwrap();
-        page.contains("keeptime_clock_steps_back_total 1")
-    };
-    assert!(!has_noticed(&broker));
+    let granted = reserve(0).unwrap();
+    assert_eq!(steps_back(&world), 0);
     fs::write(&back, "3600").unwrap();
-    let start = Instant::now();
-    while !has_noticed(&broker) {
-        assert!(start.elapsed() < Duration::from_secs(5), "it does not notice");
-        assert!(broker.client().nodes(None).is_ok());
-        thread::sleep(Duration::from_millis(20));
-    }
-    // Killed, and begun again with the clock as it is now.
+    wait("the broker to notice", LIMIT, || steps_back(&world) == 1);
     for hour in 1..3 {
-        assert_eq!(broker.client().reservation(granted.handle).unwrap(), granted);
-        let twice = reserve(&broker, 0).unwrap_err();
+        job.assert_undisturbed();
+        assert_known(&world, std::slice::from_ref(&granted));
+        assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
+        let twice = reserve(0).unwrap_err();
         assert!(twice.problem().is_some_and(|problem| problem.status == 409), "{twice}");
-        reserve(&broker, hour).expect("there is room behind it");
-        broker.kill();
-        broker.start();
+        reserve(hour).expect("there is room behind it");
+        assert_eq!(steps_back(&world), 1, "once for each broker");
+        world.kill_broker();
+        world.start_broker_with(&variables);
+        restart_agent("n1");
     }
+    job.assert_undisturbed();
+    // Set right.
+    fs::write(&back, "0").unwrap();
+    restart_agent("n1");
+    job.assert_undisturbed();
+    drop(job);
+    world.run(&["cancel", "r1"], 0);
+    wait("the end of it", LIMIT, || world.jobs().is_empty());
 }

@@ -18,12 +18,13 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use world::{KEEPTIME, World, assert_code, said, wait};
+use world::{KEEPTIME, PATIENCE, World, assert_code, said, wait};
 
-const LEASE: Nanos = Nanos::from_secs(40);
+const LEASE: Nanos = Nanos::from_secs(600);
 const JOB: &str = "job";
 
 fn assignment(percent: u32) -> Assignment {
@@ -137,36 +138,34 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
     // Somebody else computes on the node meanwhile.
     let (_other, _) = node.start(false, busy);
     let kept_by = |mechanism| node.job().is_some_and(|job| job.cpu_kept_by == Some(mechanism));
-    wait("the schedule", Duration::from_secs(3), || kept_by(CpuMechanism::Deadline));
-    // From the next tick on at the latest.
-    std::thread::sleep(Duration::from_millis(500));
-    let measure = || {
+    wait("the schedule", PATIENCE, || kept_by(CpuMechanism::Deadline));
+    // From the next tick on at the latest, but for what a busy machine takes from it now and then.
+    let uses = |wanted: RangeInclusive<f64>| {
         let used = || node.job().unwrap().cpu_used_nanos.as_secs_f64();
-        let (start, before) = (Instant::now(), used());
-        std::thread::sleep(Duration::from_secs(2));
-        (used() - before) / start.elapsed().as_secs_f64()
+        let uses = (0..10).any(|_| {
+            let (start, before) = (Instant::now(), used());
+            std::thread::sleep(Duration::from_secs(1));
+            let share = (used() - before) / start.elapsed().as_secs_f64();
+            println!("{:.2} % of {wanted:?}", 100.0 * share);
+            wanted.contains(&share)
+        });
+        assert!(uses, "it never used {wanted:?}");
     };
-    let share = measure();
-    println!("by deadlines: {:.2} % of 20 %", 100.0 * share);
-    assert!((0.18..=0.22).contains(&share), "{share}");
+    uses(0.17..=0.22);
 
     // The agent dies and comes back: the schedule stays, and is changed.
     world.kill_agent("n1");
     world.start_agent("n1");
-    wait("the schedule", Duration::from_secs(3), || kept_by(CpuMechanism::Deadline));
+    wait("the schedule", PATIENCE, || kept_by(CpuMechanism::Deadline));
     node.client()
         .enforce(Assignment { cpu_ppm: CpuPpm::from_percent(10), ..wanted.clone() })
         .unwrap();
-    let share = measure();
-    println!("by deadlines: {:.2} % of 10 %", 100.0 * share);
-    assert!((0.08..=0.12).contains(&share), "{share}");
+    uses(0.08..=0.12);
     node.client()
         .enforce(Assignment { cpu_mechanism: CpuMechanism::Bandwidth, ..wanted.clone() })
         .unwrap();
     assert!(kept_by(CpuMechanism::Bandwidth));
-    let share = measure();
-    println!("by bandwidth: {:.2} % of 20 %", 100.0 * share);
-    assert!((0.15..=0.22).contains(&share), "{share}");
+    uses(0.14..=0.22);
     node.client().enforce(wanted).unwrap();
 
     // One that is bound to a processor cannot carry a schedule: nobody does then, and it is told why.
@@ -176,7 +175,7 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
         let (_pinned, _) = node.start(true, &pinned);
         let obstacle = || node.job().unwrap().cpu_obstacle.unwrap_or_default();
         let is_told = || obstacle().contains("is bound to some of the processors");
-        wait("the obstacle", Duration::from_secs(3), is_told);
+        wait("the obstacle", PATIENCE, is_told);
         assert!(kept_by(CpuMechanism::Bandwidth));
         let status = Command::new(KEEPTIME).args(["agent", "status"]).arg(&node.socket).output();
         let text = said(&status.unwrap());
@@ -186,7 +185,7 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
         );
     }
     node.client().withdraw(&JOB.parse().unwrap()).unwrap();
-    wait("the end of the program", Duration::from_secs(3), || program.has_ended());
+    wait("the end of the program", PATIENCE, || program.has_ended());
 }
 
 #[test]
@@ -207,7 +206,7 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     // A sender whose connection is open before anything is bound.
     let name = world.name.as_str();
     let receive = ["lab", "exec", "--die-with-parent", name, "n2", "--", KEEPTIME, "traffic"];
-    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "30s"]].concat();
+    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "600s"]].concat();
     let mut receive = world.keeptime(&receive);
     let receiver = receive.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let _receiver = Program(receiver.spawn().unwrap());
@@ -216,8 +215,8 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     let (mut launched, _) = node.start(true, "exec sleep 100");
     let sent = || node.job().unwrap().flows[0].sent_bytes.get();
     let connected = || node.bind(&["--flow", &to]).status.success();
-    wait("the connection", Duration::from_secs(5), connected);
-    wait("traffic of the connection", Duration::from_secs(3), || sent() > 200_000);
+    wait("the connection", PATIENCE, connected);
+    wait("traffic of the connection", PATIENCE, || sent() > 200_000);
     assert_eq!(node.job().unwrap().bound_sockets, 1);
     let bound = node.bind(&["--pid", &pid.to_string(), "--pid", "999999"]);
     assert_code(&bound, 0);
@@ -243,11 +242,11 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     let job = node.job().unwrap();
     assert_eq!((job.borrowed.as_slice(), job.bound_sockets), ([pid].as_slice(), 1));
     let before = sent();
-    wait("more traffic", Duration::from_secs(2), || sent() > before + 100_000);
+    wait("more traffic", PATIENCE, || sent() > before + 100_000);
     let rest = node.group().rest().unwrap();
     let others = rest.pids().unwrap().len();
     node.client().withdraw(&JOB.parse().unwrap()).unwrap();
-    wait("the end of what was launched", Duration::from_secs(3), || launched.has_ended());
+    wait("the end of what was launched", PATIENCE, || launched.has_ended());
     assert!(!sender.has_ended(), "what was bound goes on");
     assert_eq!(rest.pids().unwrap().len(), others + 1, "where it was before");
     assert!(!world.has_tree("n1"));
@@ -301,7 +300,7 @@ fn disk_rates_are_set_for_the_job_and_for_all_others_and_end_with_it() {
 fn a_job_that_begins_later_is_nothing_until_then() {
     let Some(world) = World::new("later", 20) else { return };
     let node = Node::first(&world);
-    let begin = now().saturating_add(Nanos::from_secs(2));
+    let begin = now().saturating_add(Nanos::from_secs(4));
     let later = Assignment { from_unix_nanos: begin, ..assignment(20) };
     // Before it there is room, across it there is none.
     let before =
@@ -314,11 +313,13 @@ fn a_job_that_begins_later_is_nothing_until_then() {
     let beyond = begin.saturating_add(Nanos::from_secs(1));
     let reason = refusal(node.client().renew(&before.job, beyond));
     assert!(reason.contains("before asks for 20 %"), "{reason}");
-    assert!(!node.group().child(JOB).unwrap().exists());
+    let exists = node.group().child(JOB).unwrap().exists();
+    // Unless this machine is so slow that the look came too late.
+    assert!(now() >= begin || !exists, "enforced before its begin");
     assert_eq!(node.client().status().unwrap().jobs.len(), 2);
     let group = node.group();
     let began = || group.child(JOB).unwrap().exists();
-    wait("its begin", Duration::from_secs(4), began);
+    wait("its begin", PATIENCE, began);
     assert!(now() >= begin);
     assert!(!group.child("before").unwrap().exists());
 }

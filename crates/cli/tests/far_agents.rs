@@ -1,5 +1,5 @@
 //! A lab whose agents and users come over its network with TLS: reserved, enforced and given back as
-//! where they come over Unix sockets, also when broker and agents are killed and certificates renewed.
+//! where they come over Unix sockets, also when broker and agents are killed and certificates expire and are renewed.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,9 +13,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
-use world::{KEEPTIME, World, assert_code, said, wait};
+use world::sending::Sending;
+use world::{KEEPTIME, PAIR, World, assert_code, said, wait};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 struct Far {
     world: World,
@@ -65,9 +66,6 @@ impl Far {
         wait("all agents", LIMIT, || brokers::wait_for_agents(&self.world.lab()).is_ok());
     }
 }
-
-const PAIR: [&str; 8] =
-    ["--nodes", "n1,n2", "--pattern", "pairs", "--rate", "20 Mbit/s", "--cpu", "10%"];
 
 #[test]
 fn what_is_reserved_over_the_network_is_enforced_by_every_kernel() {
@@ -130,4 +128,47 @@ fn jobs_do_not_notice_that_a_broker_on_the_network_is_killed() {
     again.wait().unwrap();
     assert_code(&world.keeptime(&["lab", "down"]).output().unwrap(), 0);
     assert!(world.processes().is_empty(), "{:?}", world.processes());
+}
+
+// Goal: whose certificate is over is told so and not let in, what is granted stays in force meanwhile, and renewed
+// all is as before. Method: that of an agent expires while its job runs, and that of a user.
+#[test]
+fn a_certificate_that_expires_ends_a_connection_and_no_job() {
+    let Some(far) = Far::new("past") else { return };
+    let world = &far.world;
+    far.certificates(&["--users", "eve", "--lasts", "1s"]);
+    far.certificates(&["--nodes", "n1", "--lasts", "6s"]);
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    far.wait_for_agents();
+    let reserve = [&["reserve"], &PAIR[..], &["--for", "10min"]].concat();
+    assert_code(&far.on_node("ada", &reserve), 0);
+    let mut job = Sending::start(world, "r1");
+    wait("the end of eve's certificate", LIMIT, || {
+        said(&far.on_node("eve", &["list"])).contains("eve.pem: it expired at 20")
+    });
+
+    let is_away = || {
+        let nodes = world.cluster().broker().unwrap().nodes(None).unwrap().nodes;
+        nodes.iter().any(|node| node.name.as_str() == "n1" && !node.connected)
+    };
+    wait("the end of n1's certificate", LIMIT, is_away);
+    wait("its agent to say so", LIMIT, || {
+        let log = fs::read_to_string(world.agent_log("n1")).unwrap();
+        log.contains("n1.pem: it expired at 20")
+    });
+    let now = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "1min"];
+    let refused = far.on_node("ada", &now);
+    assert_code(&refused, 1);
+    assert!(said(&refused).contains("not connected: n1"), "{}", said(&refused));
+    job.assert_undisturbed();
+
+    far.certificates(&["--nodes", "n1"]);
+    far.certificates(&["--users", "eve"]);
+    far.wait_for_agents();
+    assert!(said(&far.on_node("eve", &["show", "r1"])).starts_with("r1 active, ada"));
+    assert_code(&far.on_node("ada", &now), 0);
+    job.assert_undisturbed();
+    drop(job);
+    assert_code(&far.on_node("ada", &["cancel", "r1"]), 0);
 }

@@ -6,13 +6,17 @@
 
 mod world;
 
+use keeptime::files::{load_application, save_json};
+use keeptime::machine::Machine;
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::server::now;
+use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::tc::{Attach, Handle, Op, Place, apply};
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::profile::Conditions;
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -21,7 +25,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-use world::{KEEPTIME, World, assert_code, said, wait};
+use world::{
+    BELOW_A_LEASE, KEEPTIME, PATIENCE, RATE, World, application_text, assert_code, json,
+    profile_under, said, wait,
+};
 
 /// Time = volume / bandwidth: knees at the last point.
 const CURVE: [(u64, f64); 3] = [(10, 2.0), (20, 1.0), (40, 0.5)];
@@ -29,10 +36,6 @@ const NOBODY: u32 = 65_534;
 
 fn signal(process: u32, signal: Signal) {
     kill(Pid::from_raw(process as i32), signal).unwrap();
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
 }
 
 /// Starts a command whose output nobody reads.
@@ -48,7 +51,7 @@ fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
         burst_bytes: None,
         class: TrafficClass::Premium,
     };
-    let until = now().saturating_add(Nanos::new(lease.as_nanos() as u64));
+    let until = now().saturating_add(lease.into());
     let assignment = Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), until);
     Assignment { flows: vec![flow], ..assignment }
 }
@@ -56,7 +59,7 @@ fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
 #[test]
 fn a_goal_is_kept_and_told_or_refused_with_what_would_be_admitted() {
     let Some(world) = World::new("goal", 15) else { return };
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let program = world.program("echo time 0.5", "60 s", &CURVE);
     let run = |words: &[&str]| world.ask("run", &program, words).output().unwrap();
 
     let kept = run(&["--within", "1s", "--json"]);
@@ -99,7 +102,7 @@ fn a_goal_is_kept_and_told_or_refused_with_what_would_be_admitted() {
 #[test]
 fn what_is_wrong_with_a_request_is_named_before_anything_runs() {
     let Some(world) = World::new("bad", 15) else { return };
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let program = world.program("echo time 0.5", "60 s", &CURVE);
     let expect = |words: &[&str], code: i32, expected: &str| {
         let output = world.ask("plan", &program, words).output().unwrap();
         assert_code(&output, code);
@@ -136,20 +139,24 @@ fn a_program_that_fails_hangs_or_is_silent_gives_everything_back() {
     let Some(world) = World::new("ends", 15) else { return };
     let idle = world.processes();
     let cases = [
-        ("echo no such volume >&2; exit 7", "no such volume"),
-        ("kill -SEGV $$", "the run failed"),
-        ("sleep 300 & sleep 300; wait", "it took longer than 3 s"),
-        ("echo time; echo done", "without telling its time; expected a line \"time SECONDS\""),
-        ("exec /no/such/program", "/no/such/program"),
+        ("echo no such volume >&2; exit 7", "60 s", "no such volume"),
+        ("kill -SEGV $$", "60 s", "the run failed"),
+        ("sleep 300 & sleep 300; wait", "3 s", "it took longer than 3 s"),
+        (
+            "echo time; echo done",
+            "60 s",
+            "without telling its time; expected a line \"time SECONDS\"",
+        ),
+        ("exec /no/such/program", "60 s", "/no/such/program"),
     ];
-    for (script, expected) in cases {
-        let program = world.program(script, "3 s", &CURVE);
+    for (script, limit, expected) in cases {
+        let program = world.program(script, limit, &CURVE);
         let output = world.ask("run", &program, &["--within", "2s"]).output().unwrap();
         assert_code(&output, 2);
         let text = said(&output);
         assert!(text.contains(expected), "{script}: {text} should contain {expected}");
         // Given back when the command ends, not when its lease does.
-        world.wait_until_idle(&idle, Duration::from_secs(1));
+        world.wait_until_idle(&idle, BELOW_A_LEASE);
     }
     let status = json(&world.keeptime(&["lab", "status", "--json"]).output().unwrap());
     let agents = status["agents"].as_array().unwrap();
@@ -167,9 +174,9 @@ fn of_a_killed_run_nothing_is_left_after_its_lease() {
     assert!(world.has_tree("n1") && world.has_tree("n2"));
     signal(run.id(), Signal::SIGKILL);
     run.wait().unwrap();
-    world.wait_until_idle(&idle, Duration::from_secs(15));
+    world.wait_until_idle(&idle, PATIENCE);
     // The lab is as good as before.
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let program = world.program("echo time 0.5", "60 s", &CURVE);
     assert_code(&world.ask("run", &program, &["--within", "1s"]).output().unwrap(), 0);
 }
 
@@ -187,14 +194,14 @@ fn an_interrupted_run_gives_back_at_once() {
         let output = run.wait_with_output().unwrap();
         assert_code(&output, 2);
         assert!(said(&output).contains("it was told to stop"), "{}", said(&output));
-        world.wait_until_idle(&idle, Duration::from_secs(1));
+        world.wait_until_idle(&idle, BELOW_A_LEASE);
     }
 }
 
 #[test]
 fn a_run_outlives_an_agent_that_restarts_and_one_that_does_not() {
     let Some(world) = World::new("outlive", 15) else { return };
-    let program = world.program("sleep 4; echo time 0.5", "20 s", &CURVE);
+    let program = world.program("sleep 4; echo time 0.5", "60 s", &CURVE);
     let start = || {
         let mut command = world.ask("run", &program, &["--within", "2s", "--json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -206,10 +213,10 @@ fn a_run_outlives_an_agent_that_restarts_and_one_that_does_not() {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     assert_eq!(json(&output)["actual_nanos"], 500_000_000);
-    wait("the new agent to hear of the end", Duration::from_secs(1), || world.jobs().is_empty());
+    wait("the new agent to hear of the end", PATIENCE, || world.jobs().is_empty());
 
     // Shorter than the broker waits for an agent that says nothing.
-    let program = world.program("sleep 1; echo time 0.5", "20 s", &CURVE);
+    let program = world.program("sleep 4; echo time 0.5", "60 s", &CURVE);
     let mut command = world.ask("run", &program, &["--within", "2s", "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let run = command.spawn().unwrap();
@@ -221,8 +228,8 @@ fn a_run_outlives_an_agent_that_restarts_and_one_that_does_not() {
     assert!(said(&alone).contains("refused: "), "{}", said(&alone));
     assert!(world.has_tree("n2"), "nobody could give it back");
     world.start_agent("n2");
-    wait("the end of it", Duration::from_secs(5), || world.jobs().is_empty());
-    wait("the end of the classes", Duration::from_secs(1), || !world.has_tree("n2"));
+    wait("the end of it", PATIENCE, || world.jobs().is_empty());
+    wait("the end of the classes", PATIENCE, || !world.has_tree("n2"));
 }
 
 #[test]
@@ -238,13 +245,13 @@ fn a_run_whose_agent_does_not_come_back_is_told_that_its_reservation_is_lost() {
     assert_code(&output, 2);
     assert!(said(&output).contains("lost: n2 went away"), "{}", said(&output));
     let rest = || world.cluster().client(NodeIndex(0)).unwrap().status().unwrap().jobs;
-    wait("the end of the rest", Duration::from_secs(3), || rest().is_empty());
+    wait("the end of the rest", PATIENCE, || rest().is_empty());
 }
 
 #[test]
 fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     let Some(world) = World::new("norun", 15) else { return };
-    let program = world.program("sleep 4; echo time 0.5", "20 s", &CURVE);
+    let program = world.program("sleep 4; echo time 0.5", "60 s", &CURVE);
     let mut command = world.ask("run", &program, &["--within", "2s"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let run = command.spawn().unwrap();
@@ -254,7 +261,7 @@ fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 0);
     assert!(said(&output).contains("actual: 0.500 s"), "{}", said(&output));
-    wait("the end of it", Duration::from_secs(3), || world.jobs().is_empty());
+    wait("the end of it", PATIENCE, || world.jobs().is_empty());
     let why = said(&world.keeptime(&["why", "r1"]).output().unwrap());
     for word in ["granted to root", "a run with it took 0.500 s", "cancelled by root"] {
         assert!(why.contains(word), "{word} in {why}");
@@ -264,7 +271,7 @@ fn a_run_does_not_notice_a_broker_that_is_killed_and_comes_back() {
 #[test]
 fn an_agent_that_hangs_makes_nobody_wait_for_ever() {
     let Some(world) = World::new("hang", 15) else { return };
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let program = world.program("echo time 0.5", "60 s", &CURVE);
     let agent = world.agent("n2");
     signal(agent, Signal::SIGSTOP);
     let ask = || {
@@ -279,7 +286,7 @@ fn an_agent_that_hangs_makes_nobody_wait_for_ever() {
     let all = outputs.each_ref().map(said).join("\n");
     assert!(codes == [1, 2] || codes == [2, 2], "{all}");
     assert!(all.contains("did not answer: n2"), "{all}");
-    wait("an idle lab", Duration::from_secs(12), || world.jobs().is_empty());
+    wait("an idle lab", PATIENCE, || world.jobs().is_empty());
     world.wait_for_agents();
     assert_code(&world.ask("run", &program, &["--within", "2s"]).output().unwrap(), 0);
 }
@@ -302,25 +309,25 @@ fn a_run_whose_lab_dies_fails_and_the_lab_can_be_removed() {
     let again = world.ask("run", &program, &["--within", "2s"]).output().unwrap();
     assert_code(&again, 1);
     assert_code(&world.keeptime(&["lab", "down"]).output().unwrap(), 0);
-    wait("the end of all processes", Duration::from_secs(5), || world.processes().is_empty());
+    wait("the end of all processes", PATIENCE, || world.processes().is_empty());
 }
 
 #[test]
 fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
     let Some(world) = World::new("agent", 15) else { return };
     let socket = world.cluster().socket(NodeIndex(0));
-    let wanted = assignment(&world, "adopted", Duration::from_secs(7));
+    let wanted = assignment(&world, "adopted", Duration::from_secs(600));
     Client::connect(&socket).unwrap().enforce(wanted.clone()).unwrap();
     let name = world.name.as_str();
     let receive = ["lab", "exec", "--die-with-parent", name, "n2", "--", KEEPTIME, "traffic"];
-    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "20s"]].concat();
+    let receive = [&receive[..], &["receive", "--warmup", "0s", "--length", "600s"]].concat();
     let mut receiver = start(world.keeptime(&receive));
     let to = format!("{}:5001", world.address(1));
     let send = ["lab", "exec", "--job", "adopted", name, "n1", "--", KEEPTIME, "traffic", "send"];
     let mut sender = start(world.keeptime(&[&send[..], &[&to]].concat()));
     let job = || Client::connect(&socket).ok()?.status().ok()?.jobs.into_iter().next();
     let sent = || job().map_or(0, |job| job.flows[0].sent_bytes.get());
-    wait("traffic", Duration::from_secs(4), || sent() > 200_000);
+    wait("traffic", PATIENCE, || sent() > 200_000);
 
     let before = sent();
     world.kill_agent("n1");
@@ -330,13 +337,15 @@ fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
     assert_eq!(adopted.assignment, wanted);
     assert!(!adopted.processes.is_empty(), "the sender goes on");
     assert!(adopted.flows[0].sent_bytes.get() >= before, "the class was made anew: {adopted:?}");
-    wait("more traffic", Duration::from_secs(2), || sent() > before);
+    wait("more traffic", PATIENCE, || sent() > before);
 
-    wait("the end of the lease", Duration::from_secs(10), || job().is_none());
-    wait("the end of the sender", Duration::from_secs(3), || sender.try_wait().unwrap().is_some());
+    let soon = now().saturating_add(Duration::from_millis(200).into());
+    Client::connect(&socket).unwrap().renew(&wanted.job, soon).unwrap();
+    wait("the end of the lease", PATIENCE, || job().is_none());
+    wait("the end of the sender", PATIENCE, || sender.try_wait().unwrap().is_some());
     receiver.kill().unwrap();
     receiver.wait().unwrap();
-    wait("the end of its class", Duration::from_secs(1), || !world.has_tree("n1"));
+    wait("the end of its class", PATIENCE, || !world.has_tree("n1"));
 }
 
 /// Control groups of nobody known to Keeptime, removed with this.
@@ -376,13 +385,13 @@ fn what_belongs_to_somebody_else_is_told_and_left_alone() {
     let theirs = || world.observed("n1").qdiscs.iter().any(|qdisc| qdisc.handle.major == 0x77);
     assert!(theirs());
     let mut client = world.cluster().client(NodeIndex(0)).unwrap();
-    let wanted = assignment(&world, "refused", Duration::from_secs(60));
+    let wanted = assignment(&world, "refused", Duration::from_secs(600));
     let answer = client.enforce(wanted.clone());
     let Err(ClientError::Failed { error }) = answer else { panic!("{answer:?}") };
     assert!(error.contains("77:") && error.contains("is not Keeptime's"), "{error}");
     assert!(theirs() && !world.has_tree("n1"));
     assert!(world.jobs().is_empty(), "what failed is not kept");
-    let program = world.program("echo time 0.5", "20 s", &CURVE);
+    let program = world.program("echo time 0.5", "60 s", &CURVE);
     let run = world.ask("run", &program, &["--within", "1s"]).output().unwrap();
     assert_code(&run, 2);
     assert!(
@@ -390,7 +399,7 @@ fn what_belongs_to_somebody_else_is_told_and_left_alone() {
         "{}",
         said(&run)
     );
-    wait("the other node to give back", Duration::from_secs(1), || world.jobs().is_empty());
+    wait("the other node to give back", BELOW_A_LEASE, || world.jobs().is_empty());
 
     // Gone, it is in nobody's way.
     world.on_device("n1", |socket, ifindex| {
@@ -407,7 +416,10 @@ fn runs_at_once_never_hold_more_than_there_is() {
     let Some(world) = World::new("race", 30) else { return };
     // The first gets 60 Mbit/s, the second what is left; nothing is left for the third.
     let points = [(20, 3.0), (60, 1.0)];
-    let program = world.program_with_cpu("sleep 2; echo time 1", "20 s", &points, 10);
+    // They run until each has been decided about.
+    let decided = world.directory.path().join("decided");
+    let script = format!("until [ -e {} ]; do sleep 0.05; done; echo time 1", decided.display());
+    let program = world.program_with_cpu(&script, "60 s", &points, 10);
     let words = ["--within", "3s", "--json"];
     let start = |_| {
         let mut command = world.ask("run", &program, &words);
@@ -415,7 +427,14 @@ fn runs_at_once_never_hold_more_than_there_is() {
     };
     let mut runs: Vec<Child> = (0..3).map(start).collect();
     let mut most_jobs = 0;
-    while runs.iter_mut().any(|run| run.try_wait().unwrap().is_none()) {
+    loop {
+        let ended = runs.iter_mut().filter_map(|run| run.try_wait().unwrap()).count();
+        if ended == runs.len() {
+            break;
+        }
+        if ended > 0 && most_jobs == 2 {
+            std::fs::write(&decided, "").unwrap();
+        }
         for status in world.statuses() {
             assert!(World::promised(&status) <= World::reservable(), "{status:?}");
             most_jobs = most_jobs.max(status.jobs.len());
@@ -456,6 +475,47 @@ impl OfNobody<'_> {
         command.output()
     }
 
+    /// What such a user is told by commands that enforce nothing.
+    fn plans_and_reserves(&self, directory: &Path) {
+        let run = |words: &[&str]| {
+            let output = self.keeptime(words).unwrap();
+            assert_code(&output, 0);
+            said(&output)
+        };
+        let reserve = ["reserve", "--nodes", "n1,n2", "--cpu", "2%", "--for", "10min"];
+        assert!(run(&reserve).starts_with("r1 active, "));
+        assert!(run(&["list"]).starts_with("r1 active, "));
+        let timeline = run(&["timeline", "--to", "+1h"]);
+        assert!(timeline.contains("CPU of n1") && timeline.contains('█'), "{timeline}");
+        let nodes = run(&["nodes"]);
+        assert!(nodes.contains("r1") && nodes.contains("not enforced"), "{nodes}");
+
+        let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+        let (file, profile) = (at("say.toml"), at("say.json"));
+        std::fs::write(&file, application_text("echo time 0.5", "20 s", 2)).unwrap();
+        let plan = ["plan", &file, "--profile", &profile, "--within", "1s"];
+        let mpi = match Mpi::find(Flavour::OpenMpi) {
+            Ok(mpi) => mpi.to_string(),
+            Err(error) => return skip(&["mpi".to_owned()], &error.to_string()),
+        };
+        let unmeasured = self.keeptime(&plan).unwrap();
+        assert_code(&unmeasured, 2);
+        assert!(said(&unmeasured).contains("`keeptime profile` measures one"));
+        let application = load_application(&file, Flavour::OpenMpi).unwrap();
+        let conditions = Conditions {
+            link_bits_per_second: RATE,
+            process_cpu_ppm: application.cpu(),
+            processor: Machine::here().processor,
+            mpi,
+            command: application.command_template().to_vec(),
+        };
+        let measured = profile_under(conditions, &application, &CURVE);
+        save_json(Path::new(&profile), &measured).unwrap();
+        let planned = run(&plan);
+        assert!(planned.contains("plan: size 64 on"), "{planned}");
+        assert!(run(&["cancel", "r1"]).starts_with("r1 cancelled, "));
+    }
+
     /// Why an ordinary user cannot have a lab here.
     fn obstacle(&self) -> Option<String> {
         match self.keeptime(&["--version"]) {
@@ -475,7 +535,7 @@ impl Drop for OfNobody<'_> {
 }
 
 #[test]
-fn without_root_a_lab_stands_and_tells_what_it_does_not_enforce() {
+fn without_root_a_lab_stands_plans_and_reserves_and_tells_what_it_does_not_enforce() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let name = format!("t{}-nobody", std::process::id());
@@ -499,6 +559,7 @@ fn without_root_a_lab_stands_and_tells_what_it_does_not_enforce() {
     let exec = exec.unwrap();
     assert_code(&exec, 3);
     assert_eq!(said(&exec).trim(), "n2");
+    user.plans_and_reserves(directory.path());
     let down = user.keeptime(&["lab", "down"]).unwrap();
     assert_code(&down, 0);
     assert_eq!(

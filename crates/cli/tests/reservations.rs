@@ -10,50 +10,37 @@ use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::Output;
-use std::time::Duration;
-use world::{World, assert_code, said, wait};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use world::{PAIR, World, assert_code, json, said, wait};
 
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
-}
-
-fn run(world: &World, words: &[&str], code: i32) -> String {
-    let output = world.keeptime(words).output().unwrap();
-    assert_code(&output, code);
-    said(&output)
-}
-
-const PAIR: [&str; 8] =
-    ["--nodes", "n1,n2", "--pattern", "pairs", "--rate", "20 Mbit/s", "--cpu", "10%"];
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
     let Some(world) = World::new("resv", 30) else { return };
     let reserve = [&["reserve"], &PAIR[..], &["--for", "10min"]].concat();
-    let text = run(&world, &reserve, 0);
+    let text = world.run(&reserve, 0);
     assert!(text.starts_with("r1 active, "), "{text}");
     for node in ["n1", "n2"] {
         assert!(world.has_tree(node), "the kernel of {node} enforces it");
     }
     let statuses = world.statuses();
     assert!(statuses.iter().all(|status| World::promised(status) == 20_000_000), "{statuses:?}");
-    assert!(run(&world, &["nodes"], 0).contains("enforces now or soon: r1"));
-    assert!(run(&world, &["links"], 0).contains("20 Mbit/s of"));
+    assert!(world.run(&["nodes"], 0).contains("enforces now or soon: r1"));
+    assert!(world.run(&["links"], 0).contains("20 Mbit/s of"));
 
-    let refused = run(&world, &["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min"], 1);
+    let refused = world.run(&["reserve", "--nodes", "2", "--cpu", "25%", "--for", "1min"], 1);
     assert!(refused.contains("would be admitted from"), "{refused}");
-    let wider = run(&world, &["modify", "r1", "--rate", "30 Mbit/s"], 0);
+    let wider = world.run(&["modify", "r1", "--rate", "30 Mbit/s"], 0);
     assert!(wider.contains("30 Mbit/s for each flow"), "{wider}");
     wait("the wider class", LIMIT, || {
         world.statuses().iter().all(|status| World::promised(status) == 30_000_000)
     });
-    run(&world, &["cancel", "r1"], 0);
+    world.run(&["cancel", "r1"], 0);
     wait("the end of it", LIMIT, || world.jobs().is_empty());
     wait("the end of its classes", LIMIT, || !world.has_tree("n1") && !world.has_tree("n2"));
-    let why = run(&world, &["why", "r1"], 0);
+    let why = world.run(&["why", "r1"], 0);
     for word in ["granted to root", "started", "changed by root", "cancelled by root"] {
         assert!(why.contains(word), "{word} in {why}");
     }
@@ -63,7 +50,7 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
 fn what_begins_later_is_told_to_agents_at_once_and_enforced_from_its_start_on() {
     let Some(world) = World::new("ahead", 30) else { return };
     let reserve = [&["reserve"], &PAIR[..], &["--from", "+3s", "--for", "10min"]].concat();
-    let text = run(&world, &reserve, 0);
+    let text = world.run(&reserve, 0);
     assert!(text.starts_with("r1 granted, "), "{text}");
     let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
     let start = WallTime::from_unix_nanos(shown["from_unix_nanos"].as_u64().unwrap());
@@ -75,15 +62,41 @@ fn what_begins_later_is_told_to_agents_at_once_and_enforced_from_its_start_on() 
     assert!(now() >= start || stood == [false; 2], "enforced before its start: {stood:?}");
     wait("its start", LIMIT, || world.has_tree("n1") && world.has_tree("n2"));
     assert!(now() >= start);
-    wait("the record of it", LIMIT, || run(&world, &["show", "r1"], 0).starts_with("r1 active"));
+    wait("the record of it", LIMIT, || world.run(&["show", "r1"], 0).starts_with("r1 active"));
+}
+
+#[test]
+fn runs_in_a_reservation_wait_for_it_and_leave_it_to_its_owner() {
+    let Some(world) = World::new("in", 30) else { return };
+    let program = world.program("echo time 1.5", "60 s", &[(5, 2.0), (20, 1.0)]);
+    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    let goal = ["--app", "say", "--within", "60s"];
+    world.run(&[&["reserve"], &goal[..], &["--from", "+6s", "--for", "10min"]].concat(), 0);
+    let waited = world.ask("run", &program, &["--in", "r1"]).output().unwrap();
+    assert_code(&waited, 0);
+    let text = said(&waited);
+    assert!(text.contains("r1 begins at"), "{text}");
+    assert!(text.contains("with its reservation, +50.0 % of what was promised"), "{text}");
+    let again = world.ask("run", &program, &["--in", "r1", "--json"]).output().unwrap();
+    assert_eq!(json(&again)["reservation"], "r1");
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"), "it is kept");
+    let why = world.run(&["why", "r1"], 0);
+    assert_eq!(why.matches("a run with it took 1.500 s").count(), 2, "{why}");
+
+    world.run(&["cancel", "r1"], 0);
+    let over = said(&world.ask("run", &program, &["--in", "r1"]).output().unwrap());
+    assert!(over.contains("r1 is cancelled"), "{over}");
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let other = said(&world.ask("run", &program, &["--in", "r2"]).output().unwrap());
+    assert!(other.contains("in") && other.contains("reserve --app say"), "{other}");
 }
 
 #[test]
 fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     let Some(world) = World::new("kill9", 30) else { return };
-    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
-    let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "6s"];
-    run(&world, &short, 0);
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    let short = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "10s"];
+    world.run(&short, 0);
     world.kill_broker();
     assert!(world.has_tree("n1") && world.jobs().len() == 3);
     wait("the end of what was short, without a broker", LIMIT, || world.jobs().len() == 2);
@@ -91,29 +104,65 @@ fn killed_brokers_and_agents_come_back_and_jobs_do_not_notice() {
     world.wait_for_agents();
     let shown = json(&world.keeptime(&["show", "r1", "--json"]).output().unwrap());
     assert_eq!(shown["state"], "active");
-    wait("its end in the record", LIMIT, || {
-        run(&world, &["show", "r2"], 0).starts_with("r2 ended")
-    });
+    wait("its end in the record", LIMIT, || world.run(&["show", "r2"], 0).starts_with("r2 ended"));
     assert_eq!(world.jobs().len(), 2);
 
     world.kill_agent("n1");
     assert!(world.has_tree("n1"), "the kernel goes on");
     world.start_agent("n1");
     world.wait_for_agents();
-    assert!(run(&world, &["show", "r1"], 0).starts_with("r1 active"));
+    assert!(world.run(&["show", "r1"], 0).starts_with("r1 active"));
     world.kill_broker();
     world.start_broker();
     world.wait_for_agents();
-    run(&world, &["cancel", "r1"], 0);
+    world.run(&["cancel", "r1"], 0);
     wait("the end of it", LIMIT, || world.jobs().is_empty() && !world.has_tree("n1"));
+}
+
+/// The agent is killed at moments spread over the time that a reservation takes from the question to
+/// the answer, so that some fall into the middle of what it tells the kernel.
+#[test]
+fn an_agent_that_is_killed_while_it_applies_leaves_all_or_nothing() {
+    const MOMENTS: u32 = 12;
+    let Some(world) = World::new("torn", 30) else { return };
+    let reserve = [&["reserve"], &PAIR[..], &["--for", "10min", "--json"]].concat();
+    let begin = Instant::now();
+    let first = json(&world.keeptime(&reserve).output().unwrap());
+    let takes = begin.elapsed();
+    let give_back = |id: &Value| {
+        world.run(&["cancel", id.as_str().unwrap()], 0);
+    };
+    give_back(&first["handle"]);
+    let is_idle =
+        || world.jobs().is_empty() && ["n1", "n2"].iter().all(|node| !world.has_tree(node));
+    wait("the end of the first", LIMIT, is_idle);
+    for moment in 0..MOMENTS {
+        let asking = world.keeptime(&reserve).stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(takes * moment / MOMENTS);
+        world.kill_agent("n1");
+        world.start_agent("n1");
+        let answer = asking.wait_with_output().unwrap();
+        world.wait_for_agents();
+        match answer.status.code() {
+            Some(0) => {
+                wait("all of it", LIMIT, || {
+                    world.jobs().len() == 2 && world.has_tree("n1") && world.has_tree("n2")
+                });
+                give_back(&json(&answer)["handle"]);
+            }
+            Some(1) => {}
+            _ => panic!("moment {moment}: {}", said(&answer)),
+        }
+        wait("nothing to be left", LIMIT, is_idle);
+    }
 }
 
 #[test]
 fn what_was_given_back_while_an_agent_was_away_is_withdrawn_when_it_comes_back() {
     let Some(world) = World::new("away", 30) else { return };
-    run(&world, &["reserve", "--nodes", "n1", "--cpu", "10%", "--for", "10min"], 0);
+    world.run(&["reserve", "--nodes", "n1", "--cpu", "10%", "--for", "10min"], 0);
     world.kill_agent("n1");
-    run(&world, &["cancel", "r1"], 0);
+    world.run(&["cancel", "r1"], 0);
     world.start_agent("n1");
     world.wait_for_agents();
     wait("the withdrawal", LIMIT, || world.jobs().is_empty());
@@ -122,14 +171,14 @@ fn what_was_given_back_while_an_agent_was_away_is_withdrawn_when_it_comes_back()
 #[test]
 fn an_agent_that_hangs_longer_than_its_lease_is_given_up_and_taken_back() {
     let Some(world) = World::new("hung", 30) else { return };
-    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
     let agent = Pid::from_raw(world.agent("n1") as i32);
     kill(agent, Signal::SIGSTOP).unwrap();
-    wait("its loss", LIMIT, || run(&world, &["show", "r1"], 0).starts_with("r1 lost"));
+    wait("its loss", LIMIT, || world.run(&["show", "r1"], 0).starts_with("r1 lost"));
     kill(agent, Signal::SIGCONT).unwrap();
     world.wait_for_agents();
     wait("what is lost to be given back", LIMIT, || world.jobs().is_empty());
-    run(&world, &[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+    world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
 }
 
 #[test]
@@ -137,7 +186,24 @@ fn a_lab_goes_with_its_broker() {
     let Some(world) = World::new("down", 15) else { return };
     let socket = world.cluster().broker_socket();
     assert!(world.has_broker());
-    run(&world, &["lab", "down"], 0);
+    world.run(&["lab", "down"], 0);
     assert!(world.processes().is_empty(), "{:?}", world.processes());
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_lab_of_sixteen_nodes_is_made_told_used_and_removed() {
+    let Some(world) = World::of("many", &["--nodes", "16"], 5, None) else { return };
+    let status = json(&world.keeptime(&["lab", "status", "--json"]).output().unwrap());
+    let agents = status["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 16);
+    let idle = Value::Array(Vec::new());
+    assert!(agents.iter().all(|agent| agent["status"]["jobs"] == idle), "{status}");
+    let all = ["reserve", "--nodes", "16", "--pattern", "hypercube", "--rate", "1 Mbit/s"];
+    let text = world.run(&[&all[..], &["--cpu", "1%", "--for", "10min"]].concat(), 0);
+    assert!(text.starts_with("r1 active, "), "{text}");
+    assert_eq!(world.jobs().len(), 16);
+    assert!(world.statuses().iter().all(|status| World::promised(status) == 4_000_000));
+    world.run(&["lab", "down"], 0);
+    assert!(world.processes().is_empty(), "{:?}", world.processes());
 }

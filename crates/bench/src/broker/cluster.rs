@@ -17,6 +17,7 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTi
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -107,12 +108,9 @@ impl Broker {
     pub fn start(config: Config) -> Result<Self> {
         let directory = config.topology.parent().context("no directory")?;
         let log = File::create(directory.join("broker.log"))?;
-        let mut command = Command::new(own_path()?);
-        command.args(["broker", "run", "--config"]).arg(directory.join("broker.toml"));
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        // SAFETY: prctl is allowed between fork and exec.
-        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
-        let mut broker = Self { child: command.spawn()?, config };
+        let file = directory.join("broker.toml");
+        let words: [OsString; 4] = ["broker".into(), "run".into(), "--config".into(), file.into()];
+        let mut broker = Self { child: start_keeptime(&words, log)?, config };
         let (client, start) = (broker.client()?, Instant::now());
         while client.reservation(Handle::new(1)).is_err_and(|e| e.problem().is_none()) {
             let ended = broker.child.try_wait()?;
@@ -167,6 +165,18 @@ impl Drop for Broker {
     }
 }
 
+/// Starts `keeptime` with these words; an end of the benchmark ends it too.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn start_keeptime(words: &[OsString], log: File) -> Result<Child> {
+    let mut command = Command::new(own_path()?);
+    command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // SAFETY: prctl is allowed between fork and exec.
+    unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
+    Ok(command.spawn()?)
+}
+
 /// Fills a broker's ledger with so many granted reservations and no snapshot, so that all of them have
 /// to be read at its next start.
 ///
@@ -215,6 +225,7 @@ fn granted(number: u64, groups: u64, month: Month) -> Result<Event> {
         until_unix_nanos: Some(from.saturating_add(JOB_TIME)),
         grant,
         replaces: None,
+        decision: None,
     };
     Ok(Event::Granted { handle: Handle::new(number + 1), granted: Box::new(granted) })
 }

@@ -17,11 +17,36 @@ const ASKED: usize = 100_000;
 const COMPARED: usize = 1_000;
 /// The baseline is asked one question of so many.
 const BASELINE_EVERY: usize = 100;
+/// More than the caches of a processor hold.
+const OTHERS_BYTES: usize = 64 << 20;
+/// A cache line, of which one byte is read.
+const LINE_BYTES: usize = 64;
 
-/// One load of one size, with so many changes before each question.
+/// What happens between two questions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Between {
+    /// So many changes of the reservations.
+    Changes(usize),
+    /// One change, and then something that leaves nothing of the table in the caches: what a broker
+    /// does for others until it comes to the same table again.
+    Others,
+}
+
+impl Between {
+    fn changes(self) -> usize {
+        match self {
+            Self::Changes(changes) => changes,
+            Self::Others => 1,
+        }
+    }
+}
+
+/// One load of one size.
 pub struct Case {
     load: Load,
-    changes: usize,
+    between: Between,
+    /// What others use, if they do.
+    others: Vec<u8>,
     slots: Vec<Slot>,
     table: SlotTable,
     list: SortedList,
@@ -43,7 +68,7 @@ pub struct Raw {
 
 impl Case {
     /// Reserves the load, and asks a first time.
-    pub fn new(load: Load, live: usize, changes: usize) -> Result<Self> {
+    pub fn new(load: Load, live: usize, between: Between) -> Result<Self> {
         let mut random = Random(live as u64);
         let slots = load.slots(live, &mut random);
         let mut table = SlotTable::new(CAPACITY);
@@ -51,8 +76,22 @@ impl Case {
             table.add(slot.span, slot.amount)?;
         }
         let list = SortedList::new(&slots);
-        let (first, samples, baseline) = Default::default();
-        let mut case = Self { load, changes, slots, table, list, random, first, samples, baseline };
+        let others = match between {
+            Between::Changes(_) => Vec::new(),
+            Between::Others => vec![1; OTHERS_BYTES],
+        };
+        let mut case = Self {
+            load,
+            between,
+            others,
+            slots,
+            table,
+            list,
+            random,
+            first: 0.0,
+            samples: Vec::new(),
+            baseline: Vec::new(),
+        };
         case.first = case.ask(true)?;
         case.baseline.clear();
         Ok(case)
@@ -62,6 +101,9 @@ impl Case {
     pub fn round(&mut self, questions: usize) -> Result<()> {
         for number in 0..questions {
             self.change()?;
+            black_box(
+                self.others.iter().step_by(LINE_BYTES).map(|byte| u64::from(*byte)).sum::<u64>(),
+            );
             let time = self.ask(number % BASELINE_EVERY == 0)?;
             self.samples.push(time);
         }
@@ -71,12 +113,13 @@ impl Case {
     /// Takes reservations off and puts the same or, where there are several changes, others in their
     /// places, so that nothing lasts that a search notes of the reservations around them.
     fn change(&mut self) -> Result<()> {
-        for _ in 0..self.changes {
+        let changes = self.between.changes();
+        for _ in 0..changes {
             let live = self.slots.len();
             let index = self.random.below(live as u64) as usize;
             let old = self.slots[index];
             self.table.remove(old.span, old.amount)?;
-            let new = match self.changes {
+            let new = match changes {
                 1 => old,
                 _ => self.load.successor(old, live, &self.table, &mut self.random),
             };
@@ -92,7 +135,7 @@ impl Case {
         let mut start = None;
         let time = timed(|| start = black_box(self.table.earliest_fit(when, amount)));
         if baseline_too {
-            if self.changes > 1 {
+            if self.between.changes() > 1 {
                 self.list = SortedList::new(&self.slots);
             }
             let mut expected = None;
@@ -130,9 +173,13 @@ impl Case {
         }
     }
 
-    /// How many reservations it has.
-    pub fn live(&self) -> usize {
-        self.slots.len()
+    /// How many questions a round has where the easiest case has `most`: fewer where they, or what is
+    /// between them, take long.
+    pub fn questions(&self, most: usize) -> usize {
+        match self.between {
+            Between::Changes(_) if self.slots.len() <= ASKED => most,
+            _ => most / 10,
+        }
     }
 
     /// Everything that was measured.
@@ -150,9 +197,10 @@ impl Case {
 
     fn name(&self) -> String {
         let name = format!("fit, {}, {}", self.load.name(), self.slots.len());
-        match self.changes {
-            1 => name,
-            changes => format!("{name}, {changes} changes before each"),
+        match self.between {
+            Between::Changes(1) => name,
+            Between::Changes(changes) => format!("{name}, {changes} changes before each"),
+            Between::Others => format!("{name}, caches used by others before each"),
         }
     }
 }
@@ -161,7 +209,7 @@ impl Case {
 pub fn growth(cases: &[Case], figures: &mut Figures) {
     for big in cases.iter().filter(|case| case.slots.len() == ASKED) {
         let compared = |case: &&Case| {
-            (case.load, case.changes, case.slots.len()) == (big.load, big.changes, COMPARED)
+            (case.load, case.between, case.slots.len()) == (big.load, big.between, COMPARED)
         };
         let Some(small) = cases.iter().find(compared) else { continue };
         for (name, q) in [("p50", 0.5), ("p99", 0.99)] {

@@ -1,6 +1,6 @@
 //! The other process: answers until this one ends.
 
-use super::{CORES, context, pin, tcp};
+use super::{CORES, Way, context, pin, tcp};
 use anyhow::{Context as _, Result};
 use keeptime_fabric::{Match, Resource, Tag, attrs};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -63,8 +63,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             say(&server.port()?.to_string())?;
             thread::spawn(move || server.serve());
         }
-        ["fabric", directory, memory, spin, threads] => {
-            let context = context(directory, memory.parse()?, spin.parse()?)?;
+        ["fabric", directory, way, spin, threads] => {
+            let context = context(directory, way_named(way)?, spin.parse()?)?;
             let register = |_| context.register(attrs! { "role" => "answers" });
             let resources = (0..threads.parse()?).map(register).collect::<Result<Vec<_>, _>>()?;
             let names: Vec<_> = resources.iter().map(|r| r.id().to_string()).collect();
@@ -78,6 +78,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Until the other end goes.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     std::process::exit(0)
+}
+
+fn way_named(name: &str) -> Result<Way> {
+    <Way as clap::ValueEnum>::from_str(name, true).map_err(anyhow::Error::msg)
 }
 
 fn say(line: &str) -> Result<()> {

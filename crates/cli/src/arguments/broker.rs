@@ -5,6 +5,7 @@ use super::manual;
 use clap::{Args, Subcommand};
 use keeptime_broker::remote::Address;
 use keeptime_model::goal::Preference;
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Handle, RequestKey, State, UserName};
@@ -123,9 +124,10 @@ pub struct Wanted {
     /// When it ends, instead of how long it lasts
     #[arg(long, value_name = "TIME", conflicts_with = "duration")]
     pub until: Option<String>,
-    /// When a node is lost, ask for the same on others for the time that is left
-    #[arg(long)]
-    pub move_on_loss: bool,
+    /// When one of its nodes goes away: offer, so that `keeptime move` has it moved, or move, at once, for
+    /// the time that is left [default: as the application says, or offer]
+    #[arg(long, value_name = "POLICY")]
+    pub on_loss: Option<OnLoss>,
 }
 
 #[derive(Debug, Args)]
@@ -138,7 +140,7 @@ pub struct ReserveArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
     /// State a goal of this application instead of resources; see `keeptime register`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, visible_alias = "app", value_name = "NAME")]
     pub application: Option<Name>,
     #[command(flatten)]
     pub wanted: Wanted,

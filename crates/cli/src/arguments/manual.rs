@@ -65,6 +65,89 @@ Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
 See also: docs/formats/agent-link.md, docs/security.md, contrib/systemd/keeptime-agent.service."#;
 
+/// Below `keeptime run --help`.
+pub const RUN: &str = r#"At a rate:
+
+  keeptime run bsp --rate "30 %" --nodes 2     # a third of full speed, and of the CPU that it takes
+  keeptime rate set r17 "40 %"                 # at any time
+  keeptime top                                 # target and actual, live
+
+Full speed is what the program does with the CPU of its application file on every node. That much must
+be free at the start: it runs so for its first 5 reports of a second each. From then on it has, on every
+node, that part of what it used which was asked for, and small corrections by the progress that it tells:
+lines on its standard output that begin with the word `progress` of its application file. One that tells
+nothing for a minute has its part of the CPU, whatever it makes of it. The time limit of the application
+file stays what it is, however slow it runs.
+
+By a time:
+
+  keeptime run batch --by 18:00 --nodes 2..8   # when, on how many nodes and how fast is Keeptime's business
+  keeptime run bsp --by +2h --takes 40min      # where the profile tells another time than that of a whole run
+
+Nodes, start and rate are chosen beside what is reserved: the fewest nodes that make it, and of all starts
+the one that is done first, at what rate is free from then on. That is reserved in advance, with a tenth
+more time than the profile says, and the command waits until its time comes. What cannot be done by then is
+refused, with the earliest time that can be kept. Ending the command gives everything back.
+
+When a node goes away, the reservation is lost. Where the application file says on_loss = "move", the run
+begins anew on other nodes, within the same time limit; otherwise it ends and says so.
+
+Exit codes: 0 done, 1 refused, 2 error, 64 usage.
+
+See also: docs/rate-control.md."#;
+
+/// Below `keeptime fabric ls --help`, and those of its other verbs.
+pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts of a program find each other by
+attributes and exchange messages. Every node runs a daemon, which knows all resources of the cluster:
+
+  keeptime-fabricd --node n1 --address 10.0.0.1:7400
+  keeptime-fabricd --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # on the next; the rest it learns
+
+Then, on any of them:
+
+  keeptime fabric ls                           # everything
+  keeptime fabric ls service=echo              # the daemons themselves: they answer pings
+  keeptime fabric find name=dhash type=server --within 10s
+  keeptime fabric ping                         # every node
+  keeptime fabric bench n2 --over udp
+
+Ping's first round trip makes the connection and is left out of the times. Shared memory is for processes of one
+user: the daemon of another user on the own node is reached with --over tcp.
+
+Exit codes: 0 done, 1 nothing found, or a node did not answer, 2 error, 64 usage.
+
+See also: man 7 keeptime_fabric, docs/formats/fabric.md."#;
+
+/// Below `keeptime sim run --help`.
+pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs that it does not have, or that you do not have?
+
+  keeptime sim run --topology star:64 --generate model --jobs 2000 --load 0.8
+  keeptime sim run --topology fat-tree:10000 --trace jobs.swf --jobs 100000
+  keeptime sim run --topology fat-tree:512:4 --generate model --communication "40 %" --json
+  keeptime sim run --topology star:8 --generate chains --interval 10 --policy keeptime,keeptime-queue
+
+Policies:
+  keeptime          the broker's own engine: a job is promised its deadline when it is submitted, and has its
+                    processors and rates reserved, now or in advance, or is refused
+  keeptime-greedy   the same, but only what can start at once is promised
+  keeptime-queue    the same engine behind a queue: the most urgent first; promised when it starts
+  fcfs-backfill     whole nodes in the order of submission; nobody is refused and nothing promised
+  none              everything starts at once, on the nodes with the fewest jobs, and shares
+
+The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40, rows of 40 racks; nodes do not
+fail. A job computes and exchanges with both neighbours in a ring, and waits for the slowest. Flows share
+links by max-min fairness; what is reserved is neither shared nor slowed down.
+
+The log: a processor is a node. A log says nothing of deadlines: each job has its submission and 1.5 to 5 times
+what was requested, drawn by --seed. Policies know what was requested, and not how long a job really takes.
+The same arguments give the same result.
+
+The table, a column for each policy: which part was admitted, and in time; promises broken; work done, of what
+the nodes could have done; and of the jobs that were run the wait, the slowdown (from submission to end
+over the time alone) and the run time over the time alone: median, 95th percentile, greatest.
+
+Exit codes: 0 done, 2 error, 64 usage."#;
+
 /// Below `keeptime --help`.
 pub const OVERVIEW: &str = "A first round, as root:
   keeptime lab up                          a cluster of 4 nodes on this machine

@@ -23,7 +23,7 @@ pub fn run(command: BrokerCommand) -> Result<Ending> {
                 parsed.tcp.as_ref().map(tcp::Door::new).transpose()?;
             }
             if !check && !print_config {
-                server::run(&parsed, interrupt::stopped)?;
+                server::run(&parsed, &interrupt::stopped)?;
             }
         }
         BrokerCommand::Salvage { damaged, into, json } => {

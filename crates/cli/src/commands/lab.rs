@@ -99,7 +99,7 @@ fn directory(labs: &Labs, name: &Name) -> PathBuf {
 
 /// The lab that was asked for.
 fn spec(arguments: &LabUpArguments) -> Result<Spec> {
-    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology, tls: _ } = arguments;
+    let LabUpArguments { lab, nodes, switches, rate, uplink, cpu, topology, .. } = arguments;
     let name = lab.name.clone();
     if let Some(path) = topology {
         let text =
@@ -108,10 +108,14 @@ fn spec(arguments: &LabUpArguments) -> Result<Spec> {
             Topology::from_toml(&text).with_context(|| format!("in {}", path.display()))?;
         return Ok(Spec::from_topology(name, topology)?);
     }
-    Ok(match switches {
+    let spec = match switches {
         0 => return Err(Invalid::new("switches", 0, "at least 1").into()),
         1 => Spec::star(name, *nodes, *rate, *cpu)?,
         _ => Spec::two_tier(name, *nodes, *switches, *rate, *uplink, *cpu)?,
+    };
+    Ok(match arguments.disk() {
+        Some(disk) => spec.with_disk(disk)?,
+        None => spec,
     })
 }
 

@@ -3,15 +3,20 @@
 pub mod agent;
 pub mod bind;
 pub mod broker;
+pub mod by;
 pub mod certificates;
+pub mod fabric;
 pub mod lab;
 pub mod load;
 pub mod mpi;
 pub mod overview;
 pub mod plan;
 pub mod profile;
+pub mod rate;
 pub mod reservations;
 pub mod run;
+pub mod sim;
+pub mod site;
 pub mod tokens;
 pub mod traffic;
 
@@ -113,7 +118,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Carries out a command that asks the broker and holds nothing itself, so that it may end at any
+/// Carries out a command that asks the broker or the fabric and holds nothing itself, so that it may end at any
 /// moment; gives any other back.
 pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
     ControlFlow::Break(match command {
@@ -122,6 +127,7 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Show(arguments) => reservations::show(&arguments),
         Command::Modify(arguments) => reservations::modify(&arguments),
         Command::Cancel(arguments) => reservations::cancel(&arguments),
+        Command::Move(arguments) => reservations::move_lost(&arguments),
         Command::Mpi(command) => mpi::run(&command),
         Command::Watch(arguments) => reservations::watch(&arguments),
         Command::Why(arguments) => reservations::why(&arguments),
@@ -129,6 +135,10 @@ pub fn ask_broker(command: Command) -> ControlFlow<Result<Ending>, Command> {
         Command::Nodes(arguments) => overview::nodes(&arguments),
         Command::Links(arguments) => overview::links(&arguments),
         Command::Timeline(arguments) => overview::timeline(&arguments),
+        Command::Rate(command) => rate::set(&command),
+        Command::Top(arguments) => rate::top(&arguments),
+        Command::Site(command) => site::run(&command),
+        Command::Fabric(command) => fabric::run(&command),
         other => return ControlFlow::Continue(other),
     })
 }

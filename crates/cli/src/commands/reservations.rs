@@ -6,7 +6,7 @@ use crate::arguments::{
     WatchArguments,
 };
 use crate::place::connect;
-use crate::{brokers, files, requests, times};
+use crate::{brokers, files, requests, story, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -16,6 +16,7 @@ use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
 use keeptime_model::reservation::Handle;
+use keeptime_model::units::WallTime;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -73,6 +74,11 @@ pub fn cancel(arguments: &OneArguments) -> Result<Ending> {
     }
 }
 
+/// Has a reservation moved that was lost.
+pub fn move_lost(arguments: &OneArguments) -> Result<Ending> {
+    outcome_told(connect(&arguments.place)?.move_lost(arguments.handle), arguments.json)
+}
+
 /// Shows one reservation.
 pub fn show(arguments: &OneArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
@@ -82,22 +88,14 @@ pub fn show(arguments: &OneArguments) -> Result<Ending> {
 /// Lists reservations.
 pub fn list(arguments: &ListArguments) -> Result<Ending> {
     let client = connect(&arguments.place)?;
-    let mut filter = Filter {
+    let filter = Filter {
         owner: arguments.owner.clone(),
         state: arguments.state,
         live: (!arguments.all && arguments.state.is_none()).then_some(true),
         node: arguments.node.clone(),
         ..Filter::default()
     };
-    let mut all = Vec::new();
-    loop {
-        let listing = client.reservations(&filter).map_err(brokers::failure)?;
-        all.extend(listing.reservations);
-        filter.after = listing.next;
-        if filter.after.is_none() {
-            break;
-        }
-    }
+    let all = client.all_reservations(filter).map_err(brokers::failure)?;
     if arguments.json {
         print_json(&all)?;
     } else {
@@ -115,8 +113,15 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
     }
     for happened in &history.records {
         println!("{}", line(happened));
-        if let Event::Refused { refused, .. } = &happened.event {
-            print!("{}", offers(&refused.refusal));
+        if let Some(decision) = happened.event.decision() {
+            print!("{}", story::outline(decision));
+        }
+        match &happened.event {
+            Event::Refused { refused, .. } => print!("{}", offers(&refused.refusal)),
+            Event::Lost { handle, instead: Some(_), .. } => {
+                println!("keeptime move {handle} asks for it, unless it was moved");
+            }
+            _ => {}
         }
     }
     Ok(Ending::Done)
@@ -176,7 +181,7 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
 }
 
 /// A refusal is told with what would be admitted; everything else is an error.
-fn refused(error: ClientError, json: bool) -> Result<Ending> {
+pub(super) fn refused(error: ClientError, json: bool) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
         return Err(brokers::failure(error));
     };
@@ -185,7 +190,7 @@ fn refused(error: ClientError, json: bool) -> Result<Ending> {
         return Ok(Ending::Refused);
     }
     let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
-    println!("{name}refused: {refusal}");
+    println!("{name}refused: {}", refusal.words(&in_local_time));
     print!("{}", offers(refusal));
     Ok(Ending::Refused)
 }
@@ -205,7 +210,7 @@ fn describe(reservation: &Reservation) -> String {
     let when = times::show_span(from, until, &zone);
     let what = match (&reservation.grant, &reservation.refusal) {
         (Some(grant), _) => words::grant(grant),
-        (None, Some(refusal)) => refusal.to_string(),
+        (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
     };
     let (handle, state, owner) = (reservation.handle, reservation.state, &reservation.owner);
@@ -221,19 +226,30 @@ fn describe_possible(possible: &Possible) -> String {
 fn offers(refusal: &Refusal) -> String {
     let mut text = String::new();
     if let Some(start) = refusal.earliest_start_unix_nanos {
-        let start = times::show(start, &TimeZone::system());
-        text.push_str(&format!("would be admitted from {start} on\n"));
+        text.push_str(&format!("would be admitted from {} on\n", in_local_time(start)));
     }
     for offer in &refusal.counter_offers {
         text.push_str(&format!("would be admitted then: {offer}\n"));
+    }
+    for offer in &refusal.resource_offers {
+        text.push_str(&format!("would be admitted at the time asked for: {offer}\n"));
     }
     text
 }
 
 fn line(happened: &Happened) -> String {
-    let time = times::show(happened.time_unix_nanos, &TimeZone::system());
+    let time = in_local_time(happened.time_unix_nanos);
     let handle = happened.event.handle().map(|handle: Handle| format!(" {handle}"));
-    format!("{time}{} {}", handle.unwrap_or_default(), happened.text)
+    let text = match &happened.event {
+        Event::Refused { refused, .. } => words::refused(refused, &in_local_time),
+        _ => happened.text.clone(),
+    };
+    format!("{time}{} {text}", handle.unwrap_or_default())
+}
+
+/// A time as the user's clock has it.
+pub(super) fn in_local_time(time: WallTime) -> String {
+    times::show(time, &TimeZone::system())
 }
 
 fn is_end(event: &Event) -> bool {

@@ -11,8 +11,9 @@ use std::time::Duration;
 pub fn run(command: TrafficCommand) -> Result<Ending> {
     let duration = |span: Nanos| Duration::from_nanos(span.get());
     match command {
-        TrafficCommand::Receive { port, connections, warmup, length } => {
-            let window = Window { warmup: duration(warmup), length: duration(length) };
+        TrafficCommand::Receive { port, connections, warmup, length, cooldown } => {
+            let (warmup, length) = (duration(warmup), duration(length));
+            let window = Window { warmup, length, cooldown: duration(cooldown) };
             print_json(&receive(port, connections, window)?)?;
         }
         TrafficCommand::Send { to, limit } => send(to, duration(limit))?,

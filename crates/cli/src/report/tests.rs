@@ -242,6 +242,7 @@ fn trial(with_millis: u64, without_millis: Option<u64>) -> Trial {
         profiled_nanos: Nanos::from_millis(970),
         quantile_ppm: Share::from_percent(90).unwrap(),
         with_nanos: Nanos::from_millis(with_millis),
+        at_full_nanos: Nanos::from_millis(with_millis),
         without_nanos: without_millis.map(Nanos::from_millis),
     }
 }

@@ -1,12 +1,13 @@
 //! A broker in a process of its own, with its files in a directory of its own.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, reason = "every test program uses a part of it")]
 
 use keeptime_broker::client::Client;
 use keeptime_broker::config::Config;
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use std::ffi::OsString;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -23,45 +24,35 @@ const TOPOLOGY: &str = "name = \"pair\"\nswitches = [{ name = \"s1\" }]\n\
 pub struct Broker {
     pub directory: tempfile::TempDir,
     pub config: Config,
-    /// Of its environment.
-    pub variables: Vec<(&'static str, OsString)>,
     process: Option<Child>,
 }
 
 impl Broker {
     pub fn new() -> Self {
-        let mut broker = Self::stopped(|_| ());
-        broker.start();
-        broker
+        Self::of(TOPOLOGY)
     }
 
-    /// One that was not started yet, with its configuration changed.
-    pub fn stopped(change: impl FnOnce(&mut Config)) -> Self {
+    pub fn of(topology: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // Other users reach the socket.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let at = |name: &str| directory.path().join(name);
-        fs::write(at("topology.toml"), TOPOLOGY).unwrap();
-        let mut config = Config::in_directory(directory.path());
-        change(&mut config);
+        fs::write(at("topology.toml"), topology).unwrap();
+        let config = Config::in_directory(directory.path());
         fs::write(at("broker.toml"), config.to_toml()).unwrap();
-        Self { directory, config, variables: Vec::new(), process: None }
-    }
-
-    /// What starts it.
-    pub fn command(&self) -> Command {
-        let mut command = Command::new(KEEPTIME);
-        command.args(["broker", "run", "--config"]);
-        command.arg(self.directory.path().join("broker.toml")).envs(self.variables.clone());
-        command
+        let mut broker = Self { directory, config, process: None };
+        broker.start();
+        broker
     }
 
     /// Starts it, and waits until it answers.
     pub fn start(&mut self) {
-        self.process = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
+        let mut command = Command::new(KEEPTIME);
+        command.args(["broker", "run", "--config"]).arg(self.directory.path().join("broker.toml"));
+        self.process = Some(command.stderr(Stdio::null()).spawn().unwrap());
         let start = Instant::now();
         while self.client().nodes(None).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the broker does not answer");
+            assert!(start.elapsed() < Duration::from_secs(60), "the broker does not answer");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -70,6 +61,12 @@ impl Broker {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
+    }
+
+    /// Stops it where it is, or lets it go on.
+    pub fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().unwrap().id();
+        kill(Pid::from_raw(i32::try_from(process).unwrap()), signal).unwrap();
     }
 
     pub fn client(&self) -> Client {

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
+pub mod sending;
+
 use keeptime::cluster::Cluster;
 use keeptime::files::{load_application, save_json};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::{JobStatus, Status};
+use keeptime_broker::config::Config;
 use keeptime_lab::{Exec, Lab, Labs};
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::egress::{self, Link};
@@ -13,15 +16,18 @@ use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::tc::{Observed, TREE_MAJOR, observe};
 use keeptime_linux::testing::{can, skip};
+use keeptime_model::application::Application;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::name::Name;
-use keeptime_model::profile::Profile;
+use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -29,6 +35,15 @@ use std::time::{Duration, Instant};
 
 pub const KEEPTIME: &str = env!("CARGO_BIN_EXE_keeptime");
 pub const RATE: BitsPerSecond = BitsPerSecond::from_mbit(100);
+/// What `keeptime reserve` is told for a job of both nodes.
+pub const PAIR: [&str; 8] =
+    ["--nodes", "n1,n2", "--pattern", "pairs", "--rate", "20 Mbit/s", "--cpu", "10%"];
+/// For what has to happen at some time: no machine is so busy that it takes longer.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// For what has to happen at once, where nobody waits for the end of a lease: that is ten seconds.
+pub const BELOW_A_LEASE: Duration = Duration::from_secs(7);
+/// Variables of a process's environment.
+pub type Variables<'a> = [(&'a str, &'a OsStr)];
 
 /// A lab with a name that nobody else uses. It goes with this, also when the test fails.
 pub struct World {
@@ -70,7 +85,7 @@ impl World {
         let cpu = format!("{percent} %");
         // Labs of others may have the CPU for a while: the tests of this machine run side by side.
         let mut up = None;
-        wait("the CPU for a lab", Duration::from_secs(30), || {
+        wait("the CPU for a lab", 5 * PATIENCE, || {
             let words = [&["lab", "up", world.name.as_str(), "--cpu", &cpu], shape].concat();
             let mut command = world.keeptime(&words);
             // Nodes have a /tmp of their own, in which they see where the lab was made.
@@ -83,6 +98,20 @@ impl World {
         });
         assert_code(&up.unwrap(), 0);
         Some(world)
+    }
+
+    /// One where a job of both nodes is in force: `r1`.
+    pub fn with_job(tag: &str) -> Option<Self> {
+        let world = Self::new(tag, 30)?;
+        world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
+        Some(world)
+    }
+
+    /// What the program says with these arguments, on this lab, when it ends as expected.
+    pub fn run(&self, words: &[&str], code: i32) -> String {
+        let output = self.keeptime(words).output().unwrap();
+        assert_code(&output, code);
+        said(&output)
     }
 
     /// The program with these arguments, on this lab.
@@ -115,12 +144,7 @@ impl World {
         percent: u32,
     ) -> Program {
         let application = self.directory.path().join("say.toml");
-        let text = format!(
-            "name = \"say\"\ncommand = [\"/bin/sh\", \"-c\", {script:?}, \"size-{{size}}\"]\n\
-             pattern = \"pairs\"\nnodes = [2]\ncpu = \"{percent} %\"\ntimeout = \"{limit}\"\n\
-             time = {{ stdout = \"time\" }}\n[[parameters]]\nname = \"size\"\nvalues = [\"64\"]\n"
-        );
-        fs::write(&application, text).unwrap();
+        fs::write(&application, application_text(script, limit, percent)).unwrap();
         let program = Program { application, profile: self.directory.path().join("say.json") };
         save_json(&program.profile, &self.profile(&program, points)).unwrap();
         program
@@ -132,16 +156,7 @@ impl World {
         let application = load_application(path, Flavour::OpenMpi).unwrap();
         let mpi = Mpi::find(Flavour::OpenMpi).unwrap().to_string();
         let conditions = self.cluster().conditions(&application, &mpi);
-        let rates = points.iter().map(|(mbit, _)| BitsPerSecond::from_mbit(*mbit));
-        let mut profile = Profile::empty(application.name().clone(), conditions, rates.collect());
-        let parameters = &application.grid()[0];
-        for (mbit, seconds) in points {
-            let time = Nanos::new((seconds * 1e9) as u64);
-            for _ in 0..3 {
-                profile.record(parameters, 2, BitsPerSecond::from_mbit(*mbit), time);
-            }
-        }
-        profile
+        profile_under(conditions, &application, points)
     }
 
     /// `keeptime VERB` on the program, not started yet.
@@ -215,18 +230,31 @@ impl World {
         let socket = self.socket(node);
         kill(Pid::from_raw(self.agent(node) as i32), Signal::SIGKILL).unwrap();
         let away = || Client::connect(&socket).is_err();
-        wait("the end of the agent", Duration::from_secs(2), away);
+        wait("the end of the agent", PATIENCE, away);
     }
 
     /// Starts a new agent of a node, as an init system would.
     pub fn start_agent(&self, node: &str) {
+        self.start_agent_with(node, &[]);
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn start_agent_with(&self, node: &str, variables: &Variables<'_>) {
         let config = self.lab().node_directory(&node.parse().unwrap()).join("agent.toml");
         let words = [KEEPTIME, "agent", "run", "--config", config.to_str().unwrap()];
-        let null = || Some(fs::File::options().write(true).open("/dev/null").unwrap().into());
-        let exec = Exec::new(node, words).with_stdio([None, null(), null()]);
+        let log = fs::File::options().append(true).open(self.agent_log(node)).unwrap();
+        let stdio = [None, Some(log.try_clone().unwrap().into()), Some(log.into())];
+        let mut exec = Exec::new(node, words).with_stdio(stdio);
+        let owned = |(name, value): &(&str, &OsStr)| (OsString::from(*name), value.to_os_string());
+        exec.environment = variables.iter().map(owned).collect();
         self.lab().spawn_daemon(exec).unwrap();
         let socket = self.socket(node);
-        wait("the new agent", Duration::from_secs(5), || Client::connect(&socket).is_ok());
+        wait("the new agent", PATIENCE, || Client::connect(&socket).is_ok());
+    }
+
+    /// Where the agents of a node say what they do.
+    pub fn agent_log(&self, node: &str) -> PathBuf {
+        self.lab().node_directory(&node.parse().unwrap()).join("agent.log")
     }
 
     /// Ends the lab's broker as nothing in it can prevent.
@@ -240,17 +268,41 @@ impl World {
                 kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
             }
         }
-        wait("the end of the broker", Duration::from_secs(5), || !self.has_broker());
+        wait("the end of the broker", PATIENCE, || !self.has_broker());
     }
 
     /// Starts a new broker for the lab, as an init system would.
     pub fn start_broker(&self) {
-        let mut command = Command::new(KEEPTIME);
-        command.args(["broker", "run", "--config"]);
-        command.arg(self.broker_directory().join("broker.toml"));
+        self.start_broker_with(&[]);
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn start_broker_with(&self, variables: &Variables<'_>) {
+        let mut command = self.broker_command();
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.broker.replace(Some(command.spawn().unwrap()));
-        wait("the broker", Duration::from_secs(20), || self.has_broker());
+        wait("the broker", PATIENCE, || self.has_broker());
+    }
+
+    /// What starts a broker for the lab.
+    pub fn broker_command(&self) -> Command {
+        let mut command = Command::new(KEEPTIME);
+        command.args(["broker", "run", "--config"]).arg(self.broker_file());
+        command
+    }
+
+    pub fn broker_config(&self) -> Config {
+        Config::from_toml(&fs::read_to_string(self.broker_file()).unwrap()).unwrap()
+    }
+
+    /// For brokers that are started from now on.
+    pub fn configure_broker(&self, config: &Config) {
+        fs::write(self.broker_file(), config.to_toml()).unwrap();
+    }
+
+    fn broker_file(&self) -> PathBuf {
+        self.broker_directory().join("broker.toml")
     }
 
     pub fn has_broker(&self) -> bool {
@@ -258,7 +310,7 @@ impl World {
     }
 
     pub fn wait_for_agents(&self) {
-        wait("all agents", Duration::from_secs(20), || {
+        wait("all agents", PATIENCE, || {
             let nodes = self.cluster().broker().unwrap().nodes(None);
             nodes.is_ok_and(|nodes| nodes.nodes.iter().all(|node| node.connected))
         });
@@ -275,7 +327,7 @@ impl World {
 
     /// Waits until a job has processes on both nodes.
     pub fn wait_until_running(&self) {
-        wait("both ranks", Duration::from_secs(10), || {
+        wait("both ranks", PATIENCE, || {
             let jobs = self.jobs();
             jobs.len() == 2 && jobs.iter().all(|job| !job.processes.is_empty())
         });
@@ -284,10 +336,9 @@ impl World {
     /// Waits until nothing is left of any job; `before` are the processes of the idle lab.
     pub fn wait_until_idle(&self, before: &BTreeSet<u32>, limit: Duration) {
         wait("the end of all jobs", limit, || self.jobs().is_empty());
-        wait("the end of all processes", Duration::from_secs(3), || self.processes() == *before);
-        for node in ["n1", "n2"] {
-            assert!(!self.has_tree(node), "classes are left on {node}");
-        }
+        wait("the end of all processes", PATIENCE, || self.processes() == *before);
+        let have_none = || ["n1", "n2"].iter().all(|node| !self.has_tree(node));
+        wait("the end of all classes", PATIENCE, have_none);
     }
 
     pub fn address(&self, node: u32) -> std::net::Ipv4Addr {
@@ -305,6 +356,19 @@ impl Program {
         fs::write(&self.profile, text).unwrap();
     }
 
+    /// Another line of its file.
+    pub fn say(&self, line: &str) {
+        let text = fs::read_to_string(&self.application).unwrap();
+        let pattern = "pattern = \"pairs\"\n";
+        fs::write(&self.application, text.replace(pattern, &format!("{pattern}{line}\n"))).unwrap();
+    }
+
+    /// As if its file did not say by which lines it tells how far it is.
+    pub fn forget_progress(&self) {
+        let text = fs::read_to_string(&self.application).unwrap();
+        fs::write(&self.application, text.replace("progress = \"unit\"\n", "")).unwrap();
+    }
+
     pub fn remove_profile(&self) {
         fs::remove_file(&self.profile).unwrap();
     }
@@ -315,6 +379,33 @@ impl Drop for World {
         self.broker.take().into_iter().for_each(end);
         let _ = self.keeptime(&["lab", "down"]).output();
     }
+}
+
+/// An application file whose two ranks run `script`.
+pub fn application_text(script: &str, limit: &str, percent: u32) -> String {
+    format!(
+        "name = \"say\"\ncommand = [\"/bin/sh\", \"-c\", {script:?}, \"size-{{size}}\"]\n\
+         pattern = \"pairs\"\nnodes = [2]\ncpu = \"{percent} %\"\ntimeout = \"{limit}\"\n\
+         time = {{ stdout = \"time\" }}\nprogress = \"unit\"\n[[parameters]]\nname = \"size\"\nvalues = [\"64\"]\n"
+    )
+}
+
+/// As if `application` had been measured under these conditions: Mbit/s for each flow, and seconds.
+pub fn profile_under(
+    conditions: Conditions,
+    application: &Application,
+    points: &[(u64, f64)],
+) -> Profile {
+    let rates = points.iter().map(|(mbit, _)| BitsPerSecond::from_mbit(*mbit));
+    let mut profile = Profile::empty(application.name().clone(), conditions, rates.collect());
+    let parameters = &application.grid()[0];
+    for (mbit, seconds) in points {
+        let time = Nanos::new((seconds * 1e9) as u64);
+        for _ in 0..3 {
+            profile.record(parameters, 2, BitsPerSecond::from_mbit(*mbit), time);
+        }
+    }
+    profile
 }
 
 fn end(mut process: Child) {
@@ -336,6 +427,12 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// What a program printed.
+pub fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)))
+}
+
+/// Both outputs of the program with these arguments, which ends with this code.
 pub fn assert_code(output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "{}", said(output));
 }

@@ -1,0 +1,58 @@
+//! What a cluster is asked about that is not there.
+
+use super::manual;
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Subcommand, ValueEnum};
+use keeptime_model::units::Share;
+use keeptime_whatif::policy::Choice;
+use keeptime_whatif::shape::Shape;
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Replay a log of jobs in virtual time, under one policy or several
+    #[command(after_long_help = manual::SIM_RUN)]
+    Run(SimArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct SimArguments {
+    /// star:NODES, fat-tree:NODES, or fat-tree:NODES:K where uplinks of racks have a K-th of their nodes' rate
+    #[arg(long)]
+    pub topology: Shape,
+    /// A log in Standard Workload Format (gunzip it first)
+    #[arg(long, value_name = "FILE", required_unless_present = "generate")]
+    pub trace: Option<PathBuf>,
+    /// Make a log instead
+    #[arg(long, conflicts_with = "trace")]
+    pub generate: Option<Generator>,
+    /// Who starts when and where: keeptime, keeptime-greedy, keeptime-queue, fcfs-backfill, none, or several
+    #[arg(long, value_delimiter = ',', default_value = "keeptime,fcfs-backfill,none")]
+    pub policy: Vec<Choice>,
+    /// The part of its time that a job on several nodes exchanges when nothing is in its way
+    #[arg(long, default_value = "0 %")]
+    pub communication: Share,
+    /// At most so many jobs
+    #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub jobs: usize,
+    /// What a made log asks of all nodes, 1 being all of them
+    #[arg(long, default_value_t = 0.7, conflicts_with = "trace")]
+    pub load: f64,
+    /// Longest time between two tasks of `--generate chains`, in seconds
+    #[arg(long, default_value_t = 20, conflicts_with = "trace")]
+    pub interval: u64,
+    /// Where random numbers start
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Generator {
+    /// Rigid jobs by the model of Lublin and Feitelson
+    Model,
+    /// The thesis' tasks: chains of sub-tasks on up to 8 nodes, at random intervals
+    Chains,
+}

@@ -1,0 +1,84 @@
+//! The words about web sites.
+
+use super::BrokerPlace;
+use clap::{Args, Subcommand};
+use keeptime_model::name::Name;
+use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};
+use keeptime_model::units::CpuPpm;
+
+#[derive(Debug, Subcommand)]
+pub enum SiteCommand {
+    /// Give a web site nodes of the cluster, as many as its load needs, or describe it anew
+    Add(SiteAddArguments),
+    /// Remove a web site: its nodes are drained first
+    Remove(SiteRemoveArguments),
+    /// List web sites: their nodes, loads, and what is wrong with their balancers
+    List(SiteListArguments),
+    /// Show web sites and the last moves, and why each was made, again every second
+    Top(SiteListArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct SiteAddArguments {
+    /// The site's name
+    pub name: Name,
+    /// Nodes that are never taken from it, needed or not
+    #[arg(long)]
+    pub hard: u32,
+    /// Nodes that it has when it needs them, unless a site of higher priority needs them for its own
+    /// guarantee [default: as many as --hard]
+    #[arg(long)]
+    pub soft: Option<u32>,
+    /// It never has more nodes [default: as many as --soft]
+    #[arg(long)]
+    pub max: Option<u32>,
+    /// Greater goes first
+    #[arg(long, default_value_t = 1)]
+    pub priority: u32,
+    /// CPU that is reserved for it on each of its nodes
+    #[arg(long)]
+    pub cpu: CpuPpm,
+    /// Where its servers listen on the nodes; HAProxy knows that by itself
+    #[arg(long, default_value_t = 80)]
+    pub port: u16,
+    /// A balancer in front of it: haproxy:SOCKET/BACKEND or nginx:CONFIGURATION/UPSTREAM@LOG on the broker's
+    /// machine, or apache:http://ADDRESS:PORT/PATH/BALANCER. It has a server for every node of the cluster.
+    /// Repeat for others
+    #[arg(long = "backend", value_name = "BALANCER", required = true)]
+    pub balancers: Vec<BalancerPlace>,
+    #[command(flatten)]
+    pub place: BrokerPlace,
+}
+
+#[derive(Debug, Args)]
+pub struct SiteRemoveArguments {
+    /// The site's name
+    pub name: Name,
+    #[command(flatten)]
+    pub place: BrokerPlace,
+}
+
+#[derive(Debug, Args)]
+pub struct SiteListArguments {
+    /// Print JSON once, instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub place: BrokerPlace,
+}
+
+impl SiteAddArguments {
+    /// The site that was described.
+    pub fn spec(&self) -> SiteSpec {
+        let soft = self.soft.unwrap_or(self.hard);
+        let max = self.max.unwrap_or(soft);
+        SiteSpec {
+            name: self.name.clone(),
+            guarantee: Guarantee { hard: self.hard, soft, max },
+            priority: self.priority,
+            cpu_ppm: self.cpu,
+            port: self.port,
+            balancers: self.balancers.clone(),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! `keeptime run --by`: a job that must be done by a time. When, on how many nodes and how fast is for
+//! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes.
+
+use super::rate::parameters;
+use super::{Ending, Session, print_json, reservations};
+use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
+use crate::cluster::Cluster;
+use crate::execute::{Run, execute};
+use crate::hold::Hold;
+use crate::{brokers, interrupt, times};
+use anyhow::{Result, bail};
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use keeptime_agent::wire::JobStatus;
+use keeptime_broker::client::ClientError;
+use keeptime_broker::core::now;
+use keeptime_broker::wire::{Level, Node, Nodes, ResourceLine, ResourceName, Timeline};
+use keeptime_model::Invalid;
+use keeptime_model::application::{Application, Parameters, TimeSource};
+use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources, State};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
+use keeptime_planner::curve::FittedCurve;
+use keeptime_planner::deadline::{self, Job, JobPlan, Reserved, Stretch, Wants, beside};
+use keeptime_planner::fitted::FittedProfile;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What `keeptime run --by --json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    deadline_unix_nanos: WallTime,
+    reservation: Option<Handle>,
+    plan: Option<JobPlan>,
+    ended_unix_nanos: Option<WallTime>,
+    refusal: Option<String>,
+    /// The earliest deadline that could be kept instead.
+    earliest_unix_nanos: Option<WallTime>,
+}
+
+/// What is to be done, and what it needs.
+struct Work {
+    application: Application,
+    parameters: Parameters,
+    deadline: WallTime,
+    job: Job,
+    /// At full speed, by the number of nodes.
+    knees: BTreeMap<u32, Knee>,
+}
+
+/// The least bandwidth of each flow that costs no time, and the time that is promised with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Knee {
+    time: Nanos,
+    bandwidth: BitsPerSecond,
+}
+
+/// What came of it.
+enum Booked {
+    Held {
+        plan: JobPlan,
+        at: Stretch,
+        hold: Box<Hold>,
+    },
+    /// The nodes' CPU does not suffice.
+    TooLate(deadline::Refusal),
+    /// Something else does not.
+    Refused(ClientError),
+}
+
+/// Runs an application such that it is done by `by`.
+pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
+    let session = Session::open(&arguments.application)?;
+    let (work, cluster) = (Work::new(&session, arguments, by)?, &session.cluster);
+    let (plan, at, hold) = match book(cluster, &work)? {
+        Booked::Held { plan, at, hold } => (plan, at, hold),
+        Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
+        Booked::Refused(error) => return reservations::refused(error, arguments.json),
+    };
+    if !arguments.json {
+        println!(
+            "{}: {}",
+            hold.handle(),
+            story(&cluster.topology().names(&plan.nodes), &at, &work)
+        );
+    }
+    wait_for_start(cluster, &hold, &plan.nodes)?;
+    let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
+    let run = Run { application, parameters, nodes, rate: None };
+    execute(cluster, &session.mpi, &run, &hold, &interrupt::stopped, &mut |line| {
+        if !arguments.json {
+            println!("  | {line}");
+        }
+    })?;
+    let ended = now();
+    if arguments.json {
+        print_json(&Outcome {
+            reservation: Some(hold.handle()),
+            plan: Some(plan),
+            ended_unix_nanos: Some(ended),
+            ..work.outcome()
+        })?;
+    } else {
+        println!("done {}", distance(ended, work.deadline));
+    }
+    Ok(Ending::Done)
+}
+
+impl Work {
+    fn new(session: &Session, arguments: &RunArguments, by: &str) -> Result<Self> {
+        let application = session.application.clone();
+        let deadline = times::parse(by, &Zoned::now())
+            .map_err(|invalid| Invalid { field: "by".into(), ..invalid })?;
+        // Which numbers of nodes will do is said otherwise here.
+        let counts = arguments.goal.nodes.as_ref();
+        let goal = GoalArguments { nodes: None, ..arguments.goal.clone() }.goal()?;
+        goal.check(&application)?;
+        let parameters = parameters(&application, &goal);
+        let knees = knees(&session.fitted()?, &parameters, &goal, counts)?;
+        let job = job(&application, &knees, arguments.takes)?;
+        let job = Job { wants: Wants::By(deadline), ..job };
+        Ok(Self { application, parameters, deadline, job, knees })
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome {
+            deadline_unix_nanos: self.deadline,
+            reservation: None,
+            plan: None,
+            ended_unix_nanos: None,
+            refusal: None,
+            earliest_unix_nanos: None,
+        }
+    }
+
+    /// Its share of the CPU, and all of the bandwidth: what it sends does not get less.
+    fn resources(&self, nodes: Vec<Name>, at: &Stretch) -> Resources {
+        let knee = self.knees.get(&(nodes.len() as u32)).filter(|_| nodes.len() > 1);
+        Resources {
+            nodes: NodeChoice::Named(nodes),
+            cpu_ppm: self.job.cpu_at(at.rate),
+            pattern: knee.map(|_| self.application.pattern().clone()),
+            bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
+            ..Resources::nothing()
+        }
+    }
+}
+
+/// The knees of all curves that will do.
+///
+/// # Errors
+/// If there is none.
+fn knees(
+    fitted: &FittedProfile,
+    parameters: &Parameters,
+    goal: &Goal,
+    counts: Option<&NodeCounts>,
+) -> Result<BTreeMap<u32, Knee>, Invalid> {
+    let curves = || fitted.curves().iter().filter(|curve| **curve.parameters() == *parameters);
+    let will_do = |nodes| counts.is_none_or(|counts| counts.contains(nodes));
+    let knee = |curve: &FittedCurve| {
+        let (knee, promise) = (curve.knee(), curve.promise(goal.quantile.unwrap_or_default()));
+        let time = promise.time(knee.time_nanos);
+        (curve.nodes(), Knee { time, bandwidth: knee.bandwidth_bits_per_second })
+    };
+    let knees: BTreeMap<_, _> = curves().filter(|curve| will_do(curve.nodes())).map(knee).collect();
+    if knees.is_empty() {
+        let known: Vec<_> = curves().map(|curve| curve.nodes().to_string()).collect();
+        let given = counts.map_or_else(String::new, NodeCounts::to_string);
+        let expected = format!("one that the profile has: {}", known.join(", "));
+        return Err(Invalid::new("nodes", given, expected));
+    }
+    Ok(knees)
+}
+
+/// What is to be done, on any number of nodes that has a knee.
+///
+/// # Errors
+/// If nothing tells how long a whole run takes.
+fn job(
+    application: &Application,
+    knees: &BTreeMap<u32, Knee>,
+    takes: Option<Nanos>,
+) -> Result<Job, Invalid> {
+    let fewest = knees.values().next().map(|knee| knee.time).unwrap_or_default();
+    let of_whole_run = (*application.time() == TimeSource::Wall).then_some(fewest);
+    let expected = "a time: that of the profile need not be a whole run's";
+    let no_time = || Invalid::new("takes", "nothing", expected);
+    let takes = takes.or(of_whole_run).ok_or_else(no_time)?;
+    // Rounded down: it may be as fast as that.
+    let speed =
+        |knee: &Knee| u128::from(fewest.get()) * 1_000_000 / u128::from(knee.time.get().max(1));
+    let speed = |knee: &Knee| u32::try_from(speed(knee)).unwrap_or(u32::MAX);
+    let with_spare = takes.get().saturating_add(takes.get() / SPARE_PART);
+    let job = Job::new(application.name().clone(), Nanos::new(with_spare), 1);
+    let speed_ppm = knees.iter().map(|(nodes, knee)| (*nodes, speed(knee))).collect();
+    Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
+}
+
+/// Plans beside what is reserved, and reserves that. Where the broker knows better, because links are
+/// taken or others were faster, it is planned again from when it says on.
+fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
+    let broker = cluster.broker()?;
+    let mut job = work.job.clone();
+    let mut attempts_left = ATTEMPTS;
+    loop {
+        let nodes = broker.nodes(None).map_err(brokers::failure)?;
+        let now = nodes.at_unix_nanos;
+        // As long as it takes at the least rate that there is; further, room is not looked for.
+        let longest = Nanos::new(job.remaining_nanos.get().saturating_mul(SLOWEST));
+        let horizon = work.deadline.max(now).saturating_add(longest);
+        let timeline = broker.timeline(None, horizon).map_err(brokers::failure)?;
+        let plan = match beside(now, &promised(&nodes), &reserved(&nodes, &timeline), &job)? {
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(Booked::TooLate(refusal)),
+        };
+        let Some(at) = plan.stretches.first().copied() else { bail!("there is nothing to do") };
+        let ask = Ask::Resources(work.resources(cluster.topology().names(&plan.nodes), &at));
+        let span = at.to.saturating_since(at.from);
+        let error = match Hold::take_in_advance(cluster, ask, at.from, span) {
+            Ok(hold) => return Ok(Booked::Held { plan, at, hold: Box::new(hold) }),
+            Err(error) => error.downcast::<ClientError>()?,
+        };
+        let later = earliest(&error).filter(|start| *start > at.from && attempts_left > 0);
+        let Some(start) = later else { return Ok(Booked::Refused(error)) };
+        (job.from_unix_nanos, attempts_left) = (start, attempts_left - 1);
+    }
+}
+
+/// What can be promised of each node; nothing of one whose agent is away.
+fn promised(nodes: &Nodes) -> deadline::Cluster {
+    let of_node = |node: &Node| if node.connected { node.cpu_ppm } else { CpuPpm::default() };
+    let nodes_ppm = nodes.nodes.iter().map(of_node).collect();
+    deadline::Cluster { nodes_ppm, ..deadline::Cluster::of(0, CpuPpm::default()) }
+}
+
+/// What is reserved of each node. What lasts to the end of the timeline is taken to last for ever.
+fn reserved(nodes: &Nodes, timeline: &Timeline) -> Vec<Reserved> {
+    let of_line = |line: &ResourceLine| {
+        let ResourceName::Cpu(name) = &line.resource else { return Vec::new() };
+        let Some(node) = nodes.nodes.iter().position(|node| node.name == *name) else {
+            return Vec::new();
+        };
+        let of_level = |level: &Level| Reserved {
+            node: NodeIndex(node as u32),
+            from: level.from_unix_nanos,
+            to: match level.to_unix_nanos < timeline.to_unix_nanos {
+                true => level.to_unix_nanos,
+                false => WallTime::from_unix_nanos(u64::MAX),
+            },
+            cpu: CpuPpm::new(u32::try_from(level.reserved).unwrap_or(u32::MAX)),
+        };
+        line.levels.iter().map(of_level).collect()
+    };
+    timeline.resources.iter().flat_map(of_line).collect()
+}
+
+/// When the broker would grant it.
+fn earliest(error: &ClientError) -> Option<WallTime> {
+    error.problem()?.refusal.as_ref()?.earliest_start_unix_nanos
+}
+
+/// Until its nodes enforce what was reserved.
+fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result<()> {
+    let broker = cluster.broker()?;
+    loop {
+        if interrupt::stopped() {
+            bail!("stopped before it began");
+        }
+        if let Some(why) = hold.lost() {
+            bail!("the reservation was lost before it began: {why}");
+        }
+        match broker.reservation(hold.handle()) {
+            Ok(reservation)
+                if reservation.state == State::Active
+                    && nodes.iter().all(|node| has_begun(cluster, *node, &hold.job())) =>
+            {
+                return Ok(());
+            }
+            Err(error) if !error.is_retryable() => return Err(brokers::failure(error)),
+            // A broker that is away comes back; agents know when it begins.
+            _ => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// Whether the node enforces it already: its agent looks at its own clock, and not all the time.
+fn has_begun(cluster: &Cluster, node: NodeIndex, job: &Name) -> bool {
+    let status = cluster.client(node).and_then(|mut client| client.status());
+    let kept = |job_status: &JobStatus| {
+        job_status.assignment.job == *job && job_status.cpu_kept_by.is_some()
+    };
+    status.is_ok_and(|status| status.jobs.iter().any(kept))
+}
+
+fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<Ending> {
+    if json {
+        let (earliest_unix_nanos, refusal) = (refusal.earliest, Some(refusal.reason));
+        print_json(&Outcome { refusal, earliest_unix_nanos, ..work.outcome() })?;
+        return Ok(Ending::Refused);
+    }
+    println!("refused: {}", refusal.reason);
+    if let Some(earliest) = refusal.earliest {
+        println!("it could be done by {}", times::show(earliest, &TimeZone::system()));
+    }
+    Ok(Ending::Refused)
+}
+
+fn story(nodes: &[Name], at: &Stretch, work: &Work) -> String {
+    let name = work.application.name();
+    let nodes: Vec<_> = nodes.iter().map(Name::as_str).collect();
+    let span = times::show_span(at.from, Some(at.to), &TimeZone::system());
+    let distance = distance(at.to, work.deadline);
+    format!("{name} on {} at {} of full speed, {span}: {distance}", nodes.join(", "), at.rate)
+}
+
+/// In whole seconds.
+fn distance(ended: WallTime, deadline: WallTime) -> String {
+    let seconds = |span: Nanos| Nanos::from_secs(span.as_secs_f64().round() as u64);
+    match ended <= deadline {
+        true => format!("{} before it has to be", seconds(deadline.saturating_since(ended))),
+        false => format!("{} too late", seconds(ended.saturating_since(deadline))),
+    }
+}
+
+/// Runs differ by more than the profile's quantile knows, launching included: a tenth is added.
+const SPARE_PART: u64 = 10;
+/// How many times as long it takes at the least rate, 5 %.
+const SLOWEST: u64 = 20;
+/// How often another start is tried.
+const ATTEMPTS: u32 = 4;
+/// A run begins so much after its time at most.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::profile::{Conditions, Profile};
+
+    fn application(time: &str) -> Application {
+        let text = format!(
+            "name = \"sum\"\ncommand = [\"sum\"]\npattern = \"all-to-all\"\nnodes = [2, 4, 8]\n\
+             cpu = \"40 %\"\ntimeout = \"60 s\"\ntime = {time}\n"
+        );
+        Application::from_toml(&text).unwrap()
+    }
+
+    fn fitted(time: &str) -> FittedProfile {
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(100),
+            process_cpu_ppm: CpuPpm::from_percent(40),
+            processor: "x".into(),
+            mpi: "y".into(),
+            command: vec!["sum".into()],
+        };
+        let grid = vec![BitsPerSecond::from_mbit(10), BitsPerSecond::from_mbit(20)];
+        let mut profile = Profile::empty("sum".parse().unwrap(), conditions, grid.clone());
+        // The first bandwidth suffices on two nodes, and not on four.
+        for (nodes, seconds) in [(2, [61, 60]), (4, [60, 40])] {
+            for (bandwidth, seconds) in grid.iter().zip(seconds) {
+                profile.record(&Parameters::new(), nodes, *bandwidth, Nanos::from_secs(seconds));
+            }
+        }
+        FittedProfile::new(application(time), &profile).unwrap()
+    }
+
+    fn found(counts: &str) -> Result<BTreeMap<u32, Knee>, Invalid> {
+        let counts = counts.parse().unwrap();
+        knees(&fitted("\"wall\""), &Parameters::new(), &Goal::default(), Some(&counts))
+    }
+
+    #[test]
+    fn work_and_speeds_come_from_the_knees() {
+        let knees = found("2..8").unwrap();
+        let knee = |time, mbit| Knee {
+            time: Nanos::from_secs(time),
+            bandwidth: BitsPerSecond::from_mbit(mbit),
+        };
+        assert_eq!(knees, BTreeMap::from([(2, knee(61, 10)), (4, knee(40, 20))]));
+        let job = job(&application("\"wall\""), &knees, None).unwrap();
+        assert_eq!(job.remaining_nanos, Nanos::from_millis(67_100));
+        assert_eq!(job.speed_ppm, BTreeMap::from([(2, 1_000_000), (4, 1_525_000)]));
+        assert_eq!(job.cpu_ppm, CpuPpm::from_percent(40));
+        assert_eq!(found("5..8").unwrap_err().expected, "one that the profile has: 2, 4");
+    }
+
+    #[test]
+    fn a_time_that_is_not_of_the_whole_run_is_asked_for() {
+        let (application, knees) = (application("{ stdout = \"frame\" }"), found("2").unwrap());
+        assert_eq!(job(&application, &knees, None).unwrap_err().field, "takes");
+        let takes = Some(Nanos::from_secs(600));
+        let job = job(&application, &knees, takes).unwrap();
+        assert_eq!(job.remaining_nanos, Nanos::from_secs(660));
+    }
+
+    #[test]
+    fn distances_say_on_which_side() {
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        assert_eq!(distance(at(60), at(90)), "30 s before it has to be");
+        assert_eq!(distance(at(90), at(60)), "30 s too late");
+    }
+}

@@ -1,0 +1,287 @@
+//! `keeptime run --rate`, `keeptime rate set` and `keeptime top`: runs that are held at a part of
+//! their full speed.
+
+use super::{Ending, Session, print_json, reservations};
+use crate::arguments::{RateCommand, RunArguments, TopArguments};
+use crate::cluster::Cluster;
+use crate::execute::{Ran, Run, execute};
+use crate::hold::Hold;
+use crate::rate::Steered;
+use crate::rate::door::{self, Answer, Asked, RateView};
+use crate::rate::nodes::node_indices;
+use crate::rate::steering::{Phase, Wanted};
+use crate::{brokers, interrupt};
+use anyhow::{Context, Result};
+use keeptime_broker::client::ClientError;
+use keeptime_model::application::{Application, Parameters};
+use keeptime_model::goal::Goal;
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, Share};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// What `keeptime run --rate --json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    reservation: Handle,
+    actual_nanos: Nanos,
+    rate: Option<RateView>,
+}
+
+/// A run that has its nodes and is about to be steered.
+pub struct Held<'a> {
+    session: &'a Session,
+    parameters: Parameters,
+    nodes: Vec<NodeIndex>,
+    steered: Steered,
+    hold: Hold,
+}
+
+impl<'a> Held<'a> {
+    /// Reserves what the application needs at full speed, on the nodes that `goal` wants and with what it
+    /// sets.
+    ///
+    /// # Errors
+    /// If something makes no sense, or the broker refuses.
+    pub fn new(session: &'a Session, goal: &Goal, wanted: Wanted) -> Result<Self> {
+        let application = &session.application;
+        goal.check(application)?;
+        wanted.check()?;
+        let count = goal.nodes.or(application.nodes().first().copied()).unwrap_or(1);
+        let full = application.cpu();
+        let nodes = NodeChoice::Any(count);
+        let ask = Ask::Resources(Resources { nodes, cpu_ppm: full, ..Resources::nothing() });
+        let cluster = &session.cluster;
+        let hold = Hold::take(cluster, ask, application.timeout())?;
+        let reservation = cluster.broker()?.reservation(hold.handle());
+        let reservation = reservation.map_err(brokers::failure)?;
+        let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
+        let nodes = node_indices(cluster, grant)?;
+        let steered = Steered::start(cluster, application, &reservation, wanted, full)?;
+        Ok(Self { session, parameters: parameters(application, goal), nodes, steered, hold })
+    }
+
+    /// Its reservation.
+    pub fn handle(&self) -> Handle {
+        self.hold.handle()
+    }
+
+    /// Runs it, steered by its progress; `on_line` sees its output. How it stood at its end.
+    ///
+    /// # Errors
+    /// If it does not do its part.
+    pub fn run(
+        mut self,
+        stopped: &dyn Fn() -> bool,
+        on_line: &mut dyn FnMut(&str),
+    ) -> Result<(Ran, Option<RateView>)> {
+        let Session { cluster, mpi, application, .. } = self.session;
+        let (parameters, nodes) = (&self.parameters, self.nodes.as_slice());
+        let run = Run { application, parameters, nodes, rate: None };
+        let mut watch = |line: &str| {
+            self.steered.line(line);
+            on_line(line);
+        };
+        let ran = execute(cluster, mpi, &run, &self.hold, stopped, &mut watch)?;
+        Ok((ran, self.steered.view()))
+    }
+}
+
+/// Runs an application at `target`.
+pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
+    let session = Session::open(&arguments.application)?;
+    let threshold = arguments.threshold.unwrap_or(THRESHOLD);
+    let held = match Held::new(&session, &arguments.goal.goal()?, Wanted { target, threshold }) {
+        Ok(held) => held,
+        Err(error) => {
+            let error = error.downcast::<ClientError>()?;
+            return reservations::refused(error, arguments.json);
+        }
+    };
+    let (reservation, application) = (held.handle(), &session.application);
+    if !arguments.json {
+        println!("{reservation}: {} at {target} of full speed", application.name());
+        if application.progress().is_none() {
+            println!("its application file names no `progress`: it has its part of the CPU");
+        }
+    }
+    let (ran, rate) = held.run(&interrupt::stopped, &mut |line| {
+        if !arguments.json {
+            println!("  | {line}");
+        }
+    })?;
+    if arguments.json {
+        print_json(&Outcome { reservation, actual_nanos: ran.time, rate })?;
+    } else if let Some(view) = rate {
+        print!("{}", table(&[view]));
+    }
+    Ok(Ending::Done)
+}
+
+/// Changes the rate of a run.
+pub fn set(command: &RateCommand) -> Result<Ending> {
+    let RateCommand::Set { job, rate, lab } = command;
+    let cluster = Cluster::open(lab)?;
+    match door::ask(&cluster, *job, Asked::Set { target: *rate })? {
+        Answer::State(view) => {
+            print!("{}", table(&[view]));
+            Ok(Ending::Done)
+        }
+        Answer::Refused { reason } => {
+            println!("{job} stays at its rate: {reason}");
+            Ok(Ending::Refused)
+        }
+    }
+}
+
+/// Shows all runs that are held at a rate, until it is ended.
+pub fn top(arguments: &TopArguments) -> Result<Ending> {
+    let cluster = Cluster::open(&arguments.lab)?;
+    if arguments.json {
+        print_json(&door::views(&cluster)?)?;
+        return Ok(Ending::Done);
+    }
+    loop {
+        let table = table(&door::views(&cluster)?);
+        let mut out = std::io::stdout().lock();
+        if !arguments.once && out.is_terminal() {
+            // Home, and away with what was there.
+            write!(out, "\x1b[H\x1b[2J")?;
+        }
+        write!(out, "{table}")?;
+        out.flush()?;
+        if arguments.once {
+            return Ok(Ending::Done);
+        }
+        std::thread::sleep(AGAIN_AFTER);
+    }
+}
+
+/// The values that were set, and the best of all others.
+pub(super) fn parameters(application: &Application, goal: &Goal) -> Parameters {
+    let is_wanted =
+        |given: &Parameters| goal.set.iter().all(|(name, value)| given.get(name) == Some(value));
+    application.grid().into_iter().find(is_wanted).unwrap_or_default()
+}
+
+fn table(views: &[RateView]) -> String {
+    let mut text = format!(
+        "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}\n",
+        "job",
+        "application",
+        "nodes",
+        "target",
+        "actual",
+        "cpu",
+        "slice / period",
+        "full speed",
+        "state"
+    );
+    for RateView { job, application, nodes, state } in views {
+        let percent = |value: f64| format!("{:.1} %", 100.0 * value);
+        let cpu = state.schedule.map(|schedule| schedule.cpu().to_string());
+        let slice =
+            state.schedule.map(|s| format!("{} / {}", in_millis(s.slice()), in_millis(s.period())));
+        let unknown = || "-".to_owned();
+        text.push_str(&format!(
+            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}\n",
+            job.to_string(),
+            application.as_str(),
+            nodes.len(),
+            percent(state.target.as_f64()),
+            state.actual.map_or_else(unknown, percent),
+            cpu.unwrap_or_else(unknown),
+            slice.unwrap_or_else(unknown),
+            state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
+            describe(state.phase),
+            match state.refused {
+                0 => String::new(),
+                count => format!("; {count} corrections refused"),
+            },
+        ));
+    }
+    text
+}
+
+fn in_millis(span: Nanos) -> String {
+    format!("{:.1} ms", 1e3 * span.as_secs_f64())
+}
+
+fn describe(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Measured => "at full speed, to measure it",
+        Phase::Steered => "held",
+        Phase::Unreported => "tells no progress: has its part of the CPU",
+    }
+}
+
+const THRESHOLD: Share = match Share::from_percent(2) {
+    Some(share) => share,
+    None => Share::ONE,
+};
+/// People do not read faster.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::steering::State;
+    use keeptime_control::Schedule;
+    use keeptime_model::units::CpuPpm;
+
+    const BSP: &str = r#"
+        name = "bsp"
+        command = ["bsp", "{size}", "{wait}"]
+        pattern = "all-to-all"
+        nodes = [2, 4]
+        cpu = "20 %"
+        timeout = "60 s"
+        time = "wall"
+        progress = "iteration"
+        parameters = [{ name = "size", values = ["9", "5"] }, { name = "wait", values = ["no", "yes"] }]
+    "#;
+
+    #[test]
+    fn what_is_not_set_is_the_best_that_there_is() {
+        let application = Application::from_toml(BSP).unwrap();
+        let mut goal = Goal::default();
+        goal.set.insert("wait".parse().unwrap(), "yes".into());
+        let chosen = parameters(&application, &goal);
+        assert_eq!(chosen.values().collect::<Vec<_>>(), ["9", "yes"]);
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_run() {
+        let schedule = Schedule::new(CpuPpm::from_percent(15), Nanos::from_millis(20));
+        let held = State {
+            target: Share::from_percent(30).unwrap(),
+            phase: Phase::Steered,
+            actual: Some(0.2951),
+            full_speed: Some(12.0),
+            schedule: Some(schedule),
+            refused: 2,
+        };
+        let (phase, actual, full_speed) = (Phase::Measured, None, None);
+        let measured =
+            State { phase, actual, full_speed, schedule: None, refused: 0, ..held.clone() };
+        let view = |state| RateView {
+            job: Handle::new(7),
+            application: "bsp".parse().unwrap(),
+            nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
+            state,
+        };
+        let text = table(&[view(held), view(measured)]);
+        let lines: Vec<_> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            lines[1],
+            "r7 bsp 2 30.0 % 29.5 % 15 % 3.0 ms / 20.0 ms 12.00 /s held; 2 corrections refused"
+        );
+        assert_eq!(lines[2], "r7 bsp 2 30.0 % - - - - at full speed, to measure it");
+        assert_eq!(lines.len(), 3);
+    }
+}

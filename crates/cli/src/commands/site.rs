@@ -1,0 +1,138 @@
+//! `keeptime site`: web sites that share the cluster's nodes.
+
+use super::{Ending, print_json};
+use crate::arguments::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+use crate::place::connect;
+use crate::{brokers, times};
+use anyhow::Result;
+use jiff::tz::TimeZone;
+use keeptime_broker::wire::{MoveView, Overview, SiteView};
+use keeptime_model::name::Name;
+use std::io::{IsTerminal, stdout};
+use std::time::Duration;
+
+/// Moves below the sites: what fits on a screen.
+const MOVES_SHOWN: usize = 16;
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Clears a terminal's screen.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+/// Runs one of the commands.
+pub fn run(command: &SiteCommand) -> Result<Ending> {
+    match command {
+        SiteCommand::Add(arguments) => add(arguments),
+        SiteCommand::Remove(arguments) => remove(arguments),
+        SiteCommand::List(arguments) => list(arguments),
+        SiteCommand::Top(arguments) => top(arguments),
+    }
+}
+
+fn add(arguments: &SiteAddArguments) -> Result<Ending> {
+    connect(&arguments.place)?.add_site(&arguments.spec()).map_err(brokers::failure)?;
+    println!("site {} is added; `keeptime site list` shows its nodes", arguments.name);
+    Ok(Ending::Done)
+}
+
+fn remove(arguments: &SiteRemoveArguments) -> Result<Ending> {
+    connect(&arguments.place)?.remove_site(&arguments.name).map_err(brokers::failure)?;
+    println!("site {} is removed when its nodes are drained", arguments.name);
+    Ok(Ending::Done)
+}
+
+fn list(arguments: &SiteListArguments) -> Result<Ending> {
+    let overview = connect(&arguments.place)?.sites().map_err(brokers::failure)?;
+    if arguments.json {
+        print_json(&overview)?;
+    } else {
+        print!("{}", describe_sites(&overview));
+    }
+    Ok(Ending::Done)
+}
+
+/// Until it is interrupted; once, if nobody watches.
+fn top(arguments: &SiteListArguments) -> Result<Ending> {
+    let client = connect(&arguments.place)?;
+    loop {
+        let overview = client.sites().map_err(brokers::failure)?;
+        if arguments.json {
+            print_json(&overview)?;
+            return Ok(Ending::Done);
+        }
+        let text = format!("{}{}", describe_sites(&overview), describe_moves(&overview));
+        if !stdout().is_terminal() {
+            print!("{text}");
+            return Ok(Ending::Done);
+        }
+        print!("{CLEAR}{text}");
+        std::thread::sleep(AGAIN_AFTER);
+    }
+}
+
+fn describe_sites(overview: &Overview) -> String {
+    if overview.sites.is_empty() {
+        return "no site; `keeptime site add` adds one\n".into();
+    }
+    overview.sites.iter().map(describe_site).collect()
+}
+
+fn describe_site(site: &SiteView) -> String {
+    let guarantee = site.spec.guarantee;
+    let nodes: Vec<_> = site.nodes.iter().map(Name::as_str).collect();
+    let load = site.load.map_or("load unknown".into(), |load| {
+        let rate = load.arrivals_per_second;
+        format!("{rate:.0} requests/s, {} wait, {} in flight", load.queued, load.in_flight)
+    });
+    let leaving = if site.is_leaving { ", being removed" } else { "" };
+    let mut text = format!(
+        "{}{leaving}: {} nodes ({}); hard {}, soft {}, max {}, priority {}; {load}\n",
+        site.spec.name,
+        nodes.len(),
+        nodes.join(" "),
+        guarantee.hard,
+        guarantee.soft,
+        guarantee.max,
+        site.spec.priority,
+    );
+    for problem in &site.problems {
+        text.push_str(&format!("  {problem}\n"));
+    }
+    text
+}
+
+fn describe_moves(overview: &Overview) -> String {
+    let zone = TimeZone::system();
+    let moves = overview.moves.iter().rev().take(MOVES_SHOWN);
+    moves
+        .map(|moved| format!("{} {}\n", times::show(moved.at_unix_nanos, &zone), in_words(moved)))
+        .collect()
+}
+
+fn in_words(moved: &MoveView) -> String {
+    let place = |site: &Option<Name>| site.as_ref().map_or("spare".into(), ToString::to_string);
+    let (from, to) = (place(&moved.from), place(&moved.to));
+    let failure = moved.failure.as_ref().map(|why| format!("; given up: {why}"));
+    let failure = failure.unwrap_or_default();
+    format!("{}: {from} > {to} in {}: {}{failure}", moved.node, moved.took_nanos, moved.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::{Nanos, WallTime};
+
+    #[test]
+    fn a_move_says_whereto_how_long_and_why() {
+        let moved = MoveView {
+            at_unix_nanos: WallTime::default(),
+            took_nanos: Nanos::from_millis(40),
+            node: "n3".parse().unwrap(),
+            from: None,
+            to: Some("shop".parse().unwrap()),
+            why: "shop below its hard guarantee".into(),
+            failure: Some("it went away".into()),
+        };
+        let text = in_words(&moved);
+        assert!(text.starts_with("n3: spare > shop in 40"), "{text}");
+        assert!(text.ends_with("shop below its hard guarantee; given up: it went away"), "{text}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A run that takes the time that was promised for it: what it does not need of its CPU is lent to others
+//! while it runs. Decisions are [`keeptime_control::pace`]'s; here are its lines and its nodes.
+
+use crate::cluster::Cluster;
+use crate::hold::Hold;
+use crate::promised::Promised;
+use anyhow::{Context, Result};
+use keeptime_agent::client::{Client, ClientError};
+use keeptime_control::Pace;
+use keeptime_model::Invalid;
+use keeptime_model::application::Application;
+use keeptime_model::name::Name;
+use keeptime_model::units::{CpuPpm, Nanos};
+use keeptime_planner::fitted::FittedProfile;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Paces one run by the lines that it prints.
+#[derive(Debug)]
+pub struct Paced {
+    pace: Pace,
+    /// How lines begin that tell of one unit of work.
+    word: String,
+    /// When the last such line came.
+    last: Option<Instant>,
+    job: Name,
+    agents: Vec<PathBuf>,
+}
+
+impl Paced {
+    /// For what runs under `hold` as promised.
+    ///
+    /// # Errors
+    /// If the application tells no progress, or nothing is known of how its time depends on CPU.
+    pub fn new(
+        cluster: &Cluster,
+        application: &Application,
+        fitted: &FittedProfile,
+        promised: &Promised,
+        hold: &Hold,
+    ) -> Result<Self> {
+        let word = application.progress().ok_or_else(|| {
+            Invalid::new(
+                "steady",
+                application.name(),
+                "an application whose file says by which lines it tells `progress`",
+            )
+        })?;
+        let Promised { parameters, nodes, bandwidth, time } = promised;
+        let count = nodes.len() as u32;
+        let observed = fitted.observe(parameters, count, *bandwidth, Nanos::default());
+        let observed = observed.context("a plan of other curves")?;
+        let fixed = observed.measured_nanos.saturating_sub(observed.computing_nanos);
+        Ok(Self {
+            pace: Pace::new(*time, fixed, application.cpu())?,
+            word: word.to_owned(),
+            last: None,
+            job: hold.job(),
+            agents: nodes.iter().map(|node| cluster.socket(*node)).collect(),
+        })
+    }
+
+    /// Takes a line of the run's output: `WORD ...` when a unit is done, or `WORD NUMBER SECONDS`, which says
+    /// how long it took.
+    pub fn line(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        if words.next() != Some(&self.word) {
+            return;
+        }
+        let last = self.last.replace(Instant::now());
+        let told = words.nth(1).and_then(|seconds| seconds.parse().ok());
+        let Some(seconds) = told.or_else(|| last.map(|last| last.elapsed().as_secs_f64())) else {
+            return;
+        };
+        if let Some(cpu) = self.pace.unit(seconds) {
+            self.put_in_force(cpu);
+        }
+    }
+
+    /// What a unit would have taken with all that was reserved; nothing if the run was too short to tell.
+    pub fn at_full(&self) -> Option<Nanos> {
+        self.pace.at_full()
+    }
+
+    /// All nodes, or none: if one does not answer, all have what they had, or else all that is reserved.
+    fn put_in_force(&mut self, cpu: CpuPpm) {
+        for cpu in [cpu, self.pace.in_force(), self.pace.reserved()] {
+            match self.tell(cpu) {
+                Ok(()) => return self.pace.put_in_force(cpu),
+                Err(error) => {
+                    tracing::warn!("{} cannot be held at {cpu} of CPU: {error}", self.job)
+                }
+            }
+        }
+    }
+
+    fn tell(&self, cpu: CpuPpm) -> Result<(), ClientError> {
+        self.agents.iter().try_for_each(|socket| Client::connect(socket)?.restrain(&self.job, cpu))
+    }
+}

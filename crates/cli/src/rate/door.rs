@@ -1,0 +1,256 @@
+//! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in the
+//! lab's directory, one JSON object each way and connection.
+
+use super::steering::State;
+use crate::cluster::Cluster;
+use anyhow::{Context, Result};
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::Handle;
+use keeptime_model::units::Share;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What a run is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Asked {
+    /// How it stands.
+    State,
+    /// To run at another part of full speed.
+    Set {
+        /// Which.
+        #[serde(rename = "target_ppm")]
+        target: Share,
+    },
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It stands so now.
+    State(RateView),
+    /// It stays at its former rate.
+    Refused {
+        /// Why, in the user's words.
+        reason: String,
+    },
+}
+
+/// A run that is held at a rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RateView {
+    /// Its reservation.
+    pub job: Handle,
+    /// What runs.
+    pub application: Name,
+    /// Where.
+    pub nodes: Vec<Name>,
+    /// How it stands.
+    pub state: State,
+}
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub struct Door {
+    path: PathBuf,
+    is_closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Answers what is asked about `job` by `answer`, one after the other.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn open(
+        cluster: &Cluster,
+        job: Handle,
+        answer: impl Fn(Asked) -> Answer + Send + 'static,
+    ) -> Result<Self> {
+        let directory = cluster.rates_directory();
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        Self::at(socket(&directory, job), answer)
+    }
+
+    fn at(path: PathBuf, answer: impl Fn(Asked) -> Answer + Send + 'static) -> Result<Self> {
+        let listener = UnixListener::bind(&path)
+            .and_then(|listener| {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map(|()| listener)
+            })
+            .with_context(|| format!("cannot listen at {}", path.display()))?;
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_closed);
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                // Who asked and went away is told nothing.
+                let _ = stream.and_then(|stream| converse(stream, &answer));
+            }
+        });
+        Ok(Self { path, is_closed, thread: Some(thread) })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        // Whoever waits for the next one sees that there is none.
+        let woken = UnixStream::connect(&self.path).is_ok();
+        let _ = fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn converse(stream: UnixStream, answer: &impl Fn(Asked) -> Answer) -> io::Result<()> {
+    stream.set_read_timeout(Some(SAID_WITHIN))?;
+    stream.set_write_timeout(Some(SAID_WITHIN))?;
+    let mut stream = BufReader::new(stream);
+    let answer = match serde_json::from_slice(&read_line(&mut stream)?) {
+        Ok(asked) => answer(asked),
+        Err(error) => Answer::Refused { reason: format!("not a request: {error}") },
+    };
+    write_line(stream.get_mut(), &answer)
+}
+
+/// Asks the run of `job`.
+///
+/// # Errors
+/// If no such run is held at a rate.
+pub fn ask(cluster: &Cluster, job: Handle, asked: Asked) -> Result<Answer> {
+    match ask_at(&socket(&cluster.rates_directory(), job), asked) {
+        // A run that was killed leaves its socket behind.
+        Err(error) if is_away(error.kind()) => Err(unknown(cluster, job)?.into()),
+        answer => answer.with_context(|| format!("the run of {job} does not answer")),
+    }
+}
+
+fn is_away(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+fn unknown(cluster: &Cluster, job: Handle) -> Result<Invalid> {
+    let running: Vec<_> = views(cluster)?.iter().map(|view| view.job.to_string()).collect();
+    let expected = match running.as_slice() {
+        [] => "a job that `keeptime run --rate` started; there is none now".to_owned(),
+        jobs => format!("a job that runs at a rate: {}", jobs.join(", ")),
+    };
+    Ok(Invalid::new("job", job, expected))
+}
+
+/// Every run that is held at a rate now; those that end meanwhile are left out.
+///
+/// # Errors
+/// If the lab's directory cannot be read.
+pub fn views(cluster: &Cluster) -> Result<Vec<RateView>> {
+    let directory = cluster.rates_directory();
+    let view = |job: Handle| match ask_at(&socket(&directory, job), Asked::State) {
+        Ok(Answer::State(view)) => Some(view),
+        _ => None,
+    };
+    Ok(jobs(cluster)?.into_iter().filter_map(view).collect())
+}
+
+fn jobs(cluster: &Cluster) -> Result<Vec<Handle>> {
+    let directory = cluster.rates_directory();
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", directory.display()));
+        }
+    };
+    let job = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok();
+    let mut jobs: Vec<Handle> = entries.flatten().filter_map(job).collect();
+    jobs.sort_unstable();
+    Ok(jobs)
+}
+
+fn socket(directory: &Path, job: Handle) -> PathBuf {
+    directory.join(format!("{job}.sock"))
+}
+
+fn ask_at(path: &Path, asked: Asked) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(SAID_WITHIN))?;
+    write_line(&mut stream, &asked)?;
+    Ok(serde_json::from_slice(&read_line(&mut BufReader::new(stream))?)?)
+}
+
+fn write_line(to: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+fn read_line(from: &mut BufReader<UnixStream>) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+/// A view of a job on as many nodes as there can be fits.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Who connects says at once what is asked, so that others have their turn.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
+/// A new rate goes through the broker, which answers within 15 s, and may wait for a correction that
+/// is on its way there.
+const ANSWER_WITHIN: Duration = Duration::from_secs(40);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate::steering::Phase;
+
+    fn view() -> RateView {
+        let state = State {
+            target: Share::from_percent(30).unwrap(),
+            phase: Phase::Steered,
+            actual: Some(0.3),
+            full_speed: Some(12.5),
+            schedule: None,
+            refused: 0,
+        };
+        let nodes = vec!["n1".parse().unwrap()];
+        RateView { job: Handle::new(7), application: "bsp".parse().unwrap(), nodes, state }
+    }
+
+    #[test]
+    fn what_is_asked_is_answered_until_the_run_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = socket(directory.path(), Handle::new(7));
+        let door = Door::at(path.clone(), |asked| match asked {
+            Asked::State => Answer::State(view()),
+            Asked::Set { target } => Answer::Refused { reason: format!("no {target}") },
+        });
+        let door = door.unwrap();
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
+        let target = Share::from_percent(90).unwrap();
+        let refused = Answer::Refused { reason: "no 90 %".into() };
+        assert_eq!(ask_at(&path, Asked::Set { target }).unwrap(), refused);
+        // Nonsense, and one who says nothing and goes, are in nobody's way.
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"set\": {\"target_ppm\": 2000000}}\n").unwrap();
+        let said = String::from_utf8(read_line(&mut BufReader::new(stream)).unwrap()).unwrap();
+        assert!(said.contains("not a request") && said.contains("1000000"), "{said}");
+        drop(UnixStream::connect(&path).unwrap());
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
+        drop(door);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,148 @@
+//! A run that is held at a part of its full speed.
+//!
+//! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
+//! * [`nodes`]: its nodes, by the broker and the agents;
+//! * [`door`]: where it is asked how it stands, and told another rate.
+
+pub mod door;
+pub mod nodes;
+pub mod steering;
+
+use crate::cluster::Cluster;
+use anyhow::Result;
+use door::{Answer, Asked, Door, RateView};
+use keeptime_engine::book::Reservation;
+use keeptime_model::application::Application;
+use keeptime_model::units::CpuPpm;
+use nodes::GrantedNodes;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use steering::{Steering, Wanted};
+
+/// Steers one run until it is dropped.
+#[derive(Debug)]
+pub struct Steered {
+    inputs: SyncSender<Input>,
+    /// How lines begin that tell of one unit of work.
+    word: Option<String>,
+    work: u64,
+    clock: Instant,
+    /// Closed first: whoever asks later would wait in vain.
+    door: Option<Door>,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Input {
+    /// So much was done in all when it was then.
+    Progress { work: u64, at: keeptime_model::units::Nanos },
+    /// Somebody asks.
+    Asked { asked: Asked, answer: SyncSender<Answer> },
+    /// The run has ended.
+    Ended,
+}
+
+impl Steered {
+    /// Begins to steer what runs under `reservation`, whose nodes have `full` each.
+    ///
+    /// # Errors
+    /// A target or threshold of nothing; if the lab's directory is not writable.
+    pub fn start(
+        cluster: &Cluster,
+        application: &Application,
+        reservation: &Reservation,
+        wanted: Wanted,
+        full: CpuPpm,
+    ) -> Result<Self> {
+        let clock = Instant::now();
+        let nodes = GrantedNodes::new(cluster, reservation, clock)?;
+        let steering = Steering::new(nodes, wanted, full)?;
+        let grant = reservation.grant.as_ref();
+        let view = RateView {
+            job: reservation.handle,
+            application: application.name().clone(),
+            nodes: grant.map(|grant| grant.nodes.clone()).unwrap_or_default(),
+            state: steering.state(),
+        };
+        let (inputs, received) = sync_channel(INPUTS_MAX);
+        let asks = inputs.clone();
+        let door = Door::open(cluster, reservation.handle, move |asked| pass(&asks, asked))?;
+        let thread = std::thread::spawn(move || steer(steering, view, &received, clock));
+        let word = application.progress().map(str::to_owned);
+        Ok(Self { inputs, word, work: 0, clock, door: Some(door), thread: Some(thread) })
+    }
+
+    /// Takes a line of the run's output.
+    pub fn line(&mut self, line: &str) {
+        let first = line.split_whitespace().next();
+        if first.is_none() || first != self.word.as_deref() {
+            return;
+        }
+        self.work += 1;
+        // The next one tells the sum: nothing is lost if this one finds no room.
+        let (work, at) = (self.work, self.clock.elapsed().into());
+        let _ = self.inputs.try_send(Input::Progress { work, at });
+    }
+
+    /// How it stands.
+    pub fn view(&self) -> Option<RateView> {
+        match pass(&self.inputs, Asked::State) {
+            Answer::State(view) => Some(view),
+            Answer::Refused { .. } => None,
+        }
+    }
+}
+
+impl Drop for Steered {
+    fn drop(&mut self) {
+        drop(self.door.take());
+        let _ = self.inputs.send(Input::Ended);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn pass(inputs: &SyncSender<Input>, asked: Asked) -> Answer {
+    let (answer, answered) = sync_channel(1);
+    let sent = inputs.send(Input::Asked { asked, answer });
+    let ended = || Answer::Refused { reason: "the run has ended".into() };
+    sent.ok().and_then(|()| answered.recv().ok()).unwrap_or_else(ended)
+}
+
+fn steer(
+    mut steering: Steering<GrantedNodes>,
+    mut view: RateView,
+    inputs: &Receiver<Input>,
+    clock: Instant,
+) {
+    let mut ticked = Instant::now();
+    loop {
+        match inputs.recv_timeout(TICK) {
+            Ok(Input::Progress { work, at }) => steering.progress(work, at),
+            Ok(Input::Asked { asked, answer }) => {
+                let outcome = match asked {
+                    Asked::State => Ok(()),
+                    Asked::Set { target } => steering.set(target),
+                };
+                view.state = steering.state();
+                // Whoever asked may be gone.
+                let _ = answer.send(match outcome {
+                    Ok(()) => Answer::State(view.clone()),
+                    Err(reason) => Answer::Refused { reason },
+                });
+            }
+            Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if ticked.elapsed() >= TICK {
+            steering.tick(clock.elapsed().into());
+            ticked = Instant::now();
+        }
+    }
+}
+
+/// How often it is looked whether reports stay away.
+const TICK: Duration = Duration::from_secs(2);
+/// Lines that wait while the broker is asked: more say nothing that the next one does not.
+const INPUTS_MAX: usize = 64;

@@ -1,0 +1,95 @@
+//! The nodes of a job as a run has them: shares are changed by the broker, CPU time is told by agents.
+
+use super::steering::{Applied, Nodes};
+use crate::cluster::Cluster;
+use anyhow::{Result, bail};
+use keeptime_agent::client::Client as Agent;
+use keeptime_broker::client::Client as Broker;
+use keeptime_control::Schedule;
+use keeptime_engine::book::Reservation;
+use keeptime_linux::cgroup::CPU_PERIOD;
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::Nanos;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What was granted, changed by changing the reservation.
+#[derive(Debug)]
+pub struct GrantedNodes {
+    broker: Broker,
+    handle: Handle,
+    job: Name,
+    /// What to ask for, with another share each time.
+    request: Request,
+    resources: Resources,
+    agents: Vec<PathBuf>,
+    clock: Instant,
+}
+
+impl GrantedNodes {
+    /// Those of `reservation`, which asked for resources; `clock` is what instants are told by.
+    ///
+    /// # Errors
+    /// If nothing was granted, or nodes that the cluster does not have.
+    pub fn new(cluster: &Cluster, reservation: &Reservation, clock: Instant) -> Result<Self> {
+        let handle = reservation.handle;
+        let (Some(grant), Ask::Resources(resources)) =
+            (&reservation.grant, &reservation.request.ask)
+        else {
+            bail!("{handle} holds no resources");
+        };
+        let agents = node_indices(cluster, grant)?.into_iter().map(|node| cluster.socket(node));
+        // They stay where they are.
+        let nodes = NodeChoice::Named(grant.nodes.clone());
+        Ok(Self {
+            broker: cluster.broker()?,
+            handle,
+            job: handle.job(),
+            request: reservation.request.clone(),
+            resources: Resources { nodes, ..resources.clone() },
+            agents: agents.collect(),
+            clock,
+        })
+    }
+}
+
+impl Nodes for GrantedNodes {
+    fn used(&mut self) -> Option<Vec<Nanos>> {
+        let used = |socket: &PathBuf| {
+            let status = Agent::connect(socket).and_then(|mut agent| agent.status()).ok()?;
+            let job = status.jobs.into_iter().find(|job| job.assignment.job == self.job)?;
+            Some(job.cpu_used_nanos)
+        };
+        self.agents.iter().map(used).collect()
+    }
+
+    fn apply(&mut self, schedule: Schedule) -> Applied {
+        let (cpu_ppm, cpu_period_nanos) = (schedule.cpu(), Some(schedule.period()));
+        let resources = Resources { cpu_ppm, cpu_period_nanos, ..self.resources.clone() };
+        let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
+        match self.broker.modify(self.handle, &request) {
+            Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
+            Err(error) if error.is_retryable() => Applied::Unknown,
+            Err(error) => Applied::Refused { reason: error.to_string() },
+        }
+    }
+
+    fn observed(&mut self) -> Option<Schedule> {
+        let grant = self.broker.reservation(self.handle).ok()?.grant?;
+        Some(Schedule::new(grant.cpu_ppm, grant.cpu_period_nanos.unwrap_or(CPU_PERIOD)))
+    }
+}
+
+/// Where the ranks of a grant run.
+///
+/// # Errors
+/// A node that the cluster does not have.
+pub fn node_indices(cluster: &Cluster, grant: &Grant) -> Result<Vec<NodeIndex>> {
+    let index = |name: &Name| match cluster.topology().find_node(name) {
+        Some(node) => Ok(node),
+        None => bail!("the broker granted {name}, which lab {} does not have", cluster.name()),
+    };
+    grant.nodes.iter().map(index).collect()
+}

@@ -1,0 +1,545 @@
+//! From progress to schedules: finds full speed first, then holds the target. Reads no clock and asks
+//! nobody itself: instants come as arguments, and the nodes are behind [`Nodes`].
+//!
+//! All nodes have the same share, as a reservation says it: that of the node that uses most.
+
+use keeptime_control::schedule::cpu_floor;
+use keeptime_control::{
+    Calibration, Controller, FullSpeed, Health, Outcome, Proposal, Report, Schedule, Settings,
+};
+use keeptime_model::Invalid;
+use keeptime_model::units::{CpuPpm, Nanos, Share};
+use serde::{Deserialize, Serialize};
+
+/// The nodes of one job.
+pub trait Nodes {
+    /// The CPU time that the job has used so far on each; nothing if one does not answer.
+    fn used(&mut self) -> Option<Vec<Nanos>>;
+    /// Puts a schedule in force on all, or on none.
+    fn apply(&mut self, schedule: Schedule) -> Applied;
+    /// What all have; nothing if nobody knows.
+    fn observed(&mut self) -> Option<Schedule>;
+}
+
+/// What came of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Applied {
+    /// All nodes have it.
+    InForce {
+        /// Since then.
+        since: Nanos,
+    },
+    /// No node has it.
+    Refused {
+        /// Why, in the user's words.
+        reason: String,
+    },
+    /// Nobody answered.
+    Unknown,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The part of full speed.
+    pub target: Share,
+    /// How far from it is near enough, in parts of full speed.
+    pub threshold: Share,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// It runs at full speed, to find out what that is.
+    Measured,
+    /// It is held at its rate.
+    Steered,
+    /// It tells no progress: it has the part of the CPU, whatever it makes of it.
+    Unreported,
+}
+
+/// What people are shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The part of full speed that was asked for.
+    #[serde(rename = "target_ppm")]
+    pub target: Share,
+    /// How far it is.
+    pub phase: Phase,
+    /// The part of full speed that the last report told.
+    pub actual: Option<f64>,
+    /// Work in a second at full speed, now.
+    pub full_speed: Option<f64>,
+    /// What each node has; nothing = as at full speed.
+    pub schedule: Option<Schedule>,
+    /// Corrections that were refused.
+    pub refused: u64,
+}
+
+/// Holds one job at its rate.
+#[derive(Debug)]
+pub struct Steering<N> {
+    nodes: N,
+    wanted: Wanted,
+    /// What a node has while full speed is measured.
+    full: CpuPpm,
+    stage: Stage,
+    /// Where the next report begins.
+    mark: Option<Mark>,
+    /// It does not begin before then: what was done earlier is about another schedule.
+    fresh_from: Nanos,
+    /// Since when nothing was told, while full speed is measured.
+    silent: Option<Mark>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Measured {
+        calibration: Calibration,
+        reports: u32,
+    },
+    Steered(Box<Controller>),
+    /// Full speed is a guess, the share of the CPU is not.
+    Unreported(Box<Controller>),
+}
+
+/// An instant at which both are known.
+#[derive(Debug, Clone)]
+struct Mark {
+    at: Nanos,
+    work: u64,
+    used: Vec<Nanos>,
+}
+
+impl<N: Nodes> Steering<N> {
+    /// Begins with nodes that have `full` each.
+    ///
+    /// # Errors
+    /// A target or a threshold of nothing.
+    pub fn new(nodes: N, wanted: Wanted, full: CpuPpm) -> Result<Self, Invalid> {
+        wanted.check()?;
+        let stage = Stage::Measured { calibration: Calibration::new(1), reports: 0 };
+        let fresh_from = Nanos::default();
+        Ok(Self { nodes, wanted, full, stage, mark: None, fresh_from, silent: None })
+    }
+
+    /// `work` units were done in all when it was `at`.
+    pub fn progress(&mut self, work: u64, at: Nanos) {
+        self.silent = None;
+        let is_due = match &self.mark {
+            None => at >= self.fresh_from,
+            Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
+        };
+        if !is_due {
+            return;
+        }
+        // If a node does not answer now, the report is as much longer.
+        let Some(used) = self.nodes.used() else { return };
+        let next = Mark { at, work, used };
+        if let Some(before) = self.mark.replace(next.clone())
+            && let Some(report) = report(&before, &next)
+        {
+            self.take(&report);
+        }
+    }
+
+    /// To be called every now and then.
+    pub fn tick(&mut self, now: Nanos) {
+        let Some(controller) = self.stage.controller() else {
+            return self.tick_measured(now);
+        };
+        let is_settled = controller.pending().is_none() && !controller.view().schedules.is_empty();
+        let proposal = match is_settled {
+            true => controller.tick(now),
+            // What became of it is seen on the nodes.
+            false => self.nodes.observed().and_then(|had| controller.resume(now, &[had])),
+        };
+        self.carry_out(proposal);
+    }
+
+    /// Another target.
+    ///
+    /// # Errors
+    /// Why it cannot be had now, in the user's words; the former one stays, unless nobody knows.
+    pub fn set(&mut self, target: Share) -> Result<(), String> {
+        check("rate", target).map_err(|invalid| invalid.to_string())?;
+        let Some(controller) = self.stage.controller() else {
+            self.wanted.target = target;
+            return Ok(());
+        };
+        let before = controller.clone();
+        let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
+        match self.carry_out(proposal) {
+            Applied::Refused { reason } => {
+                if let Some(controller) = self.stage.controller() {
+                    *controller = before;
+                }
+                Err(reason)
+            }
+            Applied::InForce { .. } => {
+                self.wanted.target = target;
+                Ok(())
+            }
+            Applied::Unknown => {
+                self.wanted.target = target;
+                Err("the broker does not answer; the rate follows when it does".into())
+            }
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> State {
+        let (target, phase) = (self.wanted.target, Phase::Measured);
+        let (actual, full_speed, schedule) = (None, None, None);
+        let measured = State { target, phase, actual, full_speed, schedule, refused: 0 };
+        let (controller, is_told) = match &self.stage {
+            Stage::Measured { .. } => return measured,
+            Stage::Steered(controller) => (controller, true),
+            Stage::Unreported(controller) => (controller, false),
+        };
+        let view = controller.view();
+        State {
+            phase: match view.health {
+                Health::Steered if is_told => Phase::Steered,
+                _ => Phase::Unreported,
+            },
+            actual: view.actual,
+            full_speed: is_told.then_some(view.full_speed),
+            schedule: view.schedules.first().copied(),
+            refused: view.refused,
+            ..measured
+        }
+    }
+
+    fn take(&mut self, report: &Report) {
+        let proposal = match &mut self.stage {
+            Stage::Measured { calibration, reports } => {
+                // It says what the one node used, as it should.
+                *reports += u32::from(calibration.observe(report).is_ok());
+                if *reports < CALIBRATION {
+                    return;
+                }
+                let found =
+                    calibration.finish().map(|found| found.polling(uses_all(report, self.full)));
+                return self.begin(found, report.to());
+            }
+            Stage::Steered(controller) => controller.report(report).unwrap_or_default(),
+            Stage::Unreported(_) => return,
+        };
+        self.carry_out(proposal);
+    }
+
+    /// Full speed is known.
+    fn begin(&mut self, found: Result<FullSpeed, Invalid>, now: Nanos) {
+        match found.and_then(|full_speed| self.start(full_speed, now)) {
+            Ok((controller, proposal)) => {
+                self.stage = Stage::Steered(Box::new(controller));
+                self.carry_out(Some(proposal));
+            }
+            // It did nothing meanwhile, or used no CPU: it is measured again.
+            Err(_) => {
+                self.stage = Stage::Measured { calibration: Calibration::new(1), reports: 0 };
+            }
+        }
+    }
+
+    fn start(&self, full_speed: FullSpeed, now: Nanos) -> Result<(Controller, Proposal), Invalid> {
+        let Wanted { target, threshold } = self.wanted;
+        Controller::start(Settings::new(target, threshold, full_speed), now)
+    }
+
+    /// A program that tells nothing for long enough has its part of what it used until then.
+    fn tick_measured(&mut self, now: Nanos) {
+        let since = self.silent.as_ref().map(|silent| silent.at);
+        if since.is_some_and(|since| now.saturating_sub(since) < SILENT_MOST) {
+            return;
+        }
+        let Some(used) = self.nodes.used() else { return };
+        let next = Mark { at: now, work: 0, used };
+        // As if it had done one unit of work.
+        let before = self.silent.replace(next.clone());
+        let report = before.and_then(|before| report(&before, &Mark { work: 1, ..next }));
+        let Some(report) = report else { return };
+        let cpu = cpu_floor(most(&report).as_secs_f64() / report.seconds());
+        let guess = FullSpeed::new(report.rate(), &[cpu]);
+        // One that has used nothing either is waited for again.
+        if let Ok((controller, proposal)) = guess.and_then(|full_speed| self.start(full_speed, now))
+        {
+            self.stage = Stage::Unreported(Box::new(controller));
+            self.carry_out(Some(proposal));
+        }
+    }
+
+    /// Carries a proposal out, and what follows it; what came of the last.
+    fn carry_out(&mut self, proposal: Option<Proposal>) -> Applied {
+        let mut outcome = Applied::InForce { since: self.fresh_from };
+        let Some(controller) = self.stage.controller() else { return outcome };
+        let mut next = proposal;
+        while let Some(Proposal { sequence, schedules }) = next {
+            // One node stands for all.
+            let Some(schedule) = schedules.first() else { break };
+            outcome = self.nodes.apply(*schedule);
+            next = match &outcome {
+                Applied::InForce { since } => {
+                    self.mark = None;
+                    self.fresh_from = since.saturating_add(schedule.period());
+                    controller.resolve(sequence, Outcome::InForce { since: *since })
+                }
+                Applied::Refused { .. } => controller.resolve(sequence, Outcome::Refused),
+                Applied::Unknown => None,
+            };
+        }
+        outcome
+    }
+}
+
+impl Wanted {
+    /// # Errors
+    /// A target or a threshold of nothing.
+    pub fn check(&self) -> Result<(), Invalid> {
+        check("rate", self.target)?;
+        check("threshold", self.threshold)
+    }
+}
+
+impl Stage {
+    fn controller(&mut self) -> Option<&mut Controller> {
+        match self {
+            Self::Measured { .. } => None,
+            Self::Steered(controller) | Self::Unreported(controller) => Some(controller),
+        }
+    }
+}
+
+fn check(field: &str, share: Share) -> Result<(), Invalid> {
+    match share.ppm() {
+        0 => Err(Invalid::new(field, share, "more than 0 %")),
+        _ => Ok(()),
+    }
+}
+
+/// What was done between two marks, with what the node used that used most. Nothing if a counter went
+/// back: an agent began anew.
+fn report(from: &Mark, to: &Mark) -> Option<Report> {
+    let used = from.used.iter().zip(&to.used);
+    let used = used.map(|(from, to)| (to >= from).then(|| to.saturating_sub(*from)));
+    let used = used.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+    let work = to.work.checked_sub(from.work)?;
+    Report::new(from.at, to.at, work as f64, &[used]).ok()
+}
+
+fn most(report: &Report) -> Nanos {
+    report.used().first().copied().unwrap_or_default()
+}
+
+/// Whether it takes whatever it is given: then what it uses says nothing about what it does.
+fn uses_all(report: &Report, given: CpuPpm) -> bool {
+    let all = given.time_in_floor(report.to().saturating_sub(report.from()));
+    most(report).as_secs_f64() >= USES_ALL * all.as_secs_f64()
+}
+
+/// Reports span at least this: longer than the longest period, and few questions to the agents.
+const REPORT_LEAST: Nanos = Nanos::from_secs(1);
+/// So many reports tell full speed.
+const CALIBRATION: u32 = 5;
+/// Programs read their input first; after this nothing is expected any more.
+const SILENT_MOST: Nanos = Nanos::from_secs(60);
+const USES_ALL: f64 = 0.9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_control::plant::Plant;
+    use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
+    use keeptime_control::schedule::utilisation;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// A simulated program on two nodes that do as the test says.
+    struct Simulated {
+        plant: BspPlant,
+        used: Vec<Nanos>,
+        schedule: Option<Schedule>,
+        /// What nodes answer to a schedule.
+        answer: Option<Applied>,
+        /// They do it all the same.
+        obeys: bool,
+    }
+
+    #[derive(Clone)]
+    struct Shared(Rc<RefCell<Simulated>>);
+
+    impl Nodes for Shared {
+        fn used(&mut self) -> Option<Vec<Nanos>> {
+            Some(self.0.borrow().used.clone())
+        }
+
+        fn apply(&mut self, schedule: Schedule) -> Applied {
+            let world = &mut *self.0.borrow_mut();
+            if world.answer.is_none() || world.obeys {
+                world.plant.apply(&[schedule; 2]);
+                world.schedule = Some(schedule);
+            }
+            let since = world.plant.now();
+            world.answer.clone().unwrap_or(Applied::InForce { since })
+        }
+
+        fn observed(&mut self) -> Option<Schedule> {
+            self.0.borrow().schedule
+        }
+    }
+
+    struct Run {
+        world: Shared,
+        steering: Steering<Shared>,
+        work: u64,
+    }
+
+    fn percent(value: u32) -> Share {
+        Share::from_percent(value).unwrap()
+    }
+
+    impl Run {
+        fn start(target: u32) -> Self {
+            let program = Program::balanced(2, 0.04, 1.0, Waiting::Blocks);
+            let plant = BspPlant::new(program, Machine::default(), 11);
+            let used = vec![Nanos::default(); 2];
+            let world = Simulated { plant, used, schedule: None, answer: None, obeys: false };
+            let world = Shared(Rc::new(RefCell::new(world)));
+            let wanted = Wanted { target: percent(target), threshold: percent(2) };
+            let full = CpuPpm::from_percent(100);
+            let steering = Steering::new(world.clone(), wanted, full).unwrap();
+            Self { world, steering, work: 0 }
+        }
+
+        /// One unit of work; the part of full speed at which it was done.
+        fn step(&mut self) -> (f64, f64) {
+            let report = {
+                let world = &mut *self.world.0.borrow_mut();
+                let report = world.plant.next_report();
+                for (sum, used) in world.used.iter_mut().zip(report.used()) {
+                    *sum = sum.saturating_add(*used);
+                }
+                report
+            };
+            self.work += 1;
+            self.steering.progress(self.work, report.to());
+            let full = self.world.0.borrow().plant.full_rate_at(report.to());
+            (report.seconds(), report.rate() / full)
+        }
+
+        /// The mean part of full speed over so many units of work.
+        fn mean(&mut self, steps: usize) -> f64 {
+            let seen: Vec<_> = (0..steps).map(|_| self.step()).collect();
+            let seconds: f64 = seen.iter().map(|(seconds, _)| seconds).sum();
+            seen.iter().map(|(seconds, fraction)| seconds * fraction).sum::<f64>() / seconds
+        }
+
+        fn steered(target: u32) -> Self {
+            let mut run = Self::start(target);
+            run.mean(200);
+            assert_eq!(run.steering.state().phase, Phase::Steered);
+            run
+        }
+
+        fn share(&self) -> f64 {
+            utilisation(self.world.0.borrow().schedule.unwrap().cpu())
+        }
+
+        fn answer(&mut self, answer: Option<Applied>, obeys: bool) {
+            let mut world = self.world.0.borrow_mut();
+            (world.answer, world.obeys) = (answer, obeys);
+        }
+    }
+
+    // Goal: a program that uses half a processor at full speed runs at the rate that was asked for, and at another
+    // one. Method: a simulated program; the mean over hundreds of iterations.
+    #[test]
+    fn full_speed_is_found_and_then_the_rate_is_held() {
+        let mut run = Run::start(30);
+        assert_eq!(run.steering.state().phase, Phase::Measured);
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+        assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+        run.steering.set(percent(60)).unwrap();
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - 0.6).abs() < 0.02, "{mean}");
+        let state = run.steering.state();
+        assert!(state.actual.is_some() && state.full_speed.is_some_and(|rate| rate > 5.0));
+    }
+
+    #[test]
+    fn a_rate_that_cannot_be_had_changes_nothing_and_says_why() {
+        let mut run = Run::steered(30);
+        let (share, reason) = (run.share(), "n1 has 3 % of its CPU left".to_owned());
+        run.answer(Some(Applied::Refused { reason: reason.clone() }), false);
+        assert_eq!(run.steering.set(percent(80)), Err(reason));
+        assert_eq!(run.steering.state().target, percent(30));
+        assert_eq!(run.share(), share);
+        run.answer(None, false);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "it is held as before: {mean}");
+        assert!(run.steering.set(percent(0)).unwrap_err().contains("more than 0 %"));
+    }
+
+    // Goal: whoever does not answer may have done it or not; either way it goes on from what the nodes have.
+    #[test]
+    fn what_nobody_answered_to_is_seen_on_the_nodes() {
+        for obeys in [false, true] {
+            let mut run = Run::steered(30);
+            run.answer(Some(Applied::Unknown), obeys);
+            let error = run.steering.set(percent(60)).unwrap_err();
+            assert!(error.contains("follows"), "{error}");
+            run.answer(None, false);
+            let now = run.world.0.borrow().plant.now();
+            run.steering.tick(now);
+            // Where it was not done, the target is aimed at anew from what there is.
+            run.mean(400);
+            let mean = run.mean(400);
+            assert!((mean - 0.6).abs() < 0.03, "obeys: {obeys}: {mean}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_tells_nothing_has_its_part_of_the_cpu() {
+        let mut run = Run::start(25);
+        for second in 0..=62 {
+            // It uses 40 % of a processor, and twice that on the other node.
+            let used = [400 * second, 800 * second].map(Nanos::from_millis).to_vec();
+            run.world.0.borrow_mut().used = used;
+            run.steering.tick(Nanos::from_secs(second));
+        }
+        let state = run.steering.state();
+        assert_eq!((state.phase, state.actual), (Phase::Unreported, None));
+        assert!((run.share() - 0.2).abs() < 0.001, "{}", run.share());
+        run.steering.set(percent(50)).unwrap();
+        assert!((run.share() - 0.4).abs() < 0.001, "{}", run.share());
+    }
+
+    #[test]
+    fn a_report_over_an_agents_restart_does_not_count() {
+        let mut run = Run::start(30);
+        for _ in 0..4 {
+            run.mean(15);
+            // It counts from nothing again.
+            run.world.0.borrow_mut().used = vec![Nanos::default(); 2];
+        }
+        run.mean(200);
+        assert!((run.mean(400) - 0.3).abs() < 0.02);
+    }
+
+    #[test]
+    fn nothing_is_no_rate() {
+        let run = Run::start(30);
+        let wanted =
+            |target, threshold| Wanted { target: percent(target), threshold: percent(threshold) };
+        for (wanted, field) in [(wanted(0, 2), "rate"), (wanted(30, 0), "threshold")] {
+            let refused = Steering::new(run.world.clone(), wanted, CpuPpm::from_percent(100));
+            assert_eq!(refused.err().unwrap().field, field);
+        }
+    }
+}

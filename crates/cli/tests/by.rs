@@ -1,0 +1,82 @@
+//! Runs that must be done by a time, on a real lab: planned beside what is reserved, reserved in advance, begun
+//! when their time comes.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use serde_json::Value;
+use world::{PATIENCE, Program, World, assert_code, said, wait};
+
+/// Ranks that do next to nothing; each has 15 % of a processor at full speed.
+const SCRIPT: &str = "sleep 1; echo time 1";
+
+fn run(world: &World, program: &Program, words: &[&str], code: i32) -> Value {
+    let output = world.ask("run", program, &[words, &["--json"]].concat()).output().unwrap();
+    assert_code(&output, code);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Reserves so many per cent of both nodes.
+fn reserve(world: &World, percent: &str, span: &str) -> Value {
+    let words = ["reserve", "--nodes", "n1,n2", "--cpu", percent, "--for", span, "--json"];
+    let output = world.keeptime(&words).output().unwrap();
+    assert_code(&output, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn nanos(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+// Goal: the whole way. Method: others have most of the nodes, so that it runs slower; then all of them for a while,
+// so that it waits; then all of them for too long.
+#[test]
+fn a_run_is_slower_or_deferred_or_refused() {
+    let Some(world) = World::new("by", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    reserve(&world, "30 %", "600s");
+    let slower = run(&world, &program, &["--by", "+120s", "--takes", "20s"], 0);
+    let stretch = &slower["plan"]["stretches"][0];
+    // 10 of the 15 % that it takes at full speed.
+    assert_eq!(stretch["rate_ppm"], 666_666, "{slower}");
+    assert!(nanos(&slower["ended_unix_nanos"]) <= nanos(&slower["deadline_unix_nanos"]));
+
+    let rest = reserve(&world, "10 %", "10s");
+    let deferred = run(&world, &program, &["--by", "+120s", "--takes", "20s"], 0);
+    let (from, until) =
+        (&deferred["plan"]["stretches"][0]["from_unix_nanos"], &rest["until_unix_nanos"]);
+    assert_eq!(nanos(from), nanos(until), "{deferred}");
+    assert!(nanos(&deferred["ended_unix_nanos"]) >= nanos(until), "{deferred}");
+
+    let refused = run(&world, &program, &["--by", "+20s", "--takes", "60s"], 1);
+    assert!(
+        nanos(&refused["earliest_unix_nanos"]) > nanos(&refused["deadline_unix_nanos"]),
+        "{refused}"
+    );
+    let words = ["--by", "+20s", "--takes", "60s"];
+    let text = said(&world.ask("run", &program, &words).output().unwrap());
+    assert!(text.contains("too late") && text.contains("it could be done by"), "{text}");
+    wait("what was held for the runs to be given back", PATIENCE, || {
+        world.jobs().iter().all(|job| job.assignment.cpu_ppm.get() == 300_000)
+    });
+}
+
+#[test]
+fn words_that_make_no_deadline_are_named() {
+    let Some(world) = World::new("noby", 20) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    let cases: [(&[&str], &str); 5] = [
+        (&["--by", "yesterday"], "by: \"yesterday\""),
+        (&["--by", "+1h"], "takes"),
+        (&["--by", "+1h", "--takes", "1s", "--nodes", "3..8"], "one that the profile has: 2"),
+        (&["--by", "+1h", "--rate", "30 %"], "--rate"),
+        (&["--within", "1s", "--nodes", "2..8"], "a range goes with --by"),
+    ];
+    for (words, expected) in cases {
+        let output = world.ask("run", &program, words).output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {text}");
+        assert!(text.contains(expected), "{words:?}: {text} should contain {expected}");
+    }
+}

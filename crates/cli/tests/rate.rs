@@ -1,0 +1,167 @@
+//! Runs that are held at a part of their full speed, on a real lab: through the broker, the agents and the
+//! kernel.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use world::{PATIENCE, World, assert_code, said, wait};
+
+/// Two ranks that compute and tell each iteration, until they are ended. The CPU of one at full speed.
+const FULL: u32 = 30;
+
+/// A run that is ended with the test.
+struct Running<'a> {
+    world: &'a World,
+    child: Child,
+}
+
+impl<'a> Running<'a> {
+    fn start(world: &'a World, script: &str, words: &[&str]) -> Self {
+        let mut command = world.keeptime(&["run"]);
+        command.arg(application(world, script)).args(words);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        Self { world, child }
+    }
+
+    /// The one run that `keeptime top` shows; nothing if there is none.
+    fn view(&self) -> Value {
+        let output = self.world.keeptime(&["top", "--json"]).output().unwrap();
+        assert_code(&output, 0);
+        let mut all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        all.pop().unwrap_or_default()
+    }
+
+    fn wait_for(&self, phase: &str) -> Value {
+        let mut view = Value::Null;
+        wait(phase, 3 * PATIENCE, || {
+            view = self.view();
+            view["state"]["phase"] == phase && !view["state"]["schedule"].is_null()
+        });
+        view
+    }
+
+    /// The share of a processor that the first node is held at.
+    fn held(&self) -> f64 {
+        f64::from(self.world.jobs()[0].assignment.cpu_ppm.get()) / 1e6
+    }
+
+    /// The share of a processor that each node is held at, at most, and uses over some seconds.
+    fn used(&self) -> (f64, Vec<f64>) {
+        let used = || -> Vec<_> {
+            let jobs = self.world.jobs();
+            let of = |job: &keeptime_agent::wire::JobStatus| {
+                (job.assignment.cpu_ppm.get(), job.cpu_used_nanos.as_secs_f64())
+            };
+            jobs.iter().map(of).collect()
+        };
+        let (start, before) = (std::time::Instant::now(), used());
+        std::thread::sleep(Duration::from_secs(3));
+        let (after, seconds) = (used(), start.elapsed().as_secs_f64());
+        let shares = before.iter().zip(&after).map(|(b, a)| (a.1 - b.1) / seconds).collect();
+        (f64::from(before[0].0.max(after[0].0)) / 1e6, shares)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn application(world: &World, script: &str) -> PathBuf {
+    let path = world.directory.path().join("turns.toml");
+    let text = format!(
+        "name = \"turns\"\ncommand = [\"/bin/sh\", \"-c\", {script:?}]\npattern = \"pairs\"\n\
+         nodes = [2]\ncpu = \"{FULL} %\"\ntimeout = \"900 s\"\ntime = \"wall\"\nprogress = \"turn\"\n"
+    );
+    fs::write(&path, text).unwrap();
+    path
+}
+
+const TURNS: &str = "while :; do j=0; while [ $j -lt 10000 ]; do j=$((j+1)); done; echo turn; done";
+
+// Goal: the whole way. Method: two ranks that compute all the time, so that the part of full speed is the part of
+// the CPU, which the nodes' agents count; what is asked while others hold the rest is refused.
+#[test]
+fn a_run_is_held_at_its_rate_and_at_another_one() {
+    let Some(world) = World::new("rate", 40) else { return };
+    let mut running = Running::start(&world, TURNS, &["--rate", "50 %"]);
+    let view = running.wait_for("steered");
+    assert_eq!(view["application"], "turns");
+    assert_eq!(view["state"]["target_ppm"], 500_000);
+    let (share, used) = running.used();
+    println!("at 50 %: {share:.3} of a processor each, used {used:.3?}");
+    // What it has is half of what it used at full speed, at most that of its file: less on a machine that others
+    // use.
+    assert!((0.03..=0.17).contains(&share), "{share}");
+    assert!(used.iter().all(|used| *used <= share + 0.03 && *used > 0.2 * share), "{used:?}");
+
+    let job = view["job"].as_str().unwrap();
+    let set = |rate: &str| world.keeptime(&["rate", "set", job, rate]).output().unwrap();
+    let output = set("20 %");
+    assert_code(&output, 0);
+    assert!(said(&output).contains("20.0 %"), "{}", said(&output));
+    wait("the lower share", PATIENCE, || running.held() <= 0.7 * share);
+    let (lower, used) = running.used();
+    println!("at 20 %: {lower:.3} of a processor each, used {used:.3?}");
+    // Two fifths, of what full speed is now.
+    assert!((0.2..=0.75).contains(&(lower / share)), "{lower} after {share}");
+    assert!(used.iter().all(|used| *used <= lower + 0.03), "{used:?}");
+
+    // Somebody else takes the rest: more cannot be had now, and it is told what can.
+    let rest = ["reserve", "--nodes", "n1,n2", "--cpu", "28 %", "--for", "300s"];
+    assert_code(&world.keeptime(&rest).output().unwrap(), 0);
+    let output = set("90 %");
+    assert_code(&output, 1);
+    assert!(
+        said(&output).contains("stays at its rate") && said(&output).contains("CPU"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(running.view()["state"]["target_ppm"], 200_000);
+    let table = said(&world.keeptime(&["top", "--once"]).output().unwrap());
+    assert!(table.contains("held") && table.contains(job), "{table}");
+
+    // It ends with its holder, and nobody answers for it any more.
+    running.child.kill().unwrap();
+    running.child.wait().unwrap();
+    wait("the end of the job", PATIENCE, || {
+        world.jobs().iter().all(|other| other.assignment.job.as_str() != job)
+    });
+    assert_eq!(running.view(), Value::Null);
+    let output = set("30 %");
+    assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[test]
+fn words_that_make_no_rate_are_named() {
+    let Some(world) = World::new("norate", 10) else { return };
+    let path = application(&world, TURNS);
+    let run = |words: &[&str]| world.keeptime(&["run"]).arg(&path).args(words).output().unwrap();
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--rate", "0 %"], 64, "more than 0 %"),
+        (&["--rate", "120 %"], 64, "0 % to 100 %"),
+        (&["--rate", "30 %", "--threshold", "0 %"], 64, "threshold"),
+        (&["--rate", "30 %", "--within", "1s"], 64, "--within"),
+        (&["--rate", "30 %", "--nodes", "3"], 64, "nodes: \"3\""),
+        // Nodes have 10 %, and full speed takes 30 %.
+        (&["--rate", "30 %"], 1, "refused"),
+    ];
+    for (words, code, expected) in cases {
+        let output = run(words);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {text}");
+        assert!(text.contains(expected), "{words:?}: {text} should contain {expected}");
+    }
+    let output = world.keeptime(&["rate", "set", "r99", "30 %"]).output().unwrap();
+    assert_code(&output, 64);
+    assert!(said(&output).contains("there is none now"), "{}", said(&output));
+    assert_code(&world.keeptime(&["top", "--once"]).output().unwrap(), 0);
+}
