@@ -6,9 +6,12 @@ KEEPTIME = target/release/keeptime
 OUT ?= out
 PREFIX ?= /usr/local
 SOAK_MINUTES ?= 10
+JOBS ?= $(shell nproc)
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-pools bench-balancers bench-ledger bench-broker bench-door bench-fabric bench-regions bench-profiler bench-isolation soak soak-calls install-fabric clean
+        bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-ledger bench-broker bench-door bench-fabric bench-regions \
+        bench-control bench-deadline bench-sim bench-rate eval-time-sharing bench-mpi eval-mpich-gq bench-profiler bench-isolation \
+        soak soak-calls install-fabric clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -20,15 +23,15 @@ build: deps ## Build the keeptime binary
 	$(CARGO) build --release --locked --workspace
 
 workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and MPICH
-	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
-	@$(MAKE) --no-print-directory -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
-	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
-	@$(MAKE) --no-print-directory -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
+	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
+	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
+	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
+	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
 
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root, under 8 minutes)
 	@$(KEEPTIME) demo --out $(OUT)/demo
 
-test: build workloads ## Run every test; those that need root say so where they cannot run
+test: deps workloads ## Run every test; those that need root say so where they cannot run
 	@scripts/test
 
 soak: build ## Simulated clusters in which everything goes wrong, on every processor (SOAK_MINUTES=10)
@@ -44,7 +47,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-profiler bench-enforce bench-isolation bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -68,11 +71,29 @@ bench-pools: build ## Decisions about 1,000 nodes and 50 sites; policies compare
 bench-balancers: build ## Requests lost over 1,000 moves behind HAProxy; nginx and Apache beside
 	@$(KEEPTIME)-bench balancers --out $(OUT)
 
+bench-sites: build ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
+	@$(KEEPTIME)-bench sites --out $(OUT)
+
 bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
 	@$(KEEPTIME)-bench fabric --out $(OUT)
 
 bench-regions: build ## Reading another node's memory against asking it, idle and under load (root)
 	@$(KEEPTIME)-bench regions --out $(OUT)
+
+bench-control: build ## Rate control on simulated programs, the paper's policy and ours
+	@$(KEEPTIME)-bench control --out $(OUT)
+
+bench-deadline: build ## Late jobs of batch logs, planned and by first come with backfill
+	@$(KEEPTIME)-bench deadline --out $(OUT)
+
+bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill
+	@$(KEEPTIME)-bench sim --out $(OUT)
+
+bench-rate: build workloads ## A real program held at parts of its full speed (root)
+	@$(KEEPTIME)-bench rate --out $(OUT)
+
+eval-time-sharing: bench-control bench-deadline bench-rate ## The time-sharing paper's numbers beside ours, as one page
+	@$(KEEPTIME)-bench time-sharing --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)
@@ -83,8 +104,14 @@ bench-enforce: build ## Reserved flows against greedy ones, rate error, leftover
 bench-isolation: build ## A node's compute time against what the other nodes do (root)
 	@$(KEEPTIME)-bench isolation --out $(OUT)
 
+bench-mpi: build workloads ## What MPI programs have that ask for quality of service (root)
+	@$(KEEPTIME)-bench mpi --out $(OUT)
+
 bench-first-light: build workloads ## Promised against actual under contention, with and without (root)
 	@$(KEEPTIME)-bench first-light --out $(OUT)
+
+eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (root, 20 minutes; goes on where it was interrupted)
+	@$(KEEPTIME)-bench mpich-gq --out $(OUT)
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \

@@ -3,6 +3,16 @@
 # $work, a folder for what a test prints.
 passed=0 failed=0
 
+# For what a busy machine may come between: it holds once of so many times.
+at_last() { # COMMAND...
+    local try
+    for try in 1 2 3 4 5 6 7 8; do
+        echo "try $try:"
+        "$@" && return
+    done
+    return 1
+}
+
 test_that() { # WHAT COMMAND...
     local what=$1
     shift
