@@ -14,7 +14,7 @@ void Fault::declare(Options& options, const std::string& unit) {
 }
 
 void Fault::strike(int rank, int ranks, int at) const {
-    if (at != at_ || rank != std::min(1, ranks - 1)) {
+    if (!strikes_at(at) || rank != std::min(1, ranks - 1)) {
         return;
     }
     if (kind_ == "crash") {

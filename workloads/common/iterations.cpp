@@ -63,6 +63,10 @@ void run_iterations(const IterationOptions& options, const World& world,
                (options.at_least > 0 && goes_on(sum < options.at_least, options.waiting()));
     };
     while (more()) {
+        if (options.fault.strikes_at(done)) {
+            // Rank 0 has told all iterations before it loses the others, and with them its own end.
+            MPI_Barrier(MPI_COMM_WORLD);
+        }
         options.fault.strike(world.rank(), world.ranks(), done);
         sum += timed("iteration", done);
         ++done;
