@@ -18,7 +18,7 @@ pub use fabric::{
     Attribute, Carrier, FabricBenchArguments, FabricCommand, FabricFindArguments,
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
-pub use mpi::{AttachArguments, AttachTerms, MpiCommand};
+pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use sim::{Generator, SimArguments, SimCommand};
 pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 
