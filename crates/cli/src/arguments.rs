@@ -11,6 +11,7 @@ mod manual;
 mod mpi;
 mod sim;
 mod site;
+mod testbed;
 
 pub use counts::NodeCounts;
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
@@ -21,6 +22,7 @@ pub use fabric::{
 pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use sim::{Generator, SimArguments, SimCommand};
 pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -156,6 +158,10 @@ pub enum LabCommand {
     },
     /// Run a command on a node
     Exec(LabExecArguments),
+    /// Police what a node sends, as the edge router of a DiffServ network does, or tell what was dropped
+    Police(LabPoliceArguments),
+    /// Contention: fill the links for a while
+    Load(LabLoadArguments),
     /// Remove a lab with everything that it added to this machine
     Down {
         #[command(flatten)]
