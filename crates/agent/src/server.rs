@@ -2,8 +2,10 @@
 
 use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_linux::started::Started;
 use keeptime_linux::users;
 use keeptime_model::errors::chain;
+use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -149,6 +151,7 @@ fn converse<E: Enforcer>(
     stream.set_write_timeout(Some(IDLE_MAX))?;
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
+    let mut commands = Commands { agent, started: Vec::new() };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -163,6 +166,18 @@ fn converse<E: Enforcer>(
                 match job.and_then(|job| report.check().map(|()| job).map_err(|e| e.to_string())) {
                     Ok(job) => Response::Mpi(visit.report(job, report.rank)),
                     Err(reason) => Response::Refused { reason },
+                }
+            }
+            Ok(Request::Start { job }) => {
+                let started = lock(agent).start_command(&job, process, requester, now());
+                match started {
+                    Ok((place, command)) => {
+                        // It says nothing more, for as long as the command runs.
+                        reader.get_ref().set_read_timeout(None)?;
+                        commands.started.extend(command.map(|command| (job, command)));
+                        Response::Started(place)
+                    }
+                    Err(error) => error.into(),
                 }
             }
             Ok(Request::MpiProgress { job, progress }) => {
@@ -180,6 +195,22 @@ fn converse<E: Enforcer>(
         let mut answer = serde_json::to_vec(&response)?;
         answer.push(b'\n');
         reader.get_mut().write_all(&answer)?;
+    }
+}
+
+/// The commands of jobs that last as long as a connection.
+struct Commands<'a, E: Enforcer> {
+    agent: &'a Mutex<Agent<E>>,
+    started: Vec<(Name, Started)>,
+}
+
+impl<E: Enforcer> Drop for Commands<'_, E> {
+    fn drop(&mut self) {
+        for (job, command) in &self.started {
+            if let Err(error) = lock(self.agent).end_command(job, command) {
+                tracing::warn!("a command of {job} is not ended: {}", chain(error.as_ref()));
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `keeptime demo`: the whole main job on a lab of four nodes, from measuring to a report.
 
-use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
+use crate::arguments::{ApplicationArguments, BrokerPlace, DemoArguments, GoalArguments};
 use crate::cluster::{Cluster, own_path};
 use crate::commands::run::{Admitted, Held, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
@@ -13,6 +13,7 @@ use crate::promised::Promised;
 use crate::record::{Contention, RECORD, Record, Request, Trial};
 use crate::{files, interrupt, report, story};
 use anyhow::{Context, Result, bail, ensure};
+use keeptime_lab::Labs;
 use keeptime_launch::mpi::Flavour;
 use keeptime_launch::process::RunError;
 use keeptime_model::application::Application;
@@ -48,7 +49,7 @@ pub fn run(arguments: &DemoArguments) -> Result<Ending> {
     std::fs::create_dir_all(&arguments.out)?;
     step(1, "a lab cluster: 4 nodes, one switch, 100 Mbit/s links, 40 % of a CPU each");
     // A lab that an earlier, killed demonstration left would be in the way.
-    if Cluster::open(&arguments.lab).is_ok() {
+    if Labs::of_this_user().open(&arguments.lab).is_ok() {
         keeptime(&["lab", "down", arguments.lab.as_str()])?;
     }
     keeptime(&["lab", "up", arguments.lab.as_str()])?;
@@ -88,7 +89,8 @@ fn show(arguments: &DemoArguments) -> Result<PathBuf> {
 fn open(lab: &Name, application: &str, profile: &Path) -> Result<Session> {
     Session::open(&ApplicationArguments {
         application: application.into(),
-        lab: lab.clone(),
+        place: BrokerPlace::of_lab(lab.clone()),
+        launcher: None,
         mpi: Flavour::OpenMpi,
         profile: Some(profile.into()),
     })

@@ -65,6 +65,18 @@ Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
 See also: docs/formats/agent-link.md, docs/security.md, contrib/systemd/keeptime-agent.service."#;
 
+/// Below `keeptime agent exec --help`.
+pub const AGENT_EXEC: &str = r#"Examples:
+
+  keeptime reserve --nodes n1,n2 --cpu 30% --for 1h         # r17
+  ssh n1 keeptime agent exec --job r17 -- ./simulate        # on n1, with its share of the CPU and its flows
+
+Exit codes: that of the command, or 128 and the number of the signal that ended it; 125 it was not started: the
+job is not there, has not begun or is another user's, or the agent does not answer; 126 it cannot be run; 127 it
+was not found; 64 usage.
+
+See also: docs/clusters.md."#;
+
 /// Below `keeptime run --help`.
 pub const RUN: &str = r#"At a rate:
 
