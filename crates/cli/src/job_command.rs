@@ -53,9 +53,9 @@ impl NotStarted {
 /// If it was not started; if it cannot be waited for.
 pub fn run(arguments: &AgentExecArguments) -> Result<u8> {
     let mut agent = Agent::of(arguments).map_err(NotStarted::Refused)?;
-    let child = start(arguments, &agent.place)?;
-    let ended = wait(child, &mut agent);
-    // Whoever hangs up is ended by the agent: the process ends with its own code first.
+    let started = start(arguments, &agent.place).map_err(anyhow::Error::from);
+    let ended = started.and_then(|child| wait(child, &mut agent));
+    // Whoever hangs up is ended by the agent: this process ends first, with a code of its own.
     std::mem::forget(agent.client);
     ended
 }
