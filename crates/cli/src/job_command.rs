@@ -81,6 +81,18 @@ impl<'a> Agent<'a> {
         Ok(Self { arguments, place, client: Some(client) })
     }
 
+    /// Sees to it that the agent knows when this process ends, as far as that can be waited for.
+    fn settle(&mut self) {
+        for _ in 0..LAST_CALLS {
+            self.client = self.client.take().filter(|client| !is_gone(client));
+            if self.client.is_some() {
+                return;
+            }
+            std::thread::sleep(AGAIN_AFTER);
+            self.call_again();
+        }
+    }
+
     /// Tries once to have the agent back.
     fn call_again(&mut self) {
         let client = Client::connect(&self.arguments.agent.socket);
@@ -136,6 +148,7 @@ fn wait(mut child: Child, agent: &mut Agent<'_>) -> Result<u8> {
         }
     }
     let status = child.wait().context("while waiting for the command")?;
+    agent.settle();
     Ok(u8::try_from(exit_code(status)).unwrap_or(u8::MAX))
 }
 
@@ -179,5 +192,13 @@ fn next(process: &Process, agent: Option<&Client>) -> Result<Next> {
     })
 }
 
+/// Whether the other end has hung up.
+fn is_gone(agent: &Client) -> bool {
+    let mut fds = [PollFd::new(agent.connection(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
 /// How often an agent that is away is called.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How many times at the end: an agent that an init system starts anew is back by then.
+const LAST_CALLS: u32 = 5;
