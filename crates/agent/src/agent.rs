@@ -489,6 +489,15 @@ mod tests {
             Ok(())
         }
 
+        fn start(
+            &mut self,
+            job: &Name,
+            process: i32,
+            user: Option<u32>,
+        ) -> Result<Option<Started>, BindError> {
+            self.bind(job, &[process as u32], user).map(|()| None)
+        }
+
         fn bind_flow(
             &mut self,
             assignment: &Assignment,
@@ -657,6 +666,39 @@ mod tests {
         assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
         let agent = start(&directory, agent.enforcer, 3);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+    }
+
+    #[test]
+    fn users_start_commands_in_their_own_jobs_and_see_how_these_stand() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let owner = Some("ada".parse().unwrap());
+        let theirs = Assignment { owner: owner.clone(), ..assignment("theirs", 9) };
+        let later = Assignment { from_unix_nanos: at(5), owner, ..assignment("later", 9) };
+        for wanted in [theirs, later, assignment("nobodys", 9)] {
+            assert_eq!(agent.answer(Request::Enforce(wanted), ROOT, at(1)), Response::Done);
+        }
+        let user = &Requester::User { id: 7, name: "ada".parse().unwrap() };
+        let job = |name: &str| name.parse::<Name>().unwrap();
+        let (place, _) = agent.start_command(&job("theirs"), 9, user, at(1)).unwrap();
+        assert_eq!(place.node.as_str(), "n1");
+        assert_eq!(agent.enforcer.1, [(job("theirs"), vec![9], Some(7))]);
+        for (name, expected) in [
+            ("nobodys", "no job nobodys of ada"),
+            ("away", "no job away of ada"),
+            ("later", "has not begun"),
+        ] {
+            match agent.start_command(&job(name), 9, user, at(1)) {
+                Err(BindError::Refused(reason)) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let told = agent.answer(Request::Job { job: job("theirs") }, user, at(1));
+        assert!(matches!(told, Response::Job(_)), "{told:?}");
+        for (name, requester) in [("nobodys", user), ("away", user), ("away", ROOT)] {
+            let told = agent.answer(Request::Job { job: job(name) }, requester, at(1));
+            assert!(matches!(told, Response::Refused { .. }), "{name}: {told:?}");
+        }
     }
 
     #[test]

@@ -582,7 +582,7 @@ pub struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub struct DemoArguments {
-    /// Where results and the report go
+    /// Where results and the report go: a directory that the lab's nodes see, which have a /tmp of their own
     #[arg(long, default_value = "out/demo")]
     pub out: PathBuf,
     /// The lab's name

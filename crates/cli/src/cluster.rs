@@ -11,9 +11,10 @@ use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::wire::Status;
 use keeptime_broker::client::Client as Broker;
 use keeptime_broker::wire::{Link, Node};
-use keeptime_lab::Lab;
+use keeptime_lab::{Lab, Sight};
 use keeptime_launch::mpi::Mpi;
 use keeptime_launch::remote::Launcher;
+use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
@@ -120,13 +121,16 @@ impl Cluster {
         self.topology().node_indices().map(status).collect()
     }
 
-    /// Sees to it that each of `nodes` can be reached and has begun with `job`, all of them at once.
+    /// Sees to it that `command` can be run on each of `nodes` as part of `job`, as far as that can be known
+    /// before: in a lab, that the files which it names are there; elsewhere, that the node can be
+    /// reached and has the job.
     ///
     /// # Errors
-    /// The first node that has not, and why.
-    pub fn check_reachable(&self, nodes: &[NodeIndex], job: &Name) -> Result<()> {
-        if self.reach.lab().is_some() {
-            return Ok(());
+    /// The first node on which it cannot, and why.
+    pub fn check_ready(&self, nodes: &[NodeIndex], job: &Name, command: &[String]) -> Result<()> {
+        if let Some(lab) = self.reach.lab() {
+            let names = nodes.iter().map(|node| &self.topology.node(*node).name);
+            return check_files(lab, names, command);
         }
         let ask = |node: &NodeIndex| {
             let place = self.agent(*node);
@@ -202,6 +206,32 @@ impl Cluster {
         let nodes = nodes.iter().map(|node| self.topology.node(*node)).collect();
         self.reach.mpi_line(mpi, &Ranks { nodes, job }, command)
     }
+}
+
+fn check_files<'a>(
+    lab: &Lab,
+    nodes: impl Iterator<Item = &'a Name>,
+    command: &[String],
+) -> Result<()> {
+    let named: Vec<_> = command.iter().map(Path::new).filter(|path| path.is_absolute()).collect();
+    for node in nodes {
+        for path in &named {
+            if lab.sight(node.as_str(), path)? == Sight::Nothing {
+                return Err(hidden("command", path, lab));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A lab's nodes do not see a path.
+pub fn hidden(field: &str, path: &Path, lab: &Lab) -> anyhow::Error {
+    let expected = format!(
+        "a path that the nodes of lab {} see: they have a /tmp and a /dev/shm of their own, in which they see of this \
+         machine's where the lab was made, and nothing else",
+        lab.name()
+    );
+    Invalid::new(field, path.display(), expected).into()
 }
 
 /// All nodes and links, now.

@@ -28,7 +28,9 @@ const NODES: [&str; 2] = ["n1", "n2"];
 const USERS: [(&str, u32); 2] = [("ada", 60_001), ("eve", 60_002)];
 /// What each rank says: who it is, where, of which job, and in which group.
 const SAY: &str = "echo rank $(id -u) $KEEPTIME_NODE $KEEPTIME_JOB; \
-    grep -o 'keeptime/.*' /proc/self/cgroup; echo time 0.05";
+    grep -o 'keeptime/.*' /proc/self/cgroup; for unit in 1 2 3; do echo unit $unit 0.01; done; echo time 0.05";
+/// A rank that works and tells it until it is ended.
+const WORK: &str = "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo unit; done";
 
 /// A lab that is used as a cluster of other machines.
 struct Far {
@@ -331,6 +333,45 @@ fn what_was_reserved_before_is_run_in_and_kept() {
     assert!(other.contains("n1 cannot be used") && other.contains("of eve"), "{other}");
     far.keeptime("ada", &["cancel", &handle], 0);
     far.wait_until_given_back();
+}
+
+// Goal: what is told to agents while a run goes on reaches them over ssh too. Method: a steady run, which lends of its
+// CPU; one by a time, which waits for its nodes; one at a rate, which is steered by the CPU time that it used.
+#[test]
+fn runs_are_paced_deferred_and_steered_over_ssh() {
+    let Some(far) = Far::new("fr-rate") else { return };
+    far.measure("open-mpi");
+    far.wait_until_given_back();
+    let steady = far.keeptime("ada", &[&["run"], &GOAL[..5], &["--steady"]].concat(), 0);
+    assert!(steady.contains("actual: ") && !steady.contains("cannot be held"), "{steady}");
+    let run = ["run", "say.toml", "--profile", "ada/say.json"];
+    let by = far.keeptime("ada", &[&run[..], &["--by", "+120s", "--takes", "20s"]].concat(), 0);
+    assert!(by.contains("rank 60001 n2") && by.contains("before it has to be"), "{by}");
+    far.wait_until_given_back();
+
+    fs::write(far.at("work.toml"), application_text(WORK, "600 s", 15)).unwrap();
+    let rate = [KEEPTIME, "run", "work.toml", "--rate", "50 %"];
+    let output = far.at("output");
+    let child = far.start("ada", &rate, &output);
+    wait("it to be steered", 3 * PATIENCE, || {
+        let top: Value = serde_json::from_str(&far.keeptime("ada", &["top", "--json"], 0)).unwrap();
+        let state = &top[0]["state"];
+        state["phase"] == "steered" && !state["schedule"].is_null()
+    });
+    let set = far.keeptime("ada", &["rate", "set", "r9", "40 %"], 64);
+    assert!(set.contains("a job that runs at a rate: r"), "{set}");
+    assert_eq!(far.keeptime("eve", &["top", "--json"], 0).trim(), "[]");
+    kill(Pid::from_raw(child.pid()), Signal::SIGTERM).unwrap();
+    assert_eq!(exit_code(child.wait().unwrap()), 2, "{}", fs::read_to_string(&output).unwrap());
+    far.wait_until_given_back();
+}
+
+#[test]
+fn load_that_nobody_reserved_is_for_labs() {
+    let Some(far) = Far::new("fr-load") else { return };
+    let few = ["profile", "say.toml", "--profile", "ada/say.json", "--under-load"];
+    let told = far.keeptime("ada", &few, 2);
+    assert!(told.contains("--under-load needs a lab"), "{told}");
 }
 
 #[test]
