@@ -201,6 +201,20 @@ fn parse(text: &str, directory: &Path) -> Result<ClientConfig, Invalid> {
 mod tests {
     use super::*;
 
+    /// The files that setting up a cluster is explained with.
+    #[test]
+    fn files_of_the_documentation_are_what_is_accepted() {
+        let text = include_str!("../../../docs/clusters.md");
+        let files = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+        let [topology, broker, agent, client] = files.collect::<Vec<_>>()[..] else { panic!() };
+        let topology = keeptime_model::topology::Topology::from_toml(topology).unwrap();
+        let broker = keeptime_broker::config::Config::from_toml(broker).unwrap();
+        let agent = keeptime_agent::config::Config::from_toml(agent).unwrap();
+        let client = parse(client, Path::new("/home/ada")).unwrap();
+        assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
+        assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
+    }
+
     #[test]
     fn paths_of_a_file_lie_beside_it_and_unknown_words_are_named() {
         let text =

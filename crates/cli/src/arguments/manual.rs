@@ -78,7 +78,17 @@ was not found; 64 usage.
 See also: docs/clusters.md."#;
 
 /// Below `keeptime run --help`.
-pub const RUN: &str = r#"At a rate:
+pub const RUN: &str = r#"Where:
+
+  keeptime run raycast --within 1s                                   # in the lab called lab
+  keeptime run sum.toml --within 2s --broker https://head:7411       # on its cluster: by ssh, as who you are
+  keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"  # or by what is called as ssh is
+
+Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The program, what it reads and writes, and
+the directory of this command have to be at the same place on all nodes. An application that the broker
+does not know, or knows otherwise, is made known to it, which is for operators.
+
+At a rate:
 
   keeptime run bsp --rate "30 %" --nodes 2     # a third of full speed, and of the CPU that it takes
   keeptime rate set r17 "40 %"                 # at any time
@@ -106,7 +116,7 @@ begins anew on other nodes, within the same time limit; otherwise it ends and sa
 
 Exit codes: 0 done, 1 refused, 2 error, 64 usage.
 
-See also: docs/rate-control.md."#;
+See also: docs/clusters.md, docs/rate-control.md."#;
 
 /// Below `keeptime fabric ls --help`, and those of its other verbs.
 pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts of a program find each other by
@@ -176,6 +186,7 @@ Environment (arguments come first):
                             what is shown and trusted there
   KEEPTIME_CLIENT_CONFIG    a file with the same [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab
+  KEEPTIME_AGENT            --socket of keeptime agent exec, and of keeptime bind
   KEEPTIME_LOG              what is logged, as in debug or keeptime_broker=debug";
 
 #[cfg(test)]
