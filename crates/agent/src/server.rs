@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(250);
 const CONNECTIONS_MAX: usize = 128;
 /// Connections of ordinary users at once, beside these: every rank of their MPI programs has one.
 const STRANGERS_MAX: usize = 256;
-/// A connection that says nothing for so long is closed.
+/// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// The socket cannot be served.
@@ -155,8 +155,12 @@ fn converse<E: Enforcer>(
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            // What runs in a job says nothing for as long as it runs.
+            Err(error) if is_timeout(&error) && line.is_empty() && commands.are_wanted() => continue,
+            Err(error) => return Err(error),
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
@@ -172,8 +176,6 @@ fn converse<E: Enforcer>(
                 let started = lock(agent).start_command(&job, process, requester, now());
                 match started {
                     Ok((place, command)) => {
-                        // It says nothing more, for as long as the command runs.
-                        reader.get_ref().set_read_timeout(None)?;
                         commands.started.extend(command.map(|command| (job, command)));
                         Response::Started(place)
                     }
@@ -202,6 +204,19 @@ fn converse<E: Enforcer>(
 struct Commands<'a, E: Enforcer> {
     agent: &'a Mutex<Agent<E>>,
     started: Vec<(Name, Started)>,
+}
+
+impl<E: Enforcer> Commands<'_, E> {
+    /// Whether the job of one of them is still there.
+    fn are_wanted(&self) -> bool {
+        let agent = lock(self.agent);
+        let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
+        self.started.iter().any(|(job, _)| is_there(job))
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl<E: Enforcer> Drop for Commands<'_, E> {

@@ -93,8 +93,11 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Tries once to have the agent back.
+    /// Tries once to have the agent back, if it is away.
     fn call_again(&mut self) {
+        if self.client.is_some() {
+            return;
+        }
         let client = Client::connect(&self.arguments.agent.socket);
         self.client = client.ok().and_then(|mut client| {
             // Refused is who belongs to a job that is over: the kernel ends it.

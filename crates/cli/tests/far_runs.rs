@@ -174,6 +174,16 @@ impl Far {
     /// A command of a user's on a machine of the cluster's network that is no node. It is a child of this process
     /// that becomes the command itself.
     fn start(&self, user: &str, words: &[&str], output: &Path) -> keeptime_linux::process::Child {
+        self.start_at(FRONT_END, user, words, output)
+    }
+
+    fn start_at(
+        &self,
+        place: &str,
+        user: &str,
+        words: &[&str],
+        output: &Path,
+    ) -> keeptime_linux::process::Child {
         let (id, home) = (id_of(user), self.home(user));
         let words: Vec<_> = words.iter().map(ToString::to_string).collect();
         let script = format!(
@@ -189,7 +199,7 @@ impl Far {
         let out = File::create(output).unwrap();
         let null = File::open("/dev/null").unwrap();
         let stdio = [Some(null.into()), Some(out.try_clone().unwrap().into()), Some(out.into())];
-        self.lab().spawn(Exec::new(FRONT_END, words).with_stdio(stdio)).unwrap()
+        self.lab().spawn(Exec::new(place, words).with_stdio(stdio)).unwrap()
     }
 
     fn run(&self, user: &str, words: &[&str]) -> Ended {
@@ -297,6 +307,25 @@ fn an_ordinary_user_measures_plans_and_runs_over_ssh() {
     );
     assert!(refused.contains("refused"), "{refused}");
     far.keeptime("eve", &[&["run"], &GOAL[..]].concat(), 0);
+    far.wait_until_given_back();
+}
+
+// Goal: also a rank that MPI's launcher starts by itself, since it is on the same machine, is in the job. Method: the
+// command is run on a node.
+#[test]
+fn a_node_may_be_where_the_run_is_started() {
+    let Some(far) = Far::new("fr-node") else { return };
+    far.measure("open-mpi");
+    far.wait_until_given_back();
+    let agent = format!("KEEPTIME_AGENT={}", far.world.socket("n1").display());
+    let run = [&["env", &agent, KEEPTIME, "run"], &GOAL[..5]].concat();
+    let output = far.at("output");
+    let status = far.start_at("n1", "ada", &run, &output).wait().unwrap();
+    let told = fs::read_to_string(&output).unwrap();
+    assert_eq!(exit_code(status), 0, "{told}");
+    let in_jobs = told.lines().filter(|line| line.contains("/_command.")).count();
+    assert_eq!(in_jobs, 2, "{told}");
+    assert!(NODES.iter().all(|node| told.contains(&format!("rank 60001 {node} r"))), "{told}");
     far.wait_until_given_back();
 }
 
