@@ -159,7 +159,9 @@ fn converse<E: Enforcer>(
             Ok(0) => return Ok(()),
             Ok(_) => {}
             // What runs in a job says nothing for as long as it runs.
-            Err(error) if is_timeout(&error) && line.is_empty() && commands.are_wanted() => continue,
+            Err(error) if is_timeout(&error) && line.is_empty() && commands.are_wanted() => {
+                continue;
+            }
             Err(error) => return Err(error),
         }
         let response = match serde_json::from_slice::<Request>(&line) {
