@@ -69,9 +69,11 @@ impl Hold {
     /// A reservation that has begun and that is kept when this is dropped.
     ///
     /// # Errors
-    /// If its state cannot be followed.
+    /// If it is another user's, or its state cannot be followed.
     pub fn of_reservation(cluster: &Cluster, handle: Handle) -> Result<Self> {
-        Self::watched(cluster, handle, cluster.broker()?, true)
+        let broker = cluster.broker()?;
+        broker.keep(handle).map_err(brokers::failure)?;
+        Self::watched(cluster, handle, broker, true)
     }
 
     /// What took the place of a reservation that was lost and is to be moved; nothing if it is there,

@@ -53,8 +53,9 @@ mod tests {
     use keeptime_model::units::BitsPerSecond;
 
     fn node(name: &str) -> Node {
+        let number = name.trim_start_matches('n');
         let text = format!(
-            r#"{{"name": "{name}", "address": "10.0.0.1", "connected": true, "heard_unix_nanos": 0,
+            r#"{{"name": "{name}", "address": "10.0.0.{number}", "connected": true, "heard_unix_nanos": 0,
             "cpu_ppm": 400000, "cpu_reserved_ppm": 0, "disk_read_bytes_per_second": 0,
             "disk_read_reserved_bytes_per_second": 0, "disk_write_bytes_per_second": 0,
             "disk_write_reserved_bytes_per_second": 0, "told": [], "not_enforced": []}}"#
