@@ -189,6 +189,21 @@ Environment (arguments come first):
   KEEPTIME_AGENT            --socket of keeptime agent exec, and of keeptime bind
   KEEPTIME_LOG              what is logged, as in debug or keeptime_broker=debug";
 
+pub const LAB_POLICE: &str = r#"Examples:
+  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
+  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
+  keeptime lab police --node n1                                # what passed, what was dropped
+  keeptime lab police --node n1 --off
+
+Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
+packets as on a wire: connections that the node makes from then on send no longer ones."#;
+
+pub const LAB_LOAD: &str = r#"Examples:
+  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
+  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
+
+They are best effort. They end after --for, or when this command ends, however it does."#;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,18 +235,3 @@ mod tests {
         }
     }
 }
-
-pub const LAB_POLICE: &str = r#"Examples:
-  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
-  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
-  keeptime lab police --node n1                                # what passed, what was dropped
-  keeptime lab police --node n1 --off
-
-Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
-packets as on a wire: connections that the node makes from then on send no longer ones."#;
-
-pub const LAB_LOAD: &str = r#"Examples:
-  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
-  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
-
-They are best effort. They end after --for, or when this command ends, however it does."#;

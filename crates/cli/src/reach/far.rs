@@ -144,7 +144,7 @@ impl Plan {
             let expected = format!("the address of a node of the job: {}", addresses.join(", "));
             Invalid::new("host", &wanted.host, expected)
         })?;
-        let command = [self.command.as_slice(), &[wanted.text.clone()]].concat();
+        let command = [self.command.as_slice(), std::slice::from_ref(&wanted.text)].concat();
         Ok(self.launcher.line(host, &command))
     }
 
