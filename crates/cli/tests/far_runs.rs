@@ -39,6 +39,15 @@ struct Far {
     place: PathBuf,
 }
 
+/// A broker that ends with the test.
+struct Broker(keeptime_linux::process::Child);
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.0.signal(Signal::SIGKILL);
+    }
+}
+
 /// How a command ended, and what it said.
 struct Ended {
     code: i32,
@@ -155,20 +164,49 @@ impl Far {
             hosts_file.display()
         );
         fs::write(home.join("cluster.ssh"), hosts + &everywhere).unwrap();
-        let client = format!(
-            "broker = \"https://{}:7411\"\nca = \"{}\"\ncertificate = \"{user}.pem\"\n\
-             certificate_key = \"{user}-key.pem\"\n[nodes]\nlauncher = \"ssh -F {}\"\n\
-             keeptime = \"{KEEPTIME}\"\nhosts = {{ n2 = \"second\" }}\n",
-            self.lab().front_end(),
-            self.at("ca.pem").display(),
-            home.join("cluster.ssh").display()
-        );
-        fs::write(home.join(".config/keeptime/client.toml"), client).unwrap();
+        let shown = format!("certificate = \"{user}.pem\"\ncertificate_key = \"{user}-key.pem\"");
+        self.write_client_config(user, "client.toml", &(self.far_broker() + &shown));
         let id = id_of(user);
         for file in all_files(&home) {
             chown(&file, Some(id), Some(id)).unwrap();
         }
         fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// The broker, as it is asked over the network.
+    fn far_broker(&self) -> String {
+        let (host, ca) = (self.lab().front_end(), self.at("ca.pem"));
+        format!("broker = \"https://{host}:7411\"\nca = \"{}\"\n", ca.display())
+    }
+
+    /// A file of a user's which says where the broker is, and how nodes are reached.
+    fn write_client_config(&self, user: &str, name: &str, broker: &str) -> PathBuf {
+        let path = self.home(user).join(".config/keeptime").join(name);
+        let nodes = format!(
+            "[nodes]\nlauncher = \"ssh -F {}\"\nkeeptime = \"{KEEPTIME}\"\nhosts = {{ n2 = \"second\" }}\n",
+            self.home(user).join("cluster.ssh").display()
+        );
+        fs::write(&path, format!("{broker}\n{nodes}")).unwrap();
+        path
+    }
+
+    /// A broker in the place of the lab's own, which knows the users' names.
+    fn restart_broker(&self) -> Broker {
+        self.world.kill_broker();
+        let file = self.world.broker_socket().with_file_name("broker.toml");
+        let (accounts, file) = (self.at("passwd"), file.display().to_string());
+        let script = format!(
+            "mount --bind {} /etc/passwd && exec {KEEPTIME} broker run --config {file}",
+            accounts.display()
+        );
+        let words = ["unshare", "--mount", "/bin/sh", "-c", &script].map(OsString::from);
+        let log = File::create(self.at("broker.log")).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        let stdio = [Some(null.into()), Some(log.try_clone().unwrap().into()), Some(log.into())];
+        let broker =
+            Broker(self.lab().spawn(Exec::new(FRONT_END, words).with_stdio(stdio)).unwrap());
+        self.world.wait_for_agents();
+        broker
     }
 
     /// A command of a user's on a machine of the cluster's network that is no node. It is a child of this process
@@ -308,6 +346,32 @@ fn an_ordinary_user_measures_plans_and_runs_over_ssh() {
     assert!(refused.contains("refused"), "{refused}");
     far.keeptime("eve", &[&["run"], &GOAL[..]].concat(), 0);
     far.wait_until_given_back();
+}
+
+// Goal: who runs something is known to broker and agents as the same, by whatever. Method: a token over the network, and
+// the broker's socket, for which there is no right but to be there.
+#[test]
+fn a_user_is_known_by_a_token_or_by_the_kernel() {
+    let Some(far) = Far::new("fr-door") else { return };
+    far.measure("open-mpi");
+    far.wait_until_given_back();
+    let (tokens, token) = (far.at("tokens.toml"), far.home("ada").join(".config/keeptime/token"));
+    let mut add = far.world.keeptime(&["broker", "token", "add", "ada", "--tokens"]);
+    assert_code(&add.arg(&tokens).arg("--out").arg(&token).output().unwrap(), 0);
+    chown(&token, Some(id_of("ada")), Some(id_of("ada"))).unwrap();
+    let mut config = far.world.broker_config();
+    config.tcp.as_mut().unwrap().tokens = Some(tokens);
+    far.world.configure_broker(&config);
+    let _broker = far.restart_broker();
+    let by_token = far.far_broker() + "token_file = \"token\"";
+    let by_socket = format!("broker = \"{}\"", far.world.broker_socket().display());
+    for (name, broker) in [("token.toml", by_token), ("socket.toml", by_socket)] {
+        let path = far.write_client_config("ada", name, &broker).display().to_string();
+        let run = [&["run"], &GOAL[..5], &["--client-config", &path]].concat();
+        let told = far.keeptime("ada", &run, 0);
+        assert!(NODES.iter().all(|node| told.contains(&format!("rank 60001 {node} r"))), "{told}");
+        far.wait_until_given_back();
+    }
 }
 
 // Goal: also a rank that MPI's launcher starts by itself, since it is on the same machine, is in the job. Method: the
