@@ -152,7 +152,8 @@ Policies:
   keeptime          the broker's own engine: a job is promised its deadline when it is submitted, and has its
                     processors and rates reserved, now or in advance, or is refused
   keeptime-greedy   the same, but only what can start at once is promised
-  keeptime-queue    the same engine behind a queue: the most urgent first; promised when it starts
+  keeptime-queue    the same engine behind a queue: the most urgent first, and others where they delay none of
+                    them; promised when it starts, or run without a promise when it is too late for that
   fcfs-backfill     whole nodes in the order of submission; nobody is refused and nothing promised
   none              everything starts at once, on the nodes with the fewest jobs, and shares
 
