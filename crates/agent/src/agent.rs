@@ -4,7 +4,8 @@
 use crate::book::{Book, Capacity, Refusal};
 use crate::programs::Programs;
 use crate::store::{Store, StoreError};
-use crate::wire::{JobStatus, Request, Response, Status};
+use crate::wire::{JobStatus, Place, Request, Response, Status};
+use keeptime_linux::started::Started;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::{Capabilities, Guarantee};
 use keeptime_model::connection::ConnectionPattern;
@@ -45,6 +46,33 @@ pub trait Enforcer: Send {
         flow: &ConnectionPattern,
         user: Option<u32>,
     ) -> Result<(), BindError>;
+
+    /// Counts a process, with all that it starts from now on, to a job that is enforced, as a command of its
+    /// own; nothing where jobs have no groups.
+    ///
+    /// # Errors
+    /// If it may not be, or the kernel refuses.
+    fn start(
+        &mut self,
+        _job: &Name,
+        _process: i32,
+        _user: Option<u32>,
+    ) -> Result<Option<Started>, BindError> {
+        Ok(None)
+    }
+
+    /// Ends a command of a job with all that it started. Nothing happens if it has ended.
+    ///
+    /// # Errors
+    /// If something does not end.
+    fn end(&mut self, _job: &Name, _command: &Started) -> Result<(), BoxedError> {
+        Ok(())
+    }
+
+    /// The device where flows are enforced, if any are.
+    fn device(&self) -> Option<&str> {
+        None
+    }
 
     /// The job whose groups a process is in; nothing where jobs have none.
     fn job_of(&self, _process: i32) -> Option<Name> {
@@ -174,6 +202,37 @@ impl<E: Enforcer> Agent<E> {
         Ok(job)
     }
 
+    /// Counts a process, with all that it starts from now on, to a job as a command of its own.
+    ///
+    /// # Errors
+    /// If the requester may not, the job has not begun, or the kernel refuses.
+    pub fn start_command(
+        &mut self,
+        job: &Name,
+        process: i32,
+        requester: &Requester,
+        now: WallTime,
+    ) -> Result<(Place, Option<Started>), BindError> {
+        self.latest = self.latest.max(now);
+        if let Requester::User { name, .. } = requester {
+            self.check_of(job, name).map_err(BindError::Refused)?;
+        }
+        self.begun(job)?;
+        let started = self.enforcer.start(job, process, requester.user_id())?;
+        // It has the job's schedule at once.
+        self.reconcile().map_err(BindError::Failed)?;
+        let device = self.enforcer.device().map(str::to_owned);
+        Ok((Place { node: self.node.clone(), device }, started))
+    }
+
+    /// Ends a command of a job with all that it started.
+    ///
+    /// # Errors
+    /// If something does not end.
+    pub fn end_command(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
+        self.enforcer.end(job, command)
+    }
+
     /// What it was assigned.
     pub fn assignments(&self) -> impl Iterator<Item = &Assignment> {
         self.book.assignments().values()
@@ -198,7 +257,8 @@ impl<E: Enforcer> Agent<E> {
         }
         let turned = match request {
             Request::Status => return Response::Status(self.status()),
-            Request::Mpi(_) | Request::MpiProgress { .. } => {
+            Request::Job { job } => return self.job(&job),
+            Request::Mpi(_) | Request::MpiProgress { .. } | Request::Start { .. } => {
                 let reason = "a program asks on a connection of its own".into();
                 return Response::Refused { reason };
             }
@@ -246,6 +306,7 @@ impl<E: Enforcer> Agent<E> {
         let Requester::User { name, .. } = requester else { return Ok(()) };
         let (Request::Bind { job, .. }
         | Request::BindFlow { job, .. }
+        | Request::Job { job }
         | Request::Restrain { job, .. }) = request
         else {
             return Err("only root and the agent's own user may ask for that".into());
@@ -343,15 +404,25 @@ impl<E: Enforcer> Agent<E> {
         self.reconcile()
     }
 
+    fn job(&mut self, job: &Name) -> Response {
+        match self.book.assignments().get(job).cloned() {
+            Some(assignment) => Response::Job(self.job_status(&assignment)),
+            None => Response::Refused { reason: Refusal::Unknown { job: job.clone() }.to_string() },
+        }
+    }
+
+    fn job_status(&mut self, assignment: &Assignment) -> JobStatus {
+        JobStatus {
+            progress: self.programs.progress_of(&assignment.job),
+            ..self.enforcer.measure(assignment)
+        }
+    }
+
     fn status(&mut self) -> Status {
         // What is over and not ended yet is in nobody's way any more.
         let lasting = |a: &&Assignment| self.latest < a.until_unix_nanos;
-        let jobs = self.book.assignments().values().filter(lasting);
-        let jobs = jobs.map(|assignment| JobStatus {
-            progress: self.programs.progress_of(&assignment.job),
-            ..self.enforcer.measure(assignment)
-        });
-        let jobs = jobs.collect();
+        let jobs: Vec<_> = self.book.assignments().values().filter(lasting).cloned().collect();
+        let jobs = jobs.iter().map(|assignment| self.job_status(assignment)).collect();
         Status {
             node: self.node.clone(),
             process: std::process::id(),
@@ -366,10 +437,15 @@ impl<E: Enforcer> Agent<E> {
 }
 
 fn response(bound: Result<(), BindError>) -> Response {
-    match bound {
-        Ok(()) => Response::Done,
-        Err(BindError::Refused(reason)) => Response::Refused { reason },
-        Err(BindError::Failed(error)) => Response::Failed { error: chain(error.as_ref()) },
+    bound.map_or_else(Response::from, |()| Response::Done)
+}
+
+impl From<BindError> for Response {
+    fn from(error: BindError) -> Self {
+        match error {
+            BindError::Refused(reason) => Self::Refused { reason },
+            BindError::Failed(error) => Self::Failed { error: chain(error.as_ref()) },
+        }
     }
 }
 
@@ -411,6 +487,15 @@ mod tests {
             }
             self.1.push((job.clone(), processes.to_vec(), user));
             Ok(())
+        }
+
+        fn start(
+            &mut self,
+            job: &Name,
+            process: i32,
+            user: Option<u32>,
+        ) -> Result<Option<Started>, BindError> {
+            self.bind(job, &[process as u32], user).map(|()| None)
         }
 
         fn bind_flow(
@@ -581,6 +666,39 @@ mod tests {
         assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
         let agent = start(&directory, agent.enforcer, 3);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+    }
+
+    #[test]
+    fn users_start_commands_in_their_own_jobs_and_see_how_these_stand() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let owner = Some("ada".parse().unwrap());
+        let theirs = Assignment { owner: owner.clone(), ..assignment("theirs", 9) };
+        let later = Assignment { from_unix_nanos: at(5), owner, ..assignment("later", 9) };
+        for wanted in [theirs, later, assignment("nobodys", 9)] {
+            assert_eq!(agent.answer(Request::Enforce(wanted), ROOT, at(1)), Response::Done);
+        }
+        let user = &Requester::User { id: 7, name: "ada".parse().unwrap() };
+        let job = |name: &str| name.parse::<Name>().unwrap();
+        let (place, _) = agent.start_command(&job("theirs"), 9, user, at(1)).unwrap();
+        assert_eq!(place.node.as_str(), "n1");
+        assert_eq!(agent.enforcer.1, [(job("theirs"), vec![9], Some(7))]);
+        for (name, expected) in [
+            ("nobodys", "no job nobodys of ada"),
+            ("away", "no job away of ada"),
+            ("later", "has not begun"),
+        ] {
+            match agent.start_command(&job(name), 9, user, at(1)) {
+                Err(BindError::Refused(reason)) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let told = agent.answer(Request::Job { job: job("theirs") }, user, at(1));
+        assert!(matches!(told, Response::Job(_)), "{told:?}");
+        for (name, requester) in [("nobodys", user), ("away", user), ("away", ROOT)] {
+            let told = agent.answer(Request::Job { job: job(name) }, requester, at(1));
+            assert!(matches!(told, Response::Refused { .. }), "{name}: {told:?}");
+        }
     }
 
     #[test]

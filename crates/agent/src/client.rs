@@ -1,14 +1,16 @@
-//! The other end of an agent's socket.
+//! The other end of an agent's socket, on its node or, through a relay that is started there, elsewhere.
 
-use crate::wire::{LINE_BYTES_MAX, Request, Response, Status};
+use crate::wire::{JobStatus, LINE_BYTES_MAX, Place, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::{Child, Command};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -18,19 +20,25 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A connection to one agent. Blocking; every call answers or fails within ten seconds.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    /// In people's words.
+    place: String,
     stream: BufReader<UnixStream>,
+    _relay: Option<Relay>,
 }
+
+/// The process by which an agent on another node is reached; it ends with this.
+#[derive(Debug)]
+struct Relay(Child);
 
 /// An agent did not do as asked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The agent cannot be reached, or went away.
-    #[error("the agent at {socket} does not answer")]
+    #[error("the agent at {place} does not answer")]
     Unreachable {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it should be.
+        place: String,
         /// Why.
         #[source]
         source: io::Error,
@@ -48,10 +56,10 @@ pub enum ClientError {
         error: String,
     },
     /// It said something else.
-    #[error("the agent at {socket} gave an answer that does not fit")]
+    #[error("the agent at {place} gave an answer that does not fit")]
     Unexpected {
-        /// Its socket.
-        socket: PathBuf,
+        /// Where it is.
+        place: String,
     },
 }
 
@@ -68,15 +76,38 @@ impl Client {
     /// # Errors
     /// If nothing listens there.
     pub fn connect(socket: &Path) -> Result<Self, ClientError> {
-        let stream = UnixStream::connect(socket).and_then(|stream| {
-            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-            stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-            Ok(stream)
-        });
-        match stream {
-            Ok(stream) => Ok(Self { socket: socket.into(), stream: BufReader::new(stream) }),
-            Err(source) => Err(ClientError::Unreachable { socket: socket.into(), source }),
+        let place = socket.display().to_string();
+        match UnixStream::connect(socket).and_then(bounded) {
+            Ok(stream) => Ok(Self { place, stream: BufReader::new(stream), _relay: None }),
+            Err(source) => Err(ClientError::Unreachable { place, source }),
         }
+    }
+
+    /// Reaches the agent of `node` by a command that passes on to it what it reads, and writes what the agent
+    /// says: `keeptime agent relay` there. Connects with the first call; what keeps the command from
+    /// doing that is said on the standard error.
+    ///
+    /// # Errors
+    /// If the command cannot be started.
+    pub fn through(node: &Name, mut command: Command) -> Result<Self, ClientError> {
+        let place = node.to_string();
+        let mut start = move || {
+            let (ours, theirs) = UnixStream::pair()?;
+            let input = OwnedFd::from(theirs.try_clone()?);
+            let relay = command.stdin(input).stdout(OwnedFd::from(theirs)).spawn()?;
+            Ok((bounded(ours)?, Relay(relay)))
+        };
+        match start() {
+            Ok((stream, relay)) => {
+                Ok(Self { place, stream: BufReader::new(stream), _relay: Some(relay) })
+            }
+            Err(source) => Err(ClientError::Unreachable { place, source }),
+        }
+    }
+
+    /// Readable when the agent has gone, and never else between two calls.
+    pub fn connection(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
     }
 
     /// Has `assignment` enforced.
@@ -111,6 +142,29 @@ impl Client {
         self.done(&Request::BindFlow { job: job.clone(), flow })
     }
 
+    /// Counts this process, with all that it starts, to a job as long as this client lives; then all of it
+    /// is ended.
+    ///
+    /// # Errors
+    /// If the job has not begun, or is another user's, or this process belongs to another job.
+    pub fn start(&mut self, job: &Name) -> Result<Place, ClientError> {
+        match self.ask(&Request::Start { job: job.clone() })? {
+            Response::Started(place) => Ok(place),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// How a job stands here.
+    ///
+    /// # Errors
+    /// If the job is not assigned here, or is another user's.
+    pub fn job(&mut self, job: &Name) -> Result<JobStatus, ClientError> {
+        match self.ask(&Request::Job { job: job.clone() })? {
+            Response::Job(status) => Ok(status),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     /// Has a job use at most so much of the CPU that it was assigned; all of it ends that.
     ///
     /// # Errors
@@ -126,7 +180,7 @@ impl Client {
     pub fn mpi(&mut self, report: Report) -> Result<RankAnswer, ClientError> {
         match self.ask(&Request::Mpi(report))? {
             Response::Mpi(answer) => Ok(answer),
-            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+            _ => Err(self.unexpected()),
         }
     }
 
@@ -145,21 +199,25 @@ impl Client {
     pub fn status(&mut self) -> Result<Status, ClientError> {
         match self.ask(&Request::Status)? {
             Response::Status(status) => Ok(status),
-            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+            _ => Err(self.unexpected()),
         }
+    }
+
+    fn unexpected(&self) -> ClientError {
+        ClientError::Unexpected { place: self.place.clone() }
     }
 
     fn done(&mut self, request: &Request) -> Result<(), ClientError> {
         match self.ask(request)? {
             Response::Done => Ok(()),
-            _ => Err(ClientError::Unexpected { socket: self.socket.clone() }),
+            _ => Err(self.unexpected()),
         }
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
         let response = self
             .exchange(request)
-            .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
+            .map_err(|source| ClientError::Unreachable { place: self.place.clone(), source })?;
         match response {
             Response::Refused { reason } => Err(ClientError::Refused { reason }),
             Response::Failed { error } => Err(ClientError::Failed { error }),
@@ -176,5 +234,19 @@ impl Client {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(serde_json::from_slice(&line)?)
+    }
+}
+
+/// A stream on which every call fails in time.
+fn bounded(stream: UnixStream) -> io::Result<UnixStream> {
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    Ok(stream)
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -23,6 +23,7 @@ use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::probe;
 use keeptime_linux::segments;
+use keeptime_linux::started::Started;
 use keeptime_linux::tc::{self, Attach, Handle, Place, TREE_MAJOR};
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
 use keeptime_model::capability::{Capabilities, Feature};
@@ -327,6 +328,23 @@ impl Enforcer for Kernel {
         self.bind_matching(assignment, flow, user)
     }
 
+    fn start(
+        &mut self,
+        job: &Name,
+        process: i32,
+        user: Option<u32>,
+    ) -> Result<Option<Started>, BindError> {
+        self.start_process(job, process, user).map(Some)
+    }
+
+    fn end(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
+        Ok(self.group.child(job.as_str())?.end(command)?)
+    }
+
+    fn device(&self) -> Option<&str> {
+        Some(&self.link.name)
+    }
+
     fn job_of(&self, process: i32) -> Option<Name> {
         self.job_with(process).ok().flatten()
     }
@@ -402,6 +420,23 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         user: Option<u32>,
     ) -> Result<(), BindError> {
         (**self).bind_flow(assignment, flow, user)
+    }
+
+    fn start(
+        &mut self,
+        job: &Name,
+        process: i32,
+        user: Option<u32>,
+    ) -> Result<Option<Started>, BindError> {
+        (**self).start(job, process, user)
+    }
+
+    fn end(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
+        (**self).end(job, command)
+    }
+
+    fn device(&self) -> Option<&str> {
+        (**self).device()
     }
 
     fn job_of(&self, process: i32) -> Option<Name> {

@@ -8,6 +8,7 @@ use crate::dial::{Broker, Connection, Incoming};
 use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
+use keeptime_linux::machine;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::errors::chain;
@@ -54,6 +55,9 @@ pub enum FromAgent {
         /// What it refuses for that reason. A node that is not asked to enforce anything refuses nothing.
         #[serde(default)]
         refused: BTreeSet<Guarantee>,
+        /// Its processor, as the kernel names it: what is measured elsewhere holds on the same alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        processor: Option<String>,
         /// All that it enforces for reservations, or will.
         holding: Vec<Assignment>,
     },
@@ -216,6 +220,7 @@ impl<E: Enforcer> Link<'_, E> {
             node: agent.node().clone(),
             not_enforced: agent.not_enforced(),
             refused: agent.refused(),
+            processor: machine::processor(),
             holding: agent.assignments().filter(is_reserved).cloned().collect(),
         }
     }
@@ -231,8 +236,8 @@ impl<E: Enforcer> Link<'_, E> {
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
         let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {
-            Response::Done | Response::Status(_) | Response::Mpi(_) => None,
             Response::Refused { reason: why } | Response::Failed { error: why } => Some(why),
+            _ => None,
         };
         Some(FromAgent::Answer { number, refusal })
     }

@@ -2,8 +2,10 @@
 
 use crate::agent::{Agent, Enforcer, Requester};
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
+use keeptime_linux::started::Started;
 use keeptime_linux::users;
 use keeptime_model::errors::chain;
+use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -22,7 +24,7 @@ const TICK: Duration = Duration::from_millis(250);
 const CONNECTIONS_MAX: usize = 128;
 /// Connections of ordinary users at once, beside these: every rank of their MPI programs has one.
 const STRANGERS_MAX: usize = 256;
-/// A connection that says nothing for so long is closed.
+/// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it.
 const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// The socket cannot be served.
@@ -149,11 +151,18 @@ fn converse<E: Enforcer>(
     stream.set_write_timeout(Some(IDLE_MAX))?;
     let process = getsockopt(&stream, PeerCredentials)?.pid();
     let visit = lock(agent).programs().visit();
+    let mut commands = Commands { agent, started: Vec::new() };
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+        match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            // What runs in a job says nothing for as long as it runs.
+            Err(error) if is_timeout(&error) && line.is_empty() && commands.are_wanted() => {
+                continue;
+            }
+            Err(error) => return Err(error),
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
@@ -163,6 +172,16 @@ fn converse<E: Enforcer>(
                 match job.and_then(|job| report.check().map(|()| job).map_err(|e| e.to_string())) {
                     Ok(job) => Response::Mpi(visit.report(job, report.rank)),
                     Err(reason) => Response::Refused { reason },
+                }
+            }
+            Ok(Request::Start { job }) => {
+                let started = lock(agent).start_command(&job, process, requester, now());
+                match started {
+                    Ok((place, command)) => {
+                        commands.started.extend(command.map(|command| (job, command)));
+                        Response::Started(place)
+                    }
+                    Err(error) => error.into(),
                 }
             }
             Ok(Request::MpiProgress { job, progress }) => {
@@ -180,6 +199,35 @@ fn converse<E: Enforcer>(
         let mut answer = serde_json::to_vec(&response)?;
         answer.push(b'\n');
         reader.get_mut().write_all(&answer)?;
+    }
+}
+
+/// The commands of jobs that last as long as a connection.
+struct Commands<'a, E: Enforcer> {
+    agent: &'a Mutex<Agent<E>>,
+    started: Vec<(Name, Started)>,
+}
+
+impl<E: Enforcer> Commands<'_, E> {
+    /// Whether the job of one of them is still there.
+    fn are_wanted(&self) -> bool {
+        let agent = lock(self.agent);
+        let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
+        self.started.iter().any(|(job, _)| is_there(job))
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+impl<E: Enforcer> Drop for Commands<'_, E> {
+    fn drop(&mut self) {
+        for (job, command) in &self.started {
+            if let Err(error) = lock(self.agent).end_command(job, command) {
+                tracing::warn!("a command of {job} is not ended: {}", chain(error.as_ref()));
+            }
+        }
     }
 }
 

@@ -43,6 +43,13 @@ pub enum Request {
         /// Which.
         flow: ConnectionPattern,
     },
+    /// Count the process that asks, with all that it starts from now on, to the job as long as this connection
+    /// lasts; with the connection all of it is ended. Asked again by the same process on another connection, it
+    /// lasts as long as that one.
+    Start {
+        /// The job, which must have begun.
+        job: Name,
+    },
     /// Have the job use at most so much of the CPU that it was assigned, until something else is said: what
     /// it does not need is lent to who has none. All of it, or more, ends that; so does the agent's end.
     Restrain {
@@ -67,6 +74,11 @@ pub enum Request {
         /// The job.
         job: Name,
     },
+    /// Tell how a job stands.
+    Job {
+        /// Which.
+        job: Name,
+    },
     /// Tell what is assigned, enforced and measured.
     Status,
 }
@@ -88,10 +100,24 @@ pub enum Response {
         /// What failed, outermost cause first.
         error: String,
     },
+    /// The answer to [`Request::Start`].
+    Started(Place),
+    /// The answer to [`Request::Job`].
+    Job(JobStatus),
     /// The answer to [`Request::Status`].
     Status(Status),
     /// The answer to [`Request::Mpi`].
     Mpi(RankAnswer),
+}
+
+/// Where a command of a job was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The node, as the topology calls it.
+    pub node: Name,
+    /// Its device of the cluster's network, where flows are enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 /// What a node has, enforces and measures.

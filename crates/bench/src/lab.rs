@@ -1,7 +1,7 @@
 //! A lab of a benchmark: made for it, removed with it.
 
 use anyhow::Result;
-use keeptime::arguments::ApplicationArguments;
+use keeptime::arguments::{ApplicationArguments, BrokerPlace};
 use keeptime::brokers;
 use keeptime::cluster::Cluster;
 use keeptime::commands::{Session, lab::start_daemons};
@@ -55,7 +55,8 @@ impl BenchLab {
     pub fn session(&self, application: &str, profile: &Path) -> Result<Session> {
         Session::open(&ApplicationArguments {
             application: application.into(),
-            lab: self.name.clone(),
+            place: BrokerPlace::of_lab(self.name.clone()),
+            launcher: None,
             mpi: Flavour::OpenMpi,
             profile: Some(profile.into()),
         })

@@ -149,7 +149,9 @@ impl Watched<'_> {
     fn set(&self, target_percent: u32) -> Result<u32> {
         let start = Instant::now();
         let target = percent(target_percent)?;
-        if let Answer::Refused { reason } = ask(self.cluster, self.job, Asked::Set { target })? {
+        if let Answer::Refused { reason } =
+            ask(&self.cluster.rates_directory(), self.job, Asked::Set { target })?
+        {
             bail!("{target_percent} % was refused: {reason}");
         }
         let mut last = self.state()?.state.actual;
@@ -170,7 +172,7 @@ impl Watched<'_> {
     }
 
     fn state(&self) -> Result<RateView> {
-        match ask(self.cluster, self.job, Asked::State)? {
+        match ask(&self.cluster.rates_directory(), self.job, Asked::State)? {
             Answer::State(view) => Ok(view),
             Answer::Refused { reason } => bail!(reason),
         }

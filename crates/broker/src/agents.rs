@@ -48,13 +48,22 @@ struct Connection {
     session: Session,
     /// Dropping it ends the connection.
     orders: mpsc::Sender<ToAgent>,
-    not_enforced: Vec<String>,
+    told: Told,
+}
+
+/// What an agent tells about its node.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// What it cannot enforce, and why.
+    pub not_enforced: Vec<String>,
+    /// Its processor.
+    pub processor: Option<String>,
 }
 
 /// An agent that has said hello.
 struct Known {
     node: NodeIndex,
-    not_enforced: Vec<String>,
+    told: Told,
     refused: BTreeSet<Guarantee>,
     holding: Vec<Assignment>,
 }
@@ -84,10 +93,10 @@ impl Hub {
         self.lock().by_node.clear();
     }
 
-    /// What the agent of a node says that it cannot enforce.
-    pub fn not_enforced(&self, node: NodeIndex) -> Vec<String> {
+    /// What the agent of a node tells about it; nothing while it is away.
+    pub fn told(&self, node: NodeIndex) -> Told {
         let connections = self.lock();
-        connections.by_node.get(&node).map(|c| c.not_enforced.clone()).unwrap_or_default()
+        connections.by_node.get(&node).map(|c| c.told.clone()).unwrap_or_default()
     }
 
     /// How many agents are connected.
@@ -95,16 +104,12 @@ impl Hub {
         self.lock().by_node.len()
     }
 
-    fn enter(
-        &self,
-        node: NodeIndex,
-        not_enforced: Vec<String>,
-    ) -> (Session, mpsc::Receiver<ToAgent>) {
+    fn enter(&self, node: NodeIndex, told: Told) -> (Session, mpsc::Receiver<ToAgent>) {
         let (orders, received) = mpsc::channel(ORDERS_MAX);
         let mut connections = self.lock();
         connections.last += 1;
         let session = Session(connections.last);
-        connections.by_node.insert(node, Connection { session, orders, not_enforced });
+        connections.by_node.insert(node, Connection { session, orders, told });
         (session, received)
     }
 
@@ -216,22 +221,21 @@ impl Reception {
         speaker: Speaker,
         outlived: impl Future<Output = ()>,
     ) -> Ended {
-        let Known { node, not_enforced, refused, holding } =
-            match self.hello(&mut lines, speaker).await {
-                Ok(hello) => hello,
-                Err(Ended::Unwelcome(reason)) => {
-                    tracing::warn!("an agent is not welcome: {reason}");
-                    // Whether it hears why or not, it is not taken.
-                    let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
-                    return Ended::Unwelcome(reason);
-                }
-                Err(ended) => return ended,
-            };
+        let Known { node, told, refused, holding } = match self.hello(&mut lines, speaker).await {
+            Ok(hello) => hello,
+            Err(Ended::Unwelcome(reason)) => {
+                tracing::warn!("an agent is not welcome: {reason}");
+                // Whether it hears why or not, it is not taken.
+                let _ = say(&mut write, &ToAgent::Unwelcome { reason: reason.clone() }).await;
+                return Ended::Unwelcome(reason);
+            }
+            Err(ended) => return ended,
+        };
         let welcome = ToAgent::Welcome { lease_nanos: self.lease };
         if let Err(error) = say(&mut write, &welcome).await {
             return error.into();
         }
-        let (session, orders) = self.hub.enter(node, not_enforced);
+        let (session, orders) = self.hub.enter(node, told);
         self.desks.arrived(node, session);
         let ended = tokio::select! {
             ended = self.listen(node, session, refused, holding, lines) => ended,
@@ -256,7 +260,14 @@ impl Reception {
             Speaker::Node(own) => Some(own),
             Speaker::Nobody(why) => return refuse(why),
         };
-        let Some(FromAgent::Hello { version, node: name, not_enforced, refused, holding }) = said
+        let Some(FromAgent::Hello {
+            version,
+            node: name,
+            not_enforced,
+            refused,
+            processor,
+            holding,
+        }) = said
         else {
             return refuse("a connection begins with hello".into());
         };
@@ -272,7 +283,10 @@ impl Reception {
             ));
         }
         match self.nodes.get(&name) {
-            Some(node) => Ok(Known { node: *node, not_enforced, refused, holding }),
+            Some(node) => {
+                let told = Told { not_enforced, processor };
+                Ok(Known { node: *node, told, refused, holding })
+            }
             None => refuse(format!("there is no node {name} in the cluster")),
         }
     }
@@ -370,8 +384,9 @@ mod tests {
     #[test]
     fn a_second_connection_of_a_node_replaces_the_first() {
         let hub = Hub::default();
-        let (first, mut first_orders) = hub.enter(NodeIndex(0), vec![]);
-        let (second, mut second_orders) = hub.enter(NodeIndex(0), vec!["disk".into()]);
+        let (first, mut first_orders) = hub.enter(NodeIndex(0), Told::default());
+        let (second, mut second_orders) =
+            hub.enter(NodeIndex(0), Told { not_enforced: vec!["disk".into()], processor: None });
         assert!(second.0 > first.0);
         hub.send(NodeIndex(0), first, order(1));
         hub.send(NodeIndex(0), second, order(2));
@@ -379,13 +394,13 @@ mod tests {
         let told = second_orders.blocking_recv().unwrap();
         assert!(matches!(told, ToAgent::Withdraw { number: 2, .. }));
         hub.leave(NodeIndex(0), first);
-        assert_eq!((hub.count(), hub.not_enforced(NodeIndex(0)).len()), (1, 1));
+        assert_eq!((hub.count(), hub.told(NodeIndex(0)).not_enforced.len()), (1, 1));
     }
 
     #[test]
     fn an_agent_that_takes_no_orders_is_cut_off() {
         let hub = Hub::default();
-        let (session, _orders) = hub.enter(NodeIndex(0), vec![]);
+        let (session, _orders) = hub.enter(NodeIndex(0), Told::default());
         for number in 0..=ORDERS_MAX as u64 {
             assert_eq!(hub.count(), 1, "{number}");
             hub.send(NodeIndex(0), session, order(number));

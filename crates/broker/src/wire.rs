@@ -13,6 +13,7 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTi
 pub use keeptime_sites::overview::{LoadView, MoveView, Overview, SiteView};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -143,6 +144,12 @@ pub struct Nodes {
 pub struct Node {
     /// Its name.
     pub name: Name,
+    /// Its address on the cluster's network, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
+    /// Its processor, as its kernel names it, while its agent is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
     /// Whether its agent is connected now.
     pub connected: bool,
     /// When the agent was heard of last.

@@ -31,6 +31,7 @@ pub use broker::{
 
 use clap::{Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
+use keeptime_launch::remote::Launcher;
 use keeptime_load::target::Target;
 use keeptime_model::application::Parameters;
 use keeptime_model::connection::ConnectionPattern;
@@ -102,7 +103,7 @@ pub enum Command {
     /// Quality of service for MPI programs that nobody may change
     #[command(subcommand)]
     Mpi(MpiCommand),
-    /// Measure an application on the lab until its curves are known
+    /// Measure an application on the cluster until its curves are known
     Profile(ProfileArguments),
     /// Show step by step how a goal would be met, without reserving anything
     Plan(PlanArguments),
@@ -129,6 +130,9 @@ pub enum Command {
     /// Plain load inside a lab, as a part of measurements
     #[command(hide = true, subcommand)]
     Traffic(TrafficCommand),
+    /// What this program starts on other nodes, and what ends with it
+    #[command(hide = true, subcommand)]
+    Launch(LaunchCommand),
     /// The process that holds a lab's switches and nodes
     #[command(hide = true)]
     LabHolder {
@@ -264,6 +268,20 @@ pub enum AgentCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Run a command on this node as part of a job, with what is reserved for it there
+    ///
+    /// This node's agent is asked, which knows whose jobs are here. The command has the rights and the
+    /// environment of who asks, and KEEPTIME_AGENT, KEEPTIME_JOB and KEEPTIME_NODE beside. All that it started
+    /// ends with it; and it ends with this command, by whatever: also when nobody listens to its output
+    /// any more, as when a connection of ssh breaks, and with its reservation.
+    #[command(after_long_help = manual::AGENT_EXEC)]
+    Exec(AgentExecArguments),
+    /// Pass on what a command on another machine asks this node's agent
+    #[command(hide = true)]
+    Relay {
+        #[command(flatten)]
+        agent: AgentSocket,
+    },
     /// Ask an agent what is assigned, enforced and measured
     Status {
         /// Its socket
@@ -271,6 +289,56 @@ pub enum AgentCommand {
         /// Print JSON instead of a table
         #[arg(long)]
         json: bool,
+    },
+}
+
+/// The agent of this node.
+#[derive(Debug, Clone, Args)]
+pub struct AgentSocket {
+    /// The socket of this node's agent
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "KEEPTIME_AGENT",
+        default_value = "/run/keeptime/agent.sock"
+    )]
+    pub socket: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentExecArguments {
+    /// The job, as in r17: a reservation of yours that has begun
+    #[arg(long)]
+    pub job: Name,
+    #[command(flatten)]
+    pub agent: AgentSocket,
+    /// Where the command runs [default: here]
+    #[arg(long, value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+    /// End the command when whoever started this one ends
+    #[arg(long)]
+    pub die_with_parent: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+/// How this program starts others for itself.
+#[derive(Debug, Subcommand)]
+pub enum LaunchCommand {
+    /// Run a command that ends when whoever started it ends
+    Near {
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Start a command on a node of a job, as the launchers of MPI would by ssh
+    Far {
+        /// How nodes are reached, as `run` writes it
+        plan: String,
+        /// [OPTIONS] HOST COMMAND…
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
     },
 }
 
@@ -302,9 +370,12 @@ pub struct BindArguments {
 pub struct ApplicationArguments {
     /// The application: a name in apps/, or a file ending in .toml
     pub application: String,
-    /// The lab to use
-    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
-    pub lab: Name,
+    #[command(flatten)]
+    pub place: BrokerPlace,
+    /// The program that starts commands on the nodes, called as ssh is, with options, as in "ssh -F
+    /// cluster.ssh"; nodes of a lab need none [default: as the client configuration says, or ssh]
+    #[arg(long, value_name = "PROGRAM")]
+    pub launcher: Option<Launcher>,
     /// The MPI to start it with: open-mpi or mpich
     #[arg(long, default_value = "open-mpi")]
     pub mpi: Flavour,
@@ -320,7 +391,7 @@ pub struct ProfileArguments {
     /// Measure these parameter values only, as in size=512,256; repeat for other parameters
     #[arg(long = "set", value_name = "NAME=VALUE[,VALUE]")]
     pub set: Vec<String>,
-    /// Numbers of nodes to measure [default: all that the application and the lab allow]
+    /// Numbers of nodes to measure [default: all that the application and the cluster allow]
     #[arg(long, value_delimiter = ',')]
     pub nodes: Vec<u32>,
     /// Bandwidths per flow that a point may have [default: 6 steps from a fifth of what the links can hold]
@@ -332,8 +403,8 @@ pub struct ProfileArguments {
     /// Measure the full grid instead of as few points as the curves need
     #[arg(long)]
     pub full: bool,
-    /// Measure beside greedy best-effort flows on all links, as in a cluster that others use too:
-    /// their packets cost the nodes CPU that no reservation gives back
+    /// In a lab: measure beside greedy best-effort flows on all links, as in a cluster that others use
+    /// too: their packets cost the nodes CPU that no reservation gives back
     #[arg(long)]
     pub under_load: bool,
     /// Start anew instead of going on with what the file has
@@ -492,9 +563,8 @@ pub enum RateCommand {
         job: Handle,
         /// The part of full speed, as in "40 %"
         rate: Share,
-        /// The lab that it runs in
-        #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
-        lab: Name,
+        #[command(flatten)]
+        place: Box<BrokerPlace>,
     },
 }
 
@@ -506,9 +576,8 @@ pub struct TopArguments {
     /// Print JSON once and end
     #[arg(long)]
     pub json: bool,
-    /// The lab
-    #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]
-    pub lab: Name,
+    #[command(flatten)]
+    pub place: BrokerPlace,
 }
 
 #[derive(Debug, Args)]
@@ -519,7 +588,7 @@ pub struct ReportArguments {
 
 #[derive(Debug, Args)]
 pub struct DemoArguments {
-    /// Where results and the report go
+    /// Where results and the report go: a directory that the lab's nodes see, which have a /tmp of their own
     #[arg(long, default_value = "out/demo")]
     pub out: PathBuf,
     /// The lab's name

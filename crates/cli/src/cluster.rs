@@ -1,77 +1,90 @@
-//! A lab as commands see it: its topology, its broker, its agents, and how to run something there.
+//! A cluster as commands see it: its topology and what is free as its broker tells them, its agents, and how to run
+//! something on its nodes.
 
-use crate::brokers;
-use anyhow::{Context, Result, ensure};
+use crate::arguments::BrokerPlace;
+use crate::machine::Machine;
+use crate::place::{self, Found, Where};
+use crate::reach::{AgentPlace, Ranks, Reach, RemoteLauncher, address};
+use crate::{brokers, topology};
+use anyhow::{Context, Result};
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::wire::Status;
 use keeptime_broker::client::Client as Broker;
-use keeptime_lab::{Lab, Labs};
-use keeptime_launch::mpi::{Launch, Mpi, Network};
+use keeptime_broker::wire::{Link, Node};
+use keeptime_lab::{Lab, Sight};
+use keeptime_launch::mpi::Mpi;
+use keeptime_launch::remote::Launcher;
+use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
-use std::fs::{self, File};
-use std::io::Write;
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// A cluster whose broker and agents answer on Unix sockets of this machine.
+/// A cluster whose broker answers.
 #[derive(Debug)]
 pub struct Cluster {
-    lab: Lab,
-}
-
-/// A script that starts a command on another node, as `ssh HOST COMMAND` would.
-#[derive(Debug)]
-pub struct RemoteLauncher {
-    path: PathBuf,
+    found: Found,
+    topology: Topology,
+    /// Of its nodes, as their agents tell.
+    processors: BTreeSet<String>,
+    reach: Reach,
 }
 
 impl Cluster {
     /// The lab called `name`.
     ///
     /// # Errors
-    /// If there is no such lab.
+    /// If there is no such lab, or its broker does not answer.
     pub fn open(name: &Name) -> Result<Self> {
-        Ok(Self { lab: Labs::of_this_user().open(name)? })
+        Self::at(&BrokerPlace::of_lab(name.clone()), None)
+    }
+
+    /// The cluster of the broker that is meant, whose nodes are reached by `launcher` if one is given.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or the nodes of its cluster cannot be reached as is configured.
+    pub fn at(place: &BrokerPlace, launcher: Option<Launcher>) -> Result<Self> {
+        let found = place::find(place)?;
+        let (nodes, links) = overview(&found.client()?)?;
+        let name = match &found.broker {
+            Where::Lab(lab) => lab.name().clone(),
+            _ => UNNAMED.parse()?,
+        };
+        let topology = topology::of_overview(name, &nodes, &links)?;
+        let reach = Reach::of(&found, launcher, &topology)?;
+        let processors = nodes.into_iter().filter_map(|node| node.processor).collect();
+        Ok(Self { found, topology, processors, reach })
     }
 
     /// Nodes, switches and links.
     pub fn topology(&self) -> &Topology {
-        self.lab.topology()
+        &self.topology
     }
 
-    /// The socket of the broker that grants what is here.
-    pub fn broker_socket(&self) -> PathBuf {
-        brokers::socket(self.lab.directory())
-    }
-
-    /// That broker; connects with the first call.
+    /// The broker that grants what is here; connects with the first call.
     ///
     /// # Errors
-    /// If the process may not have another epoll instance.
+    /// If a file that is shown to it cannot be used.
     pub fn broker(&self) -> Result<Broker> {
-        Ok(Broker::new(&self.broker_socket())?)
+        self.found.client()
     }
 
     /// Where runs that are held at a rate answer.
     pub fn rates_directory(&self) -> PathBuf {
-        self.lab.directory().join("rates")
+        self.found.rates_directory()
     }
 
-    /// The lab's name.
-    pub fn name(&self) -> &Name {
-        self.lab.name()
-    }
-
-    /// The network as MPI's launchers must be told.
-    pub fn launch_network(&self) -> Network<'_> {
-        let (subnet, front_end_device) = self.lab.network_names();
-        Network { subnet, front_end_device, node_device: self.lab.device() }
+    /// The lab, where it has to be one: `what` needs that.
+    ///
+    /// # Errors
+    /// If it is another cluster.
+    pub fn lab(&self, what: &str) -> Result<&Lab> {
+        self.reach.lab().with_context(|| format!("{what} needs a lab"))
     }
 
     /// A node's address.
@@ -79,13 +92,12 @@ impl Cluster {
     /// # Errors
     /// If the topology does not tell it.
     pub fn address(&self, node: NodeIndex) -> Result<Ipv4Addr> {
-        let node = self.topology().node(node);
-        node.address.with_context(|| format!("the address of {} is not known", node.name))
+        address(self.topology.node(node))
     }
 
-    /// The socket of a node's agent.
-    pub fn socket(&self, node: NodeIndex) -> PathBuf {
-        socket_in(&self.lab.node_directory(&self.topology().node(node).name))
+    /// Where a node's agent is asked.
+    pub fn agent(&self, node: NodeIndex) -> AgentPlace {
+        self.reach.agent(&self.topology.node(node).name)
     }
 
     /// A connection to a node's agent.
@@ -93,7 +105,7 @@ impl Cluster {
     /// # Errors
     /// If it does not answer.
     pub fn client(&self, node: NodeIndex) -> Result<Client, ClientError> {
-        Client::connect(&self.socket(node))
+        self.agent(node).connect()
     }
 
     /// What every node's agent tells, in the order of the nodes.
@@ -109,18 +121,44 @@ impl Cluster {
         self.topology().node_indices().map(status).collect()
     }
 
+    /// Sees to it that `command` can be run on each of `nodes` as part of `job`, as far as that can be known
+    /// before: in a lab, that the files which it names are there; elsewhere, that the node can be
+    /// reached and has the job.
+    ///
+    /// # Errors
+    /// The first node on which it cannot, and why.
+    pub fn check_ready(&self, nodes: &[NodeIndex], job: &Name, command: &[String]) -> Result<()> {
+        if let Some(lab) = self.reach.lab() {
+            let names = nodes.iter().map(|node| &self.topology.node(*node).name);
+            return check_files(lab, names, command);
+        }
+        let ask = |node: &NodeIndex| {
+            let place = self.agent(*node);
+            move || place.connect().and_then(|mut client| client.job(job)).map(drop)
+        };
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let asked: Vec<_> = nodes.iter().map(|node| scope.spawn(ask(node))).collect();
+            asked.into_iter().map(|asked| asked.join()).collect()
+        });
+        for (node, answer) in nodes.iter().zip(answers) {
+            let name = &self.topology.node(*node).name;
+            // A thread that panicked has said so.
+            let answer = answer.ok().with_context(|| format!("{name} was not asked"))?;
+            answer.with_context(|| format!("{name} cannot be used"))?;
+        }
+        Ok(())
+    }
+
     /// What is free now, by the broker's slot tables. A node whose agent is away has nothing.
     ///
     /// # Errors
-    /// If the broker does not answer, or is another cluster's.
+    /// If the broker does not answer.
     pub fn availability(&self) -> Result<Availability> {
-        let broker = self.broker()?;
-        let (nodes, links) = (broker.nodes(None)?.nodes, broker.links(None)?.links);
+        let (nodes, links) = overview(&self.broker()?)?;
         let topology = self.topology();
         let is_same =
-            nodes.iter().map(|node| &node.name).eq(topology.nodes().iter().map(|n| &n.name))
-                && links.len() == topology.direction_count();
-        ensure!(is_same, "the broker of lab {} has another topology", self.name());
+            nodes.len() == topology.nodes().len() && links.len() == topology.direction_count();
+        anyhow::ensure!(is_same, "the broker has another topology than a moment ago");
         let link = |direction: LinkDirection| &links[direction.0 as usize];
         let reservable = |direction| link(direction).reservable_bits_per_second;
         let link_free = |direction| {
@@ -139,53 +177,25 @@ impl Cluster {
     pub fn conditions(&self, application: &Application, mpi: &str) -> Conditions {
         let rates = (0..self.topology().direction_count() as u32)
             .map(|d| self.topology().rate(LinkDirection(d)));
+        let processors: Vec<_> = self.processors.iter().map(String::as_str).collect();
         Conditions {
             link_bits_per_second: rates.min().unwrap_or_default(),
             process_cpu_ppm: application.cpu(),
-            processor: crate::machine::Machine::here().processor,
+            processor: match processors.as_slice() {
+                // All agents are away, and nothing runs anywhere: whoever asks is told that, not this.
+                [] => Machine::here().processor,
+                told => told.join(", "),
+            },
             mpi: mpi.into(),
             command: application.command_template().to_vec(),
         }
-    }
-
-    /// The command line that runs `command` on the front end, where launchers start.
-    ///
-    /// # Errors
-    /// If this program cannot find itself.
-    pub fn front_end_line(&self, command: &[String]) -> Result<Vec<String>> {
-        self.line(keeptime_lab::FRONT_END, None, command)
-    }
-
-    /// The command line that runs `command` on `node`, as part of `job` if one is named.
-    ///
-    /// # Errors
-    /// If this program cannot find itself.
-    pub fn exec_line(
-        &self,
-        node: NodeIndex,
-        job: Option<&Name>,
-        command: &[String],
-    ) -> Result<Vec<String>> {
-        self.line(self.topology().node(node).name.as_str(), job, command)
-    }
-
-    fn line(&self, place: &str, job: Option<&Name>, command: &[String]) -> Result<Vec<String>> {
-        let mut line = vec![own_path()?.display().to_string(), "lab".into(), "exec".into()];
-        line.extend(["--die-with-parent".to_string()]);
-        if let Some(job) = job {
-            line.extend(["--job".into(), job.to_string()]);
-        }
-        line.extend([self.name().to_string(), place.to_string()]);
-        line.extend(["--".to_string()]);
-        line.extend(command.iter().cloned());
-        Ok(line)
     }
 
     /// The command line that runs `command` by `mpi` with a rank on each of `nodes`, as part of `job` if one
     /// is named; and the script that it needs as long as it runs.
     ///
     /// # Errors
-    /// If a node has no address, or the lab's directory is not writable.
+    /// If a node has no address, or the script cannot be written.
     pub fn mpi_line(
         &self,
         mpi: &Mpi,
@@ -193,38 +203,41 @@ impl Cluster {
         job: Option<&Name>,
         command: &[String],
     ) -> Result<(Vec<String>, RemoteLauncher)> {
-        let hosts = nodes.iter().map(|node| Ok(self.address(*node)?.to_string()));
-        let hosts: Vec<_> = hosts.collect::<Result<_>>()?;
-        let remote = self.remote_launcher(job)?;
-        let network = self.launch_network();
-        let launch = Launch { hosts: &hosts, remote: &remote.path, network };
-        Ok((self.front_end_line(&mpi.command_line(&launch, command))?, remote))
-    }
-
-    /// Writes the script with which MPI starts its daemons on other nodes for `job`, or for nobody.
-    fn remote_launcher(&self, job: Option<&Name>) -> Result<RemoteLauncher> {
-        let (name, option) = match job {
-            Some(job) => (format!("remote-{job}"), format!("--job {job} ")),
-            None => ("remote".into(), String::new()),
-        };
-        let path = self.lab.directory().join(name);
-        // Options of ssh come first and mean nothing here; the rest is one shell command.
-        let script = format!(
-            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
-             exec '{}' lab exec --die-with-parent {option}{} \"$host\" -- /bin/sh -c \"$*\"\n",
-            own_path()?.display(),
-            self.name(),
-        );
-        write_executable(&path, &script)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(RemoteLauncher { path })
+        let nodes = nodes.iter().map(|node| self.topology.node(*node)).collect();
+        self.reach.mpi_line(mpi, &Ranks { nodes, job }, command)
     }
 }
 
-impl Drop for RemoteLauncher {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+fn check_files<'a>(
+    lab: &Lab,
+    nodes: impl Iterator<Item = &'a Name>,
+    command: &[String],
+) -> Result<()> {
+    let named: Vec<_> = command.iter().map(Path::new).filter(|path| path.is_absolute()).collect();
+    for node in nodes {
+        for path in &named {
+            if lab.sight(node.as_str(), path)? == Sight::Nothing {
+                return Err(hidden("command", path, lab));
+            }
+        }
     }
+    Ok(())
+}
+
+/// A lab's nodes do not see a path.
+pub fn hidden(field: &str, path: &Path, lab: &Lab) -> anyhow::Error {
+    let expected = format!(
+        "a path that the nodes of lab {} see: they have a /tmp and a /dev/shm of their own, in which they see of this \
+         machine's where the lab was made, and nothing else",
+        lab.name()
+    );
+    Invalid::new(field, path.display(), expected).into()
+}
+
+/// All nodes and links, now.
+fn overview(broker: &Broker) -> Result<(Vec<Node>, Vec<Link>)> {
+    let nodes = broker.nodes(None).map_err(brokers::failure)?.nodes;
+    Ok((nodes, broker.links(None).map_err(brokers::failure)?.links))
 }
 
 /// The socket of the agent whose files are in `directory`.
@@ -239,8 +252,5 @@ pub fn own_path() -> Result<PathBuf> {
     Ok(replaced.map_or(path.clone(), PathBuf::from))
 }
 
-fn write_executable(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(text.as_bytes())?;
-    file.set_permissions(fs::Permissions::from_mode(0o700))
-}
+/// A broker tells no name of its cluster.
+const UNNAMED: &str = "cluster";

@@ -1,7 +1,7 @@
 //! `keeptime demo`: the whole main job on a lab of four nodes, from measuring to a report.
 
-use crate::arguments::{ApplicationArguments, DemoArguments, GoalArguments};
-use crate::cluster::{Cluster, own_path};
+use crate::arguments::{ApplicationArguments, BrokerPlace, DemoArguments, GoalArguments};
+use crate::cluster::{Cluster, hidden, own_path};
 use crate::commands::run::{Admitted, Held, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
 use crate::execute::{ExecuteError, Ran, Run, reserve_and_run};
@@ -13,6 +13,7 @@ use crate::promised::Promised;
 use crate::record::{Contention, RECORD, Record, Request, Trial};
 use crate::{files, interrupt, report, story};
 use anyhow::{Context, Result, bail, ensure};
+use keeptime_lab::{Labs, Sight};
 use keeptime_launch::mpi::Flavour;
 use keeptime_launch::process::RunError;
 use keeptime_model::application::Application;
@@ -48,7 +49,7 @@ pub fn run(arguments: &DemoArguments) -> Result<Ending> {
     std::fs::create_dir_all(&arguments.out)?;
     step(1, "a lab cluster: 4 nodes, one switch, 100 Mbit/s links, 40 % of a CPU each");
     // A lab that an earlier, killed demonstration left would be in the way.
-    if Cluster::open(&arguments.lab).is_ok() {
+    if Labs::of_this_user().open(&arguments.lab).is_ok() {
         keeptime(&["lab", "down", arguments.lab.as_str()])?;
     }
     keeptime(&["lab", "up", arguments.lab.as_str()])?;
@@ -64,6 +65,7 @@ pub fn run(arguments: &DemoArguments) -> Result<Ending> {
 fn show(arguments: &DemoArguments) -> Result<PathBuf> {
     let out = &arguments.out;
     let session = open(&arguments.lab, "raycast", &out.join("raycast.json"))?;
+    check_seen(&session.cluster, out)?;
     let machine = Machine::here();
     let (profile, effort) = measure(arguments, &session)?;
     let request = answer(&session)?;
@@ -85,10 +87,22 @@ fn show(arguments: &DemoArguments) -> Result<PathBuf> {
     report::write(out)
 }
 
+/// Refuses a directory that nodes do not see, before all is measured: they write pictures there at the end.
+fn check_seen(cluster: &Cluster, out: &Path) -> Result<()> {
+    let lab = cluster.lab("the demonstration")?;
+    for node in lab.topology().nodes() {
+        if lab.sight(node.name.as_str(), out)? != Sight::Same {
+            return Err(hidden("out", out, lab));
+        }
+    }
+    Ok(())
+}
+
 fn open(lab: &Name, application: &str, profile: &Path) -> Result<Session> {
     Session::open(&ApplicationArguments {
         application: application.into(),
-        lab: lab.clone(),
+        place: BrokerPlace::of_lab(lab.clone()),
+        launcher: None,
         mpi: Flavour::OpenMpi,
         profile: Some(profile.into()),
     })

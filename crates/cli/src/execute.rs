@@ -109,6 +109,11 @@ pub fn execute(
 ) -> Result<Ran> {
     let application = run_spec.application;
     let command = application.command(run_spec.parameters)?;
+    let ready = cluster.check_ready(run_spec.nodes, &hold.job(), &command);
+    ready.map_err(|error| match hold.confirm_lost() {
+        Some(why) => ExecuteError::Lost { why }.into(),
+        None => error,
+    })?;
     let (line, _remote) = cluster.mpi_line(mpi, run_spec.nodes, Some(&hold.job()), &command)?;
     let ended = || stopped() || hold.lost().is_some();
     let mut watch = |text: &str| {

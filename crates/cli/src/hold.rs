@@ -10,7 +10,6 @@ use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request, State};
 use keeptime_model::units::{Nanos, WallTime};
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -70,9 +69,11 @@ impl Hold {
     /// A reservation that has begun and that is kept when this is dropped.
     ///
     /// # Errors
-    /// If its state cannot be followed.
+    /// If it is another user's, or its state cannot be followed.
     pub fn of_reservation(cluster: &Cluster, handle: Handle) -> Result<Self> {
-        Self::watched(cluster, handle, cluster.broker()?, true)
+        let broker = cluster.broker()?;
+        broker.keep(handle).map_err(brokers::failure)?;
+        Self::watched(cluster, handle, broker, true)
     }
 
     /// What took the place of a reservation that was lost and is to be moved; nothing if it is there,
@@ -94,7 +95,7 @@ impl Hold {
 
     fn watched(cluster: &Cluster, handle: Handle, broker: Client, is_lent: bool) -> Result<Self> {
         let mut hold = Self { handle, is_lent, broker, lost: Arc::default(), signs: None };
-        hold.signs = Some(hold.give_signs(&cluster.broker_socket())?);
+        hold.signs = Some(hold.give_signs(cluster.broker()?));
         Ok(hold)
     }
 
@@ -126,8 +127,8 @@ impl Hold {
         self.broker.report(self.handle, actual).map(drop)
     }
 
-    fn give_signs(&self, socket: &Path) -> Result<(Sender<()>, JoinHandle<()>)> {
-        let broker = Client::new(socket)?;
+    /// On a connection of its own: other calls may take long.
+    fn give_signs(&self, broker: Client) -> (Sender<()>, JoinHandle<()>) {
         let (stop, stopped) = channel::<()>();
         let (handle, lost) = (self.handle, Arc::clone(&self.lost));
         let thread = std::thread::spawn(move || {
@@ -138,7 +139,7 @@ impl Hold {
                 }
             }
         });
-        Ok((stop, thread))
+        (stop, thread)
     }
 }
 

@@ -1,12 +1,13 @@
-//! The commands of Keeptime, and the coordinator of a run: asks the agents what is free, plans, holds
+//! The commands of Keeptime, and the coordinator of a run: asks the broker what is free, plans, holds
 //! what a job needs, runs it and tells what came of it.
 //!
 //! * [`arguments`], [`commands`]: the command line;
-//! * [`cluster`], [`hold`], [`execute`]: a lab, a job's resources, one run;
+//! * [`cluster`], [`hold`], [`execute`]: a cluster, a job's resources, one run;
+//! * [`reach`], [`job_command`]: from here to the nodes, and into a job there;
 //! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
-//! * [`brokers`]: a lab's broker; [`place`]: which broker is meant; [`certificates`]: a small authority;
+//! * [`brokers`]: a lab's broker; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod files;
 pub mod gantt;
 pub mod hold;
 pub mod interrupt;
+pub mod job_command;
 pub mod load;
 pub mod machine;
 pub mod pacing;
@@ -31,9 +33,11 @@ pub mod place;
 pub mod profiler;
 pub mod promised;
 pub mod rate;
+pub mod reach;
 pub mod record;
 pub mod report;
 pub mod requests;
 pub mod story;
 pub mod times;
+pub mod topology;
 pub mod traffic;

@@ -1,6 +1,7 @@
 //! Load inside a lab: greedy flows that go on until dropped, and measured transfers.
 
 use crate::cluster::{Cluster, own_path};
+use crate::reach::exec_line;
 use crate::traffic::{Received, Window};
 use anyhow::{Context, Result, ensure};
 use keeptime_model::name::Name;
@@ -179,7 +180,8 @@ fn spawn(
     command: &[String],
     stdout: Stdio,
 ) -> Result<Child> {
-    let line = cluster.exec_line(node, job, command)?;
+    let lab = cluster.lab("load that nobody reserved")?;
+    let line = exec_line(lab, cluster.topology().node(node).name.as_str(), job, command)?;
     Command::new(&line[0])
         .args(&line[1..])
         .stdin(Stdio::null())

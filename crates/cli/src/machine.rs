@@ -1,5 +1,6 @@
 //! What a measurement was made on, for the record beside it.
 
+use keeptime_linux::machine::processor;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -24,7 +25,7 @@ impl Machine {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg").split(' ').next().and_then(|l| l.parse().ok());
         Self {
-            processor: processor(&read("/proc/cpuinfo")),
+            processor: processor().unwrap_or_else(|| UNKNOWN.into()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
             load: load.unwrap_or(0.0),
@@ -40,19 +41,15 @@ impl std::fmt::Display for Machine {
     }
 }
 
-fn processor(cpuinfo: &str) -> String {
-    let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
-    model.map_or("unknown".into(), |(_, name)| name.trim().to_string())
-}
+/// What cannot be read.
+pub const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_is_read_or_unknown() {
-        assert_eq!(processor("processor : 0\nmodel name\t: Some CPU\n"), "Some CPU");
-        assert_eq!(processor("Hardware : board"), "unknown");
+    fn this_machine_has_processors() {
         assert!(Machine::here().processors > 0);
     }
 }

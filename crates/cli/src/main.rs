@@ -1,7 +1,7 @@
 //! `keeptime`: parses, sets up logging and interrupts, runs one command, maps its end to a code.
 
 use clap::Parser;
-use keeptime::arguments::{Arguments, Command};
+use keeptime::arguments::{AgentCommand, Arguments, Command};
 use keeptime::commands::{self, Ending};
 use keeptime::{demo, interrupt, report};
 use keeptime_lab::LabError;
@@ -56,6 +56,9 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         // It holds nothing, so that it may end at any moment.
         Command::Sim(command) => return commands::sim::run(&command),
         Command::Lab(command) => return commands::lab::run(command),
+        // What they start is not to have signals blocked.
+        Command::Launch(command) => return commands::launch::run(command),
+        Command::Agent(AgentCommand::Exec(arguments)) => return commands::agent::exec(&arguments),
         Command::LabHolder { words } => {
             let code = keeptime_lab::holder_main(&words);
             return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)));

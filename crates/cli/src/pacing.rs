@@ -4,15 +4,15 @@
 use crate::cluster::Cluster;
 use crate::hold::Hold;
 use crate::promised::Promised;
+use crate::reach::KeptAgent;
 use anyhow::{Context, Result};
-use keeptime_agent::client::{Client, ClientError};
+use keeptime_agent::client::ClientError;
 use keeptime_control::Pace;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos};
 use keeptime_planner::fitted::FittedProfile;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// Paces one run by the lines that it prints.
@@ -24,7 +24,7 @@ pub struct Paced {
     /// When the last such line came.
     last: Option<Instant>,
     job: Name,
-    agents: Vec<PathBuf>,
+    agents: Vec<KeptAgent>,
 }
 
 impl Paced {
@@ -56,7 +56,7 @@ impl Paced {
             word: word.to_owned(),
             last: None,
             job: hold.job(),
-            agents: nodes.iter().map(|node| cluster.socket(*node)).collect(),
+            agents: nodes.iter().map(|node| KeptAgent::new(cluster.agent(*node))).collect(),
         })
     }
 
@@ -94,7 +94,8 @@ impl Paced {
         }
     }
 
-    fn tell(&self, cpu: CpuPpm) -> Result<(), ClientError> {
-        self.agents.iter().try_for_each(|socket| Client::connect(socket)?.restrain(&self.job, cpu))
+    fn tell(&mut self, cpu: CpuPpm) -> Result<(), ClientError> {
+        let job = &self.job;
+        self.agents.iter_mut().try_for_each(|agent| agent.ask(|client| client.restrain(job, cpu)))
     }
 }

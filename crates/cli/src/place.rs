@@ -1,16 +1,19 @@
-//! Which broker is meant, and what is shown there: by arguments and the environment first, then by a
-//! file, then the lab's.
+//! Which broker is meant, what is shown there, and how the nodes of its cluster are reached: by arguments and
+//! the environment first, then by a file, then the lab's.
 
 use crate::arguments::BrokerPlace;
 use crate::brokers;
 use anyhow::{Context, Result};
 use keeptime_broker::client::Client;
 use keeptime_broker::remote::{Address, ClientFiles, Remote, RemoteError};
+use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::files::{self, FileError, Secrecy};
-use keeptime_lab::Labs;
+use keeptime_lab::{Lab, Labs};
+use keeptime_launch::remote::Launcher;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,25 +31,70 @@ struct ClientConfig {
     certificate: Option<PathBuf>,
     certificate_key: Option<PathBuf>,
     token_file: Option<PathBuf>,
+    #[serde(default)]
+    nodes: NodesConfig,
+}
+
+/// How the nodes of a cluster are reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodesConfig {
+    /// The program that starts a command on another machine, called as `ssh` is.
+    #[serde(default)]
+    pub launcher: Launcher,
+    /// This program, on the nodes [default: `keeptime`, where the user's shell there finds it].
+    pub keeptime: Option<PathBuf>,
+    /// The agents' socket there [default: what `KEEPTIME_AGENT` says there, or /run/keeptime/agent.sock].
+    pub agent: Option<PathBuf>,
+    /// What nodes are called by the launcher, where that is not the name that they have in the topology.
+    #[serde(default)]
+    pub hosts: BTreeMap<Name, String>,
+}
+
+/// The broker that is meant, and the way to the nodes of its cluster.
+#[derive(Debug)]
+pub struct Found {
+    /// Where it is.
+    pub broker: Where,
+    /// Those of a lab are reached as this machine's own.
+    pub nodes: NodesConfig,
+}
+
+/// Where a broker is.
+#[derive(Debug)]
+pub enum Where {
+    /// In a lab of this machine.
+    Lab(Lab),
+    /// On this machine.
+    Socket(PathBuf),
+    /// Elsewhere.
+    Remote(Endpoint, ClientFiles),
+}
+
+/// A client of the broker that is meant; connects with the first call.
+///
+/// # Errors
+/// If there is no such lab, or a file cannot be used.
+pub fn connect(place: &BrokerPlace) -> Result<Client> {
+    find(place)?.client()
 }
 
 /// The broker that is meant.
 ///
 /// # Errors
-/// If there is no such lab, or a file cannot be used.
-pub fn connect(place: &BrokerPlace) -> Result<Client> {
-    let config = find(place.client_config.as_deref())?;
+/// As [`connect`].
+pub fn find(place: &BrokerPlace) -> Result<Found> {
+    let config = config(place.client_config.as_deref())?;
     // A lab that is named is meant, whatever a file says.
     let configured = config.broker.filter(|_| place.lab.is_none());
     let configured = configured.map(|text| text.parse::<Address>()).transpose()?;
     let or = |given: &Option<PathBuf>, other| given.clone().or(other);
-    match place.broker.clone().or(configured) {
+    let broker = match place.broker.clone().or(configured) {
         None => {
             let default = LAB.parse::<Name>()?;
-            let lab = Labs::of_this_user().open(place.lab.as_ref().unwrap_or(&default))?;
-            Ok(Client::new(&brokers::socket(lab.directory()))?)
+            Where::Lab(Labs::of_this_user().open(place.lab.as_ref().unwrap_or(&default))?)
         }
-        Some(Address::Socket(socket)) => Ok(Client::new(&socket)?),
+        Some(Address::Socket(socket)) => Where::Socket(socket),
         Some(Address::Remote(endpoint)) => {
             // A certificate that is given goes with its own key alone.
             let own = if place.certificate.is_none() && place.certificate_key.is_none() {
@@ -60,17 +108,45 @@ pub fn connect(place: &BrokerPlace) -> Result<Client> {
                 key: own.1,
                 token: or(&place.token_file, config.token_file),
             };
-            let remote = Remote::new(endpoint, &files).map_err(|error| match error {
-                RemoteError::Invalid(invalid) => invalid.into(),
-                other => anyhow::Error::from(other),
-            })?;
-            Ok(Client::remote(remote)?)
+            Where::Remote(endpoint, files)
         }
+    };
+    Ok(Found { broker, nodes: config.nodes })
+}
+
+impl Found {
+    /// A client of the broker; connects with the first call.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub fn client(&self) -> Result<Client> {
+        Ok(match &self.broker {
+            Where::Lab(lab) => Client::new(&brokers::socket(lab.directory()))?,
+            Where::Socket(socket) => Client::new(socket)?,
+            Where::Remote(endpoint, files) => {
+                let remote = Remote::new(endpoint.clone(), files).map_err(|error| match error {
+                    RemoteError::Invalid(invalid) => invalid.into(),
+                    other => anyhow::Error::from(other),
+                })?;
+                Client::remote(remote)?
+            }
+        })
+    }
+
+    /// Where runs that this user holds at a rate answer: each broker has handles of its own.
+    pub fn rates_directory(&self) -> PathBuf {
+        let address = match &self.broker {
+            Where::Lab(lab) => return lab.directory().join("rates"),
+            Where::Socket(socket) => socket.display().to_string(),
+            Where::Remote(endpoint, _) => endpoint.to_string(),
+        };
+        let name = address.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        Labs::of_this_user().runtime().join("rates").join(name)
     }
 }
 
 /// The file that is named, or the first that there is of the usual ones, or nothing.
-fn find(named: Option<&Path>) -> Result<ClientConfig> {
+fn config(named: Option<&Path>) -> Result<ClientConfig> {
     if let Some(path) = named {
         return Ok(read(path)?);
     }
@@ -108,7 +184,8 @@ fn read(path: &Path) -> Result<ClientConfig, FileError> {
 fn parse(text: &str, directory: &Path) -> Result<ClientConfig, Invalid> {
     let mut config: ClientConfig = toml::from_str(text)
         .map_err(|error| Invalid::new("client configuration", "", error.message().to_string()))?;
-    let ClientConfig { broker, ca, certificate, certificate_key, token_file } = &mut config;
+    let ClientConfig { broker, ca, certificate, certificate_key, token_file, nodes: _ } =
+        &mut config;
     for path in [ca, certificate, certificate_key, token_file].into_iter().flatten() {
         *path = directory.join(path.as_path());
     }
@@ -124,6 +201,20 @@ fn parse(text: &str, directory: &Path) -> Result<ClientConfig, Invalid> {
 mod tests {
     use super::*;
 
+    /// The files that setting up a cluster is explained with.
+    #[test]
+    fn files_of_the_documentation_are_what_is_accepted() {
+        let text = include_str!("../../../docs/clusters.md");
+        let files = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+        let [topology, broker, agent, client] = files.collect::<Vec<_>>()[..] else { panic!() };
+        let topology = keeptime_model::topology::Topology::from_toml(topology).unwrap();
+        let broker = keeptime_broker::config::Config::from_toml(broker).unwrap();
+        let agent = keeptime_agent::config::Config::from_toml(agent).unwrap();
+        let client = parse(client, Path::new("/home/ada")).unwrap();
+        assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
+        assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
+    }
+
     #[test]
     fn paths_of_a_file_lie_beside_it_and_unknown_words_are_named() {
         let text =
@@ -136,6 +227,12 @@ mod tests {
         assert_eq!(socket.broker.as_deref(), Some("/run/b.sock"));
         let plain = parse("broker = \"http://broker\"", Path::new("/")).unwrap_err().to_string();
         assert!(plain.contains("says nothing without TLS"), "{plain}");
+        let text = "[nodes]\nlauncher = \"ssh -p 222\"\nhosts = { n1 = \"10.1.0.1\" }\n";
+        let nodes = parse(text, Path::new("/")).unwrap().nodes;
+        assert_eq!(nodes.launcher.to_string(), "ssh -p 222");
+        assert_eq!(nodes.hosts[&"n1".parse::<Name>().unwrap()], "10.1.0.1");
+        let none = parse("[nodes]\nlauncher = \"\"", Path::new("/")).unwrap_err().to_string();
+        assert!(none.contains("called as ssh is"), "{none}");
         let unknown = parse("token = \"x\"", Path::new("/")).unwrap_err().to_string();
         assert!(unknown.contains("unknown field `token`"), "{unknown}");
     }

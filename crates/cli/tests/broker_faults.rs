@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const NOW: [&str; 7] = ["reserve", "--nodes", "n1", "--cpu", "5%", "--for", "10min"];
 
 fn client(world: &World) -> Client {
-    world.cluster().broker().unwrap()
+    world.broker()
 }
 
 fn tomorrow() -> WallTime {

@@ -109,7 +109,7 @@ enum Call {
 
 impl Caller {
     fn new(world: &World, number: u32) -> Self {
-        let client = world.cluster().broker().unwrap();
+        let client = world.broker();
         let (asked, known) = (BTreeMap::new(), BTreeMap::new());
         let random = u64::from(number);
         Self { client, number, random, asked, known, is_full: false, unanswered: None }
@@ -279,7 +279,7 @@ fn nodes_of(request: &Request) -> &[Name] {
 type Found = BTreeMap<Handle, Arc<Reservation>>;
 
 fn everything(world: &World) -> Found {
-    let client = world.cluster().broker().unwrap();
+    let client = world.broker();
     let all = client.all_reservations(Filter::default()).unwrap();
     all.into_iter().map(|found| (found.handle, found)).collect()
 }
@@ -303,7 +303,7 @@ fn assert_enforced(world: &World, found: &Found) {
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(held(world), recorded, "agents hold what is recorded, and no more");
-    let told = world.cluster().broker().unwrap().nodes(None).unwrap().nodes;
+    let told = world.broker().nodes(None).unwrap().nodes;
     for node in told {
         let parts = recorded.remove(&node.name).unwrap_or_default();
         let cpu: u32 = parts.values().map(|(cpu, ..)| cpu.get()).sum();

@@ -14,7 +14,6 @@ use keeptime_linux::testing::skip;
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism, TrafficClass};
 use keeptime_model::capability::Feature;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -40,7 +39,7 @@ struct Node<'a> {
 
 impl<'a> Node<'a> {
     fn first(world: &'a World) -> Self {
-        Self { world, socket: world.cluster().socket(NodeIndex(0)) }
+        Self { world, socket: world.socket("n1") }
     }
 
     fn client(&self) -> Client {

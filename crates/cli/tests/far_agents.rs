@@ -149,7 +149,7 @@ fn a_certificate_that_expires_ends_a_connection_and_no_job() {
     });
 
     let is_away = || {
-        let nodes = world.cluster().broker().unwrap().nodes(None).unwrap().nodes;
+        let nodes = world.broker().nodes(None).unwrap().nodes;
         nodes.iter().any(|node| node.name.as_str() == "n1" && !node.connected)
     };
     wait("the end of n1's certificate", LIMIT, is_away);

@@ -15,7 +15,6 @@ use keeptime_linux::tc::{Attach, Handle, Op, Place, apply};
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::profile::Conditions;
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -244,7 +243,7 @@ fn a_run_whose_agent_does_not_come_back_is_told_that_its_reservation_is_lost() {
     let output = run.wait_with_output().unwrap();
     assert_code(&output, 2);
     assert!(said(&output).contains("lost: n2 went away"), "{}", said(&output));
-    let rest = || world.cluster().client(NodeIndex(0)).unwrap().status().unwrap().jobs;
+    let rest = || Client::connect(&world.socket("n1")).unwrap().status().unwrap().jobs;
     wait("the end of the rest", PATIENCE, || rest().is_empty());
 }
 
@@ -315,7 +314,7 @@ fn a_run_whose_lab_dies_fails_and_the_lab_can_be_removed() {
 #[test]
 fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
     let Some(world) = World::new("agent", 15) else { return };
-    let socket = world.cluster().socket(NodeIndex(0));
+    let socket = world.socket("n1");
     let wanted = assignment(&world, "adopted", Duration::from_secs(600));
     Client::connect(&socket).unwrap().enforce(wanted.clone()).unwrap();
     let name = world.name.as_str();
@@ -384,7 +383,7 @@ fn what_belongs_to_somebody_else_is_told_and_left_alone() {
     });
     let theirs = || world.observed("n1").qdiscs.iter().any(|qdisc| qdisc.handle.major == 0x77);
     assert!(theirs());
-    let mut client = world.cluster().client(NodeIndex(0)).unwrap();
+    let mut client = Client::connect(&world.socket("n1")).unwrap();
     let wanted = assignment(&world, "refused", Duration::from_secs(600));
     let answer = client.enforce(wanted.clone());
     let Err(ClientError::Failed { error }) = answer else { panic!("{answer:?}") };

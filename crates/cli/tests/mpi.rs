@@ -6,12 +6,12 @@
 
 mod world;
 
+use keeptime::reach::lab_network;
 use keeptime_lab::FRONT_END;
-use keeptime_launch::mpi::{Flavour, Launch, Mpi};
+use keeptime_launch::mpi::{Bond, Flavour, Launch, Mpi};
 use keeptime_linux::segments;
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::TrafficClass;
-use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Bytes};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +34,7 @@ struct Running<'a> {
 /// As `Cluster::remote_launcher`, with the program in the place of this one: a script in a directory of the
 /// lab's, which its front end sees.
 fn remote(world: &World) -> PathBuf {
-    let path = world.cluster().broker_socket().with_file_name("remote");
+    let path = world.broker_socket().with_file_name("remote");
     let script = format!(
         "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
          exec '{KEEPTIME}' lab exec --die-with-parent --job r1 {} \"$host\" -- /bin/sh -c \"$*\"\n",
@@ -47,7 +47,7 @@ fn remote(world: &World) -> PathBuf {
 
 /// The file that lets programs go, in a directory that the lab's nodes see.
 fn until(world: &World) -> PathBuf {
-    world.cluster().broker_socket().with_file_name("let-go")
+    world.broker_socket().with_file_name("let-go")
 }
 
 fn folder(flavour: Flavour) -> PathBuf {
@@ -79,11 +79,10 @@ fn reserved(tag: &str, flavour: Flavour) -> Option<World> {
 
 impl<'a> Running<'a> {
     fn start(world: &'a World, flavour: Flavour, words: &[&str]) -> Self {
-        let cluster = world.cluster();
-        let hosts = [0, 1].map(|node| cluster.address(NodeIndex(node)).unwrap().to_string());
+        let hosts = [0, 1].map(|node| world.address(node).to_string());
         let remote = remote(world);
-        let network = cluster.launch_network();
-        let launch = Launch { hosts: &hosts, remote: &remote, network };
+        let (network, bond) = (lab_network(&world.lab()), Bond::Loose);
+        let launch = Launch { hosts: &hosts, remote: &remote, bond, network };
         let folder = fs::canonicalize(folder(flavour)).unwrap();
         let program = folder.join(words[0]).display().to_string();
         let preload = format!("LD_PRELOAD={}", folder.join("libkeeptime_mpi.so").display());
@@ -134,7 +133,7 @@ impl Drop for Running<'_> {
 fn start_agent_and_wait_for_its_rank(world: &World) {
     world.start_agent("n1");
     let sockets = format!("/proc/{}/net/unix", world.agent("n1"));
-    let own = world.cluster().socket(NodeIndex(0)).display().to_string();
+    let own = world.socket("n1").display().to_string();
     let is_connected = |line: &str| line.ends_with(&own) && line.contains(" 03 ");
     let mut looks = 0;
     wait("the rank to call the new agent", LIMIT, || {

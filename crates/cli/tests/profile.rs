@@ -112,7 +112,7 @@ impl<'a> Measured<'a> {
 
     /// The reservation of the last of them.
     fn last_reserved(&self) -> Handle {
-        let all = self.world.cluster().broker().unwrap().reservations(&Filter::default()).unwrap();
+        let all = self.world.broker().reservations(&Filter::default()).unwrap();
         all.reservations.last().unwrap().handle
     }
 }

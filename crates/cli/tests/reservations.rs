@@ -184,7 +184,7 @@ fn an_agent_that_hangs_longer_than_its_lease_is_given_up_and_taken_back() {
 #[test]
 fn a_lab_goes_with_its_broker() {
     let Some(world) = World::new("down", 15) else { return };
-    let socket = world.cluster().broker_socket();
+    let socket = world.broker_socket();
     assert!(world.has_broker());
     world.run(&["lab", "down"], 0);
     assert!(world.processes().is_empty(), "{:?}", world.processes());

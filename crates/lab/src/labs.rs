@@ -6,6 +6,7 @@ use crate::files::{LabFiles, LabsLock, State};
 use crate::hardware::{self, Wiring};
 use crate::holder::{Outcome, group_path, lab_group_path};
 use crate::node::{NAMESPACES, hear, tell};
+use crate::sight::{self, Sight};
 use crate::spec::Spec;
 use crate::status::{LabState, NodeStatus, Status};
 use keeptime_linux::cgroup::{Group, Hierarchies};
@@ -298,6 +299,16 @@ impl Lab {
     pub fn group(&self, node: &Name) -> Option<Group> {
         let group = Hierarchies::discover().ok()?.group(group_path(self.name(), node)).ok()?;
         group.exists().then_some(group)
+    }
+
+    /// What a node sees at a path of this machine: nodes have a `/tmp` of their own, in which they see of
+    /// this machine's what was around when the lab was made.
+    ///
+    /// # Errors
+    /// If there is no such node, or it has ended.
+    pub fn sight(&self, node: &str, path: &Path) -> Result<Sight, LabError> {
+        let (_, init, _) = self.running_node(node)?;
+        Ok(sight::look(init.identity().pid, path))
     }
 
     /// The network namespace of a node, for sockets of the caller.

@@ -29,6 +29,7 @@ mod holder;
 pub mod isolation;
 mod labs;
 mod node;
+mod sight;
 mod spec;
 mod status;
 
@@ -37,5 +38,6 @@ pub use exec::{Exec, Words};
 pub use holder::holder_main;
 pub use keeptime_linux::police::{Policed, Policer};
 pub use labs::{FRONT_END, Lab, Labs, Report, exit_code};
+pub use sight::Sight;
 pub use spec::{CPU_RESERVE, NODES_MAX, Spec};
 pub use status::{LabState, NodeStatus, Status};

@@ -3,11 +3,12 @@
 mod common;
 
 use common::{HAND, World, output, processes_of, wait_for};
-use keeptime_lab::{Exec, Lab, LabError};
+use keeptime_lab::{Exec, Lab, LabError, Sight};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 fn hand(world: &World, lab: &Lab, node: &str, kind: &str, command: &[&str]) -> Command {
@@ -43,6 +44,23 @@ fn input_output_and_end_are_those_of_the_program() {
     let error = lab.spawn(job).unwrap_err().to_string();
     assert!(error.contains("a job that is assigned to n1"), "{error}");
     assert!(matches!(lab.spawn(Exec::new("n9", ["true"])), Err(LabError::UnknownNode { .. })));
+    world.down(&lab);
+}
+
+#[test]
+fn a_node_sees_what_was_around_when_its_lab_was_made() {
+    let Some(world) = World::new() else { return };
+    let lab = world.up(1, 5);
+    let elsewhere = tempfile::tempdir_in("/tmp").unwrap();
+    let sight = |path: &Path| lab.sight("n1", path).unwrap();
+    assert_eq!(sight(Path::new("/bin/sh")), Sight::Same);
+    assert_eq!(sight(lab.directory()), Sight::Same);
+    assert_eq!(sight(Path::new("/tmp")), Sight::Another);
+    assert_eq!(sight(elsewhere.path()), Sight::Nothing);
+    // What is not there yet is seen where it would be.
+    assert_eq!(sight(&elsewhere.path().join("picture.png")), Sight::Nothing);
+    assert_eq!(sight(&lab.directory().join("picture.png")), Sight::Same);
+    assert_eq!(sight(Path::new("/nowhere/at/all")), Sight::Same);
     world.down(&lab);
 }
 

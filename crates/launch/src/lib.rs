@@ -2,10 +2,14 @@
 //! never enforces anything.
 //!
 //! * [`mpi`]: which MPI is installed and the command line that starts ranks on given hosts (pure);
+//! * [`remote`]: nodes that are reached as by `ssh` (pure);
+//! * [`subnet`]: a network by the addresses on it (pure);
 //! * [`process`]: one bounded run of a command, its output, its end;
 //! * [`told_time`]: the execution time as the application tells it (pure).
 #![forbid(unsafe_code)]
 
 pub mod mpi;
 pub mod process;
+pub mod remote;
+pub mod subnet;
 pub mod told_time;

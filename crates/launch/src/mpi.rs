@@ -37,19 +37,33 @@ pub struct Launch<'a> {
     pub hosts: &'a [String],
     /// The program that is called as `REMOTE HOST COMMAND…` to start a command on another node.
     pub remote: &'a Path,
+    /// What that program is to what it starts.
+    pub bond: Bond,
     /// The network that everything goes over.
-    pub network: Network<'a>,
+    pub network: Network,
+}
+
+/// What binds the remote program to the command that it started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bond {
+    /// The command goes on when the program has ended.
+    Loose,
+    /// The program lasts as long as the command, and with it the command ends.
+    Lasting,
 }
 
 /// The cluster's network by the names that launchers and libraries want.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Network<'a> {
-    /// `ADDRESS/PREFIX`.
-    pub subnet: String,
+pub struct Network {
+    /// `ADDRESS/PREFIX`, of the nodes alone: what ranks send goes over it.
+    pub ranks: String,
+    /// The same with the machine where the launcher starts; nothing if they have no network in common, and any will
+    /// do that leads from one to the other.
+    pub launchers: Option<String>,
     /// Its device where the launcher starts.
     pub front_end_device: String,
-    /// Its device on every node.
-    pub node_device: &'a str,
+    /// Its device on every node; nothing if each is told its own where it is started.
+    pub node_device: Option<String>,
 }
 
 /// MPI cannot be used here.
@@ -126,11 +140,9 @@ impl Mpi {
                 line.extend(["--allow-run-as-root".into(), "--bind-to".into(), "none".into()]);
                 line.extend(["-np".into(), hosts.len().to_string()]);
                 line.extend(["-host".into(), hosts.join(",")]);
-                line.extend(
-                    open_mpi_parameters(launch)
-                        .into_iter()
-                        .flat_map(|(name, value)| ["-mca".to_string(), name.to_string(), value]),
-                );
+                for (name, value) in open_mpi_parameters(launch) {
+                    line.extend(["-mca".to_string(), name.to_string(), value]);
+                }
             }
             Flavour::Mpich => {
                 line.extend(["-launcher".into(), "ssh".into()]);
@@ -148,32 +160,40 @@ impl Mpi {
     }
 }
 
-fn open_mpi_parameters(launch: &Launch<'_>) -> [(&'static str, String); 10] {
-    [
+/// By which MPICH's libraries are told the device that they are to use.
+pub const DEVICE_VARIABLES: [&str; 2] = ["UCX_NET_DEVICES", "FI_TCP_IFACE"];
+
+fn open_mpi_parameters(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
+    let mut parameters = vec![
         ("plm", "rsh".into()),
         ("plm_rsh_agent", launch.remote.display().to_string()),
         // Every daemon is started by the head: one level, and no need of our program on the nodes.
         ("plm_rsh_no_tree_spawn", "1".into()),
         // And so each of them has a connection to the head alone.
         ("routed", "direct".into()),
-        ("oob_tcp_if_include", launch.network.subnet.clone()),
         ("pml", "ob1".into()),
         ("btl", "tcp,self".into()),
-        ("btl_tcp_if_include", launch.network.subnet.clone()),
+        ("btl_tcp_if_include", launch.network.ranks.clone()),
         ("mpi_yield_when_idle", "1".into()),
         ("orte_abort_on_non_zero_status", "1".into()),
-    ]
+    ];
+    parameters.extend(launch.network.launchers.clone().map(|net| ("oob_tcp_if_include", net)));
+    if launch.bond == Bond::Lasting {
+        // Daemons stay what was started, instead of going on by themselves.
+        parameters.push(("orte_leave_session_attached", "1".into()));
+        // All of them at once: each remote program lasts until the end.
+        parameters.push(("plm_rsh_num_concurrent", launch.hosts.len().max(128).to_string()));
+    }
+    parameters
 }
 
 /// Both network modules of MPICH 4 are told to use TCP on the cluster's device: which of them the
 /// library was built with cannot be seen from outside.
-fn mpich_environment(launch: &Launch<'_>) -> [(&'static str, String); 4] {
-    [
-        ("UCX_TLS", "tcp,self".into()),
-        ("UCX_NET_DEVICES", launch.network.node_device.into()),
-        ("FI_PROVIDER", "tcp".into()),
-        ("FI_TCP_IFACE", launch.network.node_device.into()),
-    ]
+fn mpich_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
+    let device = launch.network.node_device.iter();
+    let devices = device.flat_map(|device| DEVICE_VARIABLES.map(|name| (name, device.clone())));
+    let transports = [("UCX_TLS", "tcp,self".into()), ("FI_PROVIDER", "tcp".into())];
+    transports.into_iter().chain(devices).collect()
 }
 
 /// `"mpirun (Open MPI) 4.1.4"`, `"mpirun.openmpi (OpenRTE) 4.1.4"`, or a line `Version: 4.0.2` of MPICH's build details.
@@ -240,11 +260,13 @@ mod tests {
     fn each_host_gets_one_rank_in_order() {
         let hosts = ["10.0.0.1".to_string(), "10.0.0.3".to_string()];
         let network = Network {
-            subnet: "10.0.0.0/16".into(),
+            ranks: "10.0.0.0/16".into(),
+            launchers: Some("10.0.0.0/8".into()),
             front_end_device: "switch0".into(),
-            node_device: "eth0",
+            node_device: Some("eth0".into()),
         };
-        let launch = Launch { hosts: &hosts, remote: Path::new("/run/rsh"), network };
+        let (remote, bond) = (Path::new("/run/rsh"), Bond::Loose);
+        let launch = Launch { hosts: &hosts, remote, bond, network };
         let command = ["./a".to_string(), "--size".into(), "512".into()];
         for (flavour, list) in
             [(Flavour::OpenMpi, "10.0.0.1:1,10.0.0.3:1"), (Flavour::Mpich, "10.0.0.1,10.0.0.3")]
@@ -254,6 +276,12 @@ mod tests {
             assert!(line.iter().any(|w| w == list), "{line:?}");
             assert!(line.iter().any(|w| w == "/run/rsh"));
             assert!(line.ends_with(&command));
+            let lasting = Launch { bond: Bond::Lasting, ..launch.clone() };
+            let stays = |line: &[String]| line.iter().any(|w| w == "orte_leave_session_attached");
+            assert!(!stays(&line));
+            // Those of MPICH do by themselves.
+            let is_open = flavour == Flavour::OpenMpi;
+            assert_eq!(stays(&mpi.command_line(&lasting, &command)), is_open);
         }
     }
 

@@ -1,4 +1,4 @@
-//! CPU schedules, disk rates and borrowed processes in the kernel. Needs root; bounded to seconds.
+//! CPU schedules, disk rates, borrowed processes and commands of jobs in the kernel. Needs root; bounded to seconds.
 // The helpers below are tests too.
 #![allow(clippy::unwrap_used)]
 use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
@@ -296,6 +296,31 @@ fn what_was_borrowed_goes_back_with_all_that_it_started() {
     kill(Pid::from_raw(children[1]), Signal::SIGKILL).unwrap();
     let error = job.0.borrow(i32::MAX).unwrap_err();
     assert!(error.is_away(), "{error}");
+}
+
+// Two commands of one job, whose first processes ended or leave children behind: each ends as a whole, alone.
+#[test]
+fn a_command_ends_with_all_that_it_started_and_no_other_does() {
+    let _alone = alone();
+    let Some(job) = TestGroup::new("commands") else { return };
+    let mut programs = [0, 1].map(|_| Program::waiting("setsid sleep 61 & sleep 60; :"));
+    let started = [0, 1].map(|at: usize| job.0.take_in(programs[at].pid()).unwrap());
+    assert_ne!(started[0], started[1]);
+    // Told by the kernel alone, as after a restart of the agent.
+    let adopted = Hierarchies::discover().unwrap().group(job.0.path()).unwrap();
+    assert_eq!(adopted.take_in(programs[0].pid()).unwrap(), started[0]);
+    programs.iter_mut().for_each(Program::go);
+    wait_until("their children", || job.0.pids().unwrap().len() == 6);
+    let group = std::fs::read_to_string(format!("/proc/{}/cgroup", programs[0].pid())).unwrap();
+    let of_job = job.0.path().to_str().unwrap();
+    assert!(group.lines().filter(|line| line.contains(of_job)).count() > 1, "{group}");
+    programs[0].signal(Signal::SIGKILL);
+    adopted.end(&started[0]).unwrap();
+    assert_eq!(job.0.pids().unwrap().len(), 3);
+    adopted.end(&started[0]).unwrap();
+    adopted.end(&started[1]).unwrap();
+    assert!(job.0.pids().unwrap().is_empty() && job.0.exists());
+    assert!(job.0.take_in(i32::MAX).unwrap_err().is_away());
 }
 
 /// The disk that a file's blocks are on, if it is a whole one.

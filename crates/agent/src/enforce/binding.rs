@@ -1,10 +1,12 @@
-//! What runs already becomes part of a job: who may have that done to what, and how.
+//! What runs already becomes part of a job, for as long as the job lasts or as a command of its own: who may
+//! have that done to what, and how.
 
 use super::{Kernel, destination};
 use crate::agent::{BindError, BoxedError};
 use keeptime_linux::cgroup::CgroupError;
 use keeptime_linux::process::{self, Identity};
 use keeptime_linux::sockets::{self, Connection};
+use keeptime_linux::started::Started;
 use keeptime_model::assignment::{AssignedFlow, Assignment};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
@@ -20,6 +22,20 @@ impl Kernel {
     ) -> Result<(), BindError> {
         let processes = self.bindable(job, numbers, user)?;
         self.bind_all(job, &processes).map_err(BindError::Failed)
+    }
+
+    /// Counts a process, with all that it starts, to a job as a command of its own.
+    pub(super) fn start_process(
+        &mut self,
+        job: &Name,
+        process: i32,
+        user: Option<u32>,
+    ) -> Result<Started, BindError> {
+        let number = u32::try_from(process).unwrap_or_default();
+        if self.bindable(job, &[number], user)?.is_empty() {
+            return Err(BindError::Refused(format!("process {process} has ended")));
+        }
+        self.group.child(job.as_str()).and_then(|group| group.take_in(process)).map_err(failed)
     }
 
     /// Counts open connections to a job.

@@ -10,6 +10,7 @@ use keeptime::cluster::Cluster;
 use keeptime::hold::Hold;
 use keeptime::interrupt;
 use keeptime::load::Busy;
+use keeptime::reach::exec_line;
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::process::{Progress, run};
 use keeptime_model::connection::{ConnectionPattern, Endpoint};
@@ -193,7 +194,8 @@ impl<'a> Reserved<'a> {
 /// The processes of a program on a node, by the numbers that they have there.
 fn processes(cluster: &Cluster, node: NodeIndex, program: &str) -> Result<Vec<u32>> {
     let command = ["pgrep", "-x", program].map(String::from);
-    let line = cluster.exec_line(node, None, &command)?;
+    let name = cluster.topology().node(node).name.as_str();
+    let line = exec_line(cluster.lab("this benchmark")?, name, None, &command)?;
     let output = Command::new(&line[0]).args(&line[1..]).output()?;
     ensure!(output.status.success(), "no {program} runs there");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -28,7 +28,8 @@ pub async fn nodes(
     let nodes = shared.core.read(move |engine| all_nodes(engine, at)).await?;
     let mut nodes = Nodes { at_unix_nanos: at, nodes };
     for (index, node) in (0..).zip(&mut nodes.nodes) {
-        node.not_enforced = shared.hub.not_enforced(NodeIndex(index));
+        let told = shared.hub.told(NodeIndex(index));
+        (node.processor, node.not_enforced) = (told.processor, told.not_enforced);
     }
     Ok(json(StatusCode::OK, &nodes))
 }
@@ -66,6 +67,8 @@ fn all_nodes(engine: &Engine, at: WallTime) -> Vec<Node> {
         let ppm = |amount: u64| CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX));
         Node {
             name: engine.cluster().name(index).clone(),
+            address: engine.cluster().topology().node(index).address,
+            processor: None,
             connected: engine.is_connected(index),
             heard_unix_nanos: engine.heard_at(index),
             cpu_ppm: ppm(cpu.there_is),

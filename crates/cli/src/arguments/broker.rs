@@ -55,7 +55,8 @@ pub enum BrokerCommand {
 /// Which broker to ask, and what to show there.
 #[derive(Debug, Clone, Args)]
 pub struct BrokerPlace {
-    /// The broker: the path of its socket, or https://HOST:PORT [default: that of the lab]
+    /// The broker: the path of its socket, or https://HOST:PORT [default: that of the client
+    /// configuration, or else of the lab]
     #[arg(long, value_name = "SOCKET|URL", env = "KEEPTIME_BROKER")]
     pub broker: Option<Address>,
     /// The lab whose broker to ask [default: lab]
@@ -77,6 +78,21 @@ pub struct BrokerPlace {
     /// /etc/keeptime/client.toml]
     #[arg(long, value_name = "FILE", env = "KEEPTIME_CLIENT_CONFIG")]
     pub client_config: Option<PathBuf>,
+}
+
+impl BrokerPlace {
+    /// That of a lab.
+    pub fn of_lab(name: Name) -> Self {
+        Self {
+            broker: None,
+            lab: Some(name),
+            ca: None,
+            certificate: None,
+            certificate_key: None,
+            token_file: None,
+            client_config: None,
+        }
+    }
 }
 
 /// What is wanted, and when.

@@ -65,8 +65,30 @@ Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
 See also: docs/formats/agent-link.md, docs/security.md, contrib/systemd/keeptime-agent.service."#;
 
+/// Below `keeptime agent exec --help`.
+pub const AGENT_EXEC: &str = r#"Examples:
+
+  keeptime reserve --nodes n1,n2 --cpu 30% --for 1h         # r17
+  ssh n1 keeptime agent exec --job r17 -- ./simulate        # on n1, with its share of the CPU and its flows
+
+Exit codes: that of the command, or 128 and the number of the signal that ended it; 125 it was not started: the
+job is not there, has not begun or is another user's, or the agent does not answer; 126 it cannot be run; 127 it
+was not found; 64 usage.
+
+See also: docs/clusters.md."#;
+
 /// Below `keeptime run --help`.
-pub const RUN: &str = r#"At a rate:
+pub const RUN: &str = r#"Where:
+
+  keeptime run raycast --within 1s                                   # in the lab called lab
+  keeptime run sum.toml --within 2s --broker https://head:7411       # on its cluster: by ssh, as who you are
+  keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"  # or by what is called as ssh is
+
+Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The program, what it reads and writes, and
+the directory of this command have to be at the same place on all nodes. An application that the broker
+does not know, or knows otherwise, is made known to it, which is for operators.
+
+At a rate:
 
   keeptime run bsp --rate "30 %" --nodes 2     # a third of full speed, and of the CPU that it takes
   keeptime rate set r17 "40 %"                 # at any time
@@ -94,7 +116,7 @@ begins anew on other nodes, within the same time limit; otherwise it ends and sa
 
 Exit codes: 0 done, 1 refused, 2 error, 64 usage.
 
-See also: docs/rate-control.md."#;
+See also: docs/clusters.md, docs/rate-control.md."#;
 
 /// Below `keeptime fabric ls --help`, and those of its other verbs.
 pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts of a program find each other by
@@ -165,7 +187,23 @@ Environment (arguments come first):
                             what is shown and trusted there
   KEEPTIME_CLIENT_CONFIG    a file with the same [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab
+  KEEPTIME_AGENT            --socket of keeptime agent exec, and of keeptime bind
   KEEPTIME_LOG              what is logged, as in debug or keeptime_broker=debug";
+
+pub const LAB_POLICE: &str = r#"Examples:
+  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
+  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
+  keeptime lab police --node n1                                # what passed, what was dropped
+  keeptime lab police --node n1 --off
+
+Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
+packets as on a wire: connections that the node makes from then on send no longer ones."#;
+
+pub const LAB_LOAD: &str = r#"Examples:
+  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
+  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
+
+They are best effort. They end after --for, or when this command ends, however it does."#;
 
 #[cfg(test)]
 mod tests {
@@ -198,18 +236,3 @@ mod tests {
         }
     }
 }
-
-pub const LAB_POLICE: &str = r#"Examples:
-  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
-  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
-  keeptime lab police --node n1                                # what passed, what was dropped
-  keeptime lab police --node n1 --off
-
-Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
-packets as on a wire: connections that the node makes from then on send no longer ones."#;
-
-pub const LAB_LOAD: &str = r#"Examples:
-  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
-  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
-
-They are best effort. They end after --for, or when this command ends, however it does."#;

@@ -10,7 +10,7 @@ use keeptime_mpiqos::transports::ServiceLevel;
 #[derive(Debug, Subcommand)]
 pub enum MpiCommand {
     /// Give ranks of a job what they would ask for themselves, if their program could be changed
-    Attach(AttachArguments),
+    Attach(Box<AttachArguments>),
     /// Print what cards that are driven from the program (RDMA) are told of a class, for a job's environment
     Environment(EnvironmentArguments),
 }

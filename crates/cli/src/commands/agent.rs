@@ -1,7 +1,8 @@
 //! `keeptime agent`: the daemon, and questions to it.
 
 use super::{Ending, print_json};
-use crate::arguments::AgentCommand;
+use crate::arguments::{AgentCommand, AgentExecArguments};
+use crate::job_command::{self, NotStarted};
 use anyhow::{Context, Result};
 use keeptime_agent::agent::Agent;
 use keeptime_agent::client::Client;
@@ -17,6 +18,9 @@ use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::units::CpuPpm;
 use serde::Serialize;
 use std::fs;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -34,6 +38,8 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
                 print!("{}", describe_probe(&found, admissible));
             }
         }
+        AgentCommand::Exec(arguments) => return exec(&arguments),
+        AgentCommand::Relay { agent } => relay(&agent.socket)?,
         AgentCommand::Status { socket, json } => {
             let status = Client::connect(&socket)?.status()?;
             if json {
@@ -44,6 +50,40 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
         }
     }
     Ok(Ending::Done)
+}
+
+/// Runs a command of a job.
+pub fn exec(arguments: &AgentExecArguments) -> Result<Ending> {
+    match job_command::run(arguments) {
+        Ok(code) => Ok(Ending::Exit(code)),
+        Err(error) => {
+            let Some(code) = error.downcast_ref().map(NotStarted::exit_code) else {
+                return Err(error);
+            };
+            eprintln!("keeptime: {error:#}");
+            Ok(Ending::Exit(code))
+        }
+    }
+}
+
+/// Passes on to an agent what is read, and writes what it says, until one of both has ended.
+pub fn relay(socket: &Path) -> Result<()> {
+    let away = || format!("the agent at {} does not answer", socket.display());
+    let mut agent = UnixStream::connect(socket).with_context(away)?;
+    let mut asked = agent.try_clone()?;
+    std::thread::spawn(move || {
+        // Whoever asks may end at any moment; then there is nobody to answer to.
+        let _ = io::copy(&mut io::stdin().lock(), &mut asked);
+        let _ = asked.shutdown(Shutdown::Both);
+    });
+    let mut out = io::stdout().lock();
+    let mut said = [0; 64 << 10];
+    loop {
+        match agent.read(&mut said)? {
+            0 => return Ok(()),
+            bytes => out.write_all(&said[..bytes]).and_then(|()| out.flush())?,
+        }
+    }
 }
 
 /// What `agent probe --json` prints.

@@ -2,9 +2,10 @@
 
 use super::Ending;
 use crate::arguments::BindArguments;
-use crate::cluster::Cluster;
+use crate::cluster::socket_in;
 use anyhow::{Context, Result};
 use keeptime_agent::client::Client;
+use keeptime_lab::Labs;
 use keeptime_model::Invalid;
 
 /// Binds processes and then connections; what was bound before an error stays bound.
@@ -25,11 +26,11 @@ fn connect(arguments: &BindArguments) -> Result<Client> {
         // One of the two is required.
         return Ok(Client::connect(&arguments.socket.clone().unwrap_or_default())?);
     };
-    let cluster = Cluster::open(&arguments.lab)?;
+    let lab = Labs::of_this_user().open(&arguments.lab)?;
     let unknown = || {
-        let names = cluster.topology().nodes().iter().map(|node| node.name.to_string());
+        let names = lab.topology().nodes().iter().map(|node| node.name.to_string());
         Invalid::new("node", name, names.collect::<Vec<_>>().join(", "))
     };
-    let node = cluster.topology().find_node(name).ok_or_else(unknown)?;
-    Ok(cluster.client(node)?)
+    lab.topology().find_node(name).ok_or_else(unknown)?;
+    Ok(Client::connect(&socket_in(&lab.node_directory(name)))?)
 }

@@ -2,6 +2,7 @@
 //! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes.
 
 use super::rate::parameters;
+use super::run::beginning::Beginning;
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
@@ -11,7 +12,6 @@ use crate::{brokers, interrupt, times};
 use anyhow::{Result, bail};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
-use keeptime_agent::wire::JobStatus;
 use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
 use keeptime_broker::wire::{Level, Node, Nodes, ResourceLine, ResourceName, Timeline};
@@ -266,6 +266,7 @@ fn earliest(error: &ClientError) -> Option<WallTime> {
 /// Until its nodes enforce what was reserved.
 fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result<()> {
     let broker = cluster.broker()?;
+    let mut beginning = Beginning::of(cluster, nodes, hold.job());
     loop {
         if interrupt::stopped() {
             bail!("stopped before it began");
@@ -275,8 +276,7 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
         }
         match broker.reservation(hold.handle()) {
             Ok(reservation)
-                if reservation.state == State::Active
-                    && nodes.iter().all(|node| has_begun(cluster, *node, &hold.job())) =>
+                if reservation.state == State::Active && beginning.is_over().unwrap_or(false) =>
             {
                 return Ok(());
             }
@@ -285,15 +285,6 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
             _ => std::thread::sleep(LOOK_EVERY),
         }
     }
-}
-
-/// Whether the node enforces it already: its agent looks at its own clock, and not all the time.
-fn has_begun(cluster: &Cluster, node: NodeIndex, job: &Name) -> bool {
-    let status = cluster.client(node).and_then(|mut client| client.status());
-    let kept = |job_status: &JobStatus| {
-        job_status.assignment.job == *job && job_status.cpu_kept_by.is_some()
-    };
-    status.is_ok_and(|status| status.jobs.iter().any(kept))
 }
 
 fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<Ending> {

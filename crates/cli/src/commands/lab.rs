@@ -4,9 +4,10 @@ mod testbed;
 
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
-use crate::cluster::{Cluster, socket_in};
+use crate::cluster::socket_in;
 use crate::{agents, brokers};
 use anyhow::{Context, Result};
+use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
@@ -125,16 +126,15 @@ fn spec(arguments: &LabUpArguments) -> Result<Spec> {
 
 fn status(name: &Name, json: bool) -> Result<()> {
     let lab = Labs::of_this_user().open(name)?;
-    let cluster = Cluster::open(name)?;
     let ask = |index| {
-        let answer = cluster.client(index).and_then(|mut client| client.status());
-        let node = cluster.topology().node(index).name.clone();
-        match answer {
+        let node = lab.topology().node(index).name.clone();
+        let socket = socket_in(&lab.node_directory(&node));
+        match Client::connect(&socket).and_then(|mut client| client.status()) {
             Ok(status) => AgentAnswer { node, status: Some(status), error: None },
             Err(error) => AgentAnswer { node, status: None, error: Some(error.to_string()) },
         }
     };
-    let agents = cluster.topology().node_indices().map(ask).collect();
+    let agents = lab.topology().node_indices().map(ask).collect();
     let overview = Overview { lab: lab.status(), agents };
     if json {
         return print_json(&overview);

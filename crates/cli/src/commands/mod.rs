@@ -7,6 +7,7 @@ pub mod by;
 pub mod certificates;
 pub mod fabric;
 pub mod lab;
+pub mod launch;
 pub mod load;
 pub mod mpi;
 pub mod overview;
@@ -63,7 +64,7 @@ impl Session {
     /// What is missing, and how to get it.
     pub fn open(arguments: &ApplicationArguments) -> Result<Self> {
         let application = files::load_application(&arguments.application, arguments.mpi)?;
-        let cluster = Cluster::open(&arguments.lab)?;
+        let cluster = Cluster::at(&arguments.place, arguments.launcher.clone())?;
         let mpi = Mpi::find(arguments.mpi)?;
         let default = || files::default_profile_path(application.name());
         let profile_path = arguments.profile.clone().unwrap_or_else(default);

@@ -34,7 +34,10 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let path = &session.profile_path;
     // Dropped, and so ended, with this function.
     let _load = match arguments.under_load {
-        true => Some(Flood::on_all_links(cluster, LOAD_LIMIT)?),
+        true => {
+            cluster.lab("--under-load")?;
+            Some(Flood::on_all_links(cluster, LOAD_LIMIT)?)
+        }
         false => None,
     };
     let effort = measure(

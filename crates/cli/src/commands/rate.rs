@@ -3,14 +3,13 @@
 
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
-use crate::cluster::Cluster;
 use crate::execute::{Ran, Run, execute};
 use crate::hold::Hold;
 use crate::rate::Steered;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::nodes::node_indices;
 use crate::rate::steering::{Phase, Wanted};
-use crate::{brokers, interrupt};
+use crate::{brokers, interrupt, place};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
 use keeptime_model::application::{Application, Parameters};
@@ -122,9 +121,9 @@ pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
 
 /// Changes the rate of a run.
 pub fn set(command: &RateCommand) -> Result<Ending> {
-    let RateCommand::Set { job, rate, lab } = command;
-    let cluster = Cluster::open(lab)?;
-    match door::ask(&cluster, *job, Asked::Set { target: *rate })? {
+    let RateCommand::Set { job, rate, place } = command;
+    let runs = place::find(place)?.rates_directory();
+    match door::ask(&runs, *job, Asked::Set { target: *rate })? {
         Answer::State(view) => {
             print!("{}", table(&[view]));
             Ok(Ending::Done)
@@ -138,13 +137,13 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
 
 /// Shows all runs that are held at a rate, until it is ended.
 pub fn top(arguments: &TopArguments) -> Result<Ending> {
-    let cluster = Cluster::open(&arguments.lab)?;
+    let runs = place::find(&arguments.place)?.rates_directory();
     if arguments.json {
-        print_json(&door::views(&cluster)?)?;
+        print_json(&door::views(&runs)?)?;
         return Ok(Ending::Done);
     }
     loop {
-        let table = table(&door::views(&cluster)?);
+        let table = table(&door::views(&runs)?);
         let mut out = std::io::stdout().lock();
         if !arguments.once && out.is_terminal() {
             // Home, and away with what was there.

@@ -1,8 +1,7 @@
-//! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in the
-//! lab's directory, one JSON object each way and connection.
+//! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in a
+//! directory of the user's, one JSON object each way and connection.
 
 use super::steering::State;
-use crate::cluster::Cluster;
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -68,19 +67,18 @@ pub struct Door {
 }
 
 impl Door {
-    /// Answers what is asked about `job` by `answer`, one after the other.
+    /// Answers what is asked about `job` in `directory` by `answer`, one after the other.
     ///
     /// # Errors
     /// If the socket cannot be made.
     pub fn open(
-        cluster: &Cluster,
+        directory: &Path,
         job: Handle,
         answer: impl Fn(Asked) -> Answer + Send + 'static,
     ) -> Result<Self> {
-        let directory = cluster.rates_directory();
-        fs::create_dir_all(&directory)
+        fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        Self::at(socket(&directory, job), answer)
+        Self::at(socket(directory, job), answer)
     }
 
     fn at(path: PathBuf, answer: impl Fn(Asked) -> Answer + Send + 'static) -> Result<Self> {
@@ -131,10 +129,10 @@ fn converse(stream: UnixStream, answer: &impl Fn(Asked) -> Answer) -> io::Result
 ///
 /// # Errors
 /// If no such run is held at a rate.
-pub fn ask(cluster: &Cluster, job: Handle, asked: Asked) -> Result<Answer> {
-    match ask_at(&socket(&cluster.rates_directory(), job), asked) {
+pub fn ask(directory: &Path, job: Handle, asked: Asked) -> Result<Answer> {
+    match ask_at(&socket(directory, job), asked) {
         // A run that was killed leaves its socket behind.
-        Err(error) if is_away(error.kind()) => Err(unknown(cluster, job)?.into()),
+        Err(error) if is_away(error.kind()) => Err(unknown(directory, job)?.into()),
         answer => answer.with_context(|| format!("the run of {job} does not answer")),
     }
 }
@@ -143,8 +141,8 @@ fn is_away(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-fn unknown(cluster: &Cluster, job: Handle) -> Result<Invalid> {
-    let running: Vec<_> = views(cluster)?.iter().map(|view| view.job.to_string()).collect();
+fn unknown(directory: &Path, job: Handle) -> Result<Invalid> {
+    let running: Vec<_> = views(directory)?.iter().map(|view| view.job.to_string()).collect();
     let expected = match running.as_slice() {
         [] => "a job that `keeptime run --rate` started; there is none now".to_owned(),
         jobs => format!("a job that runs at a rate: {}", jobs.join(", ")),
@@ -155,19 +153,17 @@ fn unknown(cluster: &Cluster, job: Handle) -> Result<Invalid> {
 /// Every run that is held at a rate now; those that end meanwhile are left out.
 ///
 /// # Errors
-/// If the lab's directory cannot be read.
-pub fn views(cluster: &Cluster) -> Result<Vec<RateView>> {
-    let directory = cluster.rates_directory();
-    let view = |job: Handle| match ask_at(&socket(&directory, job), Asked::State) {
+/// If the directory cannot be read.
+pub fn views(directory: &Path) -> Result<Vec<RateView>> {
+    let view = |job: Handle| match ask_at(&socket(directory, job), Asked::State) {
         Ok(Answer::State(view)) => Some(view),
         _ => None,
     };
-    Ok(jobs(cluster)?.into_iter().filter_map(view).collect())
+    Ok(jobs(directory)?.into_iter().filter_map(view).collect())
 }
 
-fn jobs(cluster: &Cluster) -> Result<Vec<Handle>> {
-    let directory = cluster.rates_directory();
-    let entries = match fs::read_dir(&directory) {
+fn jobs(directory: &Path) -> Result<Vec<Handle>> {
+    let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => {

@@ -46,7 +46,7 @@ impl Steered {
     /// Begins to steer what runs under `reservation`, whose nodes have `full` each.
     ///
     /// # Errors
-    /// A target or threshold of nothing; if the lab's directory is not writable.
+    /// A target or threshold of nothing; if the directory of such runs is not writable.
     pub fn start(
         cluster: &Cluster,
         application: &Application,
@@ -66,7 +66,9 @@ impl Steered {
         };
         let (inputs, received) = sync_channel(INPUTS_MAX);
         let asks = inputs.clone();
-        let door = Door::open(cluster, reservation.handle, move |asked| pass(&asks, asked))?;
+        let door = Door::open(&cluster.rates_directory(), reservation.handle, move |asked| {
+            pass(&asks, asked)
+        })?;
         let thread = std::thread::spawn(move || steer(steering, view, &received, clock));
         let word = application.progress().map(str::to_owned);
         Ok(Self { inputs, word, work: 0, clock, door: Some(door), thread: Some(thread) })

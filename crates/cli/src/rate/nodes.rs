@@ -2,8 +2,8 @@
 
 use super::steering::{Applied, Nodes};
 use crate::cluster::Cluster;
+use crate::reach::KeptAgent;
 use anyhow::{Result, bail};
-use keeptime_agent::client::Client as Agent;
 use keeptime_broker::client::Client as Broker;
 use keeptime_control::Schedule;
 use keeptime_engine::book::Reservation;
@@ -12,7 +12,6 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// What was granted, changed by changing the reservation.
@@ -24,7 +23,7 @@ pub struct GrantedNodes {
     /// What to ask for, with another share each time.
     request: Request,
     resources: Resources,
-    agents: Vec<PathBuf>,
+    agents: Vec<KeptAgent>,
     clock: Instant,
 }
 
@@ -40,7 +39,8 @@ impl GrantedNodes {
         else {
             bail!("{handle} holds no resources");
         };
-        let agents = node_indices(cluster, grant)?.into_iter().map(|node| cluster.socket(node));
+        let agents = node_indices(cluster, grant)?.into_iter();
+        let agents = agents.map(|node| KeptAgent::new(cluster.agent(node)));
         // They stay where they are.
         let nodes = NodeChoice::Named(grant.nodes.clone());
         Ok(Self {
@@ -57,12 +57,10 @@ impl GrantedNodes {
 
 impl Nodes for GrantedNodes {
     fn used(&mut self) -> Option<Vec<Nanos>> {
-        let used = |socket: &PathBuf| {
-            let status = Agent::connect(socket).and_then(|mut agent| agent.status()).ok()?;
-            let job = status.jobs.into_iter().find(|job| job.assignment.job == self.job)?;
-            Some(job.cpu_used_nanos)
-        };
-        self.agents.iter().map(used).collect()
+        let job = &self.job;
+        let used =
+            |agent: &mut KeptAgent| Some(agent.ask(|client| client.job(job)).ok()?.cpu_used_nanos);
+        self.agents.iter_mut().map(used).collect()
     }
 
     fn apply(&mut self, schedule: Schedule) -> Applied {
@@ -89,7 +87,7 @@ impl Nodes for GrantedNodes {
 pub fn node_indices(cluster: &Cluster, grant: &Grant) -> Result<Vec<NodeIndex>> {
     let index = |name: &Name| match cluster.topology().find_node(name) {
         Some(node) => Ok(node),
-        None => bail!("the broker granted {name}, which lab {} does not have", cluster.name()),
+        None => bail!("the broker granted {name}, which it did not tell of before"),
     };
     grant.nodes.iter().map(index).collect()
 }

@@ -4,10 +4,12 @@
 
 pub mod sending;
 
-use keeptime::cluster::Cluster;
+use keeptime::brokers;
+use keeptime::cluster::{Cluster, socket_in};
 use keeptime::files::{load_application, save_json};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::{JobStatus, Status};
+use keeptime_broker::client::Client as Broker;
 use keeptime_broker::config::Config;
 use keeptime_lab::{Exec, Lab, Labs};
 use keeptime_launch::mpi::{Flavour, Mpi};
@@ -20,7 +22,7 @@ use keeptime_model::application::Application;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Profile};
-use keeptime_model::topology::NodeIndex;
+use keeptime_model::topology::{Node, NodeIndex};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -50,7 +52,7 @@ pub struct World {
     pub name: Name,
     pub directory: tempfile::TempDir,
     /// A broker that was started after the lab's own was killed.
-    broker: RefCell<Option<Child>>,
+    restarted: RefCell<Option<Child>>,
 }
 
 /// An application file and the profile that goes with it.
@@ -80,8 +82,8 @@ impl World {
             return None;
         }
         let name = format!("t{}-{tag}", std::process::id()).parse().unwrap();
-        let (directory, broker) = (tempfile::tempdir().unwrap(), RefCell::new(None));
-        let world = Self { name, directory, broker };
+        let (directory, restarted) = (tempfile::tempdir().unwrap(), RefCell::new(None));
+        let world = Self { name, directory, restarted };
         let cpu = format!("{percent} %");
         // Labs of others may have the CPU for a while: the tests of this machine run side by side.
         let mut up = None;
@@ -167,7 +169,10 @@ impl World {
     }
 
     pub fn statuses(&self) -> Vec<Status> {
-        self.cluster().statuses().unwrap()
+        let lab = self.lab();
+        let nodes = lab.topology().nodes().iter();
+        let client = |node: &Node| Client::connect(&self.socket(node.name.as_str())).unwrap();
+        nodes.map(|node| client(node).status().unwrap()).collect()
     }
 
     /// The jobs of all nodes.
@@ -259,7 +264,7 @@ impl World {
 
     /// Ends the lab's broker as nothing in it can prevent.
     pub fn kill_broker(&self) {
-        match self.broker.take() {
+        match self.restarted.take() {
             Some(process) => end(process),
             None => {
                 let path = self.broker_directory().join("broker.pid");
@@ -281,7 +286,7 @@ impl World {
         let mut command = self.broker_command();
         command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.broker.replace(Some(command.spawn().unwrap()));
+        self.restarted.replace(Some(command.spawn().unwrap()));
         wait("the broker", PATIENCE, || self.has_broker());
     }
 
@@ -306,23 +311,32 @@ impl World {
     }
 
     pub fn has_broker(&self) -> bool {
-        self.cluster().broker().unwrap().nodes(None).is_ok()
+        self.broker().nodes(None).is_ok()
     }
 
     pub fn wait_for_agents(&self) {
         wait("all agents", PATIENCE, || {
-            let nodes = self.cluster().broker().unwrap().nodes(None);
+            let nodes = self.broker().nodes(None);
             nodes.is_ok_and(|nodes| nodes.nodes.iter().all(|node| node.connected))
         });
     }
 
     fn broker_directory(&self) -> PathBuf {
-        self.cluster().broker_socket().parent().unwrap().to_path_buf()
+        self.broker_socket().parent().unwrap().to_path_buf()
     }
 
-    fn socket(&self, node: &str) -> PathBuf {
-        let cluster = self.cluster();
-        cluster.socket(cluster.topology().find_node(&node.parse().unwrap()).unwrap())
+    pub fn broker_socket(&self) -> PathBuf {
+        brokers::socket(self.lab().directory())
+    }
+
+    /// The lab's broker, whether it answers or not.
+    pub fn broker(&self) -> Broker {
+        Broker::new(&self.broker_socket()).unwrap()
+    }
+
+    /// Where the agent of a node is asked.
+    pub fn socket(&self, node: &str) -> PathBuf {
+        socket_in(&self.lab().node_directory(&node.parse().unwrap()))
     }
 
     /// Waits until a job has processes on both nodes.
@@ -342,7 +356,7 @@ impl World {
     }
 
     pub fn address(&self, node: u32) -> std::net::Ipv4Addr {
-        self.cluster().address(NodeIndex(node)).unwrap()
+        self.lab().topology().node(NodeIndex(node)).address.unwrap()
     }
 }
 
@@ -376,7 +390,7 @@ impl Program {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.broker.take().into_iter().for_each(end);
+        self.restarted.take().into_iter().for_each(end);
         let _ = self.keeptime(&["lab", "down"]).output();
     }
 }

@@ -1,8 +1,8 @@
 //! A job that runs and sends while something happens to whoever granted it.
 
 use super::{KEEPTIME, PATIENCE, World, wait};
+use keeptime_agent::client::Client;
 use keeptime_agent::wire::JobStatus;
-use keeptime_model::topology::NodeIndex;
 use std::process::{Child, Command, Stdio};
 
 /// A tenth of a second of 20 Mbit/s.
@@ -66,7 +66,7 @@ impl Drop for Sending<'_> {
 
 /// What the agent of the first node says of a job.
 fn status(world: &World, job: &str) -> Option<JobStatus> {
-    let status = world.cluster().client(NodeIndex(0)).ok()?.status().ok()?;
+    let status = Client::connect(&world.socket("n1")).ok()?.status().ok()?;
     status.jobs.into_iter().find(|found| found.assignment.job.as_str() == job)
 }
 

@@ -1,29 +1,29 @@
 //! `keeptime run`: from a goal to a run that kept it.
 
+pub(super) mod admission;
+pub(super) mod beginning;
+pub(super) mod running;
+
+pub use admission::{Admitted, Held, admit, hold_cpu};
+pub use running::{Kept, run_once, run_reserved};
+
 use super::reservations::in_local_time;
-use super::{Ending, Session, by, plan, print_json, rate};
-use crate::arguments::{GoalArguments, RunArguments};
-use crate::execute::{ExecuteError, Ran, Run, execute, reserve};
+use super::{Ending, Session, by, print_json, rate};
+use crate::arguments::RunArguments;
+use crate::execute::{ExecuteError, Ran};
 use crate::hold::Hold;
-use crate::pacing::Paced;
 use crate::promised::Promised;
+use crate::rate::nodes::node_indices;
 use crate::{interrupt, story};
+use admission::admit_unprotected;
 use anyhow::{Context, Result, bail, ensure};
-use keeptime_broker::client::ClientError;
-use keeptime_broker::wire::Problem;
+use beginning::{Beginning, LOOK_EVERY};
 use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
 use keeptime_model::reservation::{Handle, State};
-use keeptime_model::units::Nanos;
-use keeptime_planner::translate::{Decision, Plan, Verdict};
+use keeptime_planner::translate::Decision;
 use serde::Serialize;
-use std::time::{Duration, Instant};
-
-/// How often it is looked whether a reservation has begun.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long nodes may take to begin what has begun.
-const AGENTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What `keeptime run --json` prints.
 #[derive(Debug, Serialize)]
@@ -36,38 +36,6 @@ struct Outcome<'a> {
     /// Where and when what is short, and when it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<&'a Refusal>,
-}
-
-/// What came of a goal.
-pub enum Admitted {
-    /// Its resources are held.
-    Held(Box<Held>),
-    /// It cannot be kept now.
-    Refused {
-        /// Why, step by step.
-        decision: Box<Decision>,
-        /// Where and when what is short, and when the same would be admitted; nothing if nothing was
-        /// asked for.
-        refusal: Option<Box<Refusal>>,
-    },
-}
-
-/// A goal whose resources are held.
-pub struct Held {
-    /// How it was decided.
-    pub decision: Decision,
-    /// What was decided.
-    pub plan: Plan,
-    /// What is held.
-    pub hold: Hold,
-}
-
-/// A run with what was reserved for it.
-pub struct Kept {
-    /// How it went.
-    pub ran: Ran,
-    /// What it would have taken with all of its CPU: the same but for a steady run.
-    pub at_full: Nanos,
 }
 
 /// Plans, reserves, runs and compares.
@@ -120,7 +88,9 @@ fn begun(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<
         let reservation = broker.reservation(handle)?;
         match reservation.state {
             State::Active => {
-                wait_for_agents(session, handle)?;
+                let grant = reservation.grant.as_ref().context("it holds nothing")?;
+                let nodes = node_indices(&session.cluster, grant)?;
+                Beginning::of(&session.cluster, &nodes, handle.job()).wait()?;
                 return Ok(reservation);
             }
             State::Offered | State::Granted => {}
@@ -136,21 +106,6 @@ fn begun(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<
         ensure!(!interrupt::stopped(), "interrupted");
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-/// What begins by the broker's clock does a moment later by a node's. An agent that does not come to it is
-/// not waited for any longer: the run then says what it lacks.
-fn wait_for_agents(session: &Session, handle: Handle) -> Result<()> {
-    let waiting = Instant::now();
-    while waiting.elapsed() < AGENTS_WITHIN {
-        let jobs = session.cluster.statuses()?.into_iter().flat_map(|status| status.jobs);
-        let mut own = jobs.filter(|job| job.assignment.job == handle.job()).peekable();
-        if own.peek().is_some() && own.all(|job| job.cpu_kept_by.is_some()) {
-            break;
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
 }
 
 /// Runs it, and anew where its reservation is moved to: what was promised, and what held it, at last.
@@ -243,100 +198,4 @@ fn tell_refusal(
         println!("the same would be admitted from {} on", in_local_time(start));
     }
     Ok(())
-}
-
-/// Asks the broker to keep a goal: it plans and reserves in one step.
-///
-/// # Errors
-/// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
-/// the user has had their share.
-pub fn admit(session: &Session, goal: &GoalArguments) -> Result<Admitted> {
-    let (ask, broker) = (session.ask(goal)?, session.cluster.broker()?);
-    let error = match Hold::take(&session.cluster, ask, session.application.timeout()) {
-        Ok(hold) => {
-            let decision = broker.decision(hold.handle())?;
-            let Verdict::Planned(plan) = &decision.verdict else {
-                bail!("{} was granted without a plan", hold.handle());
-            };
-            let plan = plan.clone();
-            return Ok(Admitted::Held(Box::new(Held { decision, plan, hold })));
-        }
-        Err(error) => error,
-    };
-    let problem = error.downcast_ref::<ClientError>().and_then(ClientError::problem);
-    if let Some(Problem { handle: Some(handle), refusal: Some(refusal), .. }) = problem {
-        let decision = Box::new(broker.decision(*handle)?);
-        if let Verdict::Refused(_) = decision.verdict {
-            return Ok(Admitted::Refused { decision, refusal: Some(refusal.clone()) });
-        }
-    }
-    Err(error)
-}
-
-/// The same goal on the same nodes with the same CPU, and no bandwidth, as for a job that has no
-/// reservation.
-fn admit_unprotected(session: &Session, goal: &GoalArguments) -> Result<Admitted> {
-    let decision = plan::explain(session, goal)?;
-    let Verdict::Planned(plan) = &decision.verdict else {
-        return Ok(Admitted::Refused { decision: Box::new(decision), refusal: None });
-    };
-    let (hold, plan) = (hold_cpu(session, &plan.into())?, plan.clone());
-    Ok(Admitted::Held(Box::new(Held { decision, plan, hold })))
-}
-
-/// Reserves the CPU of a run on its nodes, and nothing else.
-///
-/// # Errors
-/// If the broker does not answer or refuses.
-pub fn hold_cpu(session: &Session, promised: &Promised) -> Result<Hold> {
-    reserve(&session.cluster, &as_promised(session, promised))
-}
-
-/// Runs the application once, with what `hold` has.
-///
-/// # Errors
-/// If it does not do its part.
-pub fn run_once(
-    session: &Session,
-    promised: &Promised,
-    hold: &Hold,
-    on_line: &mut dyn FnMut(&str),
-) -> Result<Ran> {
-    let run = as_promised(session, promised);
-    execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_line)
-}
-
-/// Runs the application with what was reserved for it, and tells the broker what that took. A
-/// `steady` run takes what was promised for it, so it is told what it would have taken.
-///
-/// # Errors
-/// If it does not do its part, or is to be steady and tells no progress.
-pub fn run_reserved(
-    session: &Session,
-    promised: &Promised,
-    hold: &Hold,
-    steady: bool,
-    on_line: &mut dyn FnMut(&str),
-) -> Result<Kept> {
-    let Session { cluster, application, .. } = session;
-    let paced = || Paced::new(cluster, application, &session.fitted()?, promised, hold);
-    let mut paced = steady.then(paced).transpose()?;
-    let ran = run_once(session, promised, hold, &mut |line| {
-        if let Some(paced) = &mut paced {
-            paced.line(line);
-        }
-        on_line(line);
-    })?;
-    // The run is done in any case.
-    let at_full = paced.and_then(|paced| paced.at_full()).unwrap_or(ran.time);
-    if let Err(error) = hold.report(at_full) {
-        tracing::warn!("the broker does not learn what the run took: {error}");
-    }
-    Ok(Kept { ran, at_full })
-}
-
-/// Its rates are the broker's business.
-fn as_promised<'a>(session: &'a Session, promised: &'a Promised) -> Run<'a> {
-    let Promised { parameters, nodes, .. } = promised;
-    Run { application: &session.application, parameters, nodes, rate: None }
 }

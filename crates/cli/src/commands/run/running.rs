@@ -1,0 +1,67 @@
+//! One run under what is held for it.
+
+use crate::commands::Session;
+use crate::execute::{Ran, Run, execute};
+use crate::hold::Hold;
+use crate::interrupt;
+use crate::pacing::Paced;
+use crate::promised::Promised;
+use anyhow::Result;
+use keeptime_model::units::Nanos;
+
+/// A run with what was reserved for it.
+pub struct Kept {
+    /// How it went.
+    pub ran: Ran,
+    /// What it would have taken with all of its CPU: the same but for a steady run.
+    pub at_full: Nanos,
+}
+
+/// Runs the application once, with what `hold` has.
+///
+/// # Errors
+/// If it does not do its part.
+pub fn run_once(
+    session: &Session,
+    promised: &Promised,
+    hold: &Hold,
+    on_line: &mut dyn FnMut(&str),
+) -> Result<Ran> {
+    let run = as_promised(session, promised);
+    execute(&session.cluster, &session.mpi, &run, hold, &interrupt::stopped, on_line)
+}
+
+/// Runs the application with what was reserved for it, and tells the broker what that took. A
+/// `steady` run takes what was promised for it, so it is told what it would have taken.
+///
+/// # Errors
+/// If it does not do its part, or is to be steady and tells no progress.
+pub fn run_reserved(
+    session: &Session,
+    promised: &Promised,
+    hold: &Hold,
+    steady: bool,
+    on_line: &mut dyn FnMut(&str),
+) -> Result<Kept> {
+    let Session { cluster, application, .. } = session;
+    let paced = || Paced::new(cluster, application, &session.fitted()?, promised, hold);
+    let mut paced = steady.then(paced).transpose()?;
+    let ran = run_once(session, promised, hold, &mut |line| {
+        if let Some(paced) = &mut paced {
+            paced.line(line);
+        }
+        on_line(line);
+    })?;
+    // The run is done in any case.
+    let at_full = paced.and_then(|paced| paced.at_full()).unwrap_or(ran.time);
+    if let Err(error) = hold.report(at_full) {
+        tracing::warn!("the broker does not learn what the run took: {error}");
+    }
+    Ok(Kept { ran, at_full })
+}
+
+/// Its rates are the broker's business.
+pub(super) fn as_promised<'a>(session: &'a Session, promised: &'a Promised) -> Run<'a> {
+    let Promised { parameters, nodes, .. } = promised;
+    Run { application: &session.application, parameters, nodes, rate: None }
+}

@@ -1,0 +1,183 @@
+//! How processes are started on the nodes of a cluster, and how the agents there are asked: in the namespaces
+//! of a lab, or by `ssh` and what is called as it is.
+
+mod far;
+mod lab;
+mod script;
+
+pub use far::{Far, Plan};
+pub use lab::{exec_line, network as lab_network};
+pub use script::RemoteLauncher;
+
+use crate::place::{Found, Where};
+use anyhow::{Result, bail};
+use keeptime_agent::client::{Client, ClientError};
+use keeptime_lab::Lab;
+use keeptime_launch::mpi::Mpi;
+use keeptime_launch::remote::Launcher;
+use keeptime_model::Invalid;
+use keeptime_model::name::Name;
+use keeptime_model::topology::{Node, Topology};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The way to the nodes of a cluster.
+#[derive(Debug)]
+pub enum Reach {
+    /// Namespaces of this machine.
+    Lab(Lab),
+    /// Other machines.
+    Far(Far),
+}
+
+/// Where the ranks of an MPI program run.
+#[derive(Debug)]
+pub struct Ranks<'a> {
+    /// On one each, in their order.
+    pub nodes: Vec<&'a Node>,
+    /// Whose processes they are; nothing = nobody's, which only a lab has.
+    pub job: Option<&'a Name>,
+}
+
+/// Where an agent is asked.
+#[derive(Debug, Clone)]
+pub enum AgentPlace {
+    /// On this machine.
+    Socket(PathBuf),
+    /// On its node, by this command line.
+    Relay {
+        /// Which node.
+        node: Name,
+        /// What passes on to the agent what it reads.
+        line: Vec<String>,
+    },
+}
+
+impl Reach {
+    /// The way to the nodes of the cluster whose broker was found; by `launcher`, if one is given.
+    ///
+    /// # Errors
+    /// If hosts are named that are no nodes of the cluster.
+    pub fn of(
+        found: &Found,
+        launcher: Option<Launcher>,
+        topology: &Topology,
+    ) -> Result<Self, Invalid> {
+        let nodes = &found.nodes;
+        match &found.broker {
+            Where::Lab(lab) => Ok(Self::Lab(lab.clone())),
+            _ => Far::new(nodes, launcher, topology).map(Self::Far),
+        }
+    }
+
+    /// The lab, if it is one.
+    pub fn lab(&self) -> Option<&Lab> {
+        match self {
+            Self::Lab(lab) => Some(lab),
+            Self::Far(_) => None,
+        }
+    }
+
+    /// Where the agent of `node` is asked.
+    pub fn agent(&self, node: &Name) -> AgentPlace {
+        match self {
+            Self::Lab(lab) => AgentPlace::Socket(lab::agent_socket(lab, node)),
+            Self::Far(far) => far.agent(node),
+        }
+    }
+
+    /// The command line that runs `command` by `mpi` with a rank on each node, and the script that it needs
+    /// as long as it runs.
+    ///
+    /// # Errors
+    /// If a node has no address, or the script cannot be written.
+    pub fn mpi_line(
+        &self,
+        mpi: &Mpi,
+        ranks: &Ranks<'_>,
+        command: &[String],
+    ) -> Result<(Vec<String>, RemoteLauncher)> {
+        match (self, ranks.job) {
+            (Self::Lab(lab), _) => lab::mpi_line(lab, mpi, ranks, command),
+            (Self::Far(far), Some(job)) => far.mpi_line(mpi, ranks, job, command),
+            (Self::Far(_), None) => bail!("on nodes elsewhere only jobs run"),
+        }
+    }
+}
+
+impl Ranks<'_> {
+    /// The addresses of their nodes, in their order.
+    ///
+    /// # Errors
+    /// If one is not known.
+    pub fn addresses(&self) -> Result<Vec<Ipv4Addr>> {
+        self.nodes.iter().map(|node| address(node)).collect()
+    }
+}
+
+/// A node's address.
+///
+/// # Errors
+/// If the topology does not tell it.
+pub fn address(node: &Node) -> Result<Ipv4Addr> {
+    match node.address {
+        Some(address) => Ok(address),
+        None => {
+            bail!("the address of {} is not known: the broker's topology tells none", node.name)
+        }
+    }
+}
+
+impl AgentPlace {
+    /// A connection to it.
+    ///
+    /// # Errors
+    /// If nothing listens there, or the command cannot be started.
+    pub fn connect(&self) -> Result<Client, ClientError> {
+        match self {
+            Self::Socket(socket) => Client::connect(socket),
+            Self::Relay { node, line } => {
+                let mut command = Command::new(&line[0]);
+                command.args(&line[1..]);
+                Client::through(node, command)
+            }
+        }
+    }
+}
+
+/// An agent that is asked now and then: the connection is kept, and made anew when it broke.
+#[derive(Debug)]
+pub struct KeptAgent {
+    place: AgentPlace,
+    client: Option<Client>,
+}
+
+impl KeptAgent {
+    /// The agent there; connects when it is asked first.
+    pub fn new(place: AgentPlace) -> Self {
+        Self { place, client: None }
+    }
+
+    /// Asks it, once more on a new connection if the former one broke.
+    ///
+    /// # Errors
+    /// If it does not answer, or refuses.
+    pub fn ask<T>(
+        &mut self,
+        ask: impl Fn(&mut Client) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        if let Some(client) = &mut self.client {
+            match ask(client) {
+                Err(error) if error.is_retryable() => self.client = None,
+                answer => return answer,
+            }
+        }
+        let mut client = self.place.connect()?;
+        let answer = ask(&mut client);
+        if !answer.as_ref().is_err_and(ClientError::is_retryable) {
+            self.client = Some(client);
+        }
+        answer
+    }
+}

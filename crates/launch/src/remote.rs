@@ -1,0 +1,152 @@
+//! Nodes that are reached by a program that is called as `ssh` is: `PROGRAM [OPTIONS] HOST COMMAND…`, where the
+//! command is text for the user's shell there (pure).
+
+use keeptime_model::Invalid;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Nobody is asked for anything while programs are started, and a host that is away is told in time.
+const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+
+/// Such a program with its options.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Launcher(Vec<String>);
+
+impl Launcher {
+    /// The command line that runs `command` on `host`.
+    pub fn line(&self, host: &str, command: &[String]) -> Vec<String> {
+        let last = [host.to_owned(), quoted(command)];
+        self.0.iter().cloned().chain(last).collect()
+    }
+}
+
+impl Default for Launcher {
+    fn default() -> Self {
+        Self(words(SSH))
+    }
+}
+
+impl FromStr for Launcher {
+    type Err = Invalid;
+
+    /// Words that are separated by blanks; none of them can have one inside.
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let words = words(text);
+        if words.is_empty() {
+            let expected =
+                "a program that is called as ssh is, with options, as in ssh -F cluster.ssh";
+            return Err(Invalid::new("launcher", text, expected));
+        }
+        Ok(Self(words))
+    }
+}
+
+impl TryFrom<String> for Launcher {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<Launcher> for String {
+    fn from(launcher: Launcher) -> Self {
+        launcher.to_string()
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.join(" "))
+    }
+}
+
+/// What a launcher of MPI wants of its remote shell, which it calls as `ssh` is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where.
+    pub host: String,
+    /// Text for the shell there.
+    pub text: String,
+}
+
+impl Wanted {
+    /// From the words after the program's name. Options that stand before the host mean nothing here.
+    ///
+    /// # Errors
+    /// If there is no host, or nothing to run there.
+    pub fn of(words: &[String]) -> Result<Self, Invalid> {
+        let mut words = words.iter().skip_while(|word| word.starts_with('-'));
+        let host = words.next().cloned().unwrap_or_default();
+        let text = words.cloned().collect::<Vec<_>>().join(" ");
+        if text.is_empty() {
+            return Err(Invalid::new("command", host, "HOST COMMAND, as ssh is called"));
+        }
+        Ok(Self { host, text })
+    }
+}
+
+/// Words as text that a shell takes apart into the same words.
+pub fn quoted(words: &[String]) -> String {
+    let quote = |word: &String| match is_plain(word) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+fn is_plain(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    !word.is_empty() && word.chars().all(plain)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::process::Command;
+
+    fn owned(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_command_is_one_word_behind_the_host() {
+        let launcher: Launcher = " ssh  -F a.conf".parse().unwrap();
+        let line = launcher.line("n1", &owned(&["sh", "-c", "echo $1 'x'"]));
+        assert_eq!(line, ["ssh", "-F", "a.conf", "n1", r"sh -c 'echo $1 '\''x'\'''"]);
+        assert_eq!(launcher.to_string().parse(), Ok(launcher));
+        let none = " ".parse::<Launcher>().unwrap_err().to_string();
+        assert!(none.contains("called as ssh is"), "{none}");
+    }
+
+    #[test]
+    fn what_an_mpi_launcher_calls_is_understood() {
+        let wanted =
+            Wanted::of(&owned(&["-x", "10.0.0.2", "PATH=/opt:$PATH ;", "orted", "-mca", "'a b'"]));
+        let text = "PATH=/opt:$PATH ; orted -mca 'a b'".to_owned();
+        assert_eq!(wanted, Ok(Wanted { host: "10.0.0.2".into(), text }));
+        assert!(Wanted::of(&owned(&["-x", "10.0.0.2"])).is_err());
+        assert!(Wanted::of(&[]).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_shell_takes_quoted_words_apart_into_the_same(
+            words in prop::collection::vec("[^\\x00]{0,12}", 1..4)
+        ) {
+            let script = format!("printf '%s\\0' {}", quoted(&words));
+            let output = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+            let told = String::from_utf8(output.stdout).unwrap();
+            let told: Vec<_> = told.strip_suffix('\0').unwrap_or_default().split('\0').collect();
+            prop_assert_eq!(told, words);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Processes that users started for a job themselves, on its node, and that end together: a command of
+//! a run with everything that it starts.
+//!
+//! Each command has a group of its own inside of the job's, in the hierarchy of version 2: what belongs
+//! to it is known whatever becomes of its first process, and another command of the same job is not
+//! touched when it ends.
+
+use crate::cgroup::{CgroupError, Group, move_into, read, refused, remove_directory, retry};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A command of a job, with all that it started since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Started {
+    /// Of its group, inside of the job's.
+    name: String,
+}
+
+impl Group {
+    /// Takes in the first process of a command. One that is in the group of a command of this job stays
+    /// there, with its command: an agent that was killed had taken it in.
+    ///
+    /// # Errors
+    /// If the process or the group is away, or the kernel refuses.
+    pub fn take_in(&self, pid: i32) -> Result<Started, CgroupError> {
+        let directory = self.in_version_2()?;
+        if let Some(name) = self.command_of(pid)? {
+            return Ok(Started { name });
+        }
+        let (name, inner) = new_group(&directory)?;
+        // What is not limited in version 2 is by the others: in these it is simply the job's.
+        let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
+        let mut others = others.map(|h| h.root().join(self.path()));
+        let moved =
+            others.try_for_each(|d| move_into(&d, pid)).and_then(|()| move_into(&inner, pid));
+        match moved {
+            Ok(()) => Ok(Started { name }),
+            Err(error) => {
+                retry(|| remove_directory(&inner))?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a command with all that it started. Nothing happens if it has ended.
+    ///
+    /// # Errors
+    /// If something does not end.
+    pub fn end(&self, started: &Started) -> Result<(), CgroupError> {
+        let inner = self.child(&started.name)?;
+        if !inner.exists() {
+            return Ok(());
+        }
+        inner.kill_all()?;
+        // Not `Group::remove`: the job's own group may be empty, and stays.
+        retry(|| remove_directory(&self.in_version_2()?.join(&started.name)))
+    }
+
+    /// The group of the command that a process belongs to, if it belongs to one of this job.
+    fn command_of(&self, pid: i32) -> Result<Option<String>, CgroupError> {
+        let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+        let Some((_, inner)) = path.split_once(&format!("/{}/", self.path().display())) else {
+            return Ok(None);
+        };
+        let name = inner.split('/').next().filter(|name| name.starts_with(PREFIX));
+        Ok(name.map(str::to_owned))
+    }
+
+    fn in_version_2(&self) -> Result<PathBuf, CgroupError> {
+        let needs = "a mounted cgroup hierarchy of version 2";
+        self.unified_directory()
+            .ok_or(CgroupError::Unsupported { feature: "commands of a job", needs: needs.into() })
+    }
+}
+
+/// Makes a group inside with a name that no other has.
+fn new_group(directory: &Path) -> Result<(String, PathBuf), CgroupError> {
+    for number in 0..COMMANDS_MAX {
+        let name = format!("{PREFIX}{number}");
+        let inner = directory.join(&name);
+        match std::fs::create_dir(&inner) {
+            Ok(()) => return Ok((name, inner)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(refused("mkdir", &inner)(error)),
+        }
+    }
+    let full = io::Error::other(format!("{COMMANDS_MAX} commands were started already"));
+    Err(refused("mkdir", directory)(full))
+}
+
+/// No job's program makes groups with this name: they are inside of a job's group.
+const PREFIX: &str = "_command.";
+/// Of one job on one node at a time: an MPI program has one.
+const COMMANDS_MAX: usize = 1_024;
