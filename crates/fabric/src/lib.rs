@@ -89,6 +89,7 @@
 //! the same user (and root) are let in.
 
 pub mod attributes;
+pub mod bridge;
 pub mod directory;
 pub mod echo;
 pub mod flow;
@@ -106,12 +107,14 @@ mod core;
 mod error;
 mod flusher;
 mod inbox;
+mod keeper;
 mod link;
 mod links;
 mod listen;
 mod mapping;
 mod progress;
 mod ring;
+mod streams;
 mod transport;
 mod turns;
 
