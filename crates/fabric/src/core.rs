@@ -6,6 +6,7 @@ use crate::bridge::routes::{Way, routes};
 use crate::config::Config;
 use crate::directory::client::{Client, DirectoryError};
 use crate::directory::protocol::ContextInfo;
+use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::charge;
 use crate::flusher::Flusher;
@@ -500,7 +501,7 @@ impl Core {
         for way in ways {
             let greeting = self.greeting(peer, number);
             if let Ok(ends) = call_way(greeting, &way, self.config.between_nodes) {
-                return self.begin(peer, number, way, ends);
+                return self.begin(info, number, way, ends);
             }
         }
         self.call_any(peer, &candidates(&self.networks, &info.addresses, false))
@@ -526,11 +527,17 @@ impl Core {
     }
 
     /// A stream of this context's own, with its first rail.
-    fn begin(&self, peer: ContextId, number: u64, way: Way, first: Ends) -> io::Result<Arc<Link>> {
+    fn begin(
+        &self,
+        peer: &ContextInfo,
+        number: u64,
+        way: Way,
+        first: Ends,
+    ) -> io::Result<Arc<Link>> {
         let (ends, rails) = rails::ends()?;
         let rail = rails.join(first)?;
-        let link = self.connected(peer, ends);
-        self.streams.insert(link.clone(), rails, number, Some((rail, way)));
+        let link = self.connected(peer.id, ends);
+        self.streams.insert(link.clone(), rails, number, Some((peer.clone(), rail, way)));
         self.keeper.notice();
         Ok(link)
     }
@@ -568,15 +575,29 @@ impl Core {
     pub fn make_rails(&self, stream: &Stream) {
         let link = &stream.link;
         let is_alone = stream.rails.all().is_empty();
+        // A context is gone if its node's daemon is there and does not know it: before and after it
+        // was asked for, since the way to that daemon may be what was lost.
+        let is_there = || stream.peer().is_some_and(|peer| self.has_daemon(&peer.node));
+        let was_there = is_there();
         match self.directory.resolve(link.peer) {
-            Ok(None) if is_alone => return self.lost(link, Broken::Closed),
-            Ok(Some(info)) if stream.is_own => self.make_missing(stream, &info, is_alone),
-            // It makes them itself, or the directory knows again later.
-            Ok(_) | Err(_) => {}
+            Ok(Some(info)) => stream.learn(info),
+            Ok(None) if is_alone && was_there && is_there() => {
+                return self.lost(link, Broken::Closed);
+            }
+            Ok(None) | Err(_) => {}
         }
-        if stream.alone_for(Instant::now()) >= ALONE_MOST {
-            self.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
+        if is_alone && stream.alone_for(Instant::now()) >= ALONE_MOST {
+            return self.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
         }
+        if let Some(info) = stream.peer().filter(|_| stream.is_own) {
+            self.make_missing(stream, &info, is_alone);
+        }
+    }
+
+    fn has_daemon(&self, node: &str) -> bool {
+        let query = echo::query().with("node", node);
+        let found = self.directory.find(&query, None, |all| (!all.is_empty()).then_some(()));
+        matches!(found, Ok(Some(())))
     }
 
     fn make_missing(&self, stream: &Stream, info: &ContextInfo, is_alone: bool) {

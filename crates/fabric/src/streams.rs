@@ -2,6 +2,7 @@
 //! has begun one makes its rails, again and again as they are lost.
 
 use crate::bridge::routes::Way;
+use crate::directory::protocol::ContextInfo;
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::progress::lock;
@@ -50,6 +51,8 @@ pub struct Stream {
 
 #[derive(Debug)]
 struct Making {
+    /// Where the other context was when the directory last knew it.
+    peer: Option<ContextInfo>,
     ways: BTreeMap<RailId, Way>,
     last: Option<Instant>,
     /// Since when it has no rail.
@@ -100,11 +103,13 @@ impl Streams {
         link: Arc<Link>,
         rails: Rails,
         number: u64,
-        own: Option<(RailId, Way)>,
+        own: Option<(ContextInfo, RailId, Way)>,
     ) -> Arc<Stream> {
         let is_own = own.is_some();
-        let ways = own.into_iter().collect();
-        let making = Mutex::new(Making { ways, last: None, alone_since: None });
+        let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
+            (Some(peer), BTreeMap::from([(rail, way)]))
+        });
+        let making = Mutex::new(Making { peer, ways, last: None, alone_since: None });
         let is_busy = AtomicBool::new(false);
         let stream = Arc::new(Stream { link, rails, number, is_own, making, is_busy });
         lock(&self.state).all.insert(stream.link.id, stream.clone());
@@ -135,8 +140,10 @@ impl Stream {
         let alone = self.rails.all().is_empty();
         making.alone_since = making.alone_since.filter(|_| alone).or(alone.then_some(now));
         let every = if alone { AGAIN_AT_ONCE } else { AGAIN_EVERY };
+        // Once, even if another makes them, to know where that one is.
+        let is_concerned = self.is_own || alone || making.peer.is_none();
         let due = making.last.is_none_or(|last| now.saturating_duration_since(last) >= every)
-            && (self.is_own || alone);
+            && is_concerned;
         if !due || self.is_busy.swap(true, SeqCst) {
             return false;
         }
@@ -147,6 +154,16 @@ impl Stream {
     /// Somebody has looked.
     pub fn looked(&self) {
         self.is_busy.store(false, SeqCst);
+    }
+
+    /// The directory knows where the other context is.
+    pub fn learn(&self, peer: ContextInfo) {
+        lock(&self.making).peer = Some(peer);
+    }
+
+    /// Where the other context is, or was when the directory last knew it.
+    pub fn peer(&self) -> Option<ContextInfo> {
+        lock(&self.making).peer.clone()
     }
 
     /// For how long it has had no rail.

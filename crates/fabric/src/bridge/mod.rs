@@ -94,9 +94,9 @@ impl Bridge {
         Ok(Some(Self { relay, _resource: resource }))
     }
 
-    /// Connections that it carries now.
-    pub fn carried(&self) -> usize {
-        self.relay.carried()
+    /// Where it is called.
+    pub fn port(&self) -> u16 {
+        self.relay.port()
     }
 }
 
