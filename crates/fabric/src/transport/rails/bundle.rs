@@ -31,6 +31,11 @@ const RATE_FIRST: f64 = 125e6;
 const RATE_OVER: Duration = Duration::from_millis(10);
 /// How much of a new measurement is taken for true.
 const RATE_GAIN: f64 = 0.3;
+/// A rail on which less was on the way had not enough to do to show how slow it is.
+const PRESSED_LEAST: usize = 32 << 10;
+/// By how much an idle rail is thought to have become like the best one from one look to the next:
+/// what was found out about it is not true for ever, and is only found out again by using it.
+const RATE_FORGOTTEN: f64 = 0.05;
 /// How often rails are asked, as long as anything is carried.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A rail is stalled when another has answered what was asked so much later, and four of its own
@@ -84,10 +89,18 @@ struct Rail {
 }
 
 /// What a rail has brought since a moment from which on it was never idle.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Measured {
     since: Duration,
     bytes: usize,
+    /// The least that was on the way meanwhile.
+    least: usize,
+}
+
+impl Measured {
+    fn from(since: Duration) -> Self {
+        Self { since, bytes: 0, least: usize::MAX }
+    }
 }
 
 /// What a rail was asked, and how soon it answers.
@@ -119,7 +132,7 @@ impl Bundle {
             brought: 0,
             full: false,
             rate: None,
-            measured: Measured { since: now, bytes: 0 },
+            measured: Measured::from(now),
             probe: Probe::default(),
             stalled_since: None,
             arrived: 0,
@@ -168,7 +181,7 @@ impl Bundle {
         self.is_used = true;
         let rail = self.rails.get_mut(&id)?;
         if rail.on_the_way.is_empty() {
-            rail.measured = Measured { since: now, bytes: 0 };
+            rail.measured = Measured::from(now);
         }
         rail.on_the_way.push_back((number, length));
         rail.bytes_on_the_way += length;
@@ -239,7 +252,9 @@ impl Bundle {
         let asked = rail.probe.open.take().filter(|_| token == rail.probe.last);
         let asked = asked.ok_or(Malformed::Unknown("a probe"))?;
         rail.probe.answered = Some(asked);
-        rail.stalled_since = None;
+        if rail.stalled_since.take().is_some() {
+            rail.measured = Measured::from(now);
+        }
         let trip = now.saturating_sub(asked);
         // Queues make it longer, nothing makes it shorter: long ones are believed by and by.
         let trip =
@@ -263,6 +278,10 @@ impl Bundle {
             return (probes, dead);
         }
         self.asked = now;
+        let best = self.rails.values().filter_map(|rail| rail.rate).fold(0.0, f64::max);
+        for rail in self.rails.values_mut().filter(|rail| rail.on_the_way.is_empty()) {
+            rail.rate = rail.rate.map(|rate| rate + RATE_FORGOTTEN * (best - rate));
+        }
         for (id, rail) in self.rails.iter_mut().filter(|(_, rail)| rail.probe.open.is_none()) {
             rail.probe.last = rail.probe.last.wrapping_add(1);
             rail.probe.open = Some(now);
@@ -338,13 +357,22 @@ impl Rail {
         self.brought = arrived;
         self.bytes_on_the_way -= bytes;
         self.measured.bytes += bytes;
+        self.measured.least = self.measured.least.min(self.bytes_on_the_way);
         let time = now.saturating_sub(self.measured.since);
         if time >= RATE_OVER && bytes > 0 {
-            let rate = self.measured.bytes as f64 / time.as_secs_f64();
-            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
-            self.measured = Measured { since: now, bytes: 0 };
+            self.learn_rate(self.measured.bytes as f64 / time.as_secs_f64());
+            self.measured = Measured::from(now);
         }
         Ok(())
+    }
+
+    /// A rail that had little to do can show that it is quicker than it was thought to be, not that
+    /// it is slower.
+    fn learn_rate(&mut self, rate: f64) {
+        let known = self.rate.unwrap_or(RATE_FIRST);
+        if self.measured.least >= PRESSED_LEAST || rate > known {
+            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
+        }
     }
 }
 
