@@ -11,9 +11,10 @@ use anyhow::Result;
 use keeptime::machine::Machine;
 use keeptime_model::units::Share;
 use keeptime_whatif::policy::Choice;
+use keeptime_whatif::shape::Shape;
 use keeptime_whatif::simulate::{WhatIf, simulate};
 use keeptime_whatif::summary::Summary;
-use keeptime_whatif::trace::lublin;
+use keeptime_whatif::trace::{Submission, lublin};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
@@ -22,13 +23,13 @@ use std::time::Instant;
 struct Raw {
     machine: Machine,
     topology: String,
-    load: f64,
     seed: u64,
     runs: Vec<Run>,
 }
 
 #[derive(Serialize)]
 struct Run {
+    load: f64,
     seconds: f64,
     summary: Summary,
 }
@@ -36,25 +37,49 @@ struct Run {
 /// Simulates under every policy and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let (shape, jobs) = if quick() { ("fat-tree:200", 200) } else { ("fat-tree:10000", 100_000) };
-    let shape: keeptime_whatif::shape::Shape = shape.parse()?;
+    let shape: Shape = shape.parse()?;
     let log = lublin::log(shape.nodes, jobs, LOAD, SEED);
     let mut figures = Figures::new("sim");
     let mut runs = Vec::new();
     for policy in Choice::ALL {
-        let what = WhatIf { shape, policy, communication: Share::default() };
-        let start = Instant::now();
-        let outcome = simulate(&what, &log.jobs, &mut |_| {})?;
-        let seconds = start.elapsed().as_secs_f64();
-        let summary = outcome.summary(&log.jobs, shape.nodes);
-        add_figures(&summary, seconds, &mut figures);
-        runs.push(Run { seconds, summary });
+        let run = replay(shape, policy, LOAD, &log.jobs)?;
+        add_figures(&run, &mut figures);
+        runs.push(run);
     }
-    let raw =
-        Raw { machine: Machine::here(), topology: shape.to_string(), load: LOAD, seed: SEED, runs };
+    let log = lublin::log(shape.nodes, jobs, FULL, SEED);
+    for policy in [Choice::KeeptimeQueue, Choice::FcfsBackfill] {
+        runs.push(replay(shape, policy, FULL, &log.jobs)?);
+    }
+    if let [.., queue, backfill] = runs.as_slice() {
+        compare(queue, backfill, &mut figures);
+    }
+    let raw = Raw { machine: Machine::here(), topology: shape.to_string(), seed: SEED, runs };
     figures.finish(out, &raw)
 }
 
-fn add_figures(summary: &Summary, seconds: f64, figures: &mut Figures) {
+fn replay(shape: Shape, policy: Choice, load: f64, jobs: &[Submission]) -> Result<Run> {
+    let what = WhatIf { shape, policy, communication: Share::default() };
+    let start = Instant::now();
+    let outcome = simulate(&what, jobs, &mut |_| {})?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Run { load, seconds, summary: outcome.summary(jobs, shape.nodes) })
+}
+
+/// Who is late when the cluster is all but full.
+fn compare(queue: &Run, backfill: &Run, figures: &mut Figures) {
+    let missed = |run: &Run| 100.0 - run.summary.in_time_percent;
+    let name = format!("load {FULL}: jobs in time, behind a queue (or by backfill)");
+    let [in_time, by_backfill] = [queue, backfill].map(|run| run.summary.in_time_percent);
+    figures.value(name, "%", in_time, &[in_time], Some(by_backfill), None);
+    let name = format!("load {FULL}: utilisation, behind a queue (or by backfill)");
+    let [used, by_backfill] = [queue, backfill].map(|run| run.summary.utilisation_percent);
+    figures.value(name, "%", used, &[used], Some(by_backfill), None);
+    let ratio = missed(backfill) / missed(queue);
+    let name = format!("load {FULL}: late jobs by backfill for each behind a queue");
+    figures.value(name, "", ratio, &[ratio], None, Some(Target::AtLeast(5.0)));
+}
+
+fn add_figures(Run { summary, seconds, .. }: &Run, figures: &mut Figures) {
     let policy = summary.policy;
     let decided = summary.jobs as f64 / seconds;
     let least = (policy == Choice::Keeptime).then_some(Target::AtLeast(2_000.0));
@@ -62,7 +87,7 @@ fn add_figures(summary: &Summary, seconds: f64, figures: &mut Figures) {
         figures.value(format!("{policy}: {name}"), unit, value, &[value], None, target);
     };
     value("jobs decided a second", "1/s", decided, least);
-    value("time of a simulation", "s", seconds, None);
+    value("time of a simulation", "s", *seconds, None);
     value("admitted", "%", summary.admission_percent, None);
     value("in time", "%", summary.in_time_percent, None);
     value("utilisation", "%", summary.utilisation_percent, None);
@@ -71,4 +96,6 @@ fn add_figures(summary: &Summary, seconds: f64, figures: &mut Figures) {
 }
 
 const LOAD: f64 = 0.8;
+/// Deadlines are hard to keep when nearly all is in use.
+const FULL: f64 = 0.95;
 const SEED: u64 = 2_008;

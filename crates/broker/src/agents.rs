@@ -164,7 +164,7 @@ impl Reception {
     pub fn new(hub: Arc<Hub>, core: Handle, topology: &Topology, lease: Nanos) -> Self {
         let name = |node| (topology.node(node).name.clone(), node);
         let nodes = Arc::new(topology.node_indices().map(name).collect());
-        let desks = Arc::new(Desks::new(core.clone(), Arc::clone(&hub), topology));
+        let desks = Desks::new(core.clone(), Arc::clone(&hub), topology);
         Self { hub, core, desks, nodes, lease }
     }
 
@@ -232,6 +232,7 @@ impl Reception {
             return error.into();
         }
         let (session, orders) = self.hub.enter(node, not_enforced);
+        self.desks.arrived(node, session);
         let ended = tokio::select! {
             ended = self.listen(node, session, refused, holding, lines) => ended,
             ended = pass_on(orders, write) => ended,

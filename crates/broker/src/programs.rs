@@ -4,7 +4,7 @@
 mod goal;
 
 use crate::agents::Hub;
-use crate::core::Handle;
+use crate::core::{Handle, Unavailable};
 use goal::JobProfile;
 use keeptime_agent::link::ToAgent;
 use keeptime_credentials::dates;
@@ -23,23 +23,26 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 /// Reports of one job that wait. An agent whose report is not taken reports again.
 const REPORTS_MAX: usize = 4_096;
 /// A desk that nobody says anything to for so long is closed, if nothing is asked for there.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Agents come back and report within this time after the broker started.
+/// Agents come back and report within this time after the broker started, and ranks to an agent that
+/// did.
 const EARLY: Duration = Duration::from_secs(10);
+/// It is looked so often for agents that said nothing in that time.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A reservation that is just being changed is tried again so often, after so long.
 const BUSY_TRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(10);
 
 /// One for each job that has ranks.
-#[derive(Debug)]
 pub struct Desks {
     place: Arc<Place>,
-    open: Mutex<BTreeMap<reservation::Handle, Sender<Report>>>,
+    open: Mutex<BTreeMap<reservation::Handle, Sender<Said>>>,
+    arrivals: Mutex<Vec<Arrival>>,
 }
 
 /// What every desk needs.
@@ -74,6 +77,27 @@ pub struct Report {
     pub ranks: Vec<RankState>,
 }
 
+/// What a desk hears.
+enum Said {
+    Report(Report),
+    /// Nothing is asked for on this node: its agent has long been there, and said nothing.
+    Silence(NodeIndex, Session),
+}
+
+/// A new connection of a node's agent.
+struct Arrival {
+    node: NodeIndex,
+    session: Session,
+    at: Instant,
+}
+
+/// The desk of one job, and which connection of each node it has heard.
+#[derive(Default)]
+struct Open {
+    desk: Desk,
+    heard: BTreeMap<NodeIndex, Session>,
+}
+
 /// Where an answer goes.
 struct Asker {
     node: NodeIndex,
@@ -83,14 +107,24 @@ struct Asker {
 
 impl Desks {
     /// For the nodes of `topology`. Made inside of a runtime.
-    pub fn new(core: Handle, hub: Arc<Hub>, topology: &Topology) -> Self {
+    pub fn new(core: Handle, hub: Arc<Hub>, topology: &Topology) -> Arc<Self> {
         let nodes = topology.node_indices().map(|at| (at, topology.node(at).name.clone()));
         let address =
             |node: &keeptime_model::topology::Node| Some((node.name.clone(), node.address?));
         let addresses = topology.nodes().iter().filter_map(address).collect();
         let (began, early_until) = (dates::now(), Instant::now() + EARLY);
         let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
-        Self { place: Arc::new(place), open: Mutex::default() }
+        let (open, arrivals) = (Mutex::default(), Mutex::default());
+        let desks = Arc::new(Self { place: Arc::new(place), open, arrivals });
+        tokio::spawn(Arc::clone(&desks).count_silence());
+        desks
+    }
+
+    /// An agent has connected. It reports at once what ranks ask for that it knows, and ranks that lost
+    /// it call again within a second or two. Where it still says nothing of a job after [`EARLY`], the
+    /// program has ended while one of the two was away, and nobody else would ever say so.
+    pub fn arrived(&self, node: NodeIndex, session: Session) {
+        lock(&self.arrivals).push(Arrival { node, session, at: Instant::now() });
     }
 
     /// Hands a report to the desk of its job. Jobs that are no reservations have none: what they may
@@ -100,19 +134,45 @@ impl Desks {
             let why = format!("{job} is no reservation of this broker");
             return self.place.refuse(job, &report, &why);
         };
-        let mut open = self.lock();
+        self.say(handle, Said::Report(report));
+    }
+
+    /// One that is not taken is not answered: the rank asks again.
+    fn say(self: &Arc<Self>, handle: reservation::Handle, said: Said) {
+        let mut open = lock(&self.open);
         let desk = open.entry(handle).or_insert_with(|| {
             let (sender, reports) = mpsc::channel(REPORTS_MAX);
             let desks = Arc::clone(self);
             tokio::spawn(async move { desks.serve(handle, reports).await });
             sender
         });
-        // One that is not taken is not answered: the rank asks again.
-        let _ = desk.try_send(report);
+        let _ = desk.try_send(said);
     }
 
-    async fn serve(&self, handle: reservation::Handle, mut reports: Receiver<Report>) {
-        let mut desk = Desk::default();
+    /// Tells desks of agents that have nothing to say to them.
+    async fn count_silence(self: Arc<Self>) {
+        let mut looks = interval(LOOK_EVERY);
+        loop {
+            looks.tick().await;
+            let is_due = |arrival: &mut Arrival| arrival.at.elapsed() >= EARLY;
+            let due: Vec<_> = lock(&self.arrivals).extract_if(.., is_due).collect();
+            if due.is_empty() {
+                continue;
+            }
+            let Ok(extended) = self.place.extended().await else { return };
+            for (handle, nodes) in extended {
+                let has_part = |due: &&Arrival| {
+                    self.place.nodes.get(&due.node).is_some_and(|name| nodes.contains(name))
+                };
+                for Arrival { node, session, .. } in due.iter().filter(has_part) {
+                    self.say(handle, Said::Silence(*node, *session));
+                }
+            }
+        }
+    }
+
+    async fn serve(&self, handle: reservation::Handle, mut reports: Receiver<Said>) {
+        let mut desk = Open::default();
         loop {
             match timeout(IDLE_MAX, reports.recv()).await {
                 Ok(Some(first)) => {
@@ -124,8 +184,8 @@ impl Desks {
                 }
                 Ok(None) => return,
                 Err(_) => {
-                    let mut open = self.lock();
-                    if desk.is_idle() && reports.is_empty() {
+                    let mut open = lock(&self.open);
+                    if desk.desk.is_idle() && reports.is_empty() {
                         open.remove(&handle);
                         return;
                     }
@@ -133,37 +193,49 @@ impl Desks {
             }
         }
     }
+}
 
-    /// What is behind it is whole whenever it is unlocked.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<reservation::Handle, Sender<Report>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is behind it is whole whenever it is unlocked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Place {
     /// Nodes that have no part in the reservation have no say in it.
-    async fn hear(&self, handle: reservation::Handle, desk: &mut Desk, reports: Vec<Report>) {
+    async fn hear(&self, handle: reservation::Handle, open: &mut Open, all: Vec<Said>) {
         let job = handle.job();
         let grant = match self.live(handle).await {
             Ok(live) => live.grant,
             Err(why) => {
-                *desk = Desk::default();
-                return reports.iter().for_each(|report| self.refuse(&job, report, &why));
+                open.desk = Desk::default();
+                let reports = all.iter().filter_map(|said| match said {
+                    Said::Report(report) => Some(report),
+                    Said::Silence(..) => None,
+                });
+                return reports.for_each(|report| self.refuse(&job, report, &why));
             }
         };
-        desk.keep_to(&grant.nodes);
+        open.desk.keep_to(&grant.nodes);
         let mut askers = Vec::new();
-        for report in reports {
-            let Some(name) = self.nodes.get(&report.node).filter(|n| grant.nodes.contains(n))
-            else {
-                self.refuse(&job, &report, "this node has no part in the reservation");
-                continue;
-            };
-            let Report { node, session, number, ranks } = report;
-            desk.report(name, ranks);
-            askers.push(Asker { node, session, number });
+        for said in all {
+            let (node, session) = said.from();
+            let name = self.nodes.get(&node).filter(|name| grant.nodes.contains(name));
+            match (said, name) {
+                (Said::Report(report), None) => {
+                    self.refuse(&job, &report, "this node has no part in the reservation");
+                }
+                (Said::Report(Report { number, ranks, .. }), Some(name)) => {
+                    open.heard.insert(node, session);
+                    open.desk.report(name, ranks);
+                    askers.push(Asker { node, session, number });
+                }
+                (Said::Silence(..), Some(name)) if open.heard.get(&node) < Some(&session) => {
+                    open.desk.report(name, Vec::new());
+                }
+                (Said::Silence(..), _) => {}
+            }
         }
-        self.work(handle, desk, &askers).await;
+        self.work(handle, &mut open.desk, &askers).await;
     }
 
     /// Has the reservation extended until nothing is left to do, and answers.
@@ -192,6 +264,19 @@ impl Place {
             }
             desk.tried(key.as_ref(), outcome);
         }
+    }
+
+    /// Reservations that have what ranks asked for, and their nodes.
+    async fn extended(&self) -> Result<Vec<(reservation::Handle, Vec<Name>)>, Unavailable> {
+        let find = |engine: &keeptime_engine::Engine| {
+            let all = engine.book().reservations().iter();
+            let extended = all.filter_map(|(handle, one)| {
+                let grant = one.grant.as_ref().filter(|grant| !grant.extension.is_empty())?;
+                one.state.is_live().then(|| (*handle, grant.nodes.clone()))
+            });
+            extended.collect()
+        };
+        self.core.read(find).await
     }
 
     async fn live(&self, handle: reservation::Handle) -> Result<Live, String> {
@@ -257,8 +342,18 @@ impl Place {
     }
 }
 
-impl std::fmt::Debug for Place {
+impl Said {
+    fn from(&self) -> (NodeIndex, Session) {
+        match self {
+            Self::Report(Report { node, session, .. }) | Self::Silence(node, session) => {
+                (*node, *session)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Desks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").field("nodes", &self.nodes).finish_non_exhaustive()
+        f.debug_struct("Desks").field("nodes", &self.place.nodes).finish_non_exhaustive()
     }
 }

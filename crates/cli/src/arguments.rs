@@ -11,6 +11,7 @@ mod manual;
 mod mpi;
 mod sim;
 mod site;
+mod testbed;
 
 pub use counts::NodeCounts;
 pub use door::{CertificatesArguments, TokenCommand, TokenPlace};
@@ -18,9 +19,10 @@ pub use fabric::{
     Attribute, Carrier, FabricBenchArguments, FabricCommand, FabricFindArguments,
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
-pub use mpi::{AttachArguments, AttachTerms, MpiCommand};
+pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use sim::{Generator, SimArguments, SimCommand};
 pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
 pub use broker::{
     AtArguments, BrokerCommand, BrokerPlace, ListArguments, ModifyArguments, OneArguments,
@@ -156,6 +158,10 @@ pub enum LabCommand {
     },
     /// Run a command on a node
     Exec(LabExecArguments),
+    /// Police what a node sends, as the edge router of a DiffServ network does, or tell what was dropped
+    Police(LabPoliceArguments),
+    /// Contention: fill the links for a while
+    Load(LabLoadArguments),
     /// Remove a lab with everything that it added to this machine
     Down {
         #[command(flatten)]

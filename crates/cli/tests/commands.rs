@@ -17,7 +17,7 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
-    let cases: [(&[&str], i32, &str); 18] = [
+    let cases: [(&[&str], i32, &str); 19] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best or cheapest"),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
@@ -42,6 +42,11 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
             &["bind", "job", "--flow", "n2:80", "--socket", "/nowhere/agent.sock"],
             64,
             "LOCAL-REMOTE",
+        ),
+        (
+            &["mpi", "environment", "--class", "premium", "--service-level", "16"],
+            64,
+            "a whole number from 0 to 15",
         ),
         (&["no-such-command"], 64, "no-such-command"),
     ];
@@ -96,4 +101,33 @@ fn a_missing_compiler_names_the_packages() {
     let _ = std::fs::remove_dir_all(format!("{root}/build/missing-compiler"));
     assert!(!output.status.success());
     assert!(said(&output).contains("libopenmpi-dev"), "{}", said(&output));
+}
+
+/// The libraries themselves say that they know the variables and take the values.
+#[test]
+fn transports_understand_what_they_are_told_of_a_class() {
+    let words = ["mpi", "environment", "--class", "premium", "--service-level", "3"];
+    let output = keeptime(&words);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let exported = lines.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
+    let environment: Vec<_> = exported.collect();
+    let asked = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.args(arguments).envs(environment.iter().copied()).output();
+        output.map(|output| said(&output)).unwrap_or_else(|error| panic!("{program}: {error}"))
+    };
+    let ucx = asked("ucx_info", &["-c"]);
+    for transport in ["RC_VERBS", "UD_VERBS"] {
+        let has = |line: &str| ucx.lines().any(|told| told == line);
+        assert!(has(&format!("UCX_{transport}_TRAFFIC_CLASS=184")), "{ucx}");
+        assert!(has(&format!("UCX_{transport}_SL=3")), "{ucx}");
+    }
+    let open_mpi = asked("ompi_info", &["--param", "btl", "openib", "--level", "9"]);
+    let level = open_mpi.lines().find(|line| line.contains("\"btl_openib_ib_service_level\""));
+    assert!(level.is_some_and(|line| line.contains("current value: \"3\"")), "{level:?}");
+
+    let json = keeptime(&[&words[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["told"]["dscp"], 46);
+    assert_eq!(json["environment"]["UCX_IB_SL"], "3");
 }

@@ -288,6 +288,20 @@ fn what_was_granted_lasts_when_agents_and_brokers_are_killed_and_ends_with_the_p
 }
 
 #[test]
+fn what_a_program_had_that_ended_while_an_agent_was_away_is_given_back() {
+    let Some(world) = reserved("away", Flavour::OpenMpi) else { return };
+    let end = until(&world).display().to_string();
+    let program = Running::start(&world, Flavour::OpenMpi, &["holds", "10000", &end]);
+    program.wait_to_say("state 2", 2);
+    world.kill_agent("n1");
+    program.let_go();
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    world.start_agent("n1");
+    wait_until_nothing_is_left(&world);
+}
+
+#[test]
 fn a_job_whose_program_nobody_may_change_is_given_flows_from_outside() {
     let Some(world) = reserved("attach", Flavour::OpenMpi) else { return };
     let attach = |words: &[&str]| {

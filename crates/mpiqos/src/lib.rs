@@ -4,7 +4,8 @@
 //! * [`wire`]: what a rank asks its node's agent and is answered;
 //! * [`overhead`]: what a payload costs on the wire, how deep a token bucket must be, how fast a
 //!   sender may hand out: arithmetic;
-//! * [`desk`]: all that the ranks of one job ask for, as one extension of its reservation.
+//! * [`desk`]: all that the ranks of one job ask for, as one extension of its reservation;
+//! * [`transports`]: what cards are told of a class that are driven from the program.
 //!
 //! This is the MPI QoS agent that MPICH-GQ describes and did not build (its sections 4 and 4.1).
 //!
@@ -20,4 +21,5 @@
 
 pub mod desk;
 pub mod overhead;
+pub mod transports;
 pub mod wire;

@@ -218,12 +218,15 @@ mod tests {
     fn what_keeptime_promises_is_kept_where_others_are_late() {
         let jobs = lublin::log(80, 400, 0.9, 5).jobs;
         let summary = |policy| outcome("fat-tree:80:8", policy, 30, &jobs).summary(&jobs, 80);
-        let [ours @ .., backfill, none] = Choice::ALL.map(summary);
-        for ours in ours {
+        let [in_advance, at_once, queue, backfill, none] = Choice::ALL.map(summary);
+        for ours in [&in_advance, &at_once] {
             assert_eq!((ours.broken, ours.promised + ours.refused), (0, 400));
             assert!(ours.promised > 200 && ours.admitted_late == 0, "{ours:?}");
         }
-        assert_eq!((backfill.refused, none.refused), (0, 0));
+        // Who is late was promised nothing, and is run all the same.
+        assert!(queue.broken == 0 && queue.promised > 200, "{queue:?}");
+        assert!(queue.admitted_late < backfill.admitted_late, "{queue:?}, {backfill:?}");
+        assert_eq!((queue.refused, backfill.refused, none.refused), (0, 0, 0));
         assert!(none.admitted_late > 0, "{none:?}");
     }
 
@@ -239,11 +242,10 @@ mod tests {
 
     /// What becomes of three jobs of 50 s on all nodes, for which 100 s are requested: whether each is
     /// promised, and when it ends.
-    fn three(policy: Choice) -> (Vec<bool>, Vec<u64>) {
+    fn three(policy: Choice, deadlines: [u64; 3]) -> (Vec<bool>, Vec<u64>) {
         let job =
             |deadline| Submission { submitted: 0, run: 50, requested: 100, nodes: 4, deadline };
-        let outcome = outcome("star:4", policy, 0, &[job(100), job(150), job(200)]);
-        assert!(outcome.fates.iter().all(|fate| fate.promised != fate.refused));
+        let outcome = outcome("star:4", policy, 0, &deadlines.map(job));
         (outcome.fates.iter().map(|fate| fate.promised).collect(), outcome.ended())
     }
 
@@ -251,9 +253,35 @@ mod tests {
     // that; who promises later knows how the first ended; who promises at once does not wait.
     #[test]
     fn what_can_wait_is_deferred_and_what_cannot_is_refused() {
+        let three = |policy| three(policy, [100, 150, 200]);
         assert_eq!(three(Choice::Keeptime), (vec![true, false, true], vec![50, 0, 150]));
         assert_eq!(three(Choice::KeeptimeQueue), (vec![true, true, true], vec![50, 100, 150]));
         assert_eq!(three(Choice::KeeptimeGreedy), (vec![true, false, false], vec![50, 0, 0]));
+    }
+
+    // Goal: who cannot be in time any more lets those go first who can, and runs then, without a promise.
+    #[test]
+    fn who_is_too_late_in_the_queue_comes_last() {
+        let (promised, ended) = three(Choice::KeeptimeQueue, [100, 110, 200]);
+        assert_eq!((promised, ended), (vec![true, false, true], vec![50, 150, 100]));
+    }
+
+    // Goal: a large job that can wait is not passed by until it is too late: 4 nodes by 300, while jobs of
+    // one node come that are less urgent.
+    #[test]
+    fn small_jobs_in_the_queue_do_not_delay_a_large_one_beyond_its_deadline() {
+        let small = |submitted| Submission {
+            submitted,
+            run: 100,
+            requested: 100,
+            nodes: 1,
+            deadline: 10_000,
+        };
+        let mut jobs: Vec<_> = (0..40).map(|at| small(20 * at)).collect();
+        jobs.push(Submission { submitted: 60, run: 100, requested: 100, nodes: 4, deadline: 300 });
+        jobs.sort_by_key(|job| job.submitted);
+        let outcome = outcome("star:4", Choice::KeeptimeQueue, 0, &jobs);
+        assert_eq!(outcome.summary(&jobs, 4).admitted_late, 0);
     }
 
     #[test]

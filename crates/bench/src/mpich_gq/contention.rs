@@ -15,7 +15,7 @@ use keeptime_launch::process::{Progress, run};
 use keeptime_model::connection::{ConnectionPattern, Endpoint};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, NodeChoice, Resources};
+use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Bytes, CpuPpm, Nanos};
 use keeptime_mpiqos::overhead;
@@ -66,6 +66,13 @@ impl fmt::Display for Event {
 
 /// What ends when it is dropped.
 type Lasting = Box<dyn Any>;
+
+/// What is reserved for the stream, on both of its nodes: one job, which has its processes and its connections.
+struct Reserved<'a> {
+    cluster: &'a Cluster,
+    hold: Option<Hold>,
+    resources: Resources,
+}
 
 /// Seconds between two events.
 pub fn stage() -> usize {
@@ -121,48 +128,66 @@ fn direct(cluster: &Cluster, mbit: u32, events: &[Event], begun: &Receiver<()>) 
     begun.recv().context("no frame came")?;
     let mut due = Instant::now();
     let mut lasting: Vec<Lasting> = Vec::new();
+    let mut reserved = Reserved::nothing(cluster);
     for event in events {
         due += Duration::from_secs(stage() as u64);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         eprintln!("  {event}");
-        lasting.push(happen(cluster, mbit, *event).with_context(|| event.to_string())?);
+        let happened = happen(&mut reserved, mbit, *event).with_context(|| event.to_string())?;
+        lasting.extend(happened);
     }
     while begun.recv().is_ok() {}
     Ok(())
 }
 
-fn happen(cluster: &Cluster, mbit: u32, event: Event) -> Result<Lasting> {
-    let [sender, receiver] = RANKS;
-    Ok(match event {
-        Event::NetworkContention => Box::new(load(cluster)?),
+fn happen(reserved: &mut Reserved<'_>, mbit: u32, event: Event) -> Result<Option<Lasting>> {
+    let (cluster, [sender, receiver]) = (reserved.cluster, RANKS);
+    match event {
+        Event::NetworkContention => return Ok(Some(Box::new(load(cluster)?))),
+        Event::CpuContention => return Ok(Some(Box::new(Busy::on(cluster, sender, OTHERS)?))),
         Event::NetworkReservation => {
             let payload = BitsPerSecond::from_mbit(mbit.into());
             let message = Bytes::new(u64::from(mbit * 125_000 / FRAMES));
             let rate = overhead::wire_rate(payload, message).context("a rate beyond all")?;
-            let pattern = Some(Pattern::AllToAll);
-            let flows = Resources { pattern, bits_per_second: rate, ..Resources::nothing() };
-            let hold = reserve(cluster, &RANKS, Resources { cpu_ppm: CPU_LEAST, ..flows })?;
+            let job = reserved.change(|resources| {
+                resources.pattern = Some(Pattern::AllToAll);
+                resources.bits_per_second = rate;
+            })?;
             for (node, peer) in [(sender, receiver), (receiver, sender)] {
                 let remote = Endpoint { address: cluster.address(peer)?, port: None };
                 let connections = ConnectionPattern { local: None, remote };
-                cluster.client(node)?.bind_flow(&hold.job(), connections)?;
+                cluster.client(node)?.bind_flow(&job, connections)?;
             }
-            Box::new(hold)
         }
-        Event::CpuContention => Box::new(Busy::on(cluster, sender, OTHERS)?),
         Event::CpuReservation => {
-            let share = Resources { cpu_ppm: CPU, ..Resources::nothing() };
-            let hold = reserve(cluster, &[sender], share)?;
-            cluster.client(sender)?.bind(&hold.job(), processes(cluster, sender, "stream")?)?;
-            Box::new(hold)
+            let job = reserved.change(|resources| resources.cpu_ppm = CPU)?;
+            cluster.client(sender)?.bind(&job, processes(cluster, sender, "stream")?)?;
         }
-    })
+    }
+    Ok(None)
 }
 
-fn reserve(cluster: &Cluster, nodes: &[NodeIndex], resources: Resources) -> Result<Hold> {
-    let names: Vec<Name> = cluster.topology().names(nodes);
-    let resources = Resources { nodes: NodeChoice::Named(names), ..resources };
-    Hold::take(cluster, Ask::Resources(resources), LIMIT)
+impl<'a> Reserved<'a> {
+    fn nothing(cluster: &'a Cluster) -> Self {
+        let nodes = NodeChoice::Named(cluster.topology().names(&RANKS));
+        let resources = Resources { nodes, cpu_ppm: CPU_LEAST, ..Resources::nothing() };
+        Self { cluster, hold: None, resources }
+    }
+
+    /// Reserves it, or has the reservation changed that there is.
+    fn change(&mut self, change: impl FnOnce(&mut Resources)) -> Result<Name> {
+        change(&mut self.resources);
+        let ask = Ask::Resources(self.resources.clone());
+        match &self.hold {
+            None => Ok(self.hold.insert(Hold::take(self.cluster, ask, LIMIT)?).job()),
+            Some(hold) => {
+                let broker = self.cluster.broker()?;
+                let old = broker.reservation(hold.handle())?.request;
+                broker.modify(hold.handle(), &Request { ask, ..old })?;
+                Ok(hold.job())
+            }
+        }
+    }
 }
 
 /// The processes of a program on a node, by the numbers that they have there.

@@ -133,7 +133,8 @@ Policies:
   keeptime          the broker's own engine: a job is promised its deadline when it is submitted, and has its
                     processors and rates reserved, now or in advance, or is refused
   keeptime-greedy   the same, but only what can start at once is promised
-  keeptime-queue    the same engine behind a queue: the most urgent first; promised when it starts
+  keeptime-queue    the same engine behind a queue: the most urgent first, and others where they delay none of
+                    them; promised when it starts, or run without a promise when it is too late for that
   fcfs-backfill     whole nodes in the order of submission; nobody is refused and nothing promised
   none              everything starts at once, on the nodes with the fewest jobs, and shares
 
@@ -200,3 +201,18 @@ mod tests {
         }
     }
 }
+
+pub const LAB_POLICE: &str = r#"Examples:
+  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
+  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
+  keeptime lab police --node n1                                # what passed, what was dropped
+  keeptime lab police --node n1 --off
+
+Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
+packets as on a wire: connections that the node makes from then on send no longer ones."#;
+
+pub const LAB_LOAD: &str = r#"Examples:
+  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
+  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
+
+They are best effort. They end after --for, or when this command ends, however it does."#;

@@ -1,15 +1,18 @@
-//! What is asked for MPI programs from outside.
+//! What is asked for MPI programs from outside, and what their transports are told.
 
 use super::BrokerPlace;
 use clap::{Args, Subcommand};
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, Bytes};
+use keeptime_mpiqos::transports::ServiceLevel;
 
 #[derive(Debug, Subcommand)]
 pub enum MpiCommand {
     /// Give ranks of a job what they would ask for themselves, if their program could be changed
     Attach(AttachArguments),
+    /// Print what cards that are driven from the program (RDMA) are told of a class, for a job's environment
+    Environment(EnvironmentArguments),
 }
 
 #[derive(Debug, Args)]
@@ -27,6 +30,26 @@ pub struct AttachArguments {
     #[command(flatten)]
     pub terms: AttachTerms,
     /// Print JSON instead of a sentence
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    eval \"$(keeptime mpi environment --class premium)\"       # then mpiexec, or srun\n  \
+    keeptime mpi environment --class premium --service-level 3 --json\n\n\
+    Over RoCE and InfiniBand no kernel sees packets, so that UCX and Open MPI have to mark them. They read these\n\
+    variables when a program starts; Open MPI's mpirun passes UCX's on with -x UCX_IB_TRAFFIC_CLASS.\n\
+    What switches make of the marks is the site's: the code points are those of Keeptime's own classes, and which\n\
+    service level of InfiniBand goes first is known to its subnet manager. Bandwidth is not limited by it.")]
+pub struct EnvironmentArguments {
+    /// The class: best-effort, low-latency or premium
+    #[arg(long)]
+    pub class: TrafficClass,
+    /// The service level that the site's subnet manager has for this class, 0 to 15 [default: none is told]
+    #[arg(long, value_name = "LEVEL")]
+    pub service_level: Option<ServiceLevel>,
+    /// Print JSON instead of lines for a shell
     #[arg(long)]
     pub json: bool,
 }

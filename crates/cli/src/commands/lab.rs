@@ -1,5 +1,7 @@
 //! `keeptime lab`: a cluster of namespaces, with an agent on every node.
 
+mod testbed;
+
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::{Cluster, socket_in};
@@ -41,6 +43,8 @@ pub fn run(command: LabCommand) -> Result<Ending> {
         LabCommand::Status { lab, json } => status(&lab.name, json)?,
         LabCommand::List { json } => list(&labs, json)?,
         LabCommand::Exec(arguments) => return exec(&labs, arguments),
+        LabCommand::Police(arguments) => testbed::police(&labs, &arguments)?,
+        LabCommand::Load(arguments) => testbed::load(&arguments)?,
         LabCommand::Down { lab } => {
             brokers::end(&directory(&labs, &lab.name))?;
             let report = labs.down(&lab.name)?;

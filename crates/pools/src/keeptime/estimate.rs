@@ -9,6 +9,8 @@ const SURPRISE: f64 = 5.0;
 /// A service time is the mean over about so many requests: where times vary as exponential ones do, it
 /// is then known within 3 %, less than a node of thirty.
 const SERVICE_MEMORY: f64 = 1_000.0;
+/// Answers within the time that rates are averaged over that are too few to tell a rate by.
+const FEW: f64 = 4.0;
 /// Parts of a hold: a peak is forgotten between 7/8 of the hold and all of it.
 const SLOTS: usize = 8;
 
@@ -19,6 +21,10 @@ pub struct Estimate {
     service: Option<f64>,
     /// Requests that the service time rests on, at most [`SERVICE_MEMORY`].
     remembered: f64,
+    /// Requests that are answered a second, averaged as long as the rate.
+    answered: f64,
+    /// Standard nodes that work, averaged as long.
+    working: f64,
 }
 
 /// The greatest need within a hold.
@@ -39,6 +45,17 @@ impl Estimate {
         self.service
     }
 
+    /// Standard nodes' worth of work that is offered; nothing before the first request was answered.
+    /// `average_over` seconds are those of [`Self::see`].
+    ///
+    /// Arrivals tell it, but not where so few requests are answered within that time that their clients
+    /// may all be waiting: then nothing arrives, and what nodes are seen to work on is what there is.
+    pub fn offered(&self, average_over: f64) -> Option<f64> {
+        let by_arrivals = self.rate * self.service?;
+        let is_slow = self.answered * average_over < FEW;
+        Some(if is_slow { by_arrivals.max(self.working) } else { by_arrivals })
+    }
+
     /// Takes in what came and was answered within `interval` seconds, in which the site's nodes
     /// worked for `busy` seconds of a standard node. Rates are averaged over `average_over` seconds;
     /// a change that chance does not explain counts at once.
@@ -48,12 +65,11 @@ impl Estimate {
         }
         let arrived = load.arrived as f64;
         let expected = self.rate * interval;
-        let share = if deviations(arrived, expected) > SURPRISE {
-            1.0
-        } else {
-            1.0 - (-interval / average_over).exp()
-        };
+        let usual = 1.0 - (-interval / average_over).exp();
+        let share = if deviations(arrived, expected) > SURPRISE { 1.0 } else { usual };
         self.rate += share * (arrived / interval - self.rate);
+        self.answered += usual * (load.completed as f64 / interval - self.answered);
+        self.working += usual * (busy / interval - self.working);
         if load.completed > 0 {
             let completed = load.completed as f64;
             let sample = busy / completed;
@@ -162,6 +178,27 @@ mod tests {
             estimate.see(0.1, 2.0, &load(0, 20), 0.2);
         }
         assert!((estimate.service().unwrap() - 0.010).abs() < 1e-9);
+    }
+
+    #[test]
+    fn clients_that_all_wait_are_no_idle_site() {
+        let mut estimate = Estimate::default();
+        for _ in 0..50 {
+            estimate.see(0.1, 2.0, &load(20, 20), 0.2);
+        }
+        let offered = |estimate: &Estimate| estimate.offered(2.0).unwrap();
+        assert!((offered(&estimate) - 2.0).abs() < 0.1, "arrivals tell it");
+        for _ in 0..300 {
+            estimate.see(0.1, 2.0, &load(0, 0), 0.3);
+        }
+        assert!(estimate.rate() < 0.1);
+        assert!((offered(&estimate) - 3.0).abs() < 1e-3, "{estimate:?}");
+        estimate.see(0.1, 2.0, &load(0, 1), 0.3);
+        assert!((offered(&estimate) - 3.0).abs() < 1e-3, "one was answered");
+        for _ in 0..300 {
+            estimate.see(0.1, 2.0, &load(0, 0), 0.0);
+        }
+        assert!(offered(&estimate) < 1e-3, "nodes are idle");
     }
 
     #[test]

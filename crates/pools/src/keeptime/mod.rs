@@ -150,12 +150,12 @@ impl Seen {
     fn heard(&mut self, load: &SiteLoad, work: Work, interval: Nanos, settings: &Settings) -> Need {
         let average_over = settings.average_over.as_secs_f64();
         self.estimate.see(interval.as_secs_f64(), average_over, load, work.busy);
-        let Some(service) = self.estimate.service() else {
+        let offered = self.estimate.offered(average_over);
+        let (Some(offered), Some(service)) = (offered, self.estimate.service()) else {
             // Nothing was ever answered: what works on requests is needed, and more may not help.
             let idle = load.arrived + load.queued + load.in_flight == 0;
             return Need { now: if idle { 0 } else { work.capacity }, ..Need::default() };
         };
-        let offered = self.estimate.rate() * service;
         let backlog = load.queued as f64 * service / settings.backlog_within.as_secs_f64();
         let urgent = thousandths(offered + backlog);
         let waiting = nodes_needed(offered, settings.wait_max, NODES_MAX as u32);

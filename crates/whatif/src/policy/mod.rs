@@ -2,6 +2,7 @@
 
 mod backfill;
 mod greedy;
+mod profile;
 mod queued;
 mod reservations;
 mod unmanaged;

@@ -1,11 +1,19 @@
 //! Admission is deferred: a job waits in a queue, the most urgent first, and is asked for whenever something
-//! has ended. It is promised its deadline when it starts, and refused when that cannot be kept any more.
+//! has ended. It is promised its deadline when it starts. When that cannot be kept any more it waits for room
+//! that nobody else needs, without a promise.
+//!
+//! Who is less urgent goes first only where nobody is delayed by it who can still be in time: those are
+//! planned in their order, by what running jobs requested (conservative backfill, by deadlines).
 
+use super::profile::Profile;
 use super::reservations::{Asked, Reservations};
 use super::{Action, Policy, latest_start, with_starts};
 use crate::trace::Submission;
 use keeptime_model::units::Nanos;
 use std::collections::BTreeMap;
+
+/// So many of those that wait are planned, the most urgent first.
+const PLANNED_MAX: usize = 500;
 
 /// A queue in front of reservations that all begin at once.
 #[derive(Debug, Clone)]
@@ -16,73 +24,112 @@ pub struct Queued {
     free: u32,
     /// By the latest start at which the deadline can be kept.
     waiting: BTreeMap<(Nanos, usize), Submission>,
-    /// How many nodes each job has that runs.
-    running: BTreeMap<usize, u32>,
+    /// For whom it is too late, in the order of their submission.
+    late: BTreeMap<usize, Submission>,
+    /// Jobs that run.
+    running: BTreeMap<usize, Running>,
     /// Whether anything came or went since the queue was looked at last.
     changed: bool,
+}
+
+/// A job that runs.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    nodes: u32,
+    /// When it would end if it took what was requested.
+    ends: Nanos,
 }
 
 impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
-        let (waiting, running) = (BTreeMap::new(), BTreeMap::new());
-        Self { reservations, nodes, free: nodes, waiting, running, changed: false }
+        let (waiting, late, running) = Default::default();
+        Self { reservations, nodes, free: nodes, waiting, late, running, changed: false }
     }
 
-    /// Those for which it is too late at `now`.
-    fn refuse_late(&mut self, now: Nanos) -> Vec<Action> {
-        let mut actions = Vec::new();
+    fn pass_over_late(&mut self, now: Nanos) {
         while let Some(first) = self.waiting.first_entry()
             && first.key().0 < now
         {
-            let (_, job) = first.remove_entry().0;
-            actions.push(Action::Refuse(job));
+            let ((_, job), submission) = first.remove_entry();
+            self.late.insert(job, submission);
+            self.changed = true;
         }
-        actions
     }
 
-    fn start_what_fits(&mut self, now: Nanos) -> Vec<Action> {
-        let mut started = Vec::new();
-        for ((latest, job), submission) in &self.waiting {
-            let fits = submission.nodes <= self.free;
-            if fits && self.reservations.ask(now, *job, submission, now) == Asked::Granted {
-                self.free -= submission.nodes;
-                self.running.insert(*job, submission.nodes);
-                started.push((*latest, *job));
+    fn start_what_is_due(&mut self, now: Nanos) -> Vec<Action> {
+        let ends = self.running.values().map(|running| (running.ends, running.nodes));
+        let mut profile = Profile::new(now, self.free, ends);
+        let mut promised = Vec::new();
+        let urgent: Vec<_> = self.waiting.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
+        for ((latest, job), submission) in urgent {
+            let (nodes, length) = size(&submission);
+            let Some(from) = profile.earliest(nodes, length) else { continue };
+            if from == now && self.start(now, job, &submission) {
+                self.waiting.remove(&(latest, job));
+                promised.push(Action::Promise(job));
+            }
+            // Whoever would be late is not waited for: jobs often take less than was requested for them.
+            if from <= latest {
+                profile.take(from, length, nodes);
             }
         }
-        for key in &started {
-            self.waiting.remove(key);
+        let late: Vec<_> = self.late.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
+        for (at, (job, submission)) in late.into_iter().enumerate() {
+            let (nodes, length) = size(&submission);
+            let Some(from) = profile.earliest(nodes, length) else { continue };
+            if from == now && self.start(now, job, &submission) {
+                self.late.remove(&job);
+                profile.take(from, length, nodes);
+            } else if at == 0 {
+                // The first of them gets its turn: it is not passed by for ever.
+                profile.take(from, length, nodes);
+            }
         }
-        started.into_iter().map(|(_, job)| Action::Promise(job)).collect()
+        promised
     }
+
+    /// Whether the engine grants it.
+    fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> bool {
+        let (nodes, length) = size(submission);
+        let granted = self.reservations.ask(now, job, submission, now) == Asked::Granted;
+        if granted {
+            self.free -= nodes;
+            self.running.insert(job, Running { nodes, ends: now.saturating_add(length) });
+        }
+        granted
+    }
+}
+
+fn size(submission: &Submission) -> (u32, Nanos) {
+    (submission.nodes, Nanos::from_secs(submission.requested))
 }
 
 impl Policy for Queued {
     fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
-        match latest_start(submission).filter(|latest| *latest >= now) {
-            Some(latest) if submission.nodes <= self.nodes => {
-                self.waiting.insert((latest, job), *submission);
-                self.changed = true;
-                vec![]
-            }
-            _ => vec![Action::Refuse(job)],
+        if submission.nodes > self.nodes {
+            return vec![Action::Refuse(job)];
         }
+        match latest_start(submission).filter(|latest| *latest >= now) {
+            Some(latest) => drop(self.waiting.insert((latest, job), *submission)),
+            None => drop(self.late.insert(job, *submission)),
+        }
+        self.changed = true;
+        vec![]
     }
 
     fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action> {
         self.reservations.give_back(now, job);
-        self.free += self.running.remove(&job).unwrap_or(0);
+        self.free += self.running.remove(&job).map_or(0, |running| running.nodes);
         self.changed = true;
         vec![]
     }
 
     fn passed(&mut self, now: Nanos) -> Vec<Action> {
         self.reservations.pass(now);
-        let mut actions = self.refuse_late(now);
-        if std::mem::take(&mut self.changed) {
-            actions.append(&mut self.start_what_fits(now));
-        }
+        self.pass_over_late(now);
+        let changed = std::mem::take(&mut self.changed);
+        let actions = if changed { self.start_what_is_due(now) } else { vec![] };
         with_starts(actions, &mut self.reservations)
     }
 
