@@ -46,7 +46,7 @@ proptest! {
             lengths.iter().enumerate().map(|(n, length)| message(n as u32, *length)).collect();
         for (at, (head, payload)) in expected.iter().enumerate() {
             match events[at] {
-                0 if pair.cut.len() > 0 => pair.cut(at % pair.cut.len()),
+                0 if !pair.cut.is_empty() => pair.cut(at % pair.cut.len()),
                 1 if pair.cut.len() < 4 => pair.plug(),
                 2 => drop(pair.ends[1].0.receiver.poll(&mut collected).unwrap()),
                 3 => drop(pair.ends[0].0.receiver.poll(&mut Collected::default()).unwrap()),
