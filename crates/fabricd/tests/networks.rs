@@ -355,9 +355,9 @@ fn where_no_way_is_left_senders_are_told() {
     assert!(!told.is_empty(), "what was on the way, or what could not be sent");
 }
 
-/// A peer that is killed is told to whoever sends to it over a bridge, and soon.
+/// Whoever sends to a peer that has ended is told, over a bridge as well.
 #[test]
-fn a_killed_peer_behind_a_bridge_is_told() {
+fn a_peer_that_ends_behind_a_bridge_is_told() {
     if !can(&[]) {
         return;
     }
