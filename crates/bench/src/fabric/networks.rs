@@ -1,6 +1,6 @@
 //! Several networks: messages over a bridge against messages over a cable, and long ones over two
 //! shaped cables against raw TCP over each. Nodes are network namespaces of this machine; one end is
-//! pinned to each core, and the bridge runs where the kernel puts it.
+//! pinned to each core.
 
 use super::{CORES, SHORT, Variant, WARM_UP, micros, pin};
 use crate::figures::{Figures, Target};
@@ -37,22 +37,27 @@ struct Node {
 }
 
 impl Node {
+    /// All but its bridge is pinned to a core. The bridge shares the first one's: what it passes on
+    /// has to get from one core to the other as often as over a cable.
     fn start(
         space: Arc<Space>,
         node: &'static str,
         member: Option<Ipv4Addr>,
-        core: Option<usize>,
+        core: usize,
     ) -> Result<Self> {
         let start = move || -> Result<_> {
             // Threads that are made from here on inherit it.
-            core.map_or(Ok(()), pin)?;
-            let members =
-                member.map(|address| SocketAddr::from((address, PORT))).into_iter().collect();
+            pin(core)?;
+            let at = |address| SocketAddr::from((address, PORT));
+            let members = member.map(at).into_iter().collect();
             let config = Config::default();
-            let (name, address) = (config.directory.clone(), ([0, 0, 0, 0], PORT).into());
+            let (name, address) = (config.directory.clone(), at(Ipv4Addr::UNSPECIFIED));
             let server = Server::start(ServerConfig { name, node: node.into(), address, members })?;
             let echo = Echo::start(blocking(), node)?;
-            Ok((server, echo, Bridge::start(blocking(), node, 0)?))
+            pin(CORES[0])?;
+            let bridge = Bridge::start(blocking(), node, 0)?;
+            pin(core)?;
+            Ok((server, echo, bridge))
         };
         Ok(Self { _daemon: space.run(start)?, space })
     }
@@ -93,9 +98,9 @@ impl Row {
     fn new() -> Result<Self> {
         let [near, middle, far] = [space()?, space()?, space()?];
         let (to_near, to_far) = (plug(&near, &middle, 60)?, plug(&far, &middle, 61)?);
-        let middle = Node::start(middle, "middle", None, None)?;
-        let far = Node::start(far, "far", Some(to_far[1]), Some(CORES[1]))?;
-        let near = Node::start(near, "near", Some(to_near[1]), Some(CORES[0]))?;
+        let middle = Node::start(middle, "middle", None, CORES[1])?;
+        let far = Node::start(far, "far", Some(to_far[1]), CORES[1])?;
+        let near = Node::start(near, "near", Some(to_near[1]), CORES[0])?;
         Ok(Self { near, _middle: middle, _far: far })
     }
 
@@ -150,8 +155,8 @@ impl Cables {
     fn new() -> Result<Self> {
         let (here, there) = (space()?, space()?);
         let addresses = [plug(&here, &there, 62)?, plug(&here, &there, 63)?].map(|[_, far]| far);
-        let far = Node::start(there, "there", None, Some(CORES[1]))?;
-        let near = Node::start(here, "here", Some(addresses[0]), Some(CORES[0]))?;
+        let far = Node::start(there, "there", None, CORES[1])?;
+        let near = Node::start(here, "here", Some(addresses[0]), CORES[0])?;
         let cables = Self { here: near, there: far, addresses };
         cables.shape(0, RATES[0], "add")?;
         cables.shape(1, RATES[1], "add")?;
