@@ -121,7 +121,7 @@ impl Desks {
     }
 
     /// An agent has connected. It reports at once what ranks ask for that it knows, and ranks that lost
-    /// it call again within a second or two. Where it still says nothing of a job after [`EARLY`], the
+    /// it call again within a second or two. Where it still says nothing of a job after ten seconds, the
     /// program has ended while one of the two was away, and nobody else would ever say so.
     pub fn arrived(&self, node: NodeIndex, session: Session) {
         lock(&self.arrivals).push(Arrival { node, session, at: Instant::now() });
