@@ -4,6 +4,7 @@
 //! each round gives one sample, and ratios are those of one round.
 
 mod memory;
+mod networks;
 pub mod peer;
 mod tcp;
 
@@ -34,7 +35,7 @@ const WARM_UP: usize = 50;
 #[derive(Serialize)]
 struct Raw {
     machine: Machine,
-    /// Microseconds a message, by variant, in the order of the rounds.
+    /// Microseconds a message, or what the name says, by variant, in the order of the rounds.
     samples: BTreeMap<String, Vec<f64>>,
 }
 
@@ -48,6 +49,7 @@ pub fn run(out: &Path) -> Result<()> {
     let (name, node) = (directory.clone(), "bench".into());
     let _server = Server::start(ServerConfig { name, node, address, members: Vec::new() })?;
     let mut variants = variants(&directory)?;
+    variants.extend(networks::bridged()?);
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
         for variant in &mut variants {
@@ -58,6 +60,10 @@ pub fn run(out: &Path) -> Result<()> {
     }
     let mut figures = Figures::new("fabric");
     report(&mut figures, &samples);
+    networks::report_bridged(&mut figures, &samples);
+    let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
+    let time = Duration::from_millis(time);
+    networks::aggregated(&mut figures, &mut samples, rounds, time)?;
     figures.finish(out, &Raw { machine, samples })
 }
 

@@ -80,6 +80,7 @@ impl Context {
         // Made before its threads, so that it ends those that were started if one cannot be.
         let mut shared = Shared { core, close_time, worker, threads };
         shared.start(|core, _| core.flusher().run(core))?;
+        shared.start(|core, _| core.keeper().run(core))?;
         if with_worker {
             shared.start(|core, worker| worker.run(core))?;
         }
@@ -333,6 +334,7 @@ impl Drop for Shared {
             self.core.wake(&parker);
         }
         self.core.flusher().stop();
+        self.core.keeper().stop();
         for thread in self.threads.drain(..) {
             // One that has panicked has said so.
             let _ = thread.join();

@@ -1,31 +1,41 @@
 //! What all handles of one context share: inboxes, links, listeners and the way of a message
 //! between them.
 
+use crate::bridge;
+use crate::bridge::routes::{Way, routes};
 use crate::config::Config;
 use crate::directory::client::{Client, DirectoryError};
 use crate::directory::protocol::ContextInfo;
+use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::charge;
 use crate::flusher::Flusher;
 use crate::frame::{EAGER_MOST, Frame, Greeting, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inboxes, Left, Taken, Undelivered};
+use crate::keeper::Keeper;
 use crate::link::{Assembled, Attempt, Home, Link};
 use crate::links::{Links, View};
-use crate::listen::{Listeners, call_neighbour, call_remote};
+use crate::listen::{Listeners, call_neighbour, call_remote, call_way};
 use crate::matching::{Match, Tag};
-use crate::networks::{Network, candidates, discover};
+use crate::networks::{Network, candidates, discover, shared};
 use crate::payload::Payload;
 use crate::progress::{Parker, Progress, Work, lock};
 use crate::random;
-use crate::transport::{Broken, Ends};
+use crate::streams::{Stream, Streams, Wanted};
+use crate::transport::{Broken, Ends, rails};
 use crate::turns::{Flow, Turns};
+use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// So many links over the kernel are asked one by one while spinning.
 const ASKED_ONE_BY_ONE: usize = 2;
+/// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
+/// be started again, or a network to come back.
+const ALONE_MOST: Duration = Duration::from_secs(10);
 
 /// All of a context.
 #[derive(Debug)]
@@ -39,6 +49,8 @@ pub struct Core {
     progress: Progress,
     directory: Client,
     flusher: Flusher,
+    streams: Streams,
+    keeper: Keeper,
     turns: Turns,
     /// One connection is made at a time; messages do not come this way.
     connecting: Mutex<()>,
@@ -83,6 +95,8 @@ impl Core {
             progress,
             directory,
             flusher: Flusher::default(),
+            streams: Streams::default(),
+            keeper: Keeper::default(),
             turns: Turns::new(),
             connecting: Mutex::new(()),
         })
@@ -111,6 +125,16 @@ impl Core {
     /// What carries gathered messages when nobody else does.
     pub fn flusher(&self) -> &Flusher {
         &self.flusher
+    }
+
+    /// Its streams over several rails.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// Who looks after them.
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
     }
 
     /// Its flows with reserved rates.
@@ -447,19 +471,148 @@ impl Core {
             return Ok(link);
         }
         let info = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
-        let greeting = Greeting { from: self.id, to: peer, port: 0 };
         let same_node = info.node == self.directory.node();
-        let ends = if same_node && self.config.shared_memory {
-            call_neighbour(greeting)
+        let link = if same_node && self.config.shared_memory {
+            let ends = call_neighbour(self.greeting(peer, 0));
+            ends.map(|ends| self.connected(peer, ends))
+        } else if same_node {
+            self.call_any(peer, &candidates(&self.networks, &info.addresses, true))
         } else {
-            let addresses = candidates(&self.networks, &info.addresses, same_node);
-            call_remote(greeting, &addresses, self.config.between_nodes)
+            self.reach(peer, &info)
         };
-        let ends = ends.map_err(|error| {
+        link.map_err(|error| {
             let why = error.to_string();
             SendError::Unreachable { context: peer, node: info.node, why }
-        })?;
+        })
+    }
+
+    /// A link to another node: over the network that both are on, over all of them if they are
+    /// several, over bridges if there is none, and else wherever a router may lead.
+    fn reach(&self, peer: ContextId, info: &ContextInfo) -> io::Result<Arc<Link>> {
+        let networks = shared(&self.networks, &info.addresses);
+        let one = (networks.len() == 1).then(|| self.call_any(peer, &networks));
+        if let Some(Ok(link)) = one {
+            return Ok(link);
+        }
+        // The one has just been tried.
+        let straight = networks.into_iter().filter(|_| one.is_none()).map(Way::straight);
+        let ways: Vec<_> = straight.chain(self.bridged(info)).collect();
+        let number = self.streams.next_number();
+        for way in ways {
+            let greeting = self.greeting(peer, number);
+            if let Ok(ends) = call_way(greeting, &way, self.config.between_nodes) {
+                return self.begin(info, number, way, ends);
+            }
+        }
+        self.call_any(peer, &candidates(&self.networks, &info.addresses, false))
+    }
+
+    fn call_any(&self, peer: ContextId, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
+        let greeting = self.greeting(peer, 0);
+        let ends = call_remote(greeting, addresses, self.config.between_nodes)?;
         Ok(self.connected(peer, ends))
+    }
+
+    fn greeting(&self, to: ContextId, stream: u64) -> Greeting {
+        Greeting { from: self.id, to, port: 0, stream }
+    }
+
+    /// Ways over bridges.
+    fn bridged(&self, info: &ContextInfo) -> Vec<Way> {
+        let known = |all: &BTreeMap<_, _>| Some(bridge::known(all.values()));
+        // Without an answer there is none that is known.
+        let bridges = self.directory.find(&bridge::query(), None, known);
+        let bridges = bridges.ok().flatten().unwrap_or_default();
+        routes(&self.networks, &bridges, &info.addresses)
+    }
+
+    /// A stream of this context's own, with its first rail.
+    fn begin(
+        &self,
+        peer: &ContextInfo,
+        number: u64,
+        way: Way,
+        first: Ends,
+    ) -> io::Result<Arc<Link>> {
+        let (ends, rails) = rails::ends()?;
+        let rail = rails.join(first)?;
+        let link = self.connected(peer.id, ends);
+        self.streams.insert(link.clone(), rails, number, Some((peer.clone(), rail, way)));
+        self.keeper.notice();
+        Ok(link)
+    }
+
+    /// Somebody has called and wants a rail.
+    fn wanted(&self, peer: ContextId, number: u64, ends: Ends) -> io::Result<()> {
+        match self.streams.wanted(peer, number) {
+            Wanted::Nothing => {}
+            Wanted::Rail(stream) => drop(stream.rails.join(ends)?),
+            Wanted::Stream(old) => {
+                // What was sent by that comes before what is sent by this.
+                if let Some(old) = old {
+                    self.lost(&old.link, Broken::Closed);
+                }
+                let (stream_ends, rails) = rails::ends()?;
+                rails.join(ends)?;
+                let link = self.connected(peer, stream_ends);
+                self.streams.insert(link, rails, number, None);
+                self.keeper.notice();
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks after a stream: handles what has arrived, and says what has to be said.
+    pub fn tend(&self, stream: &Stream) {
+        self.receive_on(&stream.link);
+        if let Err(broken) = stream.link.pump(self) {
+            self.lost(&stream.link, broken);
+        }
+    }
+
+    /// Makes the rails that a stream of this context's own has not, if they can be made. Ends a
+    /// stream that has had none for too long, or whose other end is no more.
+    pub fn make_rails(&self, stream: &Stream) {
+        let link = &stream.link;
+        let is_alone = stream.rails.all().is_empty();
+        // A context is gone if its node's daemon is there and does not know it: before and after it
+        // was asked for, since the way to that daemon may be what was lost.
+        let is_there = || stream.peer().is_some_and(|peer| self.has_daemon(&peer.node));
+        let was_there = is_there();
+        match self.directory.resolve(link.peer) {
+            Ok(Some(info)) => stream.learn(info),
+            Ok(None) if is_alone && was_there && is_there() => {
+                return self.lost(link, Broken::Closed);
+            }
+            Ok(None) | Err(_) => {}
+        }
+        if is_alone && stream.alone_for(Instant::now()) >= ALONE_MOST {
+            return self.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
+        }
+        if let Some(info) = stream.peer().filter(|_| stream.is_own) {
+            self.make_missing(stream, &info, is_alone);
+        }
+    }
+
+    fn has_daemon(&self, node: &str) -> bool {
+        let query = echo::query().with("node", node);
+        let found = self.directory.find(&query, None, |all| (!all.is_empty()).then_some(()));
+        matches!(found, Ok(Some(())))
+    }
+
+    fn make_missing(&self, stream: &Stream, info: &ContextInfo, is_alone: bool) {
+        let networks = shared(&self.networks, &info.addresses);
+        let bridged = if is_alone || networks.is_empty() { self.bridged(info) } else { Vec::new() };
+        let ways = networks.into_iter().map(Way::straight).chain(bridged).collect();
+        let missing = stream.missing(ways);
+        for way in missing.into_iter().take(rails::RAILS_MOST) {
+            let greeting = self.greeting(stream.link.peer, stream.number());
+            let called = call_way(greeting, &way, self.config.between_nodes);
+            // Tried again later.
+            if let Ok(rail) = called.and_then(|ends| stream.rails.join(ends)) {
+                stream.joined(rail, way);
+            }
+        }
     }
 
     fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
@@ -488,6 +641,7 @@ impl Core {
     fn lost(&self, link: &Arc<Link>, why: Broken) {
         let Some(watched) = link.end(why, self) else { return };
         watched.iter().for_each(|fd| self.progress.forget(fd));
+        self.streams.remove(link.id);
         self.links.remove(link);
         self.inboxes.each(|inbox| inbox.forget(link.id));
     }
@@ -610,8 +764,14 @@ impl Work for Core {
 
     fn signalled(&self, token: u64) {
         if Listeners::is_theirs(token) {
-            if let Some((peer, ends)) = self.listeners.signalled(token, self.id, &self.progress) {
-                self.connected(peer, ends);
+            match self.listeners.signalled(token, self.id, &self.progress) {
+                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.connected(from, ends)),
+                Some((Greeting { from, stream, .. }, ends)) => {
+                    if let Err(error) = self.wanted(from, stream, ends) {
+                        tracing::warn!(%from, %error, "a connection is given up");
+                    }
+                }
+                None => {}
             }
         } else if let Some(link) = self.links.numbered(token as u32) {
             match link.signalled(self) {

@@ -20,10 +20,10 @@ pub const EAGER_MOST: usize = 64 << 10;
 /// Longest part of an offered message in one frame: others use the link in between.
 pub const PIECE_MOST: usize = 256 << 10;
 /// Bytes of a greeting.
-pub const GREETING: usize = 24;
+pub const GREETING: usize = 32;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,32 @@ pub enum Frame {
         /// Why.
         reason: Reason,
     },
+    /// On a rail: a frame of the stream, head and payload, is the payload.
+    Carried {
+        /// Its number in the stream.
+        number: u64,
+        /// The other end's frames before this are delivered.
+        delivered: u64,
+        /// So many frames of the stream have arrived by this rail (modulo 2^32).
+        arrived: u32,
+    },
+    /// On a rail: the same without a frame.
+    Noted {
+        /// The other end's frames before this are delivered.
+        delivered: u64,
+        /// So many frames of the stream have arrived by this rail (modulo 2^32).
+        arrived: u32,
+    },
+    /// On a rail: answer at once.
+    Probe {
+        /// The question's name.
+        token: u32,
+    },
+    /// On a rail: the answer.
+    Answered {
+        /// The question's name.
+        token: u32,
+    },
 }
 
 /// Why a message was not delivered.
@@ -130,6 +156,10 @@ pub struct Greeting {
     pub to: ContextId,
     /// The UDP port where the caller reads frames; 0: they follow on this connection.
     pub port: u16,
+    /// 0: this connection is all that there is. Otherwise it is a rail of the stream of this number
+    /// among those that the caller has begun to the other context; later ones take the place of
+    /// earlier ones.
+    pub stream: u64,
 }
 
 /// Bytes that are no frame. The link is given up: nothing after them can be trusted.
@@ -137,7 +167,7 @@ pub struct Greeting {
 #[non_exhaustive]
 pub enum Malformed {
     /// No such kind.
-    #[error("a frame of kind {0}: 1 to 8 are known")]
+    #[error("a frame of kind {0}: 1 to 12 are known")]
     Kind(u8),
     /// A payload that its kind does not have, or too long.
     #[error("a frame of kind {kind} with {length} bytes of payload: at most {most} are accepted")]
@@ -224,6 +254,7 @@ impl Frame {
         match self {
             Self::Message { .. } => EAGER_MOST,
             Self::Piece { .. } => PIECE_MOST,
+            Self::Carried { .. } => HEAD + EAGER_MOST,
             _ => 0,
         }
     }
@@ -238,6 +269,7 @@ impl Greeting {
         bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.stream.to_le_bytes());
         bytes
     }
 
@@ -256,7 +288,7 @@ impl Greeting {
         }
         let context = |at| ContextId::new(u64_at(bytes, at));
         let port = u16::from_le_bytes(array(bytes, 6));
-        Ok(Self { from: context(8), to: context(16), port })
+        Ok(Self { from: context(8), to: context(16), port, stream: u64_at(bytes, 24) })
     }
 }
 
@@ -312,6 +344,14 @@ impl Fields {
             }
             Frame::Done { token } => Self { kind: 7, token, ..none },
             Frame::Withdrawn { token } => Self { kind: 8, token, ..none },
+            Frame::Carried { number, delivered, arrived } => {
+                Self { kind: 9, tag: number, size: delivered, token: arrived, ..none }
+            }
+            Frame::Noted { delivered, arrived } => {
+                Self { kind: 10, size: delivered, token: arrived, ..none }
+            }
+            Frame::Probe { token } => Self { kind: 11, token, ..none },
+            Frame::Answered { token } => Self { kind: 12, token, ..none },
         }
     }
 
@@ -332,6 +372,10 @@ impl Fields {
             }
             7 => Frame::Done { token },
             8 => Frame::Withdrawn { token },
+            9 => Frame::Carried { number: tag.0, delivered: size, arrived: token },
+            10 => Frame::Noted { delivered: size, arrived: token },
+            11 => Frame::Probe { token },
+            12 => Frame::Answered { token },
             _ => return Err(Malformed::Kind(kind)),
         };
         // What a kind does not use is zero exactly if its fields are those it would write.
@@ -375,7 +419,7 @@ mod tests {
 
     fn frames() -> impl Strategy<Value = Frame> {
         let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), any::<u32>());
-        (0..9_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
+        (0..13_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
             0 => Frame::Message { from, to, tag },
             1 => Frame::Offer { from, to, tag, size, token },
             2 => Frame::Clear { token },
@@ -384,6 +428,10 @@ mod tests {
             5 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::Gone },
             6 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::TooLong },
             7 => Frame::Done { token },
+            8 => Frame::Carried { number: tag.0, delivered: size, arrived: token },
+            9 => Frame::Noted { delivered: size, arrived: token },
+            10 => Frame::Probe { token },
+            11 => Frame::Answered { token },
             _ => Frame::Withdrawn { token },
         })
     }
@@ -399,7 +447,7 @@ mod tests {
         /// Any bytes, mostly with a kind that there is: an error, or what encodes to the same
         /// bytes.
         #[test]
-        fn no_two_heads_mean_the_same(noise in any::<[[u8; 16]; 3]>(), kind in 0..10_u8, keep in any::<u64>()) {
+        fn no_two_heads_mean_the_same(noise in any::<[[u8; 16]; 3]>(), kind in 0..14_u8, keep in any::<u64>()) {
             let mut bytes = [0; HEAD];
             for (at, byte) in noise.as_flattened().iter().enumerate() {
                 bytes[at] = if keep >> at & 1 == 1 { *byte } else { 0 };
@@ -423,19 +471,20 @@ mod tests {
         );
         let frame = Frame::Clear { token: 1 };
         let mut bytes = Head { frame, length: 0, seen: 0 }.encode();
-        bytes[4] = 9;
-        assert_eq!(Head::decode(&bytes), Err(Malformed::Kind(9)));
+        bytes[4] = 13;
+        assert_eq!(Head::decode(&bytes), Err(Malformed::Kind(13)));
     }
 
     #[test]
     fn another_version_is_told() {
-        let greeting = Greeting { from: ContextId::new(1), to: ContextId::new(2), port: 7 };
+        let greeting =
+            Greeting { from: ContextId::new(1), to: ContextId::new(2), port: 7, stream: 3 };
         let mut bytes = greeting.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(greeting));
         bytes[4] = 9;
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(9)));
         assert_eq!(
-            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a."),
+            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a.bcdefghi"),
             Err(Malformed::Magic(*b"GET "))
         );
     }

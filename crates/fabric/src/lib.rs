@@ -37,7 +37,7 @@
 //!       │ same context: the buffer moves ──────────────────────────> Inbox
 //!       ▼                                                              ▲
 //!  Link: window and record (flow) ─ frame ─> Transport ─> bytes ─> Transport: poll ─> Link: deliver
-//!                                            shared memory, TCP, UDP
+//!                                            shared memory, TCP, UDP, rails of these
 //! ```
 //!
 //! There is no lock that all messages take: a send locks the sending half of the link to one
@@ -54,8 +54,10 @@
 //! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
 //! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
 //! | `transport` | the narrow trait; shared memory, TCP, UDP |
+//! | `transport::rails` | one stream of frames over several connections (its decisions are pure) |
+//! | [`bridge`] | ways over other nodes (pure), and what a daemon carries for others |
 //! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
-//! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `core` | one context |
+//! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context |
 //! | `progress` | how threads wait, and who looks for messages |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
 //! | [`region`] | what is read without its publisher's taking part |
@@ -81,14 +83,27 @@
 //!   right by their nodes' servers.
 //!   Nodes that are silent for [`directory::state::SILENCE_MOST`] are forgotten until they speak.
 //!
+//! # Several networks
+//!
+//! Two nodes that share several networks use all of them: long messages are spread by what each
+//! network brings, short ones go where they arrive first, and a network that goes down takes nothing
+//! with it. Two that share none are connected over bridges, daemons of nodes on several networks, by
+//! up to [`bridge::routes::ROUTES_MOST`] ways at once. Order and delivery hold from end to end: what
+//! is sent is kept until the other context has it, goes again by another way when one is lost, and
+//! arrives once. When there has been no way for ten seconds, the link is broken, and its senders are
+//! told.
+//!
 //! # Limits of this version
 //!
-//! One link between two contexts: networks are discovered and the nearest address is used, but
-//! traffic is neither spread over several networks nor bridged between them. Networks are trusted,
-//! as MPI trusts them: contexts of other nodes are not authenticated. On one node, only processes of
-//! the same user (and root) are let in.
+//! Two nodes with one network in common use that alone, over one connection. A bridge that hangs
+//! without ending is only found out if there is another way beside it. Networks are those that the
+//! node had when the context was opened, and two networks of one address and prefix are one.
+//! Networks are trusted, as MPI trusts them: contexts of other nodes are not authenticated, and
+//! bridges carry for whoever calls them, though only to nodes that the directory knows. On one node,
+//! only processes of the same user (and root) are let in.
 
 pub mod attributes;
+pub mod bridge;
 pub mod directory;
 pub mod echo;
 pub mod flow;
@@ -106,12 +121,14 @@ mod core;
 mod error;
 mod flusher;
 mod inbox;
+mod keeper;
 mod link;
 mod links;
 mod listen;
 mod mapping;
 mod progress;
 mod ring;
+mod streams;
 mod transport;
 mod turns;
 

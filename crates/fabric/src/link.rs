@@ -697,6 +697,10 @@ impl<H: Home> Sink for Delivery<'_, H> {
             Frame::Rejected { from, to, tag, token, bytes, reason } => {
                 self.rejected(Sent { from, to, tag }, token, bytes, reason)?;
             }
+            Frame::Carried { .. }
+            | Frame::Noted { .. }
+            | Frame::Probe { .. }
+            | Frame::Answered { .. } => return Err(Malformed::Unknown("a rail")),
         }
         Ok(())
     }

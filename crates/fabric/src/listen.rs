@@ -1,5 +1,6 @@
 //! Connections of other contexts to this one, until they have said who they are.
 
+use crate::bridge::{self, routes::Way};
 use crate::config::Protocol;
 use crate::frame::{GREETING, Greeting};
 use crate::id::ContextId;
@@ -86,7 +87,7 @@ impl Listeners {
         token: u64,
         id: ContextId,
         progress: &Progress,
-    ) -> Option<(ContextId, Ends)> {
+    ) -> Option<(Greeting, Ends)> {
         match token {
             NEIGHBOURS => {
                 while let Ok((stream, _)) = self.neighbours.accept() {
@@ -122,7 +123,7 @@ impl Listeners {
         callers.waiting.insert(token, caller);
     }
 
-    fn greeted(&self, token: u64, id: ContextId, progress: &Progress) -> Option<(ContextId, Ends)> {
+    fn greeted(&self, token: u64, id: ContextId, progress: &Progress) -> Option<(Greeting, Ends)> {
         let mut callers = lock(&self.callers);
         let caller = callers.waiting.get(&token)?;
         let result = caller.greeting();
@@ -141,10 +142,16 @@ impl Listeners {
             Caller::Remote(stream) if greeting.port != 0 => {
                 transport::udp::accept(stream, greeting.port, greeting.token())
             }
-            Caller::Remote(stream) => transport::tcp::ends(stream),
+            Caller::Remote(stream) => {
+                if greeting.stream != 0 {
+                    bridge::watch_over(&stream).ok()?;
+                }
+                transport::tcp::ends(stream)
+            }
+            Caller::Neighbour(_) if greeting.stream != 0 => return None,
             Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
         };
-        Some((greeting.from, ends.ok()?))
+        Some((greeting, ends.ok()?))
     }
 }
 
@@ -240,6 +247,20 @@ pub fn call_remote(
         }
     }
     Err(last)
+}
+
+/// Connects to a context as a rail of a stream: one that goes straight over what is wanted between
+/// nodes, one over bridges over TCP, which is what they carry.
+///
+/// # Errors
+/// If one of its hops does not answer or refuses.
+pub fn call_way(greeting: Greeting, way: &Way, protocol: Protocol) -> io::Result<Ends> {
+    if protocol == Protocol::Udp && way.hops.len() == 1 {
+        return call_remote(greeting, &way.hops, protocol);
+    }
+    let mut stream = bridge::call(way)?;
+    stream.write_all(&greeting.encode())?;
+    transport::tcp::ends(stream)
 }
 
 fn neighbour_address(id: ContextId) -> io::Result<std::os::unix::net::SocketAddr> {

@@ -282,7 +282,9 @@ fn strangers_are_not_let_in() {
             let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
             let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
             stream
-                .write_all(&keeptime_fabric::frame::Greeting { from, to, port: 0 }.encode())
+                .write_all(
+                    &keeptime_fabric::frame::Greeting { from, to, port: 0, stream: 0 }.encode(),
+                )
                 .unwrap();
         }
     }

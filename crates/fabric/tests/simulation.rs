@@ -84,6 +84,10 @@ fn address(node: usize) -> SocketAddr {
     ([10, 0, 0, node as u8 + 1], 7).into()
 }
 
+fn other_address(node: usize) -> SocketAddr {
+    ([10, 1, 0, node as u8 + 1], 7).into()
+}
+
 impl World {
     fn new() -> Self {
         let mut world = Self { nodes: (0..NODES).map(|_| None).collect(), ..Self::default() };
@@ -99,8 +103,10 @@ impl World {
     fn start(&mut self, node: usize) {
         if self.nodes[node].is_none() {
             let run = self.fresh();
-            // Each knows one other; the rest is learned.
-            let known = [address((node + 1) % NODES)];
+            // Each knows one other, and itself and one at the address that they have on another
+            // network; the rest is learned.
+            let other = |node| other_address(node % NODES);
+            let known = [address((node + 1) % NODES), other(node), other(node + 1)];
             let directory = Directory::new(format!("n{node}"), run, address(node), known);
             self.nodes[node] = Some(directory);
         }
@@ -139,7 +145,8 @@ impl World {
     }
 
     fn dial(&mut self, from: usize, to: SocketAddr) {
-        let reached = (0..NODES).find(|node| address(*node) == to && self.nodes[*node].is_some());
+        let is_there = |node: &usize| address(*node) == to || other_address(*node) == to;
+        let reached = (0..NODES).find(|node| is_there(node) && self.nodes[*node].is_some());
         let Some(to_node) = reached else { return self.step(from, Input::Unreachable(to)) };
         let ends = [ConnectionId(self.fresh()), ConnectionId(self.fresh())];
         self.wires.push(Wire {
@@ -151,7 +158,8 @@ impl World {
             welcome: false,
             swallows: false,
         });
-        self.step(from, Input::Dialed(to, ends[0]));
+        let reached_at = address(from);
+        self.step(from, Input::Dialed { address: to, connection: ends[0], reached_at });
     }
 
     fn answered(&mut self, node: usize, to: ConnectionId, answer: Answer) {

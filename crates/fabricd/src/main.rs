@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use keeptime_fabric::Config;
+use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
 use keeptime_fabric::echo::Echo;
 use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
@@ -12,7 +13,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 /// Which resources there are, and the memory of those that are read without asking their programs.
-/// It answers `keeptime fabric ping` and `bench` as well.
+/// It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for
+/// nodes that share none.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
@@ -20,7 +22,7 @@ struct Arguments {
     /// The node's name, unlike that of any other node
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     node: String,
-    /// Where the daemons of other nodes reach this one; on 127.0.0.1, none do
+    /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node; 127.0.0.1: nowhere
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     address: SocketAddr,
     /// Where another daemon is; the rest is learned from it
@@ -35,6 +37,12 @@ struct Arguments {
     /// Have the kernel answer reads that arrive on this interface (XDP, root)
     #[arg(long = "answer-on", value_name = "INTERFACE")]
     answer_on: Vec<String>,
+    /// TCP port where nodes that share no network are carried for; 0: any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    bridge_port: u16,
+    /// Carry for nobody
+    #[arg(long, conflicts_with = "bridge_port")]
+    no_bridge: bool,
 }
 
 fn main() -> ExitCode {
@@ -60,7 +68,8 @@ fn run(arguments: Arguments) -> Result<()> {
     // Before any thread is made, so that all inherit that signals are waited for here.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
-    let Arguments { node, address, members, name, regions_port, answer_on } = arguments;
+    let Arguments { node, address, members, name, regions_port, answer_on, bridge_port, no_bridge } =
+        arguments;
     let regions = RegionServerConfig { name: name.clone(), port: regions_port };
     let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
         .context("while making room for regions")?;
@@ -71,8 +80,13 @@ fn run(arguments: Arguments) -> Result<()> {
     measuring.directory.clone_from(&name);
     let directory = ServerConfig { name, node: node.clone(), address, members };
     let directory = Server::start(directory).context("while starting the directory")?;
-    let _echo = Echo::start(measuring, &node).context("while preparing to answer pings")?;
+    let _echo = Echo::start(measuring.clone(), &node).context("while preparing to answer pings")?;
+    let start = || Bridge::start(measuring, &node, bridge_port);
+    let bridge = (!no_bridge).then(start).transpose().context("while starting the bridge")?;
     println!("listening on {}, answering on port {}", directory.address(), regions.port());
+    if let Some(bridge) = bridge.as_ref().and_then(Option::as_ref) {
+        tracing::info!(port = bridge.port(), "carrying for nodes that share no network");
+    }
     signals.wait()?;
     Ok(())
 }

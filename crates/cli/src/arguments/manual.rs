@@ -125,6 +125,9 @@ attributes and exchange messages. Every node runs a daemon, which knows all reso
   keeptime-fabricd --node n1 --address 10.0.0.1:7400
   keeptime-fabricd --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # on the next; the rest it learns
 
+On a node with several networks, --address 0.0.0.0:7400 listens on all of them, and the daemon carries for nodes that
+share none (--no-bridge: it does not).
+
 Then, on any of them:
 
   keeptime fabric ls                           # everything

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest message: the records of some hundred thousand resources.
 const MESSAGE_MOST: usize = 64 << 20;
 const LENGTH: usize = 4;
@@ -158,7 +158,7 @@ pub enum Telling {
         node: String,
         /// This run of its server.
         incarnation: u64,
-        /// Where its server accepts connections.
+        /// Where its server accepts connections, for those who are where the connection comes out.
         address: SocketAddr,
         /// How many changes there were before.
         change: u64,
@@ -185,8 +185,8 @@ pub enum Heard {
     Welcome {
         /// Who answers.
         node: String,
-        /// Where the servers are that it knows.
-        members: Vec<SocketAddr>,
+        /// The nodes whose servers it knows, and where these are.
+        members: Vec<(String, SocketAddr)>,
     },
     /// It was not.
     Refused {

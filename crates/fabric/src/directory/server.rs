@@ -3,6 +3,11 @@
 use super::address_of;
 use super::protocol::{decode, encode};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
+use crate::bridge::{
+    self,
+    routes::{Way, routes},
+};
+use crate::networks::discover;
 use crate::random;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -35,7 +40,8 @@ pub struct ServerConfig {
     pub name: String,
     /// The node's name, unlike that of any other node.
     pub node: String,
-    /// Where other servers reach this one; port 0: any that is free.
+    /// Where other servers reach this one; unspecified address: on every interface, port 0: any that
+    /// is free. Servers on networks that this node is not on are reached over bridges.
     pub address: SocketAddr,
     /// Where to find some of the others; the rest is learned.
     pub members: Vec<SocketAddr>,
@@ -63,7 +69,7 @@ impl Server {
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let stop = Arc::new(AtomicBool::new(false));
         let directory = Directory::new(config.node, random()?, address, config.members);
-        let shell = Shell::new(directory, programs, servers, bell.clone(), stop.clone())?;
+        let shell = Shell::new(directory, address, programs, servers, bell.clone(), stop.clone())?;
         let thread = thread::Builder::new().name("directory".into()).spawn(move || shell.run())?;
         Ok(Self { address, stop, bell, thread: Some(thread) })
     }
@@ -90,6 +96,7 @@ type Dialed = (SocketAddr, io::Result<TcpStream>);
 /// Everything but the decisions.
 struct Shell {
     directory: Directory,
+    address: SocketAddr,
     start: Instant,
     epoll: Epoll,
     programs: UnixListener,
@@ -128,6 +135,7 @@ enum Speaks {
 impl Shell {
     fn new(
         directory: Directory,
+        address: SocketAddr,
         programs: UnixListener,
         servers: TcpListener,
         bell: Arc<EventFd>,
@@ -141,6 +149,7 @@ impl Shell {
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         Ok(Self {
             directory,
+            address,
             start: Instant::now(),
             epoll,
             programs,
@@ -191,13 +200,24 @@ impl Shell {
     fn take_dialed(&mut self) {
         let _ = self.bell.read();
         while let Ok((address, result)) = self.dialed.1.try_recv() {
-            let connected =
-                result.and_then(|stream| self.connect(Stream::Tcp(stream), Speaks::Hearings));
+            let connected = result.and_then(|stream| {
+                let reached_at = self.address_by(&stream)?;
+                Ok((self.connect(Stream::Tcp(stream), Speaks::Hearings)?, reached_at))
+            });
             self.step(match connected {
-                Ok(id) => Input::Dialed(address, id),
+                Ok((connection, reached_at)) => Input::Dialed { address, connection, reached_at },
                 Err(_) => Input::Unreachable(address),
             });
         }
+    }
+
+    /// Where whoever this connection leads to, or the first bridge on the way to it, reaches this
+    /// server.
+    fn address_by(&self, stream: &TcpStream) -> io::Result<SocketAddr> {
+        if !self.address.ip().is_unspecified() {
+            return Ok(self.address);
+        }
+        Ok(SocketAddr::new(stream.local_addr()?.ip().to_canonical(), self.address.port()))
     }
 
     fn connect(&mut self, stream: Stream, speaks: Speaks) -> io::Result<ConnectionId> {
@@ -283,9 +303,10 @@ impl Shell {
 
     fn dial(&self, address: SocketAddr) {
         let (sender, bell) = (self.dialed.0.clone(), self.bell.clone());
+        let bridges = bridge::known(&self.directory.find(&bridge::query()));
         let dial = move || {
             // Nobody waits for it any more when the server has ended.
-            let _ = sender.send((address, TcpStream::connect_timeout(&address, DIAL_TIME)));
+            let _ = sender.send((address, reach(address, &bridges)));
             let _ = bell.write(1);
         };
         if let Err(error) = thread::Builder::new().name("dial".into()).spawn(dial) {
@@ -318,6 +339,17 @@ impl Shell {
             self.step(Input::Closed(id));
         }
     }
+}
+
+/// Connects to another server, over bridges if it cannot be reached otherwise.
+fn reach(address: SocketAddr, bridges: &[bridge::Known]) -> io::Result<TcpStream> {
+    let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
+    let over = |error| {
+        let ways: Vec<Way> = routes(&discover()?, bridges, &[address]);
+        let mut calls = ways.iter().map(bridge::call);
+        calls.find_map(Result::ok).ok_or(error)
+    };
+    straight.or_else(over)
 }
 
 impl Connection {

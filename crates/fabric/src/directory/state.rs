@@ -46,7 +46,14 @@ pub enum Input {
     /// Another server tells something.
     Told(ConnectionId, Telling),
     /// A connection that was asked for is there.
-    Dialed(SocketAddr, ConnectionId),
+    Dialed {
+        /// Where to.
+        address: SocketAddr,
+        /// Which.
+        connection: ConnectionId,
+        /// Where the other server reaches this one.
+        reached_at: SocketAddr,
+    },
     /// It could not be made.
     Unreachable(SocketAddr),
     /// Another server answers.
@@ -106,10 +113,13 @@ struct Program {
     subscriptions: BTreeSet<u32>,
 }
 
-/// Where a server is or was.
+/// Where a server is or was. A server on several networks has several addresses; one connection to it
+/// is enough.
 #[derive(Debug)]
 struct Member {
     configured: bool,
+    /// Whose server it is, once that is known.
+    node: Option<String>,
     /// There is a connection to it, or one is being made.
     busy: bool,
     /// When a connection was last asked for.
@@ -122,6 +132,8 @@ struct Member {
 #[derive(Debug)]
 struct Listener {
     address: SocketAddr,
+    /// Whose server it is, once it has said so.
+    node: Option<String>,
     /// It has taken the snapshot.
     welcome: bool,
     applied: u64,
@@ -149,10 +161,15 @@ impl Directory {
         address: SocketAddr,
         members: impl IntoIterator<Item = SocketAddr>,
     ) -> Self {
-        let member =
-            |_| Member { configured: true, busy: false, tried: None, seen: Duration::ZERO };
+        let member = || Member {
+            configured: true,
+            node: None,
+            busy: false,
+            tried: None,
+            seen: Duration::ZERO,
+        };
         let others = members.into_iter().filter(|other| *other != address);
-        let members = others.map(|other| (other, member(other))).collect();
+        let members = others.map(|other| (other, member())).collect();
         Self {
             node: node.into(),
             incarnation,
@@ -179,7 +196,9 @@ impl Directory {
             Input::Asked(from, request) => self.asked(from, request, &mut outputs),
             Input::Told(from, telling) => self.told(from, telling, &mut outputs),
             Input::Heard(from, heard) => self.heard(from, heard, &mut outputs),
-            Input::Dialed(address, connection) => self.dialed(address, connection, &mut outputs),
+            Input::Dialed { address, connection, reached_at } => {
+                self.dialed(address, connection, reached_at, &mut outputs);
+            }
             Input::Unreachable(address) => self.failed(address),
             Input::Closed(connection) => self.closed(connection, &mut outputs),
             Input::Tick => self.tick(&mut outputs),
@@ -352,6 +371,12 @@ impl Directory {
                 contexts,
                 resources,
             } => {
+                if node == self.node && incarnation == self.incarnation {
+                    // This very server, at one of its own addresses: it finds out by this.
+                    let welcome = Heard::Welcome { node, members: Vec::new() };
+                    outputs.push(Output::Hear(from, welcome));
+                    return self.hang_up(from, outputs);
+                }
                 if let Err(why) = self.may_tell(from, version, &node, incarnation) {
                     outputs.push(Output::Hear(from, Heard::Refused { why }));
                     return self.hang_up(from, outputs);
@@ -362,7 +387,7 @@ impl Directory {
                     self.hang_up(old, outputs);
                 }
                 let teller = Teller {
-                    node,
+                    node: node.clone(),
                     incarnation,
                     address,
                     change,
@@ -374,8 +399,9 @@ impl Directory {
                 let contexts = contexts.into_iter().map(Change::Opened);
                 let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
-                self.learn(address);
-                let members = self.tellers.values().map(|teller| teller.address).collect();
+                self.learn(&node, address);
+                let known = self.tellers.values();
+                let members = known.map(|teller| (teller.node.clone(), teller.address)).collect();
                 let welcome = Heard::Welcome { node: self.node.clone(), members };
                 outputs.push(Output::Hear(from, welcome));
                 outputs.push(Output::Hear(from, Heard::Applied { change }));
@@ -450,10 +476,11 @@ impl Directory {
         listener.heard = self.now;
         match heard {
             Heard::Alive => {}
-            Heard::Welcome { members, .. } => {
+            Heard::Welcome { node, members } => {
                 listener.welcome = true;
-                self.refused = None;
-                members.into_iter().for_each(|address| self.learn(address));
+                let address = listener.address;
+                self.welcome(from, address, &node, outputs);
+                members.into_iter().for_each(|(node, address)| self.learn(&node, address));
             }
             Heard::Applied { change } => {
                 listener.applied = change.min(self.change);
@@ -467,8 +494,41 @@ impl Directory {
         }
     }
 
-    fn dialed(&mut self, address: SocketAddr, connection: ConnectionId, outputs: &mut Vec<Output>) {
-        let listener = Listener { address, welcome: false, applied: 0, heard: self.now };
+    /// The server at `address` is that of `node`, which listens on one connection only: it has taken
+    /// this one for the living one.
+    fn welcome(
+        &mut self,
+        from: ConnectionId,
+        address: SocketAddr,
+        node: &str,
+        outputs: &mut Vec<Output>,
+    ) {
+        self.refused = None;
+        if let Some(member) = self.members.get_mut(&address) {
+            member.node = Some(node.into());
+        }
+        if node == self.node {
+            return self.hang_up(from, outputs);
+        }
+        let its = |listener: &Listener| listener.node.as_deref() == Some(node);
+        let older = self.listeners.iter().find(|(id, listener)| **id != from && its(listener));
+        if let Some(older) = older.map(|(older, _)| *older) {
+            self.hang_up(older, outputs);
+        }
+        if let Some(listener) = self.listeners.get_mut(&from) {
+            listener.node = Some(node.into());
+        }
+    }
+
+    fn dialed(
+        &mut self,
+        address: SocketAddr,
+        connection: ConnectionId,
+        reached_at: SocketAddr,
+        outputs: &mut Vec<Output>,
+    ) {
+        let (node, heard) = (None, self.now);
+        let listener = Listener { address, node, welcome: false, applied: 0, heard };
         self.listeners.insert(connection, listener);
         if let Some(member) = self.members.get_mut(&address) {
             member.seen = self.now;
@@ -484,7 +544,7 @@ impl Directory {
             version: VERSION,
             node: self.node.clone(),
             incarnation: self.incarnation,
-            address: self.address,
+            address: reached_at,
             change: self.change,
             contexts,
             resources,
@@ -492,12 +552,14 @@ impl Directory {
         outputs.push(Output::Tell(connection, telling));
     }
 
-    /// There is, or was, a server at `address`.
-    fn learn(&mut self, address: SocketAddr) {
-        if address != self.address {
-            let new = || Member { configured: false, busy: false, tried: None, seen: self.now };
-            self.members.entry(address).or_insert_with(new);
+    /// The server of `node` is, or was, at `address`.
+    fn learn(&mut self, node: &str, address: SocketAddr) {
+        if address == self.address || node == self.node {
+            return;
         }
+        let new =
+            || Member { configured: false, node: None, busy: false, tried: None, seen: self.now };
+        self.members.entry(address).or_insert_with(new).node = Some(node.into());
     }
 
     fn failed(&mut self, address: SocketAddr) {
@@ -548,9 +610,13 @@ impl Directory {
         self.members.retain(|_, member| {
             member.configured || member.busy || now.saturating_sub(member.seen) < DIAL_FOR
         });
+        // One connection to a server is enough, and none to oneself.
+        let listeners = self.listeners.values().filter_map(|listener| listener.node.as_deref());
+        let reached: BTreeSet<&str> = listeners.chain([self.node.as_str()]).collect();
         for (address, member) in &mut self.members {
             let due = member.tried.is_none_or(|tried| now.saturating_sub(tried) >= DIAL_EVERY);
-            if due && !member.busy {
+            let is_reached = member.node.as_deref().is_some_and(|node| reached.contains(node));
+            if due && !member.busy && !is_reached {
                 (member.busy, member.tried) = (true, Some(now));
                 outputs.push(Output::Dial(*address));
             }

@@ -2,6 +2,7 @@
 //! or breaks. It has two halves, so that a thread that sends and a thread that receives do not wait
 //! for each other.
 
+pub mod rails;
 pub mod reliable;
 pub mod shared;
 pub mod tcp;
@@ -44,6 +45,12 @@ pub enum Broken {
         call: &'static str,
         /// Its answer.
         errno: Errno,
+    },
+    /// No rail could be made.
+    #[error("no network and no bridge has led to the other end for {seconds} s")]
+    NoWay {
+        /// For how long.
+        seconds: u64,
     },
     /// The other end does not take what it asked for.
     #[error("{waiting} answers wait for the other end to read them")]

@@ -1,0 +1,312 @@
+//! Several networks: messages over a bridge against messages over a cable, and long ones over two
+//! shaped cables against raw TCP over each. Nodes are network namespaces of this machine; one end is
+//! pinned to each core.
+
+use super::{CORES, SHORT, Variant, WARM_UP, micros, pin};
+use crate::figures::{Figures, Target};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use keeptime_fabric::bridge::Bridge;
+use keeptime_fabric::directory::{Server, ServerConfig};
+use keeptime_fabric::echo::{Echo, Probe};
+use keeptime_fabric::{Config, Context, Match, ResourceId, Tag, Wait, attrs};
+use keeptime_linux::testing::rig::Space;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 7400;
+/// Longer than any of it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The cables of the issue, and what the first one sags to.
+const RATES: [u64; 2] = [500, 300];
+const SAGGED: u64 = 60;
+/// After which there is to be as much as before over the better one.
+const SETTLED: Duration = Duration::from_secs(2);
+const MESSAGE: usize = 4 << 20;
+const TAKEN: Tag = Tag(2);
+const LAST: Tag = Tag(3);
+
+/// A node with all of its daemon.
+struct Node {
+    space: Arc<Space>,
+    _daemon: (Server, Echo, Option<Bridge>),
+}
+
+impl Node {
+    /// All but its bridge is pinned to a core. The bridge shares the first one's: what it passes on
+    /// has to get from one core to the other as often as over a cable.
+    fn start(
+        space: Arc<Space>,
+        node: &'static str,
+        member: Option<Ipv4Addr>,
+        core: usize,
+    ) -> Result<Self> {
+        let start = move || -> Result<_> {
+            // Threads that are made from here on inherit it.
+            pin(core)?;
+            let at = |address| SocketAddr::from((address, PORT));
+            let members = member.map(at).into_iter().collect();
+            let config = Config::default();
+            let (name, address) = (config.directory.clone(), at(Ipv4Addr::UNSPECIFIED));
+            let server = Server::start(ServerConfig { name, node: node.into(), address, members })?;
+            let echo = Echo::start(blocking(), node)?;
+            pin(CORES[0])?;
+            let bridge = Bridge::start(blocking(), node, 0)?;
+            pin(core)?;
+            Ok((server, echo, bridge))
+        };
+        Ok(Self { _daemon: space.run(start)?, space })
+    }
+
+    /// Runs on this node's thread; what that makes is in its namespace.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.space.run(work)
+    }
+}
+
+fn blocking() -> Config {
+    let mut config = Config::default();
+    config.wait = Wait::Block;
+    config
+}
+
+fn space() -> Result<Arc<Space>> {
+    Ok(Arc::new(Space::new().map_err(|error| anyhow!(error).context("this needs root"))?))
+}
+
+fn plug(one: &Space, other: &Space, number: u8) -> Result<[Ipv4Addr; 2]> {
+    let addresses = [1, 2].map(|host| Ipv4Addr::new(10, number, 0, host));
+    one.plug(other, &format!("net{number}"), addresses).map_err(anyhow::Error::msg)?;
+    Ok(addresses)
+}
+
+/// Three nodes in a row.
+struct Row {
+    near: Node,
+    _middle: Node,
+    _far: Node,
+}
+
+impl Row {
+    fn new() -> Result<Self> {
+        let [near, middle, far] = [space()?, space()?, space()?];
+        let (to_near, to_far) = (plug(&near, &middle, 60)?, plug(&far, &middle, 61)?);
+        let middle = Node::start(middle, "middle", None, CORES[1])?;
+        let far = Node::start(far, "far", Some(to_far[1]), CORES[1])?;
+        let near = Node::start(near, "near", Some(to_near[1]), CORES[0])?;
+        Ok(Self { near, _middle: middle, _far: far })
+    }
+
+    /// Microseconds of a round trip from the first to `node`.
+    fn round_trips(&self, node: &'static str, count: usize) -> Result<f64> {
+        self.near.run(move || {
+            let context = Context::open(blocking())?;
+            let query = attrs! { "service" => "echo", "node" => node };
+            let mut probe = Probe::new(&context, context.find(query).one_within(PATIENCE)?)?;
+            let mut ask = |count| {
+                (0..count).try_for_each(|_| probe.round_trip(&[7; SHORT], PATIENCE).map(drop))
+            };
+            ask(WARM_UP)?;
+            let start = Instant::now();
+            ask(count)?;
+            Ok(micros(start, count))
+        })
+    }
+}
+
+/// The bridge against the cable.
+pub fn bridged() -> Result<Vec<Variant>> {
+    let row = Arc::new(Row::new()?);
+    Ok(["middle", "far"]
+        .map(|node| {
+            let row = row.clone();
+            let run = move |count| row.round_trips(node, count);
+            let way = if node == "far" { "over a bridge" } else { "over a cable" };
+            let name = format!("round trip {SHORT} B, {way}, sleeping");
+            Variant { name, count: 1000, run: Box::new(run) }
+        })
+        .into())
+}
+
+/// The target of the issue.
+pub fn report_bridged(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
+    let of = |way: &str| &samples[&format!("round trip {SHORT} B, {way}, sleeping")];
+    let ratios: Vec<f64> =
+        of("over a bridge").iter().zip(of("over a cable")).map(|(of, to)| of / to).collect();
+    let name = format!("round trip {SHORT} B over a bridge against a cable");
+    figures.median(name, "x", &ratios, None, Some(Target::AtMost(1.8)));
+}
+
+/// Two nodes with two cables, in both directions as quick as they are said to be.
+struct Cables {
+    here: Node,
+    there: Node,
+    addresses: [Ipv4Addr; 2],
+}
+
+impl Cables {
+    fn new() -> Result<Self> {
+        let (here, there) = (space()?, space()?);
+        let addresses = [plug(&here, &there, 62)?, plug(&here, &there, 63)?].map(|[_, far]| far);
+        let far = Node::start(there, "there", None, CORES[1])?;
+        let near = Node::start(here, "here", Some(addresses[0]), CORES[0])?;
+        let cables = Self { here: near, there: far, addresses };
+        cables.shape(0, RATES[0], "add")?;
+        cables.shape(1, RATES[1], "add")?;
+        Ok(cables)
+    }
+
+    fn shape(&self, cable: u8, mbit: u64, verb: &'static str) -> Result<()> {
+        for node in [&self.here, &self.there] {
+            node.run(move || {
+                let words = format!(
+                    "qdisc {verb} dev net{} root tbf rate {mbit}mbit burst 128k latency 20ms",
+                    62 + cable
+                );
+                let done = Command::new("tc").args(words.split(' ')).status().context("tc")?;
+                ensure!(done.success(), "tc {words}: {done}");
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Mbit/s of one TCP connection over a cable.
+    fn raw(&self, cable: usize, time: Duration) -> Result<f64> {
+        let address = self.addresses[cable];
+        let listener = self.there.run(move || Ok(TcpListener::bind((address, 0))?))?;
+        let to = listener.local_addr()?;
+        let taking = thread::spawn(move || -> Result<(u64, Duration)> {
+            let (mut stream, _) = listener.accept()?;
+            let (mut bytes, mut total, start) = (vec![0; 1 << 20], 0, Instant::now());
+            loop {
+                match stream.read(&mut bytes)? {
+                    0 => return Ok((total, start.elapsed())),
+                    count => total += count as u64,
+                }
+            }
+        });
+        self.here.run(move || {
+            let (mut stream, data, start) =
+                (TcpStream::connect(to)?, vec![7; 1 << 18], Instant::now());
+            while start.elapsed() < time {
+                stream.write_all(&data)?;
+            }
+            Ok(())
+        })?;
+        let (bytes, time) = taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        Ok(mbit(bytes, time))
+    }
+
+    /// Mbit/s of messages over both, before the first sags and when it has.
+    fn both(&self, time: Duration) -> Result<[f64; 2]> {
+        let (context, taker) = self.there.run(|| {
+            let context = Context::open(blocking())?;
+            let taker = context.register(attrs! { "name" => "taker" })?;
+            Ok((context, taker))
+        })?;
+        let to = taker.id();
+        let (counted, counts) = std::sync::mpsc::channel();
+        let taking = thread::spawn(move || -> Result<()> {
+            let _context = context;
+            loop {
+                let message = taker.recv(Match::any())?;
+                // Nobody counts any more when it is enough.
+                let _ = counted.send((message.data.len() as u64, Instant::now()));
+                if message.tag == LAST {
+                    return Ok(());
+                }
+            }
+        });
+        let giver = self.here.run(move || Giver::start(to))?;
+        // Until both are known.
+        let first = rate(&counts, time / 2).and_then(|_| rate(&counts, time))?;
+        self.shape(0, SAGGED, "change")?;
+        rate(&counts, SETTLED)?;
+        let second = rate(&counts, time)?;
+        giver.end()?;
+        taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        self.shape(0, RATES[0], "change")?;
+        Ok([first, second])
+    }
+}
+
+/// Sends without end.
+struct Giver {
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    thread: thread::JoinHandle<Result<()>>,
+}
+
+impl Giver {
+    fn start(to: ResourceId) -> Result<Self> {
+        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let context = Context::open(blocking())?;
+            let giver = context.register(attrs! { "name" => "giver" })?;
+            while !stopped.load(Relaxed) {
+                giver.send(to, TAKEN, vec![7; MESSAGE])?;
+            }
+            Ok(giver.send(to, LAST, vec![7; MESSAGE].as_slice())?)
+        });
+        Ok(Self { stop, thread })
+    }
+
+    fn end(self) -> Result<()> {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.thread.join().map_err(|_| anyhow!("a thread has panicked"))?
+    }
+}
+
+/// Mbit/s of what arrives in `time`, from one arrival to another.
+fn rate(counts: &std::sync::mpsc::Receiver<(u64, Instant)>, time: Duration) -> Result<f64> {
+    // What came before is not counted.
+    while counts.try_recv().is_ok() {}
+    let (_, start) = counts.recv_timeout(PATIENCE)?;
+    let mut bytes = 0;
+    loop {
+        let (length, at) = counts.recv_timeout(PATIENCE)?;
+        bytes += length;
+        if at - start >= time {
+            return Ok(mbit(bytes, at - start));
+        }
+    }
+}
+
+fn mbit(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 * 8.0 / 1e6 / time.as_secs_f64()
+}
+
+/// Both cables against each alone, in rounds.
+pub fn aggregated(
+    figures: &mut Figures,
+    samples: &mut BTreeMap<String, Vec<f64>>,
+    rounds: usize,
+    time: Duration,
+) -> Result<()> {
+    let cables = Cables::new()?;
+    let (mut sums, mut sagged) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let alone = [cables.raw(0, time)?, cables.raw(1, time)?];
+        let [both, after] = cables.both(time)?;
+        sums.push(both / (alone[0] + alone[1]));
+        sagged.push(after / alone[1]);
+        let names = ["raw TCP, 500 Mbit/s", "raw TCP, 300 Mbit/s", "both", "both, one sagged"];
+        for (name, rate) in names.iter().zip([alone[0], alone[1], both, after]) {
+            samples.entry(format!("cables: {name} (Mbit/s)")).or_default().push(rate);
+        }
+    }
+    let name = "rate over 500 and 300 Mbit/s against the sum of raw TCP over each";
+    figures.median(name, "x", &sums, None, Some(Target::AtLeast(0.95)));
+    let name = "rate 2 s after the first sags to 60 Mbit/s against raw TCP over the better one";
+    figures.median(name, "x", &sagged, None, Some(Target::AtLeast(0.95)));
+    Ok(())
+}

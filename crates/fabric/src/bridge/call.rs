@@ -1,0 +1,58 @@
+//! Connections over bridges, for whoever makes one.
+
+use super::request::{ANSWER, Refusal, Request};
+use super::routes::Way;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long one hop may take to be connected.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+/// Seconds after which a node that says nothing is asked whether it is there, and times that it is
+/// asked, a second apart.
+const GONE_AFTER: u32 = 5;
+
+/// A connection to the end of `way`.
+///
+/// # Errors
+/// If one of its hops does not answer or refuses.
+pub fn call(way: &Way) -> io::Result<TcpStream> {
+    let (first, rest) = way.hops.split_first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let mut stream = connect(*first)?;
+    if rest.is_empty() {
+        return Ok(stream);
+    }
+    let request = Request::new(rest).ok_or(io::ErrorKind::InvalidInput)?;
+    stream.write_all(&request.encode())?;
+    // Each bridge on the way may take its time.
+    stream.set_read_timeout(Some(CONNECT_TIME * rest.len() as u32 + CONNECT_TIME))?;
+    let mut answer = [0; ANSWER];
+    stream.read_exact(&mut answer)?;
+    stream.set_read_timeout(None)?;
+    match Refusal::said(answer) {
+        None => Ok(stream),
+        Some(refusal) => Err(io::Error::other(refusal)),
+    }
+}
+
+/// A connection to one hop. The kernel tells when its node is gone.
+pub(super) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, CONNECT_TIME)?;
+    watch_over(&stream)?;
+    Ok(stream)
+}
+
+/// Has the kernel ask whether the other node is there when it says nothing.
+///
+/// # Errors
+/// If the socket cannot be set to that.
+pub(crate) fn watch_over(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    setsockopt(stream, KeepAlive, &true)?;
+    setsockopt(stream, TcpKeepIdle, &GONE_AFTER)?;
+    setsockopt(stream, TcpKeepInterval, &1)?;
+    setsockopt(stream, TcpKeepCount, &GONE_AFTER)?;
+    Ok(())
+}

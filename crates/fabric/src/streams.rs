@@ -1,0 +1,187 @@
+//! Streams that go over several rails: those that this context has begun, and those of others. Who
+//! has begun one makes its rails, again and again as they are lost.
+
+use crate::bridge::routes::Way;
+use crate::directory::protocol::ContextInfo;
+use crate::id::ContextId;
+use crate::link::Link;
+use crate::progress::lock;
+use crate::transport::rails::{RailId, Rails};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Contexts whose last stream is remembered. What is forgotten is of contexts that are long gone.
+const REMEMBERED_MOST: usize = 1 << 16;
+/// How often missing rails are made, as long as there are others and when there is none.
+const AGAIN_EVERY: Duration = Duration::from_secs(1);
+const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);
+
+/// All streams of a context.
+#[derive(Debug, Default)]
+pub struct Streams {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    /// By the number of the link.
+    all: BTreeMap<u32, Arc<Stream>>,
+    /// The last stream that each other context has begun, whether it is there or not.
+    begun: BTreeMap<ContextId, u64>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Stream {
+    /// The link that it carries.
+    pub link: Arc<Link>,
+    /// Its rails.
+    pub rails: Rails,
+    /// Its number among those of the context that has begun it.
+    number: u64,
+    /// Whether that is this one.
+    pub is_own: bool,
+    making: Mutex<Making>,
+    is_busy: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Making {
+    /// Where the other context was when the directory last knew it.
+    peer: Option<ContextInfo>,
+    ways: BTreeMap<RailId, Way>,
+    last: Option<Instant>,
+    /// Since when it has no rail.
+    alone_since: Option<Instant>,
+}
+
+/// What becomes of a connection that wants to be a rail.
+#[derive(Debug)]
+pub enum Wanted {
+    /// One of this stream.
+    Rail(Arc<Stream>),
+    /// The first of a new one, which takes the place of that one.
+    Stream(Option<Arc<Stream>>),
+    /// Nothing: the stream has ended.
+    Nothing,
+}
+
+impl Streams {
+    /// A number for a stream that this context begins.
+    pub fn next_number(&self) -> u64 {
+        let mut state = lock(&self.state);
+        state.last += 1;
+        state.last
+    }
+
+    /// What `peer` wants with a connection for its stream `number`. A new stream counts as begun.
+    pub fn wanted(&self, peer: ContextId, number: u64) -> Wanted {
+        let mut state = lock(&self.state);
+        let last = state.begun.get(&peer).copied();
+        let theirs = |stream: &&Arc<Stream>| stream.link.peer == peer && !stream.is_own;
+        let there = state.all.values().find(theirs).cloned();
+        if last.is_some_and(|last| number <= last) {
+            let there = there.filter(|stream| stream.number == number);
+            return there.map_or(Wanted::Nothing, Wanted::Rail);
+        }
+        if state.begun.len() >= REMEMBERED_MOST {
+            let live: BTreeSet<_> = state.all.values().map(|stream| stream.link.peer).collect();
+            let first = state.begun.keys().find(|peer| !live.contains(peer)).copied();
+            first.map(|peer| state.begun.remove(&peer));
+        }
+        state.begun.insert(peer, number);
+        Wanted::Stream(there)
+    }
+
+    /// One more.
+    pub fn insert(
+        &self,
+        link: Arc<Link>,
+        rails: Rails,
+        number: u64,
+        own: Option<(ContextInfo, RailId, Way)>,
+    ) -> Arc<Stream> {
+        let is_own = own.is_some();
+        let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
+            (Some(peer), BTreeMap::from([(rail, way)]))
+        });
+        let making = Mutex::new(Making { peer, ways, last: None, alone_since: None });
+        let is_busy = AtomicBool::new(false);
+        let stream = Arc::new(Stream { link, rails, number, is_own, making, is_busy });
+        lock(&self.state).all.insert(stream.link.id, stream.clone());
+        stream
+    }
+
+    /// The stream of a link, if it has one, is no more.
+    pub fn remove(&self, link: u32) {
+        lock(&self.state).all.remove(&link);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Stream>> {
+        lock(&self.state).all.values().cloned().collect()
+    }
+}
+
+impl Stream {
+    /// Its number among those of the context that has begun it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether somebody is to look now whether rails are missing. If so, until [`Self::looked`]
+    /// nobody else is.
+    pub fn is_due(&self, now: Instant) -> bool {
+        let mut making = lock(&self.making);
+        let alone = self.rails.all().is_empty();
+        making.alone_since = making.alone_since.filter(|_| alone).or(alone.then_some(now));
+        let every = if alone { AGAIN_AT_ONCE } else { AGAIN_EVERY };
+        // Once, even if another makes them, to know where that one is.
+        let is_concerned = self.is_own || alone || making.peer.is_none();
+        let due = making.last.is_none_or(|last| now.saturating_duration_since(last) >= every)
+            && is_concerned;
+        if !due || self.is_busy.swap(true, SeqCst) {
+            return false;
+        }
+        making.last = Some(now);
+        true
+    }
+
+    /// Somebody has looked.
+    pub fn looked(&self) {
+        self.is_busy.store(false, SeqCst);
+    }
+
+    /// The directory knows where the other context is.
+    pub fn learn(&self, peer: ContextInfo) {
+        lock(&self.making).peer = Some(peer);
+    }
+
+    /// Where the other context is, or was when the directory last knew it.
+    pub fn peer(&self) -> Option<ContextInfo> {
+        lock(&self.making).peer.clone()
+    }
+
+    /// For how long it has had no rail.
+    pub fn alone_for(&self, now: Instant) -> Duration {
+        let since = lock(&self.making).alone_since;
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Those of `ways` that none of its rails goes.
+    pub fn missing(&self, ways: Vec<Way>) -> Vec<Way> {
+        let there = self.rails.all();
+        let mut making = lock(&self.making);
+        making.ways.retain(|rail, _| there.contains(rail));
+        ways.into_iter().filter(|way| !making.ways.values().any(|other| other == way)).collect()
+    }
+
+    /// A rail goes this way.
+    pub fn joined(&self, rail: RailId, way: Way) {
+        lock(&self.making).ways.insert(rail, way);
+    }
+}

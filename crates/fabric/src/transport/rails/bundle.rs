@@ -1,0 +1,380 @@
+//! Which rail carries which frame, and which frames are still owed (pure).
+//!
+//! Frames are numbered. What is sent is kept until the other end has said that it has delivered
+//! everything before: a rail that is lost takes nothing with it, since what it had not brought goes
+//! again by others, and what arrives twice is dropped by its number ([`super::gather`]).
+//!
+//! A frame goes where it will have arrived first: each rail is known by the time of its probes and by
+//! the rate at which it brought what was sent while it was never idle. What may be on the way on a
+//! rail is what it brings in [`AHEAD`], so that one which suddenly becomes slow holds up no more.
+//!
+//! Nothing is judged by a clock alone, since whoever is to answer may be busy. A rail is stalled when
+//! another one has answered a probe that was sent well after one that it still owes: both are
+//! answered by the same reader, in the order in which they arrive.
+
+use crate::frame::Malformed;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Bytes of frames that one end keeps at most: those that it has sent and that are not delivered,
+/// and those that have arrived before their turn. What 8 Gbit/s bring in four milliseconds.
+pub const KEPT_MOST: usize = 4 << 20;
+/// How long a rail works at what may be on the way at once: a few times what a thread sleeps that is
+/// not on time, so that a rail does not run dry.
+const AHEAD: Duration = Duration::from_millis(20);
+/// Bytes on the way by one rail: at least two of the longest frames.
+const WINDOW_LEAST: usize = 160 << 10;
+const WINDOW_MOST: usize = KEPT_MOST / 2;
+/// Before anything is known: 1 Gbit/s.
+const RATE_FIRST: f64 = 125e6;
+/// Over so long a rate is measured.
+const RATE_OVER: Duration = Duration::from_millis(10);
+/// How much of a new measurement is taken for true.
+const RATE_GAIN: f64 = 0.3;
+/// A rail on which less was on the way had not enough to do to show how slow it is.
+const PRESSED_LEAST: usize = 32 << 10;
+/// By how much an idle rail is thought to have become like the best one from one look to the next:
+/// what was found out about it is not true for ever, and is only found out again by using it.
+const RATE_FORGOTTEN: f64 = 0.05;
+/// How often rails are asked, as long as anything is carried.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// A rail is stalled when another has answered what was asked so much later, and four of its own
+/// round trips.
+const STALLED_AFTER: Duration = Duration::from_millis(300);
+/// A rail that was stalled for so long is given up: a new connection is there sooner than an old one
+/// that has waited for so long tries again.
+const LOST_AFTER: Duration = Duration::from_secs(2);
+/// Frames and bytes that arrive by a rail before the other end is told.
+const UNSAID_FRAMES: u32 = 8;
+const UNSAID_BYTES: usize = 64 << 10;
+
+/// A rail of this end. None is used twice.
+pub type RailId = u32;
+
+/// What one end sends, and by what.
+#[derive(Debug, Default)]
+pub struct Bundle {
+    /// What is not known to be delivered, in order.
+    kept: VecDeque<Vec<u8>>,
+    kept_bytes: usize,
+    /// The number of the first of them.
+    first: u64,
+    /// The number of the first that was never sent.
+    unsent: u64,
+    /// What was sent by rails that are lost or stalled.
+    again: BTreeSet<u64>,
+    rails: BTreeMap<RailId, Rail>,
+    /// Something was sent since rails were last asked.
+    is_used: bool,
+    asked: Duration,
+}
+
+/// What is known of a rail.
+#[derive(Debug)]
+struct Rail {
+    /// Number and length of what it was given, in order, and how many it has brought.
+    on_the_way: VecDeque<(u64, usize)>,
+    bytes_on_the_way: usize,
+    brought: u32,
+    /// It takes nothing more for now.
+    full: bool,
+    rate: Option<f64>,
+    measured: Measured,
+    probe: Probe,
+    stalled_since: Option<Duration>,
+    /// Frames that have arrived by it, and what the other end was told of that.
+    arrived: u32,
+    said: u32,
+    unsaid_bytes: usize,
+}
+
+/// What a rail has brought since a moment from which on it was never idle.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    since: Duration,
+    bytes: usize,
+    /// The least that was on the way meanwhile.
+    least: usize,
+}
+
+impl Measured {
+    fn from(since: Duration) -> Self {
+        Self { since, bytes: 0, least: usize::MAX }
+    }
+}
+
+/// What a rail was asked, and how soon it answers.
+#[derive(Debug, Default)]
+struct Probe {
+    last: u32,
+    /// When the question was sent that is not answered.
+    open: Option<Duration>,
+    /// When the last question was sent that is answered.
+    answered: Option<Duration>,
+    trip: Option<Duration>,
+}
+
+/// What a frame on a rail says of the way back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// The other end has delivered every frame before this one.
+    pub delivered: u64,
+    /// So many frames have arrived there by this rail (modulo 2^32).
+    pub arrived: u32,
+}
+
+impl Bundle {
+    /// One more rail.
+    pub fn add(&mut self, id: RailId, now: Duration) {
+        let rail = Rail {
+            on_the_way: VecDeque::new(),
+            bytes_on_the_way: 0,
+            brought: 0,
+            full: false,
+            rate: None,
+            measured: Measured::from(now),
+            probe: Probe::default(),
+            stalled_since: None,
+            arrived: 0,
+            said: 0,
+            unsaid_bytes: 0,
+        };
+        self.rails.insert(id, rail);
+        // It is asked at once.
+        (self.is_used, self.asked) = (true, now.saturating_sub(PROBE_EVERY));
+    }
+
+    /// A rail is no more: what it had not brought goes by others.
+    pub fn lost(&mut self, id: RailId) {
+        if let Some(rail) = self.rails.remove(&id) {
+            self.again.extend(rail.on_the_way.iter().map(|(number, _)| *number));
+        }
+    }
+
+    /// Whether a frame of `length` bytes is taken.
+    pub fn has_room(&self, length: usize) -> bool {
+        self.kept_bytes + length <= KEPT_MOST
+    }
+
+    /// Takes a frame, for which there is room.
+    pub fn write(&mut self, frame: Vec<u8>) {
+        self.kept_bytes += frame.len();
+        self.kept.push_back(frame);
+    }
+
+    /// The bytes of a frame that is kept.
+    pub fn bytes(&self, number: u64) -> &[u8] {
+        &self.kept[(number - self.first) as usize]
+    }
+
+    /// What is to be sent next, by which rail. It counts as sent.
+    pub fn next(&mut self, now: Duration) -> Option<(RailId, u64)> {
+        self.again = self.again.split_off(&self.first);
+        let again = self.again.first().copied();
+        let number = again.or_else(|| (self.unsent < self.end()).then_some(self.unsent))?;
+        let length = self.bytes(number).len();
+        let id = self.choose(length)?;
+        match again {
+            Some(_) => drop(self.again.pop_first()),
+            None => self.unsent += 1,
+        }
+        self.is_used = true;
+        let rail = self.rails.get_mut(&id)?;
+        if rail.on_the_way.is_empty() {
+            rail.measured = Measured::from(now);
+        }
+        rail.on_the_way.push_back((number, length));
+        rail.bytes_on_the_way += length;
+        Some((id, number))
+    }
+
+    /// The rail did not take what it was given last: it is full until [`Self::emptied`].
+    pub fn refused(&mut self, id: RailId) {
+        let Some(rail) = self.rails.get_mut(&id) else { return };
+        rail.full = true;
+        if let Some((number, length)) = rail.on_the_way.pop_back() {
+            rail.bytes_on_the_way -= length;
+            self.again.insert(number);
+        }
+    }
+
+    /// The rail may take something again.
+    pub fn emptied(&mut self, id: RailId) {
+        if let Some(rail) = self.rails.get_mut(&id) {
+            rail.full = false;
+        }
+    }
+
+    /// A frame of `length` bytes has arrived by a rail. Returns whether the other end is to be told
+    /// at once.
+    pub fn arrived(&mut self, id: RailId, length: usize) -> bool {
+        let Some(rail) = self.rails.get_mut(&id) else { return false };
+        rail.arrived = rail.arrived.wrapping_add(1);
+        rail.unsaid_bytes += length;
+        rail.arrived.wrapping_sub(rail.said) >= UNSAID_FRAMES || rail.unsaid_bytes >= UNSAID_BYTES
+    }
+
+    /// Rails whose other ends are to be told what has arrived.
+    pub fn owing(&self) -> impl Iterator<Item = RailId> {
+        self.rails.iter().filter(|(_, rail)| rail.arrived != rail.said).map(|(id, _)| *id)
+    }
+
+    /// How many frames have arrived by a rail: it is said now.
+    pub fn say(&mut self, id: RailId) -> u32 {
+        let Some(rail) = self.rails.get_mut(&id) else { return 0 };
+        (rail.said, rail.unsaid_bytes) = (rail.arrived, 0);
+        rail.arrived
+    }
+
+    /// The other end has said something by a rail.
+    ///
+    /// # Errors
+    /// If that cannot be.
+    pub fn heard(&mut self, id: RailId, word: Word, now: Duration) -> Result<(), Malformed> {
+        // Words by different rails overtake each other.
+        if word.delivered > self.unsent {
+            return Err(Malformed::Unknown("frames of rails"));
+        }
+        while self.first < word.delivered {
+            let frame = self.kept.pop_front().ok_or(Malformed::Unknown("frames of rails"))?;
+            self.kept_bytes -= frame.len();
+            self.first += 1;
+        }
+        self.rails.get_mut(&id).map_or(Ok(()), |rail| rail.brought(word.arrived, now))
+    }
+
+    /// A probe is answered.
+    ///
+    /// # Errors
+    /// If it was not asked.
+    pub fn answered(&mut self, id: RailId, token: u32, now: Duration) -> Result<(), Malformed> {
+        let Some(rail) = self.rails.get_mut(&id) else { return Ok(()) };
+        let asked = rail.probe.open.take().filter(|_| token == rail.probe.last);
+        let asked = asked.ok_or(Malformed::Unknown("a probe"))?;
+        rail.probe.answered = Some(asked);
+        if rail.stalled_since.take().is_some() {
+            rail.measured = Measured::from(now);
+        }
+        let trip = now.saturating_sub(asked);
+        // Queues make it longer, nothing makes it shorter: long ones are believed by and by.
+        let trip =
+            rail.probe.trip.map_or(trip, |known| trip.min(known + (trip.max(known) - known) / 8));
+        rail.probe.trip = Some(trip);
+        Ok(())
+    }
+
+    /// Time passes: what to ask now, by which rail, as what; and rails to be given up.
+    pub fn tick(&mut self, now: Duration) -> (Vec<(RailId, u32)>, Vec<RailId>) {
+        self.stall(now);
+        let given_up = |rail: &Rail| {
+            rail.stalled_since.is_some_and(|since| now.saturating_sub(since) >= LOST_AFTER)
+        };
+        let dead =
+            self.rails.iter().filter(|(_, rail)| given_up(rail)).map(|(id, _)| *id).collect();
+        let mut probes = Vec::new();
+        let is_used = std::mem::take(&mut self.is_used) || !self.kept.is_empty();
+        if now.saturating_sub(self.asked) < PROBE_EVERY || !is_used {
+            self.is_used = is_used;
+            return (probes, dead);
+        }
+        self.asked = now;
+        let best = self.rails.values().filter_map(|rail| rail.rate).fold(0.0, f64::max);
+        for rail in self.rails.values_mut().filter(|rail| rail.on_the_way.is_empty()) {
+            rail.rate = rail.rate.map(|rate| rate + RATE_FORGOTTEN * (best - rate));
+        }
+        for (id, rail) in self.rails.iter_mut().filter(|(_, rail)| rail.probe.open.is_none()) {
+            rail.probe.last = rail.probe.last.wrapping_add(1);
+            rail.probe.open = Some(now);
+            probes.push((*id, rail.probe.last));
+        }
+        (probes, dead)
+    }
+
+    /// Whether everything that was taken is delivered.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Whether more than half of the room is taken.
+    pub fn is_full(&self) -> bool {
+        self.kept_bytes > KEPT_MOST / 2
+    }
+
+    /// Whether something waits for a rail.
+    pub fn has_unsent(&self) -> bool {
+        self.unsent < self.end() || !self.again.is_empty()
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.kept.len() as u64
+    }
+
+    /// The rail by which so many bytes arrive first, of those that have not enough to do.
+    fn choose(&self, length: usize) -> Option<RailId> {
+        let usable = self.rails.iter().filter(|(_, rail)| rail.stalled_since.is_none());
+        let free = usable.filter(|(_, rail)| rail.has_room(length));
+        free.min_by(|(_, one), (_, other)| one.time(length).total_cmp(&other.time(length)))
+            .map(|(id, _)| *id)
+    }
+
+    /// Finds out which rails are stalled; what they hold goes by others.
+    fn stall(&mut self, now: Duration) {
+        let newest = self.rails.values().filter_map(|rail| rail.probe.answered).max();
+        for rail in self.rails.values_mut().filter(|rail| rail.stalled_since.is_none()) {
+            let patience = STALLED_AFTER + rail.probe.trip.unwrap_or_default() * 4;
+            let overtaken = |open: Duration| newest.is_some_and(|newest| newest >= open + patience);
+            if rail.probe.open.is_some_and(overtaken) {
+                rail.stalled_since = Some(now);
+                self.again.extend(rail.on_the_way.iter().map(|(number, _)| *number));
+            }
+        }
+    }
+}
+
+impl Rail {
+    fn window(&self) -> usize {
+        let ahead = self.rate.unwrap_or(RATE_FIRST) * AHEAD.as_secs_f64();
+        (ahead as usize).clamp(WINDOW_LEAST, WINDOW_MOST)
+    }
+
+    fn has_room(&self, length: usize) -> bool {
+        let has_room = self.bytes_on_the_way + length <= self.window();
+        !self.full && (self.on_the_way.is_empty() || has_room)
+    }
+
+    /// Seconds until `length` bytes more would be there.
+    fn time(&self, length: usize) -> f64 {
+        let queue = (self.bytes_on_the_way + length) as f64 / self.rate.unwrap_or(RATE_FIRST);
+        self.probe.trip.unwrap_or_default().as_secs_f64() / 2.0 + queue
+    }
+
+    fn brought(&mut self, arrived: u32, now: Duration) -> Result<(), Malformed> {
+        let more = arrived.wrapping_sub(self.brought) as usize;
+        if more > self.on_the_way.len() {
+            return Err(Malformed::Unknown("frames of a rail"));
+        }
+        let bytes = self.on_the_way.drain(..more).map(|(_, length)| length).sum::<usize>();
+        self.brought = arrived;
+        self.bytes_on_the_way -= bytes;
+        self.measured.bytes += bytes;
+        self.measured.least = self.measured.least.min(self.bytes_on_the_way);
+        let time = now.saturating_sub(self.measured.since);
+        if time >= RATE_OVER && bytes > 0 {
+            self.learn_rate(self.measured.bytes as f64 / time.as_secs_f64());
+            self.measured = Measured::from(now);
+        }
+        Ok(())
+    }
+
+    /// A rail that had little to do can show that it is quicker than it was thought to be, not that
+    /// it is slower.
+    fn learn_rate(&mut self, rate: f64) {
+        let known = self.rate.unwrap_or(RATE_FIRST);
+        if self.measured.least >= PRESSED_LEAST || rate > known {
+            self.rate = Some(self.rate.map_or(rate, |known| known + RATE_GAIN * (rate - known)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

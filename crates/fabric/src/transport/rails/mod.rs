@@ -1,0 +1,405 @@
+//! One stream of frames over several connections between two contexts, its rails: over several
+//! networks that both have, or through bridges. Rails come and go while frames are carried; what a
+//! rail that breaks has not brought goes by another one, and nothing arrives twice. So a stream without
+//! rails is not broken: it waits for new ones until its link is ended.
+//!
+//! A rail is any other transport: each frame is the payload of a frame of the rail
+//! ([`Frame::Carried`]), with its number and with what has arrived from the other end.
+
+mod bundle;
+mod gather;
+
+pub use bundle::RailId;
+
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use crate::frame::{EAGER_MOST, Frame, HEAD, Head, Malformed};
+use crate::progress::lock;
+use bundle::{Bundle, Word};
+use gather::Gather;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Rails of one stream at a time.
+pub const RAILS_MOST: usize = 8;
+/// Things that become ready, for one call.
+const EVENTS: usize = 2 * RAILS_MOST;
+
+/// The rails of a stream, for whoever makes new ones.
+#[derive(Clone)]
+pub struct Rails(Arc<Shared>);
+
+/// Both halves of the stream, and its rails. It has none yet.
+///
+/// # Errors
+/// If the kernel gives no descriptor.
+pub fn ends() -> io::Result<(Ends, Rails)> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    let readable = vec![epoll.0.as_fd().try_clone_to_owned()?];
+    let shared = Arc::new(Shared {
+        epoll,
+        start: Instant::now(),
+        out: Mutex::default(),
+        joining: Mutex::default(),
+        has_joining: AtomicBool::new(false),
+    });
+    let receiver = RailsReceiver {
+        shared: shared.clone(),
+        receivers: BTreeMap::new(),
+        gather: Gather::default(),
+        ready: Vec::new(),
+    };
+    let ends = Ends {
+        sender: Box::new(RailsSender(shared.clone())),
+        receiver: Box::new(receiver),
+        readable,
+        writable: None,
+        in_memory: false,
+    };
+    Ok((ends, Rails(shared)))
+}
+
+/// What both halves and the maker of rails use.
+struct Shared {
+    /// Ready when any rail is.
+    epoll: Epoll,
+    start: Instant,
+    out: Mutex<Out>,
+    /// Rails that the receiving half has not taken over.
+    joining: Mutex<Vec<(RailId, Box<dyn Receiver>)>>,
+    has_joining: AtomicBool,
+}
+
+#[derive(Default)]
+struct Out {
+    bundle: Bundle,
+    rails: BTreeMap<RailId, Rail>,
+    last: RailId,
+    /// The other end's frames before this are delivered here.
+    delivered: u64,
+}
+
+/// The sending half of a rail, and what is watched for both.
+struct Rail {
+    sender: Box<dyn Sender>,
+    /// Some of what it took waits to be carried.
+    keeps: bool,
+    watched: Vec<OwnedFd>,
+}
+
+struct RailsSender(Arc<Shared>);
+
+struct RailsReceiver {
+    shared: Arc<Shared>,
+    receivers: BTreeMap<RailId, Box<dyn Receiver>>,
+    gather: Gather,
+    /// Those that became ready; if none, all are looked at.
+    ready: Vec<RailId>,
+}
+
+impl Rails {
+    /// One more rail, which begins to carry at once. Returns its name.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub fn join(&self, ends: Ends) -> io::Result<RailId> {
+        let shared = &self.0;
+        let mut out = lock(&shared.out);
+        out.last += 1;
+        let id = out.last;
+        let reading = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id));
+        ends.readable.iter().try_for_each(|fd| shared.epoll.add(fd, reading))?;
+        let room = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, u64::from(id));
+        ends.writable.iter().try_for_each(|fd| shared.epoll.add(fd, room))?;
+        let watched = ends.readable.into_iter().chain(ends.writable).collect();
+        out.rails.insert(id, Rail { sender: ends.sender, keeps: false, watched });
+        out.bundle.add(id, shared.now());
+        lock(&shared.joining).push((id, ends.receiver));
+        shared.has_joining.store(true, Release);
+        shared.carry(&mut out);
+        Ok(id)
+    }
+
+    /// Those that there are.
+    pub fn all(&self) -> Vec<RailId> {
+        lock(&self.0.out).rails.keys().copied().collect()
+    }
+}
+
+impl fmt::Debug for Rails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rails").field(&self.all()).finish()
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Sends what may be sent now.
+    fn carry(&self, out: &mut Out) {
+        let now = self.now();
+        while let Some((id, number)) = out.bundle.next(now) {
+            let word = Word { delivered: out.delivered, arrived: out.bundle.say(id) };
+            let Word { delivered, arrived } = word;
+            let bytes = out.bundle.bytes(number);
+            let frame = Frame::Carried { number, delivered, arrived };
+            let head = Head { frame, length: bytes.len() as u32, seen: 0 }.encode();
+            let Some(rail) = out.rails.get_mut(&id) else { continue };
+            match rail.sender.send(&head, bytes) {
+                Ok(Sent::Whole) => {}
+                Ok(Sent::Kept) => rail.keeps = true,
+                Ok(Sent::Full) => {
+                    rail.keeps = true;
+                    out.bundle.refused(id);
+                }
+                Err(_) => self.lost(out, id),
+            }
+        }
+    }
+
+    /// Says `frame` by a rail. What finds no room is said another time.
+    fn say(&self, out: &mut Out, id: RailId, frame: Frame) {
+        let Some(rail) = out.rails.get_mut(&id) else { return };
+        let head = Head { frame, length: 0, seen: 0 }.encode();
+        match rail.sender.send(&head, &[]) {
+            Ok(Sent::Whole) => {}
+            Ok(Sent::Kept | Sent::Full) => rail.keeps = true,
+            Err(_) => self.lost(out, id),
+        }
+    }
+
+    /// Says by a rail what has arrived by it.
+    fn note(&self, out: &mut Out, id: RailId) {
+        let (delivered, arrived) = (out.delivered, out.bundle.say(id));
+        self.say(out, id, Frame::Noted { delivered, arrived });
+    }
+
+    /// A rail is broken: what it has not brought goes by others.
+    fn lost(&self, out: &mut Out, id: RailId) {
+        out.bundle.lost(id);
+        if let Some(rail) = out.rails.remove(&id) {
+            for fd in &rail.watched {
+                // It can only fail if it was not watched.
+                let _ = self.epoll.delete(fd);
+            }
+        }
+    }
+}
+
+impl Sender for RailsSender {
+    fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
+        let mut out = lock(&self.0.out);
+        if !out.bundle.has_room(HEAD + payload.len()) {
+            return Ok(Sent::Full);
+        }
+        out.bundle.write([head, payload].concat());
+        self.0.carry(&mut out);
+        let carried = !out.bundle.has_unsent() && out.rails.values().all(|rail| !rail.keeps);
+        Ok(if carried { Sent::Whole } else { Sent::Kept })
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        let out = &mut *lock(&self.0.out);
+        let (probes, dead) = out.bundle.tick(self.0.now());
+        dead.into_iter().for_each(|id| self.0.lost(out, id));
+        for (id, token) in probes {
+            self.0.say(out, id, Frame::Probe { token });
+        }
+        for id in out.rails.keys().copied().collect::<Vec<_>>() {
+            let Some(rail) = out.rails.get_mut(&id) else { continue };
+            match rail.sender.flush() {
+                Ok(done) => rail.keeps = !(done && rail.sender.is_settled()),
+                Err(_) => {
+                    self.0.lost(out, id);
+                    continue;
+                }
+            }
+            if !rail.keeps {
+                out.bundle.emptied(id);
+            }
+        }
+        self.0.carry(out);
+        out.bundle.owing().collect::<Vec<_>>().into_iter().for_each(|id| self.0.note(out, id));
+        Ok(!out.bundle.has_unsent() && out.rails.values().all(|rail| !rail.keeps))
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        // What makes room arrives on a rail.
+        lock(&self.0.out).bundle.is_full()
+    }
+
+    fn piece(&self) -> usize {
+        EAGER_MOST
+    }
+
+    fn is_settled(&mut self) -> bool {
+        !lock(&self.0.out).bundle.is_full()
+    }
+
+    fn is_drained(&mut self) -> bool {
+        lock(&self.0.out).bundle.is_empty()
+    }
+}
+
+impl RailsReceiver {
+    /// Reads one rail. It goes if it is broken, unless that is because what came is no frame.
+    fn poll_rail(&mut self, id: RailId, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        let Some(receiver) = self.receivers.get_mut(&id) else { return Ok(0) };
+        let shared = &self.shared;
+        let mut arriving = Arriving { shared, id, gather: &mut self.gather, sink, is_told: false };
+        let polled = receiver.poll(&mut arriving);
+        if arriving.is_told {
+            shared.note(&mut lock(&shared.out), id);
+        }
+        match polled {
+            Err(Broken::Malformed(malformed)) => Err(malformed.into()),
+            Ok(frames) => Ok(frames),
+            Err(_) => {
+                self.receivers.remove(&id);
+                let mut out = lock(&shared.out);
+                shared.lost(&mut out, id);
+                shared.carry(&mut out);
+                Ok(1)
+            }
+        }
+    }
+
+    /// Takes over rails that have joined, and forgets those that the sending half has lost.
+    fn renew(&mut self) {
+        if self.shared.has_joining.swap(false, Acquire) {
+            self.receivers.extend(lock(&self.shared.joining).drain(..));
+        }
+        let out = lock(&self.shared.out);
+        self.receivers.retain(|id, _| out.rails.contains_key(id));
+    }
+}
+
+impl Receiver for RailsReceiver {
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        self.renew();
+        let mut ready = std::mem::take(&mut self.ready);
+        if ready.is_empty() {
+            ready.extend(self.receivers.keys());
+        }
+        let mut frames = 0;
+        for id in ready {
+            frames += self.poll_rail(id, sink)?;
+        }
+        Ok(frames)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        self.renew();
+        // All of them, as each is told on its own.
+        self.receivers
+            .values_mut()
+            .filter_map(|receiver| (!receiver.falls_asleep()).then_some(()))
+            .count()
+            == 0
+    }
+
+    fn wakes_up(&mut self) {
+        self.receivers.values_mut().for_each(|receiver| receiver.wakes_up());
+    }
+
+    fn signalled(&mut self) {
+        self.renew();
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.shared.epoll.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => unreachable!("epoll_wait of a descriptor that is open: {errno}"),
+        };
+        for event in &events[..count] {
+            let id = event.data() as RailId;
+            if event.events().contains(EpollFlags::EPOLLOUT) {
+                let mut out = lock(&self.shared.out);
+                out.bundle.emptied(id);
+                self.shared.carry(&mut out);
+            }
+            if let Some(receiver) = self.receivers.get_mut(&id) {
+                receiver.signalled();
+                self.ready.push(id);
+            }
+        }
+        self.ready.sort_unstable();
+        self.ready.dedup();
+    }
+}
+
+/// What arrives by one rail.
+struct Arriving<'a> {
+    shared: &'a Shared,
+    id: RailId,
+    gather: &'a mut Gather,
+    sink: &'a mut dyn Sink,
+    /// The other end is to be told at once.
+    is_told: bool,
+}
+
+impl Sink for Arriving<'_> {
+    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+        Ok(Vec::with_capacity(head.length as usize))
+    }
+
+    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+        let now = self.shared.now();
+        match head.frame {
+            Frame::Carried { number, delivered, arrived } => {
+                self.heard(Word { delivered, arrived }, now)?;
+                self.is_told |= lock(&self.shared.out).bundle.arrived(self.id, buffer.len());
+                self.gather.arrived(number, buffer)?;
+                self.deliver()
+            }
+            Frame::Noted { delivered, arrived } => self.heard(Word { delivered, arrived }, now),
+            Frame::Probe { token } => {
+                let out = &mut *lock(&self.shared.out);
+                self.shared.say(out, self.id, Frame::Answered { token });
+                Ok(())
+            }
+            Frame::Answered { token } => {
+                lock(&self.shared.out).bundle.answered(self.id, token, now)
+            }
+            _ => Err(Malformed::Unknown("a stream without rails")),
+        }
+    }
+}
+
+impl Arriving<'_> {
+    /// The other end has what it says; there may be room for more.
+    fn heard(&self, word: Word, now: Duration) -> Result<(), Malformed> {
+        let out = &mut *lock(&self.shared.out);
+        out.bundle.heard(self.id, word, now)?;
+        self.shared.carry(out);
+        Ok(())
+    }
+
+    /// Gives on what is in its turn. It counts as delivered when that is done.
+    fn deliver(&mut self) -> Result<(), Malformed> {
+        while let Some(frame) = self.gather.take() {
+            let (head, payload) =
+                frame.split_first_chunk().ok_or(Malformed::Unknown("a frame of rails"))?;
+            let head = Head::decode(head)?;
+            if head.length as usize != payload.len() {
+                return Err(Malformed::Unknown("a frame of rails"));
+            }
+            let mut buffer = self.sink.buffer(&head)?;
+            buffer.extend_from_slice(payload);
+            self.sink.frame(head, buffer)?;
+            lock(&self.shared.out).delivered = self.gather.delivered();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

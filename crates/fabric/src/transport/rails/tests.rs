@@ -1,0 +1,124 @@
+//! The shell over real connections: rails that are cut at any moment.
+
+use super::*;
+use crate::transport::tcp;
+use crate::transport::testing::{Collected, message, streams};
+use proptest::prelude::*;
+use std::net::{Shutdown, TcpStream};
+
+/// Two ends, and a handle to cut each rail.
+struct Pair {
+    ends: [(Ends, Rails); 2],
+    cut: Vec<TcpStream>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { ends: [ends().unwrap(), ends().unwrap()], cut: Vec::new() }
+    }
+
+    fn plug(&mut self) {
+        let (one, other) = streams();
+        self.cut.push(one.try_clone().unwrap());
+        self.ends[0].1.join(tcp::ends(one).unwrap()).unwrap();
+        self.ends[1].1.join(tcp::ends(other).unwrap()).unwrap();
+    }
+
+    /// The kernel keeps what it had taken, or does not.
+    fn cut(&mut self, at: usize) {
+        let stream = self.cut.remove(at);
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever the lengths, and whenever rails are cut and made: the same frames in the same order.
+    #[test]
+    fn frames_pass_whole_and_in_order(
+        lengths in prop::collection::vec(prop_oneof![0..200_usize, 0..=EAGER_MOST], 1..80),
+        events in prop::collection::vec(0..8_u8, 80),
+    ) {
+        let mut pair = Pair::new();
+        pair.plug();
+        let mut collected = Collected::default();
+        let expected: Vec<_> =
+            lengths.iter().enumerate().map(|(n, length)| message(n as u32, *length)).collect();
+        for (at, (head, payload)) in expected.iter().enumerate() {
+            match events[at] {
+                0 if !pair.cut.is_empty() => pair.cut(at % pair.cut.len()),
+                1 if pair.cut.len() < 4 => pair.plug(),
+                2 => drop(pair.ends[1].0.receiver.poll(&mut collected).unwrap()),
+                3 => drop(pair.ends[0].0.receiver.poll(&mut Collected::default()).unwrap()),
+                _ => {}
+            }
+            while pair.ends[0].0.sender.send(&head.encode(), payload).unwrap() == Sent::Full {
+                if pair.cut.is_empty() {
+                    pair.plug();
+                }
+                pair.ends[1].0.receiver.poll(&mut collected).unwrap();
+                pair.ends[1].0.sender.flush().unwrap();
+                pair.ends[0].0.receiver.poll(&mut Collected::default()).unwrap();
+            }
+        }
+        pair.plug();
+        while collected.0.len() < expected.len() || !pair.ends[0].0.sender.is_drained() {
+            for (ends, _) in &mut pair.ends {
+                ends.sender.flush().unwrap();
+            }
+            pair.ends[1].0.receiver.poll(&mut collected).unwrap();
+            pair.ends[0].0.receiver.poll(&mut Collected::default()).unwrap();
+        }
+        prop_assert!(collected.0 == expected);
+    }
+}
+
+/// Whoever sleeps on what is watched is woken: by a frame on any rail, and by a rail that joins with
+/// one on it.
+#[test]
+fn sleepers_are_woken_by_every_rail() {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut pair = Pair::new();
+    let mut collected = Collected::default();
+    for number in 0..4 {
+        pair.plug();
+        let (head, payload) = message(number, 100);
+        pair.ends[0].0.sender.send(&head.encode(), &payload).unwrap();
+        while collected.0.len() <= number as usize {
+            let receiving = &mut pair.ends[1].0;
+            if receiving.receiver.falls_asleep() {
+                let mut fds = [PollFd::new(receiving.readable[0].as_fd(), PollFlags::POLLIN)];
+                assert_eq!(
+                    poll(&mut fds, PollTimeout::from(60_000_u16)),
+                    Ok(1),
+                    "asleep for a minute"
+                );
+            }
+            receiving.receiver.wakes_up();
+            receiving.receiver.signalled();
+            receiving.receiver.poll(&mut collected).unwrap();
+        }
+    }
+}
+
+/// A frame of a stream in a frame of a rail that is not what its head says.
+#[test]
+fn what_is_no_frame_ends_the_stream() {
+    for bytes in [vec![0; 10], vec![1; 60], message(1, 5).0.encode().to_vec()] {
+        let (one, other) = streams();
+        let (mut ends, rails) = ends().unwrap();
+        rails.join(tcp::ends(other).unwrap()).unwrap();
+        let mut liar = tcp::ends(one).unwrap();
+        let frame = Frame::Carried { number: 0, delivered: 0, arrived: 0 };
+        let head = Head { frame, length: bytes.len() as u32, seen: 0 };
+        liar.sender.send(&head.encode(), &bytes).unwrap();
+        let mut collected = Collected::default();
+        let error = loop {
+            match ends.receiver.poll(&mut collected) {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Broken::Malformed(_)), "{error}");
+    }
+}

@@ -1,0 +1,429 @@
+//! Nodes with several networks between them, and nodes with none in common, with real daemons: network
+//! namespaces and cables between them. Needs root; says so where it cannot run.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use keeptime_fabric::{
+    Attributes, Config, Context, Match, Reason, RecvError, Resource, Tag, attrs,
+};
+use keeptime_linux::testing::{can, rig::Space};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For anything, on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+const PORT: u16 = 7400;
+
+/// A node: where it is, and its daemon.
+struct Node {
+    name: &'static str,
+    space: Arc<Space>,
+    members: Vec<String>,
+    daemon: Option<Child>,
+}
+
+impl Node {
+    fn new(name: &'static str) -> Self {
+        Self { name, space: Arc::new(Space::new().unwrap()), members: Vec::new(), daemon: None }
+    }
+
+    /// A cable, on the network of this number; the other end's daemon is where this one's looks.
+    fn plug(&mut self, other: &Self, number: u8) {
+        let addresses = [1, 2].map(|host| Ipv4Addr::new(10, number, 0, host));
+        self.space.plug(&other.space, &format!("net{number}"), addresses).unwrap();
+        self.members.push(format!("{}:{PORT}", addresses[1]));
+    }
+
+    /// Starts its daemon, and waits until programs can use it.
+    fn start(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime-fabricd"));
+        command.args(["--node", self.name, "--address", &format!("0.0.0.0:{PORT}")]);
+        for member in &self.members {
+            command.args(["--member", member]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.daemon = Some(self.space.run(move || command.spawn().unwrap()));
+        wait_for(|| self.space.run(|| Context::open(Config::default()).is_ok()));
+    }
+
+    /// As a node that crashes: nobody is told.
+    fn kill(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            kill(Pid::from_raw(daemon.id() as i32), Signal::SIGKILL).unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+
+    fn open(&self, name: &'static str) -> Resource {
+        self.space.run(move || {
+            let mut config = Config::default();
+            // What is sent before the end is to be sent.
+            config.close_time = LONG;
+            let context = Context::open(config).unwrap();
+            context.register(attrs! { "name" => name }).unwrap()
+        })
+    }
+
+    /// How many resources with `query` this node's programs find.
+    fn count(&self, query: Attributes) -> usize {
+        self.space.run(move || {
+            let context = Context::open(Config::default()).unwrap();
+            context.find(query).all().unwrap().len()
+        })
+    }
+
+    fn knows(&self, nodes: usize) {
+        wait_for(|| self.count(attrs! { "service" => "echo" }) == nodes);
+    }
+
+    fn ip(&self, words: &'static str) {
+        let done = self.space.run(move || Command::new("ip").args(words.split(' ')).status());
+        assert!(done.unwrap().success(), "ip {words}");
+    }
+
+    /// Bytes that were sent by an interface.
+    fn sent_by(&self, interface: &'static str) -> u64 {
+        let all = self.space.run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        let line = all.lines().find_map(|line| line.trim().strip_prefix(interface)).unwrap();
+        line.trim_start_matches(':').split_whitespace().nth(8).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn wait_for(mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LONG, "not within a minute");
+        thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// Messages from one resource to another, of many lengths, as long as the test goes on: each arrives
+/// once and in order, and if one is missing the sender was told.
+struct Traffic {
+    taken: Arc<AtomicU64>,
+    more: Arc<AtomicU64>,
+    sending: thread::JoinHandle<Vec<u64>>,
+    receiving: thread::JoinHandle<BTreeSet<u64>>,
+}
+
+const LAST: Tag = Tag(u64::MAX);
+
+fn data(number: u64) -> Vec<u8> {
+    let length = match number % 16 {
+        0 => 300_000,
+        1 => 65_536,
+        2 | 3 => 20_000,
+        length => length as usize,
+    };
+    vec![number as u8; length]
+}
+
+impl Traffic {
+    /// Sends until it is told to end; what was not delivered is noted, not sent again.
+    fn start(from: (&Node, Resource), to: (&Node, Resource)) -> Self {
+        let (taken, more) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
+        let (space, sender, peer, goes_on) =
+            (from.0.space.clone(), from.1, to.1.id(), more.clone());
+        let send = move || {
+            let (mut told, mut number) = (Vec::new(), 0);
+            while goes_on.load(SeqCst) == 1 {
+                if sender.send(peer, Tag(number), data(number)).is_err() {
+                    told.push(number);
+                    thread::park_timeout(Duration::from_millis(5));
+                }
+                if let Err(RecvError::Undelivered(lost)) = sender.try_recv(Match::any()) {
+                    assert_eq!(lost.reason, Reason::Unconfirmed);
+                    told.push(lost.tag.0);
+                }
+                number += 1;
+            }
+            while sender.send(peer, LAST, number.to_le_bytes().as_slice()).is_err() {
+                thread::park_timeout(Duration::from_millis(5));
+            }
+            // Until it is known that it was taken.
+            loop {
+                match sender.recv(Match::any()) {
+                    Ok(answer) if answer.tag == LAST => break,
+                    Ok(_) => {}
+                    Err(RecvError::Undelivered(lost)) if lost.tag == LAST => {
+                        let _ = sender.send(peer, LAST, number.to_le_bytes().as_slice());
+                    }
+                    Err(RecvError::Undelivered(lost)) => told.push(lost.tag.0),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            told
+        };
+        // A thread of its own, which is in the namespace as the one that makes it.
+        let sending = space.run(move || thread::spawn(send));
+        let (space, receiver, counted) = (to.0.space.clone(), to.1, taken.clone());
+        let receive = move || {
+            let mut numbers = BTreeSet::new();
+            loop {
+                let message = receiver.recv(Match::any()).unwrap();
+                if message.tag == LAST {
+                    while receiver.send(message.from, LAST, b"").is_err() {
+                        thread::park_timeout(Duration::from_millis(5));
+                    }
+                    return numbers;
+                }
+                let number = message.tag.0;
+                assert!(message.data == data(number), "{number} is another message's");
+                assert!(
+                    numbers.last().is_none_or(|last| *last < number),
+                    "{number} is out of order"
+                );
+                numbers.insert(number);
+                counted.fetch_add(1, SeqCst);
+            }
+        };
+        let receiving = space.run(move || thread::spawn(receive));
+        Self { taken, more, sending, receiving }
+    }
+
+    /// Waits until `count` more have arrived.
+    fn goes_on(&self, count: u64) {
+        let before = self.taken.load(SeqCst);
+        wait_for(|| self.taken.load(SeqCst) >= before + count);
+    }
+
+    /// Ends it. Returns how many arrived, and which were told not to have.
+    fn end(self) -> (u64, BTreeSet<u64>) {
+        self.more.store(0, SeqCst);
+        let told = self.sending.join().unwrap();
+        let taken = self.receiving.join().unwrap();
+        let all = 0..taken.last().copied().unwrap_or(0);
+        let told_once: BTreeSet<_> = told.iter().copied().collect();
+        assert_eq!(told.len(), told_once.len(), "told twice");
+        for number in all {
+            assert!(
+                taken.contains(&number) || told_once.contains(&number),
+                "{number} was lost silently"
+            );
+        }
+        (taken.len() as u64, told_once)
+    }
+}
+
+/// Two nodes, and bridges that are each on a network with either.
+fn bridged(bridges: &[&'static str]) -> (Node, Node, Vec<Node>) {
+    let (mut here, mut there) = (Node::new("here"), Node::new("there"));
+    let mut middle = Vec::new();
+    for (number, name) in (80..).step_by(2).zip(bridges) {
+        let bridge = Node::new(name);
+        here.plug(&bridge, number);
+        there.plug(&bridge, number + 1);
+        middle.push(bridge);
+    }
+    (here, there, middle)
+}
+
+#[test]
+fn nodes_without_a_common_network_talk_over_a_bridge() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["middle"]);
+    // In an order in which each has to be waited for.
+    for node in [&mut there, &mut here, &mut bridges[0]] {
+        node.start();
+    }
+    for node in [&here, &there, &bridges[0]] {
+        node.knows(3);
+    }
+    let (one, other) = (here.open("one"), there.open("other"));
+    let forth = Traffic::start((&here, one), (&there, other));
+    forth.goes_on(500);
+    assert_eq!(forth.end().1, BTreeSet::new());
+    let (one, other) = (here.open("one"), there.open("other"));
+    let back = Traffic::start((&there, other), (&here, one));
+    back.goes_on(500);
+    assert_eq!(back.end().1, BTreeSet::new());
+}
+
+#[test]
+fn messages_pass_more_than_one_bridge() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut first, mut second, mut there) =
+        (Node::new("here"), Node::new("first"), Node::new("second"), Node::new("there"));
+    here.plug(&first, 80);
+    second.plug(&first, 81);
+    there.plug(&second, 82);
+    for node in [&mut here, &mut first, &mut second, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(4);
+    }
+    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    traffic.goes_on(300);
+    assert_eq!(traffic.end().1, BTreeSet::new());
+}
+
+/// One of two bridges is killed, comes back, then the other one is: nothing is lost, nothing comes
+/// twice, and nobody has to be told anything.
+#[test]
+fn a_killed_bridge_loses_nothing_while_there_is_another() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
+    bridges.iter_mut().for_each(Node::start);
+    for node in [&mut here, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(4);
+    }
+    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    for (killed, other) in [(0, 1), (1, 0)] {
+        traffic.goes_on(300);
+        bridges[killed].kill();
+        traffic.goes_on(300);
+        bridges[killed].start();
+        // Until its connections are made again.
+        let interface = ["net80", "net82"][killed];
+        let before = here.sent_by(interface);
+        wait_for(|| here.sent_by(interface) > before + 1_000_000);
+        assert!(bridges[other].daemon.is_some());
+    }
+    assert_eq!(traffic.end().1, BTreeSet::new());
+}
+
+/// The only bridge is killed, and another one is there a moment later: what was on the way goes by
+/// that one.
+#[test]
+fn what_a_killed_bridge_had_goes_by_the_next_one() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
+    bridges[0].start();
+    for node in [&mut here, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(3);
+    }
+    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    traffic.goes_on(300);
+    bridges[0].kill();
+    bridges[1].start();
+    traffic.goes_on(300);
+    // Whether it was there in time depends on how busy the machine is: if not, all that is missing
+    // was told.
+    traffic.end();
+}
+
+/// The only bridge is killed and none takes its place: every message has arrived or is told.
+#[test]
+fn where_no_way_is_left_senders_are_told() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["middle"]);
+    for node in [&mut bridges[0], &mut here, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(3);
+    }
+    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    traffic.goes_on(300);
+    bridges[0].kill();
+    let before = traffic.taken.load(SeqCst);
+    // Longer than a stream waits for a way.
+    thread::park_timeout(Duration::from_secs(12));
+    bridges[0].start();
+    wait_for(|| traffic.taken.load(SeqCst) > before + 100);
+    let (_, told) = traffic.end();
+    assert!(!told.is_empty(), "what was on the way, or what could not be sent");
+}
+
+/// Whoever sends to a peer that has ended is told, over a bridge as well.
+#[test]
+fn a_peer_that_ends_behind_a_bridge_is_told() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["middle"]);
+    for node in [&mut bridges[0], &mut here, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(3);
+    }
+    let (one, other) = (here.open("one"), there.open("other"));
+    let to = other.id();
+    let sent = here.space.run(move || {
+        one.send(to, Tag(1), b"unread").unwrap();
+        one
+    });
+    there.space.run(move || drop(other));
+    let told = here.space.run(move || {
+        // Until it is said, more goes the same way.
+        let start = Instant::now();
+        loop {
+            match sent.send_within(to, Tag(2), b"again", Duration::from_secs(1)) {
+                Err(error) => break error.to_string(),
+                Ok(()) => assert!(start.elapsed() < LONG),
+            }
+            if let Err(RecvError::Undelivered(lost)) =
+                sent.recv_within(Match::any(), Duration::from_millis(50))
+            {
+                break lost.to_string();
+            }
+        }
+    });
+    assert!(!told.is_empty());
+}
+
+/// Two cables between two nodes: both are used, one that goes down loses nothing, and one that comes
+/// back is used again.
+#[test]
+fn two_networks_are_used_together_and_either_alone() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there) = (Node::new("here"), Node::new("there"));
+    here.plug(&there, 90);
+    here.plug(&there, 91);
+    for node in [&mut here, &mut there] {
+        node.start();
+    }
+    for node in [&here, &there] {
+        node.knows(2);
+    }
+    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    let is_used = |interface| {
+        let before = here.sent_by(interface);
+        wait_for(|| here.sent_by(interface) > before + 5_000_000);
+    };
+    is_used("net90");
+    is_used("net91");
+    for (down, up, other) in [
+        ("link set net90 down", "link set net90 up", "net90"),
+        ("link set net91 down", "link set net91 up", "net91"),
+    ] {
+        here.ip(down);
+        traffic.goes_on(500);
+        here.ip(up);
+        is_used(other);
+    }
+    assert_eq!(traffic.end().1, BTreeSet::new());
+}
