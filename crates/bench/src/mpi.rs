@@ -5,8 +5,10 @@ pub mod ranks;
 
 use crate::figures::{Figures, Target, quantile};
 use crate::lab::BenchLab;
+use crate::parts::Parts;
 use crate::quick;
 use anyhow::{Result, ensure};
+use keeptime::interrupt;
 use keeptime::load::Flood;
 use keeptime::machine::Machine;
 use keeptime_lab::Policer;
@@ -110,20 +112,27 @@ const fn way(name: &'static str, words: &'static [&'static str]) -> Way {
     Way { name, words }
 }
 
-/// Measures all and writes the figures.
+/// Measures all and writes the figures; goes on with the parts that an interrupted run left.
 pub fn run(out: &Path) -> Result<()> {
-    let machine = Machine::here();
+    interrupt::listen()?;
+    let mut parts = Parts::open(&out.join("mpi"))?;
+    let machine = parts.part("machine", || Ok(Machine::here()))?;
     let load = Flood::description(NODES as usize);
-    let mut contention = Samples::new();
-    let (enforced_ms, policed) = on_lab(NODES, LINK, CPU_OF_FOUR, |lab, ranks| {
-        let enforced_ms = enforced(ranks)?;
-        contend(lab, ranks, EVERYONE, &mut contention)?;
-        Ok((enforced_ms, policed(lab, ranks)?))
+    let enforced_ms =
+        parts.part("enforced", || on_lab(NODES, LINK, CPU_OF_FOUR, |_, ranks| enforced(ranks)))?;
+    let mut contention = parts.part("all nodes beside a flood", || {
+        on_lab(NODES, LINK, CPU_OF_FOUR, |lab, ranks| contend(lab, ranks, EVERYONE))
     })?;
-    on_lab(2, LINK, CPU_OF_TWO, |lab, ranks| contend(lab, ranks, PAIRS, &mut contention))?;
-    let overhead = on_lab(2, WIDE_LINK, CPU_OF_TWO, |_, ranks| overhead_of_library(ranks))?;
+    contention.extend(parts.part("pairs beside a flood", || {
+        on_lab(2, LINK, CPU_OF_TWO, |lab, ranks| contend(lab, ranks, PAIRS))
+    })?);
+    let policed = parts.part("policed", || on_lab(NODES, LINK, CPU_OF_FOUR, policed))?;
+    let overhead = parts.part("the library's cost", || {
+        on_lab(2, WIDE_LINK, CPU_OF_TWO, |_, ranks| overhead_of_library(ranks))
+    })?;
     let raw = Raw { machine, load, contention, policed, enforced_ms, overhead };
-    figures(&raw).finish(out, &raw)
+    figures(&raw).finish(out, &raw)?;
+    parts.finish()
 }
 
 /// Measures on a lab of `nodes` nodes under a reservation, with the shares of a CPU that each node and
@@ -148,12 +157,8 @@ fn enforced(ranks: &Ranks<'_>) -> Result<Vec<f64>> {
 }
 
 /// Every contest in each way, alone and beside a flood, in turns.
-fn contend(
-    lab: &BenchLab,
-    ranks: &Ranks<'_>,
-    contests: &[Contest],
-    samples: &mut Samples,
-) -> Result<()> {
+fn contend(lab: &BenchLab, ranks: &Ranks<'_>, contests: &[Contest]) -> Result<Samples> {
+    let mut samples = Samples::new();
     for round in 0..rounds(5) {
         for is_busy in [false, true] {
             let flood = is_busy.then(|| Flood::on_all_links(lab.cluster(), FLOOD_LIMIT));
@@ -177,7 +182,7 @@ fn contend(
             }
         }
     }
-    Ok(())
+    Ok(samples)
 }
 
 fn key(contest: &Contest, column: &str, way: &Way, beside: &str) -> String {
