@@ -336,7 +336,7 @@ pub enum LaunchCommand {
     Far {
         /// How nodes are reached, as `run` writes it
         plan: String,
-        /// [OPTIONS] HOST COMMAND…
+        /// Options, as those of ssh, then HOST and COMMAND
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },

@@ -1,6 +1,6 @@
 //! Nodes on several networks carry for those that share none. A bridge is a daemon of such a node
 //! that passes bytes between two connections and understands none of them: what is sent again when
-//! a bridge ends, and what arrives once, is the business of the two ends ([`crate::transport`]'s
+//! a bridge ends, and what arrives once, is the business of the two ends (their transports'
 //! rails). Bridges are resources; whoever wants to reach an address that is on none of its networks
 //! looks for ways over them ([`routes`]).
 

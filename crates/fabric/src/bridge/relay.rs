@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// Connections that are carried at a time. What is kept for one is at most twice [`READ`].
+/// Connections that are carried at a time. What is kept for one is at most 128 KiB.
 pub const RELAYED_MOST: usize = 512;
 /// Callers that have not said where they want to be carried. If more come, the oldest goes: it is
 /// silent, or slow.
