@@ -2,9 +2,9 @@
 //!
 //! * [`config`]: the files and addresses;
 //! * [`keys`]: what stands in the files, read again when they change;
-//! * [`peers`]: how many connections an address may have;
-//! * [`handshake`]: from a connection to one that proves who is there, within a time;
-//! * [`users`], [`agents`]: what is said then.
+//! * `peers`: how many connections an address may have;
+//! * `handshake`: from a connection to one that proves who is there, within a time;
+//! * `users`, `agents`: what is said then.
 //!
 //! Who shows nothing has a few seconds; who shows something is let in for as long as that is good: a
 //! certificate that expires, a token that is revoked, and what they let in ends.
