@@ -132,8 +132,18 @@ fn an_up_that_is_killed_at_any_moment_leaves_nothing() {
         let finished = up.wait().unwrap().success();
         outcomes[usize::from(finished)] += 1;
         if !finished && millis % 2 == 0 {
-            wait_for("the lab to go by itself", || {
-                leftovers(world.labs.runtime(), &name).is_empty()
+            // The holder has the lock over all labs until it is decided, and `up` looks at what is free under it.
+            let most = CpuPpm::from_percent(10_000);
+            let refused = world.labs.up(&Spec::star(world.name("other"), 1, RATE, most).unwrap());
+            assert!(refused.is_err());
+            // It was killed too late, when the lab had been taken, or what stands goes.
+            let stands = || {
+                let lab = world.labs.open(&name);
+                lab.is_ok_and(|lab| lab.status().state == LabState::Up)
+            };
+            wait_for("the lab to stand or to go by itself", || {
+                stands()
+                    || leftovers(world.labs.runtime(), &name).is_empty()
                     || world.labs.open(&name).is_err()
                     || processes_of(&name).is_empty()
             });
