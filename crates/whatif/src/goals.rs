@@ -333,7 +333,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_named() {
         let other = Asked { application: "other".parse().unwrap(), ..asked(0, 2_000) };
-        assert_eq!(unreserved(&world(), &[other.clone()]).unwrap_err().field, "application");
+        assert_eq!(
+            unreserved(&world(), std::slice::from_ref(&other)).unwrap_err().field,
+            "application"
+        );
         assert!(reserved(&world(), &[other]).is_err());
     }
 }
