@@ -88,13 +88,13 @@ const PROGRAMS: [Program; 5] = [
     },
     Program {
         name: "ft",
-        options: &["--size", "32", "--iterations", "6"],
+        options: &["--size", "64", "--iterations", "4"],
         key: "seconds_per_iteration",
         volume: false,
     },
     Program {
         name: "isosurface",
-        options: &["--frames", "1", "--at-least", "2"],
+        options: &["--frames", "1", "--at-least", "2", "--warmup", "0"],
         key: "seconds_per_frame",
         volume: true,
     },
