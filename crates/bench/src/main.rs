@@ -13,12 +13,14 @@ mod first_light;
 mod isolation;
 mod lab;
 mod ledger;
+mod middleware;
 mod mpi;
 mod mpich_gq;
 mod parts;
 mod plan;
 mod pools;
 mod profiler;
+mod profiles;
 mod rate;
 mod regions;
 mod scratch;
@@ -96,6 +98,8 @@ enum Command {
     Mpi,
     /// Figures and a table of MPICH-GQ, done again
     MpichGq,
+    /// Chapter 4 of the thesis on its middleware, done again
+    Middleware,
     /// What TLS, certificates and tokens cost
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
@@ -107,6 +111,9 @@ enum Command {
     /// A computation of so many steps, for `isolation`
     #[command(hide = true)]
     Compute { steps: u64 },
+    /// A program with a processor's worth of CPU, for `middleware`
+    #[command(hide = true)]
+    Processor(middleware::ProcessorArguments),
     /// The other process, for `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::peer::Arguments),
@@ -140,6 +147,8 @@ fn main() -> ExitCode {
         Command::Broker => broker::run(out),
         Command::Mpi => mpi::run(out),
         Command::MpichGq => mpich_gq::run(out),
+        Command::Middleware => middleware::run(out),
+        Command::Processor(arguments) => middleware::become_limited(&arguments),
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
         Command::Regions => regions::run(out),
