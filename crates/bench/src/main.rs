@@ -21,6 +21,7 @@ mod pools;
 mod profiler;
 mod rate;
 mod regions;
+mod rocl;
 mod scratch;
 mod sim;
 mod sites;
@@ -100,6 +101,8 @@ enum Command {
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
     Fabric,
+    /// Figures of RoCL, done again: directory, messages and a hash table over three networks
+    Rocl,
     /// Reading another node's memory against asking it, idle and under load
     Regions,
     /// All figures that were written, and those that are not met
@@ -110,6 +113,9 @@ enum Command {
     /// The other process, for `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::peer::Arguments),
+    /// Clients of one node's directory, for `rocl`
+    #[command(hide = true)]
+    RoclClient(rocl::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -143,6 +149,8 @@ fn main() -> ExitCode {
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
         Command::Regions => regions::run(out),
+        Command::Rocl => rocl::run(out),
+        Command::RoclClient(arguments) => rocl::client(&arguments),
         Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {
