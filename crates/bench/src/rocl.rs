@@ -34,7 +34,7 @@ const QUERYING: [usize; 4] = [1, 2, 4, 8];
 /// Shares of questions about the own node, in percent.
 const LOCAL: [u32; 4] = [0, 25, 50, 75];
 const SIZES: [usize; 6] = [16, 256, 4_096, 16_384, 65_536, 262_144];
-const STREAMED: [usize; 5] = [1_024, 4_096, 16_384, 65_536, 262_144];
+const STREAMED: [usize; 6] = [1_024, 4_096, 16_384, 65_536, 524_288, 4 << 20];
 const PAIRS: [usize; 3] = [1, 2, 4];
 
 /// A line of a figure.

@@ -81,12 +81,12 @@ impl Pairs {
 
     /// Mbit/s of messages in one direction.
     pub fn stream(&self, bytes: usize) -> Result<f64> {
-        let total = if quick() { 4 << 20 } else { 64 << 20 };
+        let total = if quick() { 32 << 20 } else { 256 << 20 };
         let (asking, count) = (self.asking.clone(), (total / bytes).clamp(1, 20_000));
         self.near.run(move || {
             let pair = asking.first().context("a pair")?;
             // Until it is known what each network brings.
-            stream(pair, bytes, count / 4 + 1)?;
+            stream(pair, bytes, count / 2 + 1)?;
             let start = Instant::now();
             stream(pair, bytes, count)?;
             Ok((bytes * count) as f64 * 8e-6 / start.elapsed().as_secs_f64())

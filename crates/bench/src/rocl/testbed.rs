@@ -4,6 +4,7 @@
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use keeptime::cluster::own_path;
+use keeptime_fabric::{Config, Context, echo};
 use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_linux::testing::rig::Space;
 use keeptime_model::units::CpuPpm;
@@ -110,6 +111,8 @@ impl Testbed {
             let member = before.iter().find_map(|other| node.shares_with(other));
             node.start_daemon(member, bridge == Some(node.name.as_str()))?;
         }
+        let count = testbed.nodes.len();
+        testbed.nodes.iter().try_for_each(|node| node.run(move || knows(count)))?;
         Ok(testbed)
     }
 
@@ -268,6 +271,14 @@ impl Drop for Node {
             eprintln!("control group of {} is left: {error:#}", self.name);
         }
     }
+}
+
+/// Waits until the daemon of this thread's node knows so many.
+fn knows(count: usize) -> Result<()> {
+    let context = Context::open(Config::default())?;
+    wait_for("daemons that know each other", || {
+        Ok(context.find(echo::query()).all()?.len() == count)
+    })
 }
 
 /// Waits until `is_so`.
