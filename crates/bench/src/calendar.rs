@@ -47,8 +47,8 @@ pub fn run(out: &Path) -> Result<()> {
     let machine = Machine::here();
     let mut figures = Figures::new("calendar");
     // First, while the process has not freed anything that would be used again.
-    many::memory(asked as u64, &mut figures)?;
     adding::memory(asked, &mut figures)?;
+    many::memory(asked as u64, &mut figures)?;
     let mut searches = Vec::new();
     for load in Load::ALL {
         for live in sizes {
