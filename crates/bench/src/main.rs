@@ -23,6 +23,7 @@ mod profiler;
 mod profiles;
 mod rate;
 mod regions;
+mod rocl;
 mod scratch;
 mod sim;
 mod sites;
@@ -104,6 +105,8 @@ enum Command {
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
     Fabric,
+    /// Figures of RoCL, done again: directory, messages and a hash table over three networks
+    Rocl,
     /// Reading another node's memory against asking it, idle and under load
     Regions,
     /// All figures that were written, and those that are not met
@@ -117,6 +120,9 @@ enum Command {
     /// The other process, for `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::peer::Arguments),
+    /// Clients of one node's directory, for `rocl`
+    #[command(hide = true)]
+    RoclClient(rocl::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -152,6 +158,8 @@ fn main() -> ExitCode {
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
         Command::Regions => regions::run(out),
+        Command::Rocl => rocl::run(out),
+        Command::RoclClient(arguments) => rocl::client(&arguments),
         Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {

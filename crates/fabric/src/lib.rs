@@ -136,7 +136,7 @@ pub use attributes::Attributes;
 pub use config::{Config, Protocol};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;
-pub use directory::protocol::Record;
+pub use directory::protocol::{ContextInfo, Record};
 pub use error::{FindError, OpenError, RecvError, RegisterError, SendError};
 pub use frame::Reason;
 pub use id::{ContextId, ResourceId};
