@@ -8,8 +8,9 @@
 //! starves for good. At a switch port, where flows cannot be told apart, all premium traffic is
 //! one class by its DiffServ code point.
 //!
-//! What goes first still waits for the packet that has begun. While a job asks for low latency to a node,
-//! no packet that is handed to the link is longer than a frame takes on 100 Mbit/s.
+//! What goes first still waits for the packet that has begun, at every link of the way and in both
+//! directions of an exchange. While a job asks for more than best effort to a node, no packet that is handed
+//! to the link takes longer than 25 us, or is longer than a frame.
 
 use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
 use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
@@ -220,10 +221,12 @@ fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
     ])
 }
 
-/// Shorter packets cost everybody CPU: only where a job asks for low latency.
+/// Shorter packets cost everybody CPU, of 40,000 packets a second at the most: only where a job asks for
+/// something that others hold up.
 fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
-    let bytes = link.rate.bytes_in_floor(PACKET_SPAN);
-    (merged.values().any(is_urgent) && bytes < PACKET_MAX).then_some(bytes)
+    let bytes = link.rate.bytes_in_floor(PACKET_SPAN).max(Bytes::new(FRAME));
+    let is_asked = |flow: &Flow| flow.class != TrafficClass::BestEffort && flow.destination.is_some();
+    (merged.values().any(is_asked) && bytes < PACKET_MAX).then_some(bytes)
 }
 
 fn flow_class(flow: &Flow) -> Class {
@@ -325,8 +328,8 @@ const BURST_SPAN: Nanos = Nanos::from_millis(2);
 /// A full Ethernet frame.
 const FRAME: u64 = 1_514;
 const BURST_MIN: u64 = 2 * FRAME;
-/// One frame of 100 Mbit/s: what low latency waits for at the most.
-const PACKET_SPAN: Nanos = Nanos::new(125_000);
+/// Two frames of 1 Gbit/s: what goes first waits for that at the most.
+const PACKET_SPAN: Nanos = Nanos::new(25_000);
 /// TCP hands down no more at once.
 const PACKET_MAX: Bytes = Bytes::new(65_536);
 /// Two frames a turn: only classes of one priority that borrow take turns.
@@ -376,17 +379,20 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_short_while_a_job_asks_for_low_latency_to_a_node_of_a_slow_link() {
+    fn packets_are_short_while_a_job_asks_for_more_than_best_effort_to_a_node() {
         let longest = |mbit, class, destination| {
             let flow = Flow { class, destination, ..premium(7, 2, 1) };
             plan(&link(mbit), PLACE, &[flow], &FlowTable::default()).unwrap().packet_max
         };
         let (some, any) = (Some(Ipv4Addr::new(10, 0, 0, 2)), None);
-        assert_eq!(longest(100, TrafficClass::LowLatency, some), Some(Bytes::new(1_562)));
-        assert_eq!(longest(1_000, TrafficClass::LowLatency, some), Some(Bytes::new(15_625)));
-        assert_eq!(longest(10_000, TrafficClass::LowLatency, some), None);
-        assert_eq!(longest(100, TrafficClass::LowLatency, any), None);
-        assert_eq!(longest(100, TrafficClass::Premium, some), None);
+        assert_eq!(longest(100, TrafficClass::BestEffort, some), None);
+        for class in [TrafficClass::LowLatency, TrafficClass::Premium] {
+            assert_eq!(longest(100, class, some), Some(Bytes::new(FRAME)));
+            assert_eq!(longest(1_000, class, some), Some(Bytes::new(3_125)));
+            assert_eq!(longest(10_000, class, some), Some(Bytes::new(31_250)));
+            assert_eq!(longest(25_000, class, some), None);
+            assert_eq!(longest(100, class, any), None);
+        }
     }
 
     // Time runs in the bytes that the flow may send in it.

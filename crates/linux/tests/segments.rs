@@ -101,10 +101,10 @@ fn handed_over(rig: &Rig) -> (u64, u64) {
     (after("Sent "), after("lended: ") + after("borrowed: "))
 }
 
-// A connection that is open before anybody asks for low latency: from then on it hands over single frames,
-// and long packets again when nobody asks any more.
+// A connection that is open before anybody asks for more than best effort: from then on it hands over single
+// frames, and long packets again when nobody asks any more.
 #[test]
-fn open_connections_hand_over_short_packets_while_low_latency_is_asked_for() {
+fn open_connections_hand_over_short_packets_while_others_ask_for_more_than_best_effort() {
     if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
         return;
     }
@@ -122,13 +122,13 @@ fn open_connections_hand_over_short_packets_while_low_latency_is_asked_for() {
         let rate = BitsPerSecond::from_mbit(1);
         Flow { cgroup_id, destination, rate, burst: None, class }
     };
-    rig.enforce(0, &[flow(TrafficClass::Premium)]).unwrap();
+    rig.enforce(0, &[flow(TrafficClass::BestEffort)]).unwrap();
     let _traffic = rig.send(0, 1, None, 0).unwrap();
     let (is_long, is_short) = (|mean| mean > 3_028.0, |mean| mean <= 1_514.0);
     let long = mean_packet(&rig, is_long);
     rig.enforce(0, &[flow(TrafficClass::LowLatency)]).unwrap();
     let short = mean_packet(&rig, is_short);
-    rig.enforce(0, &[flow(TrafficClass::Premium)]).unwrap();
+    rig.enforce(0, &[flow(TrafficClass::BestEffort)]).unwrap();
     let again = mean_packet(&rig, is_long);
     println!("{long:.0}, then {short:.0}, then {again:.0} bytes in a packet");
     assert!(is_long(long) && is_long(again), "{long} and {again} bytes");
