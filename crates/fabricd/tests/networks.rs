@@ -278,8 +278,8 @@ fn a_killed_bridge_loses_nothing_while_there_is_another() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
-    bridges.iter_mut().for_each(Node::start);
-    start_all(&mut [&mut here, &mut there]);
+    let [left, right] = &mut bridges[..] else { panic!("two bridges") };
+    start_all(&mut [left, right, &mut here, &mut there]);
     let traffic = Traffic::between(&here, &there);
     for (killed, other) in [(0, 1), (1, 0)] {
         traffic.goes_on(300);
@@ -303,8 +303,7 @@ fn what_a_killed_bridge_had_goes_by_the_next_one() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
-    bridges[0].start();
-    start_all(&mut [&mut here, &mut there]);
+    start_all(&mut [&mut bridges[0], &mut here, &mut there]);
     let traffic = Traffic::between(&here, &there);
     traffic.goes_on(300);
     bridges[0].kill();

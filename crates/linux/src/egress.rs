@@ -225,7 +225,8 @@ fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
 /// something that others hold up.
 fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
     let bytes = link.rate.bytes_in_floor(PACKET_SPAN).max(Bytes::new(FRAME));
-    let is_asked = |flow: &Flow| flow.class != TrafficClass::BestEffort && flow.destination.is_some();
+    let is_asked =
+        |flow: &Flow| flow.class != TrafficClass::BestEffort && flow.destination.is_some();
     (merged.values().any(is_asked) && bytes < PACKET_MAX).then_some(bytes)
 }
 
