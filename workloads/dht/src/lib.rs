@@ -15,7 +15,8 @@
 //!   was stored. Its part of the hash space goes to others at once; what is stored there afterwards is
 //!   found. Keys that were never stored there are answered the same way, since nobody knows.
 //! - Of two stores of one key the one with the later time is kept, by the clocks of who stores; a client
-//!   whose clock is behind moves it forward. A store that had to be asked again may take effect twice.
+//!   whose clock is behind moves it forward. A store that had to be asked again may take effect twice: where a
+//!   newer one was lost with a killed server, a late copy of an older one may stand.
 //!
 //! Two servers may be told different things while the directory's nodes cannot reach each other; what
 //! was stored meanwhile is put together when they can.
