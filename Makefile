@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc)
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-ledger bench-broker bench-door bench-fabric bench-regions \
-        bench-control bench-deadline bench-sim bench-rate eval-time-sharing bench-mpi eval-mpich-gq bench-profiler bench-isolation \
+        bench-control bench-deadline bench-sim bench-rate eval-time-sharing bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         soak soak-calls install-fabric clean
 
 help: ## Show these targets
@@ -112,6 +112,12 @@ bench-first-light: build workloads ## Promised against actual under contention, 
 
 eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (root, 20 minutes; goes on where it was interrupted)
 	@$(KEEPTIME)-bench mpich-gq --out $(OUT)
+
+eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done again, as one page (root, 2 hours; goes on where it was interrupted)
+	@$(KEEPTIME)-bench middleware --out $(OUT)
+
+eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
+	@$(KEEPTIME)-bench rocl --out $(OUT)
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \

@@ -96,6 +96,11 @@ impl Figures {
         });
     }
 
+    /// Those so far.
+    pub fn all(&self) -> &[Figure] {
+        &self.figures
+    }
+
     /// Prints the table, writes the figures and `raw` beside them.
     pub fn finish(self, out: &Path, raw: &impl Serialize) -> Result<()> {
         files::save_json(&out.join(format!("{}.json", self.name)), &self.figures)?;

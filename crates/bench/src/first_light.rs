@@ -10,22 +10,19 @@
 use crate::figures::{Figures, Target, quantile};
 use crate::lab::{BenchLab, bandwidth_grid};
 use crate::plan::Random;
+use crate::profiles::{Wanted, make_surface, measure_under_load, parameters};
 use crate::quick;
 use anyhow::{Context, Result, ensure};
 use keeptime::arguments::{GoalArguments, NodeCounts};
 use keeptime::commands::Session;
-use keeptime::demo::{First, extract_surface, goal, try_goal};
+use keeptime::demo::{First, goal, try_goal};
 use keeptime::load::Flood;
 use keeptime::machine::Machine;
-use keeptime::profiler::{Order, measure, places};
 use keeptime::record::Trial;
 use keeptime::{files, interrupt};
-use keeptime_model::application::Parameters;
 use keeptime_model::goal::Goal;
-use keeptime_model::profile::Profile;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::fitted::FittedProfile;
-use keeptime_planner::refine::Grid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -179,53 +176,15 @@ fn ready(lab: &BenchLab, name: &str, settings: &[&[&str]], out: &Path) -> Result
     session.application = lasting(PROFILE_SECONDS)?;
     let nodes: &[u32] = if quick() { &[4] } else { &[2, 4] };
     let grid = bandwidth_grid(7.0, 27.0, if quick() { 4 } else { 6 })?;
-    let combinations = settings.iter().map(|set| parameters(set));
-    let combinations = combinations.collect::<Result<Vec<_>>>()?;
-    let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
-    let curves = nodes.iter().flat_map(curves).collect();
-    let mut profile = start(&session, &grid)?;
-    let places = places(&session.cluster, &session.application, nodes.iter().copied())?;
-    let order = Order { curves, places, grid, samples: SAMPLES, full: false };
-    let (cluster, mpi, application) = (&session.cluster, &session.mpi, &session.application);
-    measure(cluster, mpi, application, &order, &mut profile, &path, &interrupt::stopped)?;
+    let wanted = Wanted { settings, nodes, grid, samples: SAMPLES };
+    let profile = measure_under_load(&session, &wanted)?;
     session.application = lasting(SESSION_SECONDS)?;
     let fitted = FittedProfile::new(session.application.clone(), &profile)?;
     Ok(Ready { session, fitted })
 }
 
-/// Makes the input of `render` if it is not there. Nodes see no directory but this checkout, so OUT
-/// must be inside of it.
-fn make_surface(lab: &BenchLab, out: &Path) -> Result<()> {
-    if !out.join("surface.ply").exists() {
-        eprintln!("extracting the surface");
-        std::fs::create_dir_all(out)?;
-        extract_surface(&lab.session("render", &profile_path(out, "render"))?, out)?;
-    }
-    Ok(())
-}
-
 fn profile_path(out: &Path, application: &str) -> PathBuf {
     out.join("first-light").join(format!("{application}.json"))
-}
-
-/// The profile to go on with, if there is one that was measured under these conditions.
-fn start(session: &Session, grid: &Grid) -> Result<Profile> {
-    let path = session.profile_path.display();
-    let here = session.cluster.conditions(&session.application, &session.mpi.to_string());
-    if session.profile_path.exists() {
-        let profile = files::load_profile(&session.profile_path)?;
-        let same_grid = profile.bandwidth_grid_bits_per_second == grid.bandwidths();
-        if same_grid && profile.under_load && profile.conditions.differences(&here).is_empty() {
-            eprintln!("going on with {path} ({} runs)", profile.run_count());
-            return Ok(profile);
-        }
-        eprintln!("{path} was measured under other conditions: measuring anew");
-    } else {
-        eprintln!("measuring {path}");
-    }
-    let name = session.application.name().clone();
-    let empty = Profile::empty(name, here, grid.bandwidths().to_vec());
-    Ok(Profile { under_load: true, ..empty })
 }
 
 /// All requests to one application, with its number.
@@ -259,13 +218,6 @@ fn request(
     let millis = (least * percent / 100).div_ceil(1_000_000);
     let arguments = goal(&format!("{millis}ms"), set, prefer)?;
     Ok(GoalArguments { nodes: nodes.map(NodeCounts::from), ..arguments })
-}
-
-fn parameters(set: &[&str]) -> Result<Parameters> {
-    Ok(set
-        .iter()
-        .map(|text| keeptime_model::goal::parse_setting(text))
-        .collect::<Result<_, _>>()?)
 }
 
 fn shuffle<T>(items: &mut [T], seed: u64) {

@@ -63,7 +63,8 @@ impl BenchLab {
     }
 }
 
-fn down(labs: &Labs, name: &Name) -> Result<()> {
+/// Ends a lab, in any state.
+pub fn down(labs: &Labs, name: &Name) -> Result<()> {
     brokers::end(&labs.runtime().join("labs").join(name.as_str()))?;
     labs.down(name)?;
     Ok(())

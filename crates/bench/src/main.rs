@@ -13,14 +13,17 @@ mod first_light;
 mod isolation;
 mod lab;
 mod ledger;
+mod middleware;
 mod mpi;
 mod mpich_gq;
 mod parts;
 mod plan;
 mod pools;
 mod profiler;
+mod profiles;
 mod rate;
 mod regions;
+mod rocl;
 mod scratch;
 mod sim;
 mod sites;
@@ -96,10 +99,14 @@ enum Command {
     Mpi,
     /// Figures and a table of MPICH-GQ, done again
     MpichGq,
+    /// Chapter 4 of the thesis on its middleware, done again
+    Middleware,
     /// What TLS, certificates and tokens cost
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
     Fabric,
+    /// Figures of RoCL, done again: directory, messages and a hash table over three networks
+    Rocl,
     /// Reading another node's memory against asking it, idle and under load
     Regions,
     /// All figures that were written, and those that are not met
@@ -107,9 +114,15 @@ enum Command {
     /// A computation of so many steps, for `isolation`
     #[command(hide = true)]
     Compute { steps: u64 },
+    /// A program with a processor's worth of CPU, for `middleware`
+    #[command(hide = true)]
+    Processor(middleware::ProcessorArguments),
     /// The other process, for `fabric`
     #[command(hide = true)]
     FabricPeer(fabric::peer::Arguments),
+    /// Clients of one node's directory, for `rocl`
+    #[command(hide = true)]
+    RoclClient(rocl::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -140,9 +153,13 @@ fn main() -> ExitCode {
         Command::Broker => broker::run(out),
         Command::Mpi => mpi::run(out),
         Command::MpichGq => mpich_gq::run(out),
+        Command::Middleware => middleware::run(out),
+        Command::Processor(arguments) => middleware::become_limited(&arguments),
         Command::Door => door::run(out),
         Command::Fabric => fabric::run(out),
         Command::Regions => regions::run(out),
+        Command::Rocl => rocl::run(out),
+        Command::RoclClient(arguments) => rocl::client(&arguments),
         Command::FabricPeer(arguments) => fabric::peer::run(&arguments),
         Command::Summary => summary(out),
         Command::Compute { steps } => {

@@ -47,11 +47,14 @@ pub fn run(out: &Path) -> Result<()> {
         runs.push(run);
     }
     let log = lublin::log(shape.nodes, jobs, FULL, SEED);
-    for policy in [Choice::KeeptimeQueue, Choice::FcfsBackfill] {
+    for policy in [Choice::KeeptimeClasses, Choice::KeeptimeQueue, Choice::FcfsBackfill] {
         runs.push(replay(shape, policy, FULL, &log.jobs)?);
     }
-    if let [.., queue, backfill] = runs.as_slice() {
+    if let [.., classes, queue, backfill] = runs.as_slice() {
         compare(queue, backfill, &mut figures);
+        let [urgent, without] = [classes, queue].map(|run| run.summary.urgent_in_time_percent);
+        let name = format!("load {FULL}: urgent jobs in time, with classes (or without)");
+        figures.value(name, "%", urgent, &[urgent], Some(without), None);
     }
     let raw = Raw { machine: Machine::here(), topology: shape.to_string(), seed: SEED, runs };
     figures.finish(out, &raw)

@@ -65,11 +65,26 @@ impl Flood {
     /// # Errors
     /// If a process cannot be started.
     pub fn on_all_links(cluster: &Cluster, limit: Duration) -> Result<Self> {
+        let pairs = all_pairs(cluster.topology().nodes().len() as u32);
+        Self::between(cluster, &pairs, FLOWS_A_PAIR, limit)
+    }
+
+    /// Starts so many best-effort connections for each of `pairs`. They are bounded: each ends by itself after
+    /// `limit`.
+    ///
+    /// # Errors
+    /// If a process cannot be started.
+    pub fn between(
+        cluster: &Cluster,
+        pairs: &[Pair],
+        connections: usize,
+        limit: Duration,
+    ) -> Result<Self> {
         let mut processes = Vec::new();
-        for pair in all_pairs(cluster.topology().nodes().len() as u32) {
+        for pair in pairs {
             let (warmup, cooldown) = Default::default();
             let window = Window { warmup, length: limit, cooldown };
-            let transfer = Transfer::start(cluster, None, None, pair, FLOWS_A_PAIR, window)?;
+            let transfer = Transfer::start(cluster, None, None, *pair, connections, window)?;
             processes.extend(transfer._senders);
             processes.push(Remote(transfer.receiver));
         }

@@ -15,7 +15,8 @@ const LOG: &str = "\
 3 20 -1  50 2 -1 -1 2 100 -1 1 1 1 1 1 1 -1 -1
 ";
 
-const EVERY_POLICY: &str = "keeptime,keeptime-greedy,keeptime-queue,fcfs-backfill,none";
+const EVERY_POLICY: &str =
+    "keeptime,keeptime-greedy,keeptime-queue,keeptime-classes,fcfs-backfill,none";
 
 fn sim(arguments: &[&str]) -> Output {
     let run = ["sim", "run"];
@@ -96,7 +97,7 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
         (&["--topology", "star:4", "--trace", "/nowhere.swf"], 2, &["cannot read /nowhere.swf"]),
         (&[made, &["--trace", "x.swf"]].concat(), 64, &["--generate", "--trace"]),
-        (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-queue, fcfs-backfill"]),
+        (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-classes, fcfs-backfill"]),
         (&[made, &["--communication", "120 %"]].concat(), 64, &["120 %"]),
         (&[made, &["--jobs", "0"]].concat(), 64, &["--jobs", "0"]),
         (&[made, &["--load", "9"]].concat(), 64, &["load", "\"9\"", "0.01 to 2"]),

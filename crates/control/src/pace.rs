@@ -32,7 +32,7 @@ pub struct Pace {
 
 /// It is aimed at so much less than what was promised: half of the units that are held exactly there would
 /// be late.
-const MARGIN: f64 = 0.015;
+pub const MARGIN: f64 = 0.015;
 /// What is decided on: shorter ones tell more of chance than of the program.
 const WINDOW_SECONDS: f64 = 0.8;
 /// How much of the last window's work counts.

@@ -4,7 +4,7 @@ use crate::attributes::Attributes;
 use crate::config::Config;
 use crate::core::{Core, Patience};
 use crate::directory::client::{Event, Watch};
-use crate::directory::protocol::Record;
+use crate::directory::protocol::{ContextInfo, Record};
 use crate::error::{FindError, OpenError, RecvError, RegisterError, SendError};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
@@ -104,6 +104,15 @@ impl Context {
         let resource = Resource { shared: self.shared.clone(), place, last: Mutex::new(None) };
         core.directory().register(place, attributes)?;
         Ok(resource)
+    }
+
+    /// Where the context of a resource is, asked anew of the node's directory server, whatever is known
+    /// already. Sending needs none of this. None if there is no such context.
+    ///
+    /// # Errors
+    /// If the directory does not answer.
+    pub fn locate(&self, resource: ResourceId) -> Result<Option<ContextInfo>, FindError> {
+        Ok(self.shared.core.directory().resolve(resource.context)?)
     }
 
     /// What this program holds of it.

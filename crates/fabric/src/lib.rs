@@ -99,7 +99,10 @@
 //! without ending is only found out if there is another way beside it. Networks are those that the
 //! node had when the context was opened, and two networks of one address and prefix are one.
 //! Networks are trusted, as MPI trusts them: contexts of other nodes are not authenticated, and
-//! bridges carry for whoever calls them, though only to nodes that the directory knows. On one node,
+//! bridges carry for whoever calls them, though only to nodes that the directory knows, for at most
+//! [`bridge::RELAYED_MOST`] connections. A directory server is known to the others by the one address from
+//! which it calls them first: on nodes with several networks its `--member` should be an address on one
+//! that all share, unless there are bridges. On one node,
 //! only processes of the same user (and root) are let in.
 
 pub mod attributes;
@@ -136,7 +139,7 @@ pub use attributes::Attributes;
 pub use config::{Config, Protocol};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;
-pub use directory::protocol::Record;
+pub use directory::protocol::{ContextInfo, Record};
 pub use error::{FindError, OpenError, RecvError, RegisterError, SendError};
 pub use frame::Reason;
 pub use id::{ContextId, ResourceId};

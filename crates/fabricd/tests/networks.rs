@@ -133,7 +133,8 @@ fn data(number: u64) -> Vec<u8> {
 
 impl Traffic {
     /// Sends until it is told to end; what was not delivered is noted, not sent again.
-    fn start(from: (&Node, Resource), to: (&Node, Resource)) -> Self {
+    fn between(here: &Node, there: &Node) -> Self {
+        let (from, to) = ((here, here.open("one")), (there, there.open("other")));
         let (taken, more) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
         let (space, sender, peer, goes_on) =
             (from.0.space.clone(), from.1, to.1.id(), more.clone());
@@ -218,6 +219,12 @@ impl Traffic {
     }
 }
 
+/// Starts all daemons, one after the other, and waits until each node knows all of them.
+fn start_all(nodes: &mut [&mut Node]) {
+    nodes.iter_mut().for_each(|node| node.start());
+    nodes.iter().for_each(|node| node.knows(nodes.len()));
+}
+
 /// Two nodes, and bridges that are each on a network with either.
 fn bridged(bridges: &[&'static str]) -> (Node, Node, Vec<Node>) {
     let (mut here, mut there) = (Node::new("here"), Node::new("there"));
@@ -238,18 +245,11 @@ fn nodes_without_a_common_network_talk_over_a_bridge() {
     }
     let (mut here, mut there, mut bridges) = bridged(&["middle"]);
     // In an order in which each has to be waited for.
-    for node in [&mut there, &mut here, &mut bridges[0]] {
-        node.start();
-    }
-    for node in [&here, &there, &bridges[0]] {
-        node.knows(3);
-    }
-    let (one, other) = (here.open("one"), there.open("other"));
-    let forth = Traffic::start((&here, one), (&there, other));
+    start_all(&mut [&mut there, &mut here, &mut bridges[0]]);
+    let forth = Traffic::between(&here, &there);
     forth.goes_on(500);
     assert_eq!(forth.end().1, BTreeSet::new());
-    let (one, other) = (here.open("one"), there.open("other"));
-    let back = Traffic::start((&there, other), (&here, one));
+    let back = Traffic::between(&there, &here);
     back.goes_on(500);
     assert_eq!(back.end().1, BTreeSet::new());
 }
@@ -264,13 +264,8 @@ fn messages_pass_more_than_one_bridge() {
     here.plug(&first, 80);
     second.plug(&first, 81);
     there.plug(&second, 82);
-    for node in [&mut here, &mut first, &mut second, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(4);
-    }
-    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    start_all(&mut [&mut here, &mut first, &mut second, &mut there]);
+    let traffic = Traffic::between(&here, &there);
     traffic.goes_on(300);
     assert_eq!(traffic.end().1, BTreeSet::new());
 }
@@ -283,14 +278,9 @@ fn a_killed_bridge_loses_nothing_while_there_is_another() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
-    bridges.iter_mut().for_each(Node::start);
-    for node in [&mut here, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(4);
-    }
-    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    let [left, right] = &mut bridges[..] else { panic!("two bridges") };
+    start_all(&mut [left, right, &mut here, &mut there]);
+    let traffic = Traffic::between(&here, &there);
     for (killed, other) in [(0, 1), (1, 0)] {
         traffic.goes_on(300);
         bridges[killed].kill();
@@ -313,14 +303,8 @@ fn what_a_killed_bridge_had_goes_by_the_next_one() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["left", "right"]);
-    bridges[0].start();
-    for node in [&mut here, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(3);
-    }
-    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    start_all(&mut [&mut bridges[0], &mut here, &mut there]);
+    let traffic = Traffic::between(&here, &there);
     traffic.goes_on(300);
     bridges[0].kill();
     bridges[1].start();
@@ -337,13 +321,8 @@ fn where_no_way_is_left_senders_are_told() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["middle"]);
-    for node in [&mut bridges[0], &mut here, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(3);
-    }
-    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    start_all(&mut [&mut bridges[0], &mut here, &mut there]);
+    let traffic = Traffic::between(&here, &there);
     traffic.goes_on(300);
     bridges[0].kill();
     let before = traffic.taken.load(SeqCst);
@@ -362,12 +341,7 @@ fn a_peer_that_ends_behind_a_bridge_is_told() {
         return;
     }
     let (mut here, mut there, mut bridges) = bridged(&["middle"]);
-    for node in [&mut bridges[0], &mut here, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(3);
-    }
+    start_all(&mut [&mut bridges[0], &mut here, &mut there]);
     let (one, other) = (here.open("one"), there.open("other"));
     let to = other.id();
     let sent = here.space.run(move || {
@@ -403,13 +377,8 @@ fn two_networks_are_used_together_and_either_alone() {
     let (mut here, mut there) = (Node::new("here"), Node::new("there"));
     here.plug(&there, 90);
     here.plug(&there, 91);
-    for node in [&mut here, &mut there] {
-        node.start();
-    }
-    for node in [&here, &there] {
-        node.knows(2);
-    }
-    let traffic = Traffic::start((&here, here.open("one")), (&there, there.open("other")));
+    start_all(&mut [&mut here, &mut there]);
+    let traffic = Traffic::between(&here, &there);
     let is_used = |interface| {
         let before = here.sent_by(interface);
         wait_for(|| here.sent_by(interface) > before + 5_000_000);

@@ -35,6 +35,7 @@ mod status;
 
 pub use error::LabError;
 pub use exec::{Exec, Words};
+pub use hardware::NODE_SHAPER_MAJOR;
 pub use holder::holder_main;
 pub use keeptime_linux::police::{Policed, Policer};
 pub use labs::{FRONT_END, Lab, Labs, Report, exit_code};

@@ -7,7 +7,10 @@
 //! * [`machine`]: jobs on nodes, how fast they are, and when they end;
 //! * [`policy`]: who starts when and where: Keeptime in three ways, first-come with backfill, nobody;
 //! * [`simulate`]: a log on a cluster under a policy, in virtual time;
-//! * [`summary`]: what came of it.
+//! * [`summary`]: what came of it;
+//! * [`broker`]: the real engine in virtual time;
+//! * [`goals`]: users who ask for goals of measured applications, of that broker or of nobody;
+//! * [`contention`]: how long programs take that share all there is.
 //!
 //! Pure: no I/O, no clock, and every chance comes from a seed. The same arguments give the same outcome.
 //!
@@ -23,6 +26,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod broker;
+pub mod contention;
+pub mod goals;
 pub mod machine;
 pub mod network;
 pub mod policy;

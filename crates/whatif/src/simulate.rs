@@ -194,7 +194,7 @@ const SECONDS_MAX: u64 = 3_155_760_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{chains, lublin};
+    use crate::trace::{Class, chains, lublin};
     use proptest::prelude::*;
 
     fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
@@ -218,7 +218,7 @@ mod tests {
     fn what_keeptime_promises_is_kept_where_others_are_late() {
         let jobs = lublin::log(80, 400, 0.9, 5).jobs;
         let summary = |policy| outcome("fat-tree:80:8", policy, 30, &jobs).summary(&jobs, 80);
-        let [in_advance, at_once, queue, backfill, none] = Choice::ALL.map(summary);
+        let [in_advance, at_once, queue, classes, backfill, none] = Choice::ALL.map(summary);
         for ours in [&in_advance, &at_once] {
             assert_eq!((ours.broken, ours.promised + ours.refused), (0, 400));
             assert!(ours.promised > 200 && ours.admitted_late == 0, "{ours:?}");
@@ -226,13 +226,16 @@ mod tests {
         // Who is late was promised nothing, and is run all the same.
         assert!(queue.broken == 0 && queue.promised > 200, "{queue:?}");
         assert!(queue.admitted_late < backfill.admitted_late, "{queue:?}, {backfill:?}");
+        assert_eq!((classes.broken, classes.refused), (0, 0), "{classes:?}");
         assert_eq!((queue.refused, backfill.refused, none.refused), (0, 0, 0));
         assert!(none.admitted_late > 0, "{none:?}");
     }
 
     #[test]
     fn a_job_that_fits_starts_at_once_and_takes_its_time() {
-        let job = Submission { submitted: 7, run: 60, requested: 90, nodes: 4, deadline: 200 };
+        let class = Class::Normal;
+        let job =
+            Submission { submitted: 7, run: 60, requested: 90, nodes: 4, deadline: 200, class };
         for policy in Choice::ALL {
             let outcome = outcome("star:4", policy, 40, &[job]);
             assert_eq!(outcome.ended(), [67], "{policy}");
@@ -243,8 +246,15 @@ mod tests {
     /// What becomes of three jobs of 50 s on all nodes, for which 100 s are requested: whether each is
     /// promised, and when it ends.
     fn three(policy: Choice, deadlines: [u64; 3]) -> (Vec<bool>, Vec<u64>) {
-        let job =
-            |deadline| Submission { submitted: 0, run: 50, requested: 100, nodes: 4, deadline };
+        let class = Class::Normal;
+        let job = |deadline| Submission {
+            submitted: 0,
+            run: 50,
+            requested: 100,
+            nodes: 4,
+            deadline,
+            class,
+        };
         let outcome = outcome("star:4", policy, 0, &deadlines.map(job));
         (outcome.fates.iter().map(|fate| fate.promised).collect(), outcome.ended())
     }
@@ -266,19 +276,61 @@ mod tests {
         assert_eq!((promised, ended), (vec![true, false, true], vec![50, 150, 100]));
     }
 
+    // Goal: urgent jobs are in time as if nobody else was there, while all others wait; without classes the one
+    // with the earlier deadline goes first, whoever it is.
+    #[test]
+    fn urgent_jobs_go_first_where_classes_count() {
+        let job = |class, deadline| Submission {
+            submitted: 0,
+            run: 100,
+            requested: 100,
+            nodes: 4,
+            deadline,
+            class,
+        };
+        let jobs = [
+            job(Class::Normal, 130),
+            job(Class::Normal, 220),
+            job(Class::Urgent, 230),
+            job(Class::Urgent, 1_000),
+        ];
+        let ended = |policy| outcome("star:4", policy, 0, &jobs).ended();
+        assert_eq!(ended(Choice::KeeptimeQueue), [100, 200, 400, 300]);
+        assert_eq!(ended(Choice::KeeptimeClasses), [300, 400, 100, 200]);
+    }
+
+    #[test]
+    fn classes_bring_urgent_jobs_of_a_full_cluster_home_in_time() {
+        let jobs = lublin::log(80, 600, 0.97, 5).jobs;
+        let of = |policy| outcome("fat-tree:80:8", policy, 0, &jobs).summary(&jobs, 80);
+        let [queue, classes] = [Choice::KeeptimeQueue, Choice::KeeptimeClasses].map(of);
+        let urgent = |summary: &Summary| summary.urgent_in_time_percent;
+        assert!(urgent(&classes) > urgent(&queue), "{classes:?}, {queue:?}");
+        assert_eq!((classes.broken, classes.refused), (0, 0), "{classes:?}");
+    }
+
     // Goal: a large job that can wait is not passed by until it is too late: 4 nodes by 300, while jobs of
     // one node come that are less urgent.
     #[test]
     fn small_jobs_in_the_queue_do_not_delay_a_large_one_beyond_its_deadline() {
+        let class = Class::Normal;
         let small = |submitted| Submission {
             submitted,
             run: 100,
             requested: 100,
             nodes: 1,
             deadline: 10_000,
+            class,
         };
         let mut jobs: Vec<_> = (0..40).map(|at| small(20 * at)).collect();
-        jobs.push(Submission { submitted: 60, run: 100, requested: 100, nodes: 4, deadline: 300 });
+        jobs.push(Submission {
+            submitted: 60,
+            run: 100,
+            requested: 100,
+            nodes: 4,
+            deadline: 300,
+            class,
+        });
         jobs.sort_by_key(|job| job.submitted);
         let outcome = outcome("star:4", Choice::KeeptimeQueue, 0, &jobs);
         assert_eq!(outcome.summary(&jobs, 4).admitted_late, 0);
@@ -286,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_job_that_makes_no_sense_is_named() {
-        let job = Submission { submitted: 0, run: 50, requested: 10, nodes: 4, deadline: 9 };
+        let class = Class::Normal;
+        let job = Submission { submitted: 0, run: 50, requested: 10, nodes: 4, deadline: 9, class };
         let communication = Share::from_percent(0).unwrap();
         let shape = Shape::star(4).unwrap();
         let what = WhatIf { shape, policy: Choice::None, communication };

@@ -2,7 +2,7 @@
 
 use crate::policy::Choice;
 use crate::simulate::{Fate, Outcome};
-use crate::trace::Submission;
+use crate::trace::{Class, Submission};
 use keeptime_model::units::Nanos;
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub struct Summary {
     pub admission_percent: f64,
     /// Jobs that ended by their deadline, of all.
     pub in_time_percent: f64,
+    /// Urgent jobs that ended by their deadline, of all urgent ones; 100 of none.
+    pub urgent_in_time_percent: f64,
     /// Work done, of what all nodes could have done from the first submission to the last end.
     pub utilisation_percent: f64,
     /// From submission to start.
@@ -67,6 +69,7 @@ impl Summary {
             admitted_late: late,
             admission_percent: percent(jobs.len() - refused),
             in_time_percent: percent(jobs.len() - refused - late),
+            urgent_in_time_percent: urgent_in_time(outcome, jobs),
             utilisation_percent: 100.0 * utilisation(outcome, jobs, nodes),
             wait_seconds: quantiles(|run| run.wait),
             slowdown: quantiles(|run| ((run.wait + run.took) / run.alone.max(SHORT)).max(1.0)),
@@ -93,6 +96,14 @@ impl Run {
 
 fn is_late(job: &Submission, fate: &Fate) -> bool {
     fate.ended.is_some_and(|ended| ended > Nanos::from_secs(job.deadline))
+}
+
+fn urgent_in_time(outcome: &Outcome, jobs: &[Submission]) -> f64 {
+    let pairs = jobs.iter().zip(&outcome.fates);
+    let urgent: Vec<_> = pairs.filter(|(job, _)| job.class == Class::Urgent).collect();
+    let is_in_time = |(job, fate): &&(&Submission, &Fate)| !fate.refused && !is_late(job, fate);
+    let in_time = urgent.iter().filter(is_in_time).count();
+    if urgent.is_empty() { 100.0 } else { 100.0 * in_time as f64 / urgent.len() as f64 }
 }
 
 fn utilisation(outcome: &Outcome, jobs: &[Submission], nodes: u32) -> f64 {
@@ -126,6 +137,7 @@ mod tests {
             requested: 10,
             nodes: 1,
             deadline,
+            class: Class::Normal,
         };
         let ran = |from, to| Fate {
             promised: true,

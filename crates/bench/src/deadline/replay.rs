@@ -165,7 +165,7 @@ const ROUNDING: Nanos = Nanos::new(1_000);
 mod tests {
     use super::super::backfilled;
     use super::*;
-    use keeptime_whatif::trace::lublin;
+    use keeptime_whatif::trace::{Class, lublin};
 
     // Goal: nothing that was promised is broken, all work is done, and fewer are late than by backfill.
     #[test]
@@ -182,8 +182,11 @@ mod tests {
 
     #[test]
     fn who_was_refused_is_promised_its_deadline_when_another_ends_early() {
-        let first = Submission { submitted: 0, run: 9, requested: 90, nodes: 4, deadline: 101 };
-        let second = Submission { submitted: 1, run: 90, requested: 90, nodes: 4, deadline: 150 };
+        let class = Class::Normal;
+        let first =
+            Submission { submitted: 0, run: 9, requested: 90, nodes: 4, deadline: 101, class };
+        let second =
+            Submission { submitted: 1, run: 90, requested: 90, nodes: 4, deadline: 150, class };
         let outcome = planned(4, &[first, second]).unwrap();
         assert_eq!(outcome.promised, [true, true]);
         assert_eq!(outcome.ended, [11, 111]);
@@ -194,7 +197,9 @@ mod tests {
 
     #[test]
     fn one_job_alone_takes_what_its_share_allows() {
-        let job = Submission { submitted: 5, run: 90, requested: 180, nodes: 2, deadline: 400 };
+        let class = Class::Normal;
+        let job =
+            Submission { submitted: 5, run: 90, requested: 180, nodes: 2, deadline: 400, class };
         let outcome = planned(4, &[job]).unwrap();
         assert_eq!((outcome.ended[0], outcome.promised[0]), (106, true));
     }

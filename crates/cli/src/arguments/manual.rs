@@ -157,6 +157,7 @@ Policies:
   keeptime-greedy   the same, but only what can start at once is promised
   keeptime-queue    the same engine behind a queue: the most urgent first, and others where they delay none of
                     them; promised when it starts, or run without a promise when it is too late for that
+  keeptime-classes  the same queue, in which urgent jobs come before all others
   fcfs-backfill     whole nodes in the order of submission; nobody is refused and nothing promised
   none              everything starts at once, on the nodes with the fewest jobs, and shares
 
@@ -165,10 +166,10 @@ fail. A job computes and exchanges with both neighbours in a ring, and waits for
 links by max-min fairness; what is reserved is neither shared nor slowed down.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has its submission and 1.5 to 5 times
-what was requested, drawn by --seed. Policies know what was requested, and not how long a job really takes.
+what was requested, drawn by --seed; one job in five is urgent, drawn as well. Policies know what was requested, and not how long a job really takes.
 The same arguments give the same result.
 
-The table, a column for each policy: which part was admitted, and in time; promises broken; work done, of what
+The table, a column for each policy: which part was admitted, and in time, also of the urgent jobs; promises broken; work done, of what
 the nodes could have done; and of the jobs that were run the wait, the slowdown (from submission to end
 over the time alone) and the run time over the time alone: median, 95th percentile, greatest.
 

@@ -70,6 +70,7 @@ fn table(summaries: &[Summary]) -> String {
         row("jobs", &|s| s.jobs.to_string()),
         row("admitted", &|s| percent(s.admission_percent)),
         row("in time", &|s| percent(s.in_time_percent)),
+        row("urgent jobs in time", &|s| percent(s.urgent_in_time_percent)),
         row("promised", &|s| s.promised.to_string()),
         row("promises broken", &|s| s.broken.to_string()),
         row("run and late", &|s| s.admitted_late.to_string()),

@@ -7,6 +7,10 @@ use keeptime_lab::{FRONT_END, Lab};
 use keeptime_launch::mpi::{Bond, Launch, Mpi, Network};
 use keeptime_model::name::Name;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Scripts of this process for what is nobody's.
+static NOBODYS: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn agent_socket(lab: &Lab, node: &Name) -> PathBuf {
     socket_in(&lab.node_directory(node))
@@ -58,7 +62,11 @@ pub fn exec_line(
 fn remote_launcher(lab: &Lab, job: Option<&Name>) -> Result<RemoteLauncher> {
     let (name, option) = match job {
         Some(job) => (format!("remote-{job}"), format!("--job {job} ")),
-        None => ("remote".into(), String::new()),
+        // Several may run at once, and each script goes with its run.
+        None => {
+            let number = NOBODYS.fetch_add(1, Ordering::Relaxed);
+            (format!("remote-of-nobody-{}-{number}", std::process::id()), String::new())
+        }
     };
     // Options of ssh come first and mean nothing here; the rest is one shell command.
     let script = format!(

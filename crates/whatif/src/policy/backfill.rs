@@ -127,11 +127,11 @@ mod tests {
     use crate::policy::Choice;
     use crate::shape::Shape;
     use crate::simulate::{WhatIf, simulate};
-    use crate::trace::Submission;
+    use crate::trace::{Class, Submission};
     use keeptime_model::units::Share;
 
     fn job(submitted: u64, run: u64, requested: u64, nodes: u32) -> Submission {
-        Submission { submitted, run, requested, nodes, deadline: 0 }
+        Submission { submitted, run, requested, nodes, deadline: 0, class: Class::Normal }
     }
 
     fn ended(jobs: &[Submission]) -> Vec<u64> {

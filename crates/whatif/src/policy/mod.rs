@@ -32,6 +32,8 @@ pub enum Choice {
     KeeptimeGreedy,
     /// The same engine behind a queue: a job is promised its deadline when it starts.
     KeeptimeQueue,
+    /// The same queue, in which urgent jobs come before all others.
+    KeeptimeClasses,
     /// First come, first served, with backfill as EASY does it.
     FcfsBackfill,
     /// No middleware: everything starts at once and shares.
@@ -63,8 +65,14 @@ pub trait Policy {
 
 impl Choice {
     /// All there are.
-    pub const ALL: [Self; 5] =
-        [Self::Keeptime, Self::KeeptimeGreedy, Self::KeeptimeQueue, Self::FcfsBackfill, Self::None];
+    pub const ALL: [Self; 6] = [
+        Self::Keeptime,
+        Self::KeeptimeGreedy,
+        Self::KeeptimeQueue,
+        Self::KeeptimeClasses,
+        Self::FcfsBackfill,
+        Self::None,
+    ];
 
     /// The policy for this cluster, on which nothing runs.
     ///
@@ -77,6 +85,7 @@ impl Choice {
             Self::Keeptime => Box::new(Greedy::in_advance(reservations()?)),
             Self::KeeptimeGreedy => Box::new(Greedy::at_once(reservations()?)),
             Self::KeeptimeQueue => Box::new(Queued::new(reservations()?, nodes)),
+            Self::KeeptimeClasses => Box::new(Queued::by_class(reservations()?, nodes)),
             Self::FcfsBackfill => Box::new(Backfill::new(nodes)),
             Self::None => Box::new(Unmanaged::new(nodes)),
         })
@@ -113,6 +122,7 @@ impl fmt::Display for Choice {
             Self::Keeptime => "keeptime",
             Self::KeeptimeGreedy => "keeptime-greedy",
             Self::KeeptimeQueue => "keeptime-queue",
+            Self::KeeptimeClasses => "keeptime-classes",
             Self::FcfsBackfill => "fcfs-backfill",
             Self::None => "none",
         })

@@ -3,12 +3,13 @@
 //! that nobody else needs, without a promise.
 //!
 //! Who is less urgent goes first only where nobody is delayed by it who can still be in time: those are
-//! planned in their order, by what running jobs requested (conservative backfill, by deadlines).
+//! planned in their order, by what running jobs requested (conservative backfill, by deadlines). Where classes
+//! count, the order is by class first.
 
 use super::profile::Profile;
 use super::reservations::{Asked, Reservations};
 use super::{Action, Policy, latest_start, with_starts};
-use crate::trace::Submission;
+use crate::trace::{Class, Submission};
 use keeptime_model::units::Nanos;
 use std::collections::BTreeMap;
 
@@ -22,10 +23,12 @@ pub struct Queued {
     nodes: u32,
     /// Nodes that nobody has reserved.
     free: u32,
-    /// By the latest start at which the deadline can be kept.
-    waiting: BTreeMap<(Nanos, usize), Submission>,
-    /// For whom it is too late, in the order of their submission.
-    late: BTreeMap<usize, Submission>,
+    /// Whether classes count.
+    classes: bool,
+    /// By class, and by the latest start at which the deadline can be kept.
+    waiting: BTreeMap<(Class, Nanos, usize), Submission>,
+    /// For whom it is too late, by class and in the order of their submission.
+    late: BTreeMap<(Class, usize), Submission>,
     /// Jobs that run.
     running: BTreeMap<usize, Running>,
     /// Whether anything came or went since the queue was looked at last.
@@ -44,16 +47,30 @@ impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
         let (waiting, late, running) = Default::default();
-        Self { reservations, nodes, free: nodes, waiting, late, running, changed: false }
+        let (classes, changed) = (false, false);
+        Self { reservations, nodes, free: nodes, classes, waiting, late, running, changed }
+    }
+
+    /// The same; urgent jobs come before all others.
+    pub fn by_class(reservations: Reservations, nodes: u32) -> Self {
+        Self { classes: true, ..Self::new(reservations, nodes) }
+    }
+
+    /// The class that counts.
+    fn class(&self, submission: &Submission) -> Class {
+        if self.classes { submission.class } else { Class::default() }
     }
 
     fn pass_over_late(&mut self, now: Nanos) {
-        while let Some(first) = self.waiting.first_entry()
-            && first.key().0 < now
-        {
-            let ((_, job), submission) = first.remove_entry();
-            self.late.insert(job, submission);
-            self.changed = true;
+        for class in [Class::Urgent, Class::Normal] {
+            let of_class = (class, Nanos::new(0), 0)..(class, now, 0);
+            let late: Vec<_> =
+                self.waiting.range(of_class).map(|(key, job)| (*key, *job)).collect();
+            for (key, submission) in late {
+                self.waiting.remove(&key);
+                self.late.insert((class, key.2), submission);
+                self.changed = true;
+            }
         }
     }
 
@@ -62,11 +79,12 @@ impl Queued {
         let mut profile = Profile::new(now, self.free, ends);
         let mut promised = Vec::new();
         let urgent: Vec<_> = self.waiting.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
-        for ((latest, job), submission) in urgent {
+        for (key, submission) in urgent {
+            let (_, latest, job) = key;
             let (nodes, length) = size(&submission);
             let Some(from) = profile.earliest(nodes, length) else { continue };
             if from == now && self.start(now, job, &submission) {
-                self.waiting.remove(&(latest, job));
+                self.waiting.remove(&key);
                 promised.push(Action::Promise(job));
             }
             // Whoever would be late is not waited for: jobs often take less than was requested for them.
@@ -75,11 +93,11 @@ impl Queued {
             }
         }
         let late: Vec<_> = self.late.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
-        for (at, (job, submission)) in late.into_iter().enumerate() {
+        for (at, (key, submission)) in late.into_iter().enumerate() {
             let (nodes, length) = size(&submission);
             let Some(from) = profile.earliest(nodes, length) else { continue };
-            if from == now && self.start(now, job, &submission) {
-                self.late.remove(&job);
+            if from == now && self.start(now, key.1, &submission) {
+                self.late.remove(&key);
                 profile.take(from, length, nodes);
             } else if at == 0 {
                 // The first of them gets its turn: it is not passed by for ever.
@@ -110,9 +128,10 @@ impl Policy for Queued {
         if submission.nodes > self.nodes {
             return vec![Action::Refuse(job)];
         }
+        let class = self.class(submission);
         match latest_start(submission).filter(|latest| *latest >= now) {
-            Some(latest) => drop(self.waiting.insert((latest, job), *submission)),
-            None => drop(self.late.insert(job, *submission)),
+            Some(latest) => drop(self.waiting.insert((class, latest, job), *submission)),
+            None => drop(self.late.insert((class, job), *submission)),
         }
         self.changed = true;
         vec![]
@@ -134,8 +153,12 @@ impl Policy for Queued {
     }
 
     fn next(&self) -> Option<Nanos> {
-        let first = self.waiting.first_key_value();
-        let too_late = first.map(|((latest, _), _)| latest.saturating_add(Nanos::new(1)));
-        [self.reservations.next(), too_late].into_iter().flatten().min()
+        let first_of = |class| self.waiting.range((class, Nanos::new(0), 0)..).next();
+        let too_late = |class| {
+            let ((of, latest, _), _) = first_of(class)?;
+            (*of == class).then(|| latest.saturating_add(Nanos::new(1)))
+        };
+        let late = [Class::Urgent, Class::Normal].map(too_late);
+        [self.reservations.next()].into_iter().chain(late).flatten().min()
     }
 }

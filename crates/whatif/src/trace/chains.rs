@@ -2,7 +2,7 @@
 //! sub-tasks with sizes and gaps of their own. A sub-task asks when the one before would have ended at
 //! full speed, and a gap later; what is promised to one says nothing of the next.
 
-use super::{Log, Submission, deadline};
+use super::{Class, Log, Submission, deadline, draw_classes};
 use keeptime_control::plant::Random;
 
 /// Chains on `nodes` nodes that arrive at random intervals of up to `interval_most` seconds, until there
@@ -17,6 +17,7 @@ pub fn log(nodes: u32, count: usize, interval_most: u64, seed: u64) -> Log {
     }
     jobs.truncate(count);
     jobs.sort_by_key(|job| job.submitted);
+    draw_classes(&mut jobs, seed);
     Log { nodes, jobs }
 }
 
@@ -25,8 +26,9 @@ fn chain(arrived: u64, nodes: u32, random: &mut Random, jobs: &mut Vec<Submissio
     for _ in 0..between(LENGTH, random) {
         let run = between(RUN, random);
         let nodes = (1 << between(NODES_LOG, random)).min(nodes);
+        let class = Class::default();
         let deadline = deadline(submitted, run, random.part());
-        jobs.push(Submission { submitted, run, requested: run, nodes, deadline });
+        jobs.push(Submission { submitted, run, requested: run, nodes, deadline, class });
         submitted += run + between(GAP, random);
     }
 }

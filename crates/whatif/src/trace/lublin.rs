@@ -4,7 +4,7 @@
 //! arrivals only the daily cycle is kept, so that the load can be chosen. What users request is
 //! rounded up to the few values that users request.
 
-use super::{Log, Submission, deadline};
+use super::{Class, Log, Submission, deadline, draw_classes};
 use keeptime_control::plant::Random;
 use keeptime_model::pattern::RANKS_MAX;
 
@@ -21,6 +21,7 @@ pub fn log(nodes: u32, count: usize, load: f64, seed: u64) -> Log {
         job.submitted = submitted;
         job.deadline = deadline(submitted, job.requested, random.part());
     }
+    draw_classes(&mut jobs, seed);
     Log { nodes, jobs }
 }
 
@@ -32,7 +33,7 @@ fn job(there: u32, random: &mut Random) -> Submission {
     let guess = run as f64 * (1.0 + GUESS_MOST * random.part());
     let modal = REQUESTS.into_iter().find(|request| *request as f64 >= guess);
     let requested = modal.unwrap_or(RUN_MOST).max(run);
-    Submission { submitted: 0, run, requested, nodes, deadline: 0 }
+    Submission { submitted: 0, run, requested, nodes, deadline: 0, class: Class::default() }
 }
 
 fn size(there: u32, random: &mut Random) -> u32 {

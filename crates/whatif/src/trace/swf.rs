@@ -1,11 +1,11 @@
 //! Logs in Standard Workload Format: a line of 18 numbers for each job, `;` before remarks.
 
-use super::{Log, Submission, deadline};
+use super::{Class, Log, Submission, deadline, draw_classes};
 use keeptime_control::plant::Random;
 use keeptime_model::Invalid;
 
 /// The first `most` jobs of a log that ran at all. A processor counts as a node. Deadlines, which the
-/// format does not have, are drawn.
+/// format does not have, are drawn, and so are classes: queues have other numbers at every site.
 ///
 /// # Errors
 /// The line and the field that is wrong, that the log does not say how many processors there were
@@ -39,6 +39,7 @@ pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
         job.submitted -= first;
         job.deadline -= first;
     }
+    draw_classes(&mut jobs, seed);
     Ok(Log { nodes, jobs })
 }
 
@@ -72,7 +73,8 @@ fn job(line: &str, random: &mut Random) -> Result<Option<Submission>, Invalid> {
     let nodes = u32::try_from(nodes).map_err(many)?;
     let [submitted, run, requested] = [submitted, run, requested].map(i64::unsigned_abs);
     let deadline = deadline(submitted, requested, random.part());
-    Ok(Some(Submission { submitted, run, requested, nodes, deadline }))
+    let class = Class::default();
+    Ok(Some(Submission { submitted, run, requested, nodes, deadline, class }))
 }
 
 fn header(text: &str, key: &str) -> Option<u32> {

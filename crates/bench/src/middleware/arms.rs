@@ -1,0 +1,277 @@
+//! The same requests, at the same times: with Keeptime, without, and with plain HTB.
+
+use super::bare::{BareLab, Sharing};
+use super::tasks::{Renderer, SubTask};
+use super::{CPU, LINK, NODES, lab_name};
+use crate::lab::{BenchLab, bandwidth_grid};
+use crate::profiles::{Wanted, make_surface, measure_under_load, parameters};
+use anyhow::{Context, Result, bail, ensure};
+use keeptime::arguments::GoalArguments;
+use keeptime::commands::Session;
+use keeptime::commands::run::{Admitted, Held, admit, run_reserved};
+use keeptime::demo::goal;
+use keeptime::files::load_profile;
+use keeptime::interrupt;
+use keeptime::load::Busy;
+use keeptime::machine::Machine;
+use keeptime::promised::Promised;
+use keeptime_lab::Spec;
+use keeptime_model::application::Application;
+use keeptime_model::profile::Profile;
+use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::translate::{Plan, Verdict};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Who decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arm {
+    /// Keeptime: admission by the broker, reservations, enforcement.
+    Keeptime,
+    /// Nobody: all start when they are asked for.
+    Without,
+    /// Nobody, and links are shared by program.
+    Htb,
+}
+
+/// What became of all requests of an arm.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Played {
+    /// Of the machine, when it began.
+    pub machine_load: f64,
+    /// In their order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What became of one request. Times are those of a frame.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Why it was refused, if it was.
+    pub refused: Option<String>,
+    /// What was promised, by who promises.
+    pub promised_seconds: Option<f64>,
+    /// What half of the runs were expected to take.
+    pub expected_seconds: Option<f64>,
+    /// Reserved for each flow.
+    pub mbit: Option<f64>,
+    /// Measured; nothing if it was refused or did not end.
+    pub seconds: Option<f64>,
+    /// From launch to end.
+    pub wall_seconds: Option<f64>,
+}
+
+/// An application that was measured: what is asked of it and how long that may take.
+#[derive(Debug)]
+pub struct Measured {
+    /// Which.
+    pub renderer: Renderer,
+    /// As it is asked for.
+    pub application: Application,
+    /// On a busy cluster.
+    pub profile: Profile,
+    path: PathBuf,
+    fitted: FittedProfile,
+}
+
+/// How a renderer is measured: so many seconds a run, at so many bandwidths.
+#[derive(Debug, Clone, Copy)]
+pub struct Care {
+    /// A run draws frames for so long.
+    pub seconds: u32,
+    /// In Mbit/s, by equal factors between the first and the last.
+    pub bandwidths: (f64, f64, u32),
+    /// Runs of each point that a curve needs.
+    pub samples: u32,
+}
+
+/// Programs that compute on every node while a curve is measured, on what jobs leave.
+const BUSY_PROGRAMS: usize = 2;
+/// What the thesis prefers.
+const PREFER: &str = "fastest";
+
+impl Outcome {
+    /// Whether it was run.
+    pub fn is_admitted(&self) -> bool {
+        self.refused.is_none()
+    }
+}
+
+impl Arm {
+    /// All three.
+    pub const ALL: [Self; 3] = [Self::Keeptime, Self::Without, Self::Htb];
+
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keeptime => "with Keeptime",
+            Self::Without => "without",
+            Self::Htb => "plain HTB",
+        }
+    }
+}
+
+/// Measures the renderers' curves while the rest of every node computes, as it does when the cluster is full, or
+/// goes on with what is in `directory`.
+pub fn measured(care: Care, out: &Path, directory: &Path) -> Result<[Measured; 2]> {
+    let lab = with_keeptime()?;
+    make_surface(&lab, out)?;
+    let [raycast, render] = Renderer::ALL.map(|renderer| {
+        let path = directory.join(format!("{}.json", renderer.name()));
+        measure(&lab, renderer, care, path, out)
+    });
+    Ok([raycast?, render?])
+}
+
+fn measure(
+    lab: &BenchLab,
+    renderer: Renderer,
+    care: Care,
+    path: PathBuf,
+    out: &Path,
+) -> Result<Measured> {
+    let mut session = session(lab, renderer, &path, out)?;
+    let application = session.application.clone();
+    session.application =
+        application.clone().with_constant("seconds".parse()?, care.seconds.to_string());
+    let (least, most, count) = care.bandwidths;
+    let grid = bandwidth_grid(least, most, count)?;
+    for setting in renderer.settings() {
+        let nodes = lab.cluster().topology().node_indices();
+        // They end by themselves after a minute of computing: anew for each curve.
+        let busy = nodes.map(|node| Busy::on(lab.cluster(), node, BUSY_PROGRAMS));
+        let _busy = busy.collect::<Result<Vec<_>>>()?;
+        let (settings, grid) = (&[setting.set][..], grid.clone());
+        let wanted = Wanted { settings, nodes: &[NODES], grid, samples: care.samples };
+        measure_under_load(&session, &wanted)?;
+    }
+    let profile = load_profile(&path)?;
+    let fitted = FittedProfile::new(application.clone(), &profile)?;
+    Ok(Measured { renderer, application, profile, path, fitted })
+}
+
+impl Measured {
+    /// The bound that a request states, in milliseconds, as people do.
+    pub fn within_millis(&self, request: &SubTask) -> Result<u64> {
+        let set = self.renderer.settings()[request.setting].set;
+        let curve = self.fitted.curve(&parameters(set)?, NODES);
+        let least = curve.and_then(|curve| curve.points().last()).map(|point| point.time_nanos);
+        let least = least.with_context(|| format!("no curve of {}", set.join(", ")))?;
+        Ok((least.get() * request.within_percent / 100).div_ceil(1_000_000))
+    }
+
+    /// What a request asks for.
+    pub fn goal(&self, request: &SubTask) -> Result<GoalArguments> {
+        let within = format!("{}ms", self.within_millis(request)?);
+        goal(&within, self.renderer.settings()[request.setting].set, PREFER)
+    }
+
+    /// The application as a request has it drawn.
+    pub fn drawing(&self, request: &SubTask) -> Result<Application> {
+        let frames = self.renderer.settings()[request.setting].frames().to_string();
+        Ok(self.application.clone().with_constant("frames".parse()?, frames))
+    }
+
+    /// Plays `requests` under `arm`, on a lab of its own.
+    pub fn play(&self, arm: Arm, requests: &[SubTask], out: &Path) -> Result<Played> {
+        let machine_load = Machine::here().load;
+        let outcomes = match arm {
+            Arm::Keeptime => self.play_reserved(requests, out),
+            Arm::Without => self.play_bare(requests, Sharing::Connections),
+            Arm::Htb => self.play_bare(requests, Sharing::Htb),
+        };
+        Ok(Played { machine_load, outcomes: outcomes? })
+    }
+
+    fn play_reserved(&self, requests: &[SubTask], out: &Path) -> Result<Vec<Outcome>> {
+        let lab = with_keeptime()?;
+        let asking = session(&lab, self.renderer, &self.path, out)?;
+        // Known before the first request comes.
+        asking.ask(&self.goal(requests.first().context("no requests")?)?)?;
+        let drawing = |request: &SubTask| -> Result<Session> {
+            let session = session(&lab, self.renderer, &self.path, out)?;
+            Ok(Session { application: self.drawing(request)?, ..session })
+        };
+        let drawing = requests.iter().map(drawing).collect::<Result<Vec<_>>>()?;
+        each_at_its_time(requests, |number, request| match admit(&asking, &self.goal(request)?)? {
+            Admitted::Held(held) => keep(&drawing[number], *held),
+            Admitted::Refused { decision, .. } => {
+                let Verdict::Refused(why) = &decision.verdict else {
+                    bail!("refused without a reason");
+                };
+                let why = keeptime::story::refusal(why);
+                Ok(Outcome { refused: Some(why), ..Outcome::default() })
+            }
+        })
+    }
+
+    fn play_bare(&self, requests: &[SubTask], sharing: Sharing) -> Result<Vec<Outcome>> {
+        let lab = BareLab::up(&spec()?, LINK, sharing)?;
+        each_at_its_time(requests, |number, request| {
+            let set = parameters(self.renderer.settings()[request.setting].set)?;
+            let went = lab.run(number, &self.drawing(request)?, &set)?;
+            Ok(Outcome {
+                seconds: went.map(|went| went.time.as_secs_f64()),
+                wall_seconds: went.map(|went| went.wall.as_secs_f64()),
+                ..Outcome::default()
+            })
+        })
+    }
+}
+
+fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
+    let kept = run_reserved(session, &Promised::from(&plan), &hold, true, &mut |_| {})?;
+    let Plan { time_nanos, median_nanos, bandwidth_bits_per_second, .. } = plan;
+    Ok(Outcome {
+        refused: None,
+        promised_seconds: Some(time_nanos.as_secs_f64()),
+        expected_seconds: Some(median_nanos.as_secs_f64()),
+        mbit: Some(bandwidth_bits_per_second.as_mbit_f64()),
+        seconds: Some(kept.ran.time.as_secs_f64()),
+        wall_seconds: Some(kept.ran.wall.as_secs_f64()),
+    })
+}
+
+/// Does something for each request when its time has come, whatever becomes of the others.
+fn each_at_its_time<T: Send>(
+    requests: &[SubTask],
+    act: impl Fn(usize, &SubTask) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let (begin, act) = (Instant::now(), &act);
+    thread::scope(|scope| {
+        let start = |(number, request): (usize, &SubTask)| {
+            let (request, at) = (*request, Duration::from_nanos(request.at_nanos.get()));
+            scope.spawn(move || {
+                while let Some(left) = at.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) {
+                    ensure!(!interrupt::stopped(), "interrupted");
+                    thread::sleep(left.min(LOOK_EVERY));
+                }
+                act(number, &request).with_context(|| format!("request {number}"))
+            })
+        };
+        let running: Vec<_> = requests.iter().enumerate().map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<T>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        running.into_iter().map(join).collect()
+    })
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+fn spec() -> Result<Spec> {
+    Ok(Spec::star(lab_name()?, NODES, LINK, CPU)?)
+}
+
+fn with_keeptime() -> Result<BenchLab> {
+    BenchLab::up(&spec()?)
+}
+
+/// The renderer as this evaluation has it, which finds its input in `out`.
+fn session(lab: &BenchLab, renderer: Renderer, profile: &Path, out: &Path) -> Result<Session> {
+    let mut session = lab.session(&format!("eval/middleware/{}.toml", renderer.name()), profile)?;
+    let place = std::path::absolute(out)?.display().to_string();
+    session.application = session.application.with_constant("out".parse()?, place);
+    Ok(session)
+}

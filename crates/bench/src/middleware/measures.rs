@@ -1,0 +1,63 @@
+//! The thesis' three metrics (4.4.3), in percent.
+
+use super::arms::Outcome;
+
+/// `(without - with) / with` of those that were admitted, where both ended.
+pub fn improvements(with: &[Outcome], without: &[Outcome]) -> Vec<f64> {
+    let pairs = with.iter().zip(without);
+    pairs.filter_map(|(with, without)| percent_over(without.seconds, with.seconds)).collect()
+}
+
+/// `(actual - requested) / requested` of `actual`, of those that `with` admitted.
+pub fn over_requested(with: &[Outcome], actual: &[Outcome], within: &[f64]) -> Vec<f64> {
+    let all = with.iter().zip(actual).zip(within).filter(|((with, _), _)| with.is_admitted());
+    all.filter_map(|((_, actual), within)| percent_over(actual.seconds, Some(*within))).collect()
+}
+
+/// `(actual - promised) / promised` of `actual`, by what `with` promised.
+pub fn over_promised(with: &[Outcome], actual: &[Outcome]) -> Vec<f64> {
+    let pairs = with.iter().zip(actual);
+    pairs.filter_map(|(with, actual)| percent_over(actual.seconds, with.promised_seconds)).collect()
+}
+
+/// Admitted, of all.
+pub fn admission(outcomes: &[Outcome]) -> f64 {
+    let admitted = outcomes.iter().filter(|outcome| outcome.is_admitted()).count();
+    100.0 * admitted as f64 / outcomes.len().max(1) as f64
+}
+
+/// The mean; not a number of nothing.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn percent_over(value: Option<f64>, base: Option<f64>) -> Option<f64> {
+    Some(100.0 * (value? / base? - 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(promised: Option<f64>, seconds: Option<f64>) -> Outcome {
+        let refused = promised.is_none().then(|| "no room".to_owned());
+        Outcome { refused, promised_seconds: promised, seconds, ..Outcome::default() }
+    }
+
+    // Goal: who was refused counts for admission alone, who did not end for nothing that needs its time.
+    #[test]
+    fn metrics_are_those_of_the_admitted() {
+        let with =
+            [outcome(Some(2.0), Some(2.0)), outcome(None, None), outcome(Some(1.0), Some(1.1))];
+        let without =
+            [2.5, 9.0, 0.0].map(|seconds| outcome(None, (seconds > 0.0).then_some(seconds)));
+        let round = |values: Vec<f64>| values.iter().map(|v| v.round()).collect::<Vec<_>>();
+        assert_eq!(round(improvements(&with, &without)), [25.0]);
+        assert_eq!(round(over_promised(&with, &with)), [0.0, 10.0]);
+        assert_eq!(round(over_promised(&with, &without)), [25.0]);
+        let within = [4.0, 4.0, 2.2];
+        assert_eq!(round(over_requested(&with, &with, &within)), [-50.0, -50.0]);
+        assert_eq!(round(over_requested(&with, &without, &within)), [-38.0]);
+        assert_eq!(admission(&with).round(), 67.0);
+    }
+}

@@ -1,0 +1,226 @@
+//! What users ask for (Figure 4.8): tasks that arrive at random intervals, each a chain of sub-tasks with
+//! parameters and intervals of their own. The same seed asks for the same at the same times, of every arm and
+//! on every machine.
+
+use crate::quick;
+use keeptime_control::plant::Random;
+use keeptime_model::units::Nanos;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Which renderer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Renderer {
+    /// Volumes, by rays.
+    Raycast,
+    /// Surfaces, by polygons.
+    Render,
+}
+
+/// Parameters that are asked for, and how many frames one request draws with them: as many as take a few
+/// seconds, since shorter runs tell more of chance than of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// As they are named in the application's file.
+    pub set: &'static [&'static str],
+    frames: u32,
+}
+
+/// How often the first of two values is asked for, in percent; the other is the rest.
+pub type Percent = u32;
+
+/// One experiment: who asks, how often, for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// For which pictures.
+    pub renderer: Renderer,
+    /// Tasks arrive at intervals of up to so many seconds.
+    pub interval_most: u32,
+    /// Of ray tracing: images of 512 against 1024 pixels.
+    pub small: Percent,
+    /// Of ray tracing: interleaving factors of 0 against 2.
+    pub fine: Percent,
+    /// Of the draws.
+    pub seed: u64,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubTask {
+    /// Of which task, from 0.
+    pub task: u32,
+    /// When it is asked for, since the beginning.
+    pub at_nanos: Nanos,
+    /// Which of [`Renderer::settings`].
+    pub setting: usize,
+    /// The bound on its time, in percent of the least time that was measured with these parameters.
+    pub within_percent: u64,
+}
+
+/// Sub-tasks of a task.
+const LENGTH: [u32; 2] = [1, 5];
+/// Seconds between two of them, at the most.
+const GAP_MOST: f64 = 20.0;
+/// How patient users are; as many of each.
+const WITHIN: [u64; 3] = [150, 200, 300];
+
+const RAYCAST: [Setting; 4] = [
+    Setting { set: &["size=512", "interleave=0"], frames: 6 },
+    Setting { set: &["size=512", "interleave=2"], frames: 36 },
+    Setting { set: &["size=1024", "interleave=0"], frames: 3 },
+    Setting { set: &["size=1024", "interleave=2"], frames: 12 },
+];
+const RENDER: [Setting; 3] = [
+    Setting { set: &["size=256"], frames: 45 },
+    Setting { set: &["size=512"], frames: 18 },
+    Setting { set: &["size=1024"], frames: 8 },
+];
+
+impl Setting {
+    /// Drawn by one request.
+    pub fn frames(&self) -> u32 {
+        if quick() { self.frames.div_ceil(3) } else { self.frames }
+    }
+}
+
+impl Renderer {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Raycast, Self::Render];
+
+    /// The name of its application.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raycast => "raycast",
+            Self::Render => "render",
+        }
+    }
+
+    /// What is asked of it.
+    pub fn settings(self) -> &'static [Setting] {
+        match self {
+            Self::Raycast => &RAYCAST,
+            Self::Render => &RENDER,
+        }
+    }
+}
+
+impl Load {
+    /// So many requests, in the order of their times. Of each value there are as many as the ratios say. Tasks
+    /// come `times` as often as the load says: to a cluster that is so many times as large.
+    pub fn requests(&self, count: usize, times: u32) -> Vec<SubTask> {
+        let mut random = Random::new(self.seed);
+        let interval_most = f64::from(self.interval_most) / f64::from(times);
+        let mut requests = arrivals(count, interval_most, &mut random);
+        let settings = self.settings(count, &mut random);
+        let patience = deck(count, &mut random, |at| WITHIN[at % WITHIN.len()]);
+        for ((request, setting), within) in requests.iter_mut().zip(settings).zip(patience) {
+            (request.setting, request.within_percent) = (setting, within);
+        }
+        requests
+    }
+
+    fn settings(&self, count: usize, random: &mut Random) -> Vec<usize> {
+        match self.renderer {
+            Renderer::Raycast => {
+                let is_first = |percent: u32| move |at| at < part(count, percent);
+                let small = deck(count, random, is_first(self.small));
+                let fine = deck(count, random, is_first(self.fine));
+                let setting = |(small, fine): (bool, bool)| match (small, fine) {
+                    (true, true) => 0,
+                    (true, false) => 1,
+                    (false, true) => 2,
+                    (false, false) => 3,
+                };
+                small.into_iter().zip(fine).map(setting).collect()
+            }
+            Renderer::Render => deck(count, random, |at| at % RENDER.len()),
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { renderer, interval_most, small, fine, seed } = self;
+        write!(f, "{}, intervals up to {interval_most} s", renderer.name())?;
+        match renderer {
+            Renderer::Raycast => {
+                write!(f, ", 512:1024 = {small}:{}, 0:2 = {fine}:{}", 100 - small, 100 - fine)
+            }
+            Renderer::Render => write!(f, ", seed {seed}"),
+        }
+    }
+}
+
+fn arrivals(count: usize, interval_most: f64, random: &mut Random) -> Vec<SubTask> {
+    let mut requests = Vec::with_capacity(count);
+    let (mut arrived, mut task) = (0.0, 0);
+    while requests.len() < count {
+        arrived += random.part() * interval_most;
+        let mut at = arrived;
+        for _ in 0..between(LENGTH, random) {
+            let at_nanos = Nanos::from_millis((at * 1e3) as u64);
+            requests.push(SubTask { task, at_nanos, setting: 0, within_percent: 0 });
+            at += random.part() * gap_most();
+        }
+        task += 1;
+    }
+    requests.truncate(count);
+    requests.sort_by_key(|request| request.at_nanos);
+    requests
+}
+
+fn gap_most() -> f64 {
+    if quick() { GAP_MOST / 4.0 } else { GAP_MOST }
+}
+
+/// A whole number from the first to the second, both included.
+fn between([least, most]: [u32; 2], random: &mut Random) -> u32 {
+    least + (random.part() * f64::from(most - least + 1)) as u32
+}
+
+fn part(count: usize, percent: u32) -> usize {
+    (count * percent as usize).div_ceil(100)
+}
+
+/// `card` of every place, shuffled.
+fn deck<T>(count: usize, random: &mut Random, card: impl Fn(usize) -> T) -> Vec<T> {
+    let mut cards: Vec<_> = (0..count).map(card).collect();
+    for last in (1..count).rev() {
+        cards.swap(last, (random.part() * (last + 1) as f64) as usize);
+    }
+    cards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(interval_most: u32, seed: u64) -> Load {
+        Load { renderer: Renderer::Raycast, interval_most, small: 30, fine: 70, seed }
+    }
+
+    #[test]
+    fn ratios_are_kept_exactly_and_a_seed_repeats() {
+        let requests = load(10, 1).requests(20, 1);
+        assert_eq!(requests, load(10, 1).requests(20, 1));
+        assert_ne!(requests, load(10, 2).requests(20, 1));
+        let having =
+            |what: &str| requests.iter().filter(|r| RAYCAST[r.setting].set.contains(&what)).count();
+        assert_eq!((having("size=512"), having("interleave=0")), (6, 14));
+        assert!(requests.is_sorted_by_key(|request| request.at_nanos));
+        for within in WITHIN {
+            assert!(requests.iter().filter(|r| r.within_percent == within).count() >= 6);
+        }
+    }
+
+    #[test]
+    fn longer_intervals_ask_for_the_same_more_seldom() {
+        let last = |interval| load(interval, 3).requests(20, 1).last().map(|r| r.at_nanos);
+        assert!(last(50) > last(20) && last(20) > last(10));
+        let renders = Load { renderer: Renderer::Render, ..load(10, 1) }.requests(21, 1);
+        for setting in 0..RENDER.len() {
+            assert_eq!(renders.iter().filter(|r| r.setting == setting).count(), 7);
+        }
+    }
+}

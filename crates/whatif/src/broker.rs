@@ -1,0 +1,140 @@
+//! The broker's real engine, with an agent on every node that does as it is told at once.
+
+use keeptime_engine::agents::Session;
+use keeptime_engine::policy::Policy as Limits;
+use keeptime_engine::{
+    Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Step, Ticket,
+};
+use keeptime_model::Invalid;
+use keeptime_model::reservation::{Handle, RequestKey};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
+use std::collections::{BTreeSet, VecDeque};
+
+/// An engine in virtual time, which begins at 0.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    engine: Engine,
+    caller: Caller,
+    now: Nanos,
+    /// Calls so far: tickets and keys.
+    calls: u64,
+    /// What has begun since somebody looked.
+    begun: Vec<Handle>,
+}
+
+impl Broker {
+    /// An engine for this cluster, all agents connected.
+    ///
+    /// # Errors
+    /// None: the caller's name is one.
+    pub fn new(cluster: Cluster) -> Result<Self, Invalid> {
+        let nodes = cluster.topology().node_indices();
+        let moment = moment(Nanos::new(0));
+        let mut engine = Engine::new(cluster, limits(), moment);
+        for node in nodes {
+            let (refused, holding) = (BTreeSet::new(), vec![]);
+            engine.step(moment, Input::Connected { node, session: SESSION, refused, holding });
+        }
+        let caller = Caller { user: "log".parse()?, operator: true };
+        Ok(Self { engine, caller, now: Nanos::new(0), calls: 0, begun: vec![] })
+    }
+
+    /// It is `now`, which is never before what was said last.
+    pub fn set_time(&mut self, now: Nanos) {
+        self.now = now;
+    }
+
+    /// What is due by now is done.
+    pub fn pass(&mut self) {
+        self.step(Input::Passed);
+    }
+
+    /// Its answer to a user who may do everything; none for what it decides later.
+    pub fn call(&mut self, call: Call) -> Option<Result<Answer, Box<CallError>>> {
+        self.calls += 1;
+        let (ticket, caller) = (Ticket(self.calls), self.caller.clone());
+        self.step(Input::Call { ticket, caller, call })
+    }
+
+    /// A key that no call had.
+    ///
+    /// # Errors
+    /// None: it is a key.
+    pub fn new_key(&self) -> Result<RequestKey, Invalid> {
+        format!("k{}", self.calls).parse()
+    }
+
+    /// The reservations that have begun since this was called last.
+    pub fn begun(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.begun)
+    }
+
+    /// The nodes of a reservation that is there.
+    pub fn nodes(&self, handle: Handle) -> Option<Vec<NodeIndex>> {
+        let reservation = self.engine.book().reservations().get(&handle)?;
+        let names = reservation.grant.as_ref()?.nodes.iter();
+        names.map(|name| self.engine.cluster().node(name).ok()).collect()
+    }
+
+    /// When something is due next; leases of agents, which never end, count as well.
+    pub fn next(&self) -> Option<Nanos> {
+        Some(self.now.saturating_add(self.engine.idle()?))
+    }
+
+    /// The instant of a wall clock that is so long after the beginning.
+    pub fn wall(after: Nanos) -> WallTime {
+        START.saturating_add(after)
+    }
+
+    /// The reverse.
+    pub fn since_start(wall: WallTime) -> Nanos {
+        wall.saturating_since(START)
+    }
+
+    /// One input, and all that agents answer to what follows.
+    fn step(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
+        let mut answered = None;
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let Step { events, outputs, .. } = self.engine.step(moment(self.now), input);
+            self.begun.extend(events.into_iter().filter_map(|event| match event {
+                Event::Started { handle } => Some(handle),
+                _ => None,
+            }));
+            for output in outputs {
+                match output {
+                    Output::Order { node, session, order } => {
+                        let number = order.number;
+                        inputs.push_back(Input::Answered { node, session, number, refusal: None });
+                    }
+                    Output::Answer { answer, .. } => answered = Some(answer),
+                    // No agent is ever silent.
+                    Output::HangUp { .. } => {}
+                }
+            }
+        }
+        answered
+    }
+}
+
+fn moment(now: Nanos) -> Moment {
+    Moment { wall: Broker::wall(now), steady: now }
+}
+
+/// Nobody is asked for a sign of life, and what is over is forgotten at once: memory stays bounded.
+fn limits() -> Limits {
+    Limits {
+        agent_lease_nanos: FOR_EVER,
+        tell_ahead_nanos: Nanos::new(0),
+        remember_nanos: Nanos::from_secs(1),
+        user_reservations: u32::MAX,
+        ..Limits::default()
+    }
+}
+
+const SESSION: Session = Session(1);
+/// Longer than any log.
+const FOR_EVER: Nanos = Nanos::new(u64::MAX / 4);
+/// 1 January 2026, 00:00 UTC.
+const START: WallTime = WallTime::from_unix_nanos(1_767_225_600_000_000_000);

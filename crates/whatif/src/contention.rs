@@ -1,0 +1,124 @@
+//! How long programs take that share nodes and links without any reservation, by mean values.
+//!
+//! A program computes and exchanges in turns. Whoever computes shares the processors of its node with those
+//! who compute at the same moment, whoever exchanges shares links with those who exchange; how often the
+//! others do so follows from how long they take, which is what is sought: so it is found by going round until
+//! nothing changes. Ranks take turns over their partners, so that a program fills a link alone when
+//! nobody else is there, and every program waits for its slowest node.
+
+use keeptime_model::topology::NodeIndex;
+use std::collections::BTreeMap;
+
+/// One program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// Seconds of a unit that it computes when a processor is its own.
+    pub compute: f64,
+    /// Seconds of a unit that it exchanges when the links are its own.
+    pub exchange: f64,
+    /// Where.
+    pub nodes: Vec<NodeIndex>,
+}
+
+/// What a program does at a moment, in parts of its time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Activity {
+    computes: f64,
+    exchanges: f64,
+}
+
+/// Each round halves what is left to change at the least: then nanoseconds of hours are right.
+const ROUNDS: usize = 60;
+
+/// Seconds that a unit of each program takes, on nodes of so many `processors`.
+pub fn unit_seconds(programs: &[Program], processors: f64) -> Vec<f64> {
+    let alone = |program: &Program| program.compute + program.exchange;
+    let mut times: Vec<_> = programs.iter().map(alone).collect();
+    let mut activities: Vec<_> =
+        programs.iter().map(|p| activity([p.compute, p.exchange])).collect();
+    for _ in 0..ROUNDS {
+        let mut on_node: BTreeMap<NodeIndex, Activity> = BTreeMap::new();
+        for (program, activity) in programs.iter().zip(&activities) {
+            for node in &program.nodes {
+                let sum = on_node.entry(*node).or_default();
+                sum.computes += activity.computes;
+                sum.exchanges += activity.exchanges;
+            }
+        }
+        for (at, program) in programs.iter().enumerate() {
+            let own = activities[at];
+            let most = |of: fn(&Activity) -> f64| {
+                let others = program.nodes.iter().map(|node| of(&on_node[node]) - of(&own));
+                others.fold(0.0, f64::max)
+            };
+            let compute = ((1.0 + most(|a| a.computes)) / processors).max(1.0);
+            let exchange = 1.0 + most(|a| a.exchanges);
+            let parts = [program.compute * compute, program.exchange * exchange];
+            times[at] = parts.iter().sum();
+            let next = activity(parts);
+            activities[at] = Activity {
+                computes: (own.computes + next.computes) / 2.0,
+                exchanges: (own.exchanges + next.exchanges) / 2.0,
+            };
+        }
+    }
+    times
+}
+
+fn activity([computes, exchanges]: [f64; 2]) -> Activity {
+    let whole = computes + exchanges;
+    if whole > 0.0 {
+        Activity { computes: computes / whole, exchanges: exchanges / whole }
+    } else {
+        Activity::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn program(compute: f64, exchange: f64, nodes: &[u32]) -> Program {
+        Program { compute, exchange, nodes: nodes.iter().copied().map(NodeIndex).collect() }
+    }
+
+    #[test]
+    fn who_only_computes_shares_processors_and_who_only_exchanges_links() {
+        let compute = vec![program(1.0, 0.0, &[0, 1]); 6];
+        assert_eq!(unit_seconds(&compute[..3], 4.0), [1.0; 3]);
+        assert_eq!(unit_seconds(&compute, 4.0), [1.5; 6]);
+        let exchange = vec![program(0.0, 2.0, &[0, 1]); 3];
+        assert_eq!(unit_seconds(&exchange, 4.0), [6.0; 3]);
+        // One of each is in nobody's way.
+        assert_eq!(unit_seconds(&[compute[0].clone(), exchange[0].clone()], 1.0), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn programs_on_other_nodes_do_not_count() {
+        let apart = [program(1.0, 1.0, &[0, 1]), program(1.0, 1.0, &[2, 3])];
+        assert_eq!(unit_seconds(&apart, 1.0), [2.0, 2.0]);
+        let meeting = [program(1.0, 1.0, &[0, 1]), program(1.0, 1.0, &[1, 2])];
+        assert!(unit_seconds(&meeting, 1.0).iter().all(|time| *time > 2.5));
+    }
+
+    proptest! {
+        // Goal: nobody is faster than alone, or slower than if all took turns.
+        #[test]
+        fn times_lie_between_alone_and_one_after_the_other(
+            programs in prop::collection::vec(
+                (0.0..5.0f64, 0.0..5.0f64, prop::collection::btree_set(0..6u32, 1..5)), 1..8),
+            processors in 1.0..4.0f64,
+        ) {
+            let programs: Vec<_> = programs
+                .iter()
+                .map(|(c, e, nodes)| program(*c, *e, &nodes.iter().copied().collect::<Vec<_>>()))
+                .collect();
+            let count = programs.len() as f64;
+            for (program, time) in programs.iter().zip(unit_seconds(&programs, processors)) {
+                let alone = program.compute + program.exchange;
+                prop_assert!(time >= alone - 1e-9 && time <= count * alone + 1e-9, "{program:?} {time}");
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Users who ask for goals of measured applications, on a cluster that is not there: the real broker decides and
+//! what it promises is kept, or nobody decides and all share.
+
+use crate::broker::Broker;
+use crate::contention::{Program, unit_seconds};
+use keeptime_control::pace;
+use keeptime_engine::{Answer, Call, CallError, Cluster};
+use keeptime_model::Invalid;
+use keeptime_model::application::Application;
+use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
+use keeptime_model::profile::Profile;
+use keeptime_model::reservation::{Ask, Handle, Request};
+use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::{BitsPerSecond, Nanos};
+use keeptime_planner::curve::FittedCurve;
+use keeptime_planner::fitted::FittedProfile;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A cluster and what was measured of its applications.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// Nodes and links.
+    pub topology: Topology,
+    /// What of a link may be reserved.
+    pub reservable: fn(BitsPerSecond) -> BitsPerSecond,
+    /// What users may ask for.
+    pub known: Vec<(Application, Profile)>,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// When; none comes before the one before it.
+    pub at: Nanos,
+    /// For what.
+    pub application: Name,
+    /// How.
+    pub goal: Goal,
+    /// How many times what is promised of the time of one (frames, say).
+    pub units: u32,
+    /// What it takes beside: to be launched and to end.
+    pub beside: Nanos,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fate {
+    /// The time of a unit that was promised, by who promises.
+    pub promised: Option<Nanos>,
+    /// The time of a unit that half of the runs are expected to take.
+    pub expected: Option<Nanos>,
+    /// The time of a unit; nothing if it was refused.
+    pub unit: Option<Nanos>,
+    /// When it ended.
+    pub ended: Option<Nanos>,
+}
+
+/// The real broker admits, and every run is held at what was promised.
+///
+/// # Errors
+/// If the cluster, an application or a request makes no sense.
+pub fn reserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
+    let mut broker = Broker::new(Cluster::new(world.topology.clone(), world.reservable)?)?;
+    for (application, profile) in &world.known {
+        let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
+        answered(broker.call(Call::Register { application, profile }))?;
+    }
+    let mut fates = vec![Fate::default(); asked.len()];
+    let mut ends: BTreeSet<(Nanos, Handle)> = BTreeSet::new();
+    for (request, fate) in asked.iter().zip(&mut fates) {
+        while let Some((end, handle)) = ends.first().copied().filter(|(end, _)| *end <= request.at)
+        {
+            ends.remove(&(end, handle));
+            broker.set_time(end);
+            answered(broker.call(Call::Cancel { handle }))?;
+        }
+        broker.set_time(request.at);
+        broker.pass();
+        let Some((handle, granted)) = ask(&mut broker, world, request)? else { continue };
+        *fate = granted;
+        ends.extend(fate.ended.map(|end| (end, handle)));
+    }
+    Ok(fates)
+}
+
+/// What the broker grants, and how long it takes; nothing if it refuses.
+fn ask(
+    broker: &mut Broker,
+    world: &World,
+    asked: &Asked,
+) -> Result<Option<(Handle, Fate)>, Invalid> {
+    let Asked { application, goal, .. } = asked;
+    let ask = Ask::Goal { application: application.clone(), goal: goal.clone() };
+    let limit = world.application(application)?.0.timeout();
+    let request = Request { duration_nanos: Some(limit), ..Request::new(ask) };
+    let key = broker.new_key()?;
+    let reservation = match answered(broker.call(Call::Reserve { key, request }))? {
+        Some(Answer::Reservation(reservation)) => reservation,
+        _ => return Ok(None),
+    };
+    let promise = reservation.grant.as_ref().and_then(|grant| grant.promise.as_ref());
+    let expected = || format!("a goal of {application}");
+    let promise = promise.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
+    let unit = seconds_of(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN))?;
+    let fate = Fate {
+        promised: Some(promise.time_nanos),
+        expected: Some(promise.median_nanos),
+        unit: Some(unit),
+        ended: Some(asked.end_with(unit)),
+    };
+    Ok(Some((reservation.handle, fate)))
+}
+
+/// A refusal is an answer, too: nothing.
+fn answered(answer: Option<Result<Answer, Box<CallError>>>) -> Result<Option<Answer>, Invalid> {
+    match answer {
+        Some(Ok(answer)) => Ok(Some(answer)),
+        Some(Err(error)) => match *error {
+            CallError::Refused { .. } => Ok(None),
+            error => Err(Invalid::new("call", error, "one that the broker carries out")),
+        },
+        None => Ok(None),
+    }
+}
+
+/// All start when they are asked for, each on the nodes that have the fewest, and share.
+///
+/// # Errors
+/// If an application or a request makes no sense.
+pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
+    let mut sharing = Sharing { world, running: BTreeMap::new(), now: 0.0 };
+    let mut fates = vec![Fate::default(); asked.len()];
+    let mut waiting = asked.iter().enumerate().peekable();
+    loop {
+        let next = waiting.peek().map(|(_, request)| request.begin().as_secs_f64());
+        if let Some((number, end)) =
+            sharing.next_end().filter(|(_, end)| next.is_none_or(|n| *end <= n))
+        {
+            sharing.pass(end);
+            sharing.running.remove(&number);
+            let (request, end) = (&asked[number], seconds_of(end)?);
+            let took = end.saturating_sub(request.begin()).as_secs_f64();
+            fates[number].unit = Some(seconds_of(took / f64::from(request.units))?);
+            fates[number].ended = Some(end);
+        } else if let (Some(begin), Some((number, request))) = (next, waiting.next()) {
+            sharing.pass(begin);
+            sharing.start(number, request)?;
+        } else {
+            return Ok(fates);
+        }
+    }
+}
+
+/// Programs that share, at a moment.
+struct Sharing<'a> {
+    world: &'a World,
+    running: BTreeMap<usize, Running>,
+    now: f64,
+}
+
+struct Running {
+    program: Program,
+    units_left: f64,
+}
+
+impl Sharing<'_> {
+    fn start(&mut self, number: usize, request: &Asked) -> Result<(), Invalid> {
+        let (application, profile) = self.world.application(&request.application)?;
+        let fitted = FittedProfile::new(application.clone(), profile)?;
+        let goal = &request.goal;
+        let curve = fitted.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
+        let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
+        let (compute, exchange) = self.world.alone(curve);
+        let program = Program { compute, exchange, nodes: self.least_loaded(curve.nodes())? };
+        self.running.insert(number, Running { program, units_left: f64::from(request.units) });
+        Ok(())
+    }
+
+    fn least_loaded(&self, count: u32) -> Result<Vec<NodeIndex>, Invalid> {
+        let load = |node: NodeIndex| {
+            self.running.values().filter(|running| running.program.nodes.contains(&node)).count()
+        };
+        let mut nodes: Vec<_> = self.world.topology.node_indices().collect();
+        if nodes.len() < count as usize {
+            return Err(Invalid::new("nodes", count, format!("at most {}", nodes.len())));
+        }
+        nodes.sort_by_key(|node| (load(*node), *node));
+        nodes.truncate(count as usize);
+        Ok(nodes)
+    }
+
+    /// Seconds of a unit of each, in their order.
+    fn times(&self) -> Vec<f64> {
+        let programs: Vec<_> = self.running.values().map(|r| r.program.clone()).collect();
+        unit_seconds(&programs, self.world.processors())
+    }
+
+    /// Who ends first if nobody comes, and when.
+    fn next_end(&self) -> Option<(usize, f64)> {
+        let ends = self.running.iter().zip(self.times());
+        let ends =
+            ends.map(|((number, running), unit)| (*number, self.now + running.units_left * unit));
+        ends.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    fn pass(&mut self, now: f64) {
+        let times = self.times();
+        for (running, unit) in self.running.values_mut().zip(times) {
+            running.units_left = (running.units_left - (now - self.now) / unit).max(0.0);
+        }
+        self.now = now;
+    }
+}
+
+impl World {
+    fn application(&self, name: &Name) -> Result<&(Application, Profile), Invalid> {
+        let found = self.known.iter().find(|(application, _)| application.name() == name);
+        found.ok_or_else(|| Invalid::new("application", name, "one that was measured"))
+    }
+
+    /// Seconds of a unit that it computes, and exchanges when the links are its own.
+    fn alone(&self, curve: &FittedCurve) -> (f64, f64) {
+        let compute = curve.computing().as_secs_f64();
+        let slowest = curve.points()[0];
+        let exchange = (slowest.time_nanos.as_secs_f64() - compute).max(0.0);
+        let rates = self.topology.links().iter().map(|link| link.rate.get());
+        let link = rates.min().unwrap_or(u64::MAX) as f64;
+        (compute, exchange * slowest.bandwidth_bits_per_second.get() as f64 / link)
+    }
+
+    /// Processes that a node has room for, each with what its application has of a CPU.
+    fn processors(&self) -> f64 {
+        let node = self.topology.nodes().iter().map(|node| node.cpu.get()).min().unwrap_or(0);
+        let process = self.known.iter().map(|(application, _)| application.cpu().get()).max();
+        (f64::from(node) / f64::from(process.unwrap_or(1).max(1))).max(1.0)
+    }
+}
+
+impl Asked {
+    /// When its first unit begins, if it is started at once.
+    fn begin(&self) -> Nanos {
+        self.at.saturating_add(self.beside)
+    }
+
+    fn end_with(&self, unit: Nanos) -> Nanos {
+        let units = Nanos::new(unit.get().saturating_mul(self.units.into()));
+        self.begin().saturating_add(units)
+    }
+}
+
+fn seconds_of(seconds: f64) -> Result<Nanos, Invalid> {
+    let nanos = Nanos::from_secs_f64(seconds);
+    nanos.ok_or_else(|| Invalid::new("time", seconds, "a number of seconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape;
+    use keeptime_model::profile::Conditions;
+    use keeptime_model::units::CpuPpm;
+
+    /// Four nodes with 1 Gbit/s and two processors each; `ray` on all of them takes 1 s of computing and
+    /// 0.1 s x 1 Gbit/s of exchanging for each unit.
+    fn world() -> World {
+        let application = Application::from_toml(
+            "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"hypercube\"\nnodes = [4]\ncpu = \"20 %\"\n\
+             timeout = \"600 s\"\ntime = \"wall\"\n",
+        )
+        .unwrap();
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(1_000),
+            process_cpu_ppm: CpuPpm::from_percent(20),
+            processor: "any".into(),
+            mpi: "any".into(),
+            command: vec!["ray".into()],
+        };
+        let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
+        for mbit in [100u64, 150, 200] {
+            let time = Nanos::from_millis(1_000 + 100_000 / mbit);
+            profile.record(&Default::default(), 4, BitsPerSecond::from_mbit(mbit), time);
+        }
+        let node =
+            |n: u32| format!("{{ name = \"n{n}\", cpu = \"40 %\", address = \"10.0.0.{n}\" }}");
+        let link = |n: u32| format!("{{ between = [\"n{n}\", \"s\"], rate = \"1 Gbit/s\" }}");
+        let all = |of: &dyn Fn(u32) -> String| (1..5).map(of).collect::<Vec<_>>().join(", ");
+        let topology = Topology::from_toml(&format!(
+            "name = \"four\"\nnodes = [{}]\nswitches = [{{ name = \"s\" }}]\nlinks = [{}]\n",
+            all(&node),
+            all(&link)
+        ));
+        let known = vec![(application, profile)];
+        World { topology: topology.unwrap(), reservable: shape::reservable, known }
+    }
+
+    fn asked(at: u64, within: u64) -> Asked {
+        Asked {
+            at: Nanos::from_secs(at),
+            application: "ray".parse().unwrap(),
+            goal: Goal { within: Some(Nanos::from_millis(within)), ..Goal::default() },
+            units: 10,
+            beside: Nanos::from_secs(1),
+        }
+    }
+
+    // Goal: the broker's own decisions, and room again when a run has ended. Two processors a node hold
+    // two runs; the third finds none until the first has ended after 1 + 10 x 1.5 x 0.985 s.
+    #[test]
+    fn what_fits_is_promised_and_kept_and_the_rest_refused() {
+        let requests = [asked(0, 2_000), asked(1, 2_000), asked(12, 2_000), asked(16, 2_000)];
+        let fates = reserved(&world(), &requests).unwrap();
+        let promised = |fate: &Fate| fate.promised.map(|time| time.get() / 1_000_000);
+        let all: Vec<_> = fates.iter().map(promised).collect();
+        assert_eq!(all, [Some(1_500), Some(1_500), None, Some(1_500)], "{fates:?}");
+        assert_eq!(fates[0].ended, Some(Nanos::from_millis(15_775)));
+        assert_eq!(fates[2], Fate::default());
+    }
+
+    #[test]
+    fn who_is_alone_has_all_links_and_three_share_two_processors() {
+        let alone = unreserved(&world(), &[asked(0, 2_000)]).unwrap();
+        assert_eq!(alone[0].unit, Some(Nanos::from_millis(1_100)));
+        assert_eq!(alone[0].ended, Some(Nanos::from_secs(12)));
+        let crowded = unreserved(&world(), &vec![asked(0, 2_000); 6]).unwrap();
+        let unit = crowded[0].unit.unwrap();
+        assert!(unit > Nanos::from_millis(2_700) && unit < Nanos::from_millis(3_600), "{unit}");
+        // One that comes when they are over is alone again.
+        let later = [vec![asked(0, 2_000); 3], vec![asked(1_000, 2_000)]].concat();
+        assert_eq!(unreserved(&world(), &later).unwrap()[3].unit, alone[0].unit);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        let other = Asked { application: "other".parse().unwrap(), ..asked(0, 2_000) };
+        assert_eq!(
+            unreserved(&world(), std::slice::from_ref(&other)).unwrap_err().field,
+            "application"
+        );
+        assert!(reserved(&world(), &[other]).is_err());
+    }
+}

@@ -1,0 +1,189 @@
+//! `keeptime-dht`: a distributed hash table on the fabric.
+
+mod bench;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Parser, Subcommand};
+use keeptime_dht::client::{Client, Found};
+use keeptime_dht::misses::Misses;
+use keeptime_dht::server::Server;
+use keeptime_fabric::Config;
+use keeptime_fabric::directory::DEFAULT_NAME;
+use nix::sys::signal::{SigSet, Signal};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A distributed hash table, kept by servers that come and go, on any nodes of a fabric.
+///
+/// Exit codes: 0 done, 1 not found or lost, 2 error, 64 usage.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The table
+    #[arg(long, value_name = "NAME", default_value = "dhash", global = true)]
+    name: String,
+    /// The directory to ask, as the --name of the node's keeptime-fabricd
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, global = true)]
+    directory: String,
+    /// Where other nodes reach this program; 0.0.0.0: on every network of the node
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:0", global = true)]
+    listen: SocketAddr,
+    /// Share of messages before which the directory is asked where their receiver is, as if it was not
+    /// known: 0 to 1
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_misses, global = true)]
+    misses: Misses,
+    /// How many seconds a client tries
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, global = true)]
+    patience: u64,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Keep a part of the table until SIGTERM, then hand it over to other servers
+    Serve {
+        /// Partitions to get; more come when other servers leave
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+        partitions: u16,
+        /// How many seconds handing over may take
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        leave_within: u64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Store a value
+    Store {
+        /// Under which key
+        key: String,
+        /// The value
+        value: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print what is stored
+    Get {
+        /// Under which key
+        key: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List partitions: what each has had when it was made, and its resource
+    Status {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Store values, and query them from many threads; prints JSON
+    Bench {
+        #[command(flatten)]
+        bench: bench::Arguments,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl Place {
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.directory.clone_from(&self.directory);
+        config.listen = self.listen;
+        config
+    }
+
+    fn client(&self) -> Result<Client> {
+        let patience = Duration::from_secs(self.patience);
+        Ok(Client::open(self.config(), &self.name, patience, self.misses)?)
+    }
+}
+
+fn parse_misses(text: &str) -> Result<Misses, String> {
+    let share = text.parse().ok().and_then(Misses::new);
+    share.ok_or_else(|| "expected a number from 0 to 1".into())
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // If nobody reads it, there is nobody to tell.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
+        }
+    };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    match run(arguments.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("keeptime-dht: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Serve { partitions, leave_within, place } => {
+            serve(&place, partitions.into(), Duration::from_secs(leave_within))
+        }
+        Command::Store { key, value, place } => {
+            place.client()?.store(key.as_bytes(), value.as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Get { key, place } => get(&place, &key),
+        Command::Status { place } => status(&place),
+        Command::Bench { bench, place } => {
+            bench::run(&bench, &|| place.client())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn serve(place: &Place, partitions: usize, leave_within: Duration) -> Result<ExitCode> {
+    // Before any thread is made, so that all inherit that signals are waited for here.
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
+    signals.thread_block()?;
+    let server = Server::start(place.config(), &place.name, partitions, place.misses)?;
+    println!("serving table {}", place.name);
+    std::io::stdout().flush()?;
+    signals.wait()?;
+    match server.leave(leave_within) {
+        0 => Ok(ExitCode::SUCCESS),
+        behind => {
+            eprintln!(
+                "keeptime-dht: {behind} partitions were taken by nobody: what they had is lost"
+            );
+            Ok(ExitCode::from(1))
+        }
+    }
+}
+
+fn get(place: &Place, key: &str) -> Result<ExitCode> {
+    match place.client()?.query(key.as_bytes())? {
+        Found::Value(value) => {
+            let mut out = std::io::stdout();
+            out.write_all(&value).and_then(|()| out.write_all(b"\n")).context("standard output")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Found::Nothing => eprintln!("keeptime-dht: nothing is stored under {key:?}"),
+        Found::Lost => eprintln!(
+            "keeptime-dht: nothing is there for {key:?}; it may have been lost with a server"
+        ),
+    }
+    Ok(ExitCode::from(1))
+}
+
+fn status(place: &Place) -> Result<ExitCode> {
+    let chart = place.client()?.chart()?;
+    let mut partitions: Vec<_> = chart.partitions().collect();
+    partitions.sort_by_key(|living| (living.extent, living.generation));
+    for living in &partitions {
+        println!("{} {}", living.extent, living.id);
+    }
+    println!("{} partitions, {} servers", partitions.len(), chart.servers().len());
+    Ok(ExitCode::SUCCESS)
+}

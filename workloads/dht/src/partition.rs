@@ -1,0 +1,413 @@
+//! A partition as a state machine: from what it hears and who there is to what it says (pure).
+//!
+//! It has its extent but for what its children have. Requests for what it has not go to the child that
+//! has it, or up to the parent. Children and parent follow from the [`Chart`], which is looked at
+//! whenever somebody may have come or gone: a child that is gone leaves its extent to the parent, with
+//! a note that records are lost there; one that is new gets the records that are its business.
+
+use crate::chart::Chart;
+use crate::extent::{Extent, index_of, within, without};
+use crate::message::{Answer, HOPS_MOST, Message, Outcome, Record, Request, Version};
+use keeptime_fabric::ResourceId;
+use serde_bytes::ByteBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Requests that wait while a partition gets its records: more than clients ask in that time, and
+/// each asks one thing at once.
+const PARKED_MOST: usize = 4096;
+/// Bytes of records that are handed over in one message.
+const RECORDS_BYTES: usize = 1 << 20;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Say it.
+    Send(ResourceId, Message),
+    /// Tell a client, who has this tag for it.
+    Answer(ResourceId, u64, Answer),
+    /// Call [`Partition::look`] with what there is now.
+    Look,
+    /// Nothing is left to be done here: everything is elsewhere.
+    Ended,
+}
+
+/// A partition.
+#[derive(Debug)]
+pub struct Partition {
+    me: ResourceId,
+    extent: Extent,
+    generation: u32,
+    stage: Stage,
+    parent: Option<ResourceId>,
+    /// By where they begin.
+    children: BTreeMap<u64, Child>,
+    handing: Option<Handing>,
+    /// By index, then key.
+    records: BTreeMap<(u32, ByteBuf), (Version, ByteBuf)>,
+    /// Where what is not found may have been lost.
+    lost: Vec<Extent>,
+    /// What was handed over to whom, until they say that they have it.
+    unthanked: BTreeMap<ResourceId, Handed>,
+    /// Those of them who did not get it.
+    missed: BTreeSet<ResourceId>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Has not got its records yet.
+    Joining {
+        giver: ResourceId,
+        parked: VecDeque<(u8, Request)>,
+    },
+    Serving,
+    /// Everything is there.
+    Moved {
+        to: ResourceId,
+    },
+}
+
+#[derive(Debug)]
+struct Child {
+    extent: Extent,
+    id: ResourceId,
+}
+
+/// What a server is to make a partition of.
+#[derive(Debug)]
+struct Handing {
+    extent: Extent,
+    server: ResourceId,
+}
+
+#[derive(Debug, Default)]
+struct Handed {
+    records: Vec<Record>,
+    lost: Vec<Extent>,
+}
+
+/// Whose an index is.
+enum Way {
+    Here,
+    There(ResourceId),
+    Unknown,
+}
+
+impl Partition {
+    /// The partition `me` of what `giver` gave.
+    pub fn joining(me: ResourceId, extent: Extent, generation: u32, giver: ResourceId) -> Self {
+        let stage = Stage::Joining { giver, parked: VecDeque::new() };
+        Self::new(me, extent, generation, stage)
+    }
+
+    /// The super-partition `me`, of a table that is new or has lost what nobody else has.
+    pub fn founded(me: ResourceId, is_new: bool) -> Self {
+        let mut founded = Self::new(me, Extent::ALL, 0, Stage::Serving);
+        founded.lost.extend((!is_new).then_some(Extent::ALL));
+        founded
+    }
+
+    fn new(me: ResourceId, extent: Extent, generation: u32, stage: Stage) -> Self {
+        Self {
+            me,
+            extent,
+            generation,
+            stage,
+            parent: None,
+            children: BTreeMap::new(),
+            handing: None,
+            records: BTreeMap::new(),
+            lost: Vec::new(),
+            unthanked: BTreeMap::new(),
+            missed: BTreeSet::new(),
+        }
+    }
+
+    /// How many records are here.
+    pub fn record_count(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Hears something.
+    pub fn hear(&mut self, from: ResourceId, message: Message) -> Vec<Output> {
+        match message {
+            Message::Routed { hops, request } => self.request(hops, request),
+            Message::Records { records } => self.take(records),
+            Message::Welcome { lost } => {
+                self.note_lost(lost);
+                let mut outputs = vec![Output::Send(from, Message::Thanks)];
+                if matches!(self.stage, Stage::Joining { giver, .. } if giver == from) {
+                    outputs.extend(self.serve());
+                }
+                outputs
+            }
+            Message::Thanks => {
+                self.unthanked.remove(&from);
+                let is_over =
+                    matches!(self.stage, Stage::Moved { .. }) && self.unthanked.is_empty();
+                if is_over { vec![Output::Ended] } else { Vec::new() }
+            }
+            Message::Declined { extent } => {
+                self.handing.take_if(|handing| handing.extent == extent && handing.server == from);
+                Vec::new()
+            }
+            Message::Identified | Message::Look => vec![Output::Look],
+            Message::Leave { server } if from.context == self.me.context => self.leave(server),
+            // Not a partition's business.
+            _ => Vec::new(),
+        }
+    }
+
+    /// Something that was sent to `to` did not arrive.
+    pub fn undelivered(&mut self, to: ResourceId) {
+        if self.unthanked.contains_key(&to) {
+            self.missed.insert(to);
+        }
+    }
+
+    /// Compares with who there is. `chart` was taken after everything that was heard.
+    pub fn look(&mut self, chart: &Chart) -> Vec<Output> {
+        // Nobody there: whatever they had is lost, and told by who finds that out.
+        self.unthanked.retain(|to, _| chart.has(*to));
+        let missed = std::mem::take(&mut self.missed);
+        let mut outputs: Vec<_> = missed.iter().flat_map(|to| self.say_handed(*to)).collect();
+        if let Stage::Moved { .. } = self.stage {
+            outputs.extend(self.unthanked.is_empty().then_some(Output::Ended));
+            return outputs;
+        }
+        self.parent = chart.parent(self.extent).map(|parent| parent.id);
+        self.handing.take_if(|handing| !chart.has(handing.server));
+        outputs.extend(self.compare_children(chart));
+        // After that: what is known to be lost goes along.
+        if let Some(senior) = chart.holder(self.extent)
+            && (senior.generation, senior.id) > (self.generation, self.me)
+        {
+            outputs.extend(self.move_to(senior.id));
+            return outputs;
+        }
+        if matches!(self.stage, Stage::Joining { giver, .. } if !chart.has(giver)) {
+            // Whatever it still sends is taken, but there may have been more.
+            self.note_lost(vec![self.extent]);
+            outputs.extend(self.serve());
+        }
+        outputs
+    }
+
+    fn compare_children(&mut self, chart: &Chart) -> Vec<Output> {
+        let wanted = chart.children(self.extent);
+        let is_wanted = |extent| wanted.iter().any(|living| living.extent == extent);
+        let mut lost = Vec::new();
+        self.children.retain(|_, child| {
+            let stays = is_wanted(child.extent);
+            // One that lives is another's child now.
+            lost.extend((!stays && !chart.has(child.id)).then_some(child.extent));
+            stays
+        });
+        // What its own children have, they have still.
+        let lost = wanted.iter().fold(lost, |lost, living| without(&lost, living.extent));
+        self.lost.extend(lost);
+        let mut outputs = Vec::new();
+        for living in wanted {
+            let (extent, id) = (living.extent, living.id);
+            if self.children.insert(extent.start(), Child { extent, id }).is_some() {
+                // It was handed over by who had it.
+                continue;
+            }
+            self.handing.take_if(|handing| handing.extent == extent);
+            let records = self.take_out(extent);
+            let lost = within(&self.lost, extent);
+            self.lost = without(&self.lost, extent);
+            if living.giver == Some(self.me) || !records.is_empty() || !lost.is_empty() {
+                outputs.extend(self.hand(id, Handed { records, lost }));
+            }
+        }
+        outputs
+    }
+
+    /// What of it children have is theirs to tell.
+    fn note_lost(&mut self, lost: Vec<Extent>) {
+        let children = self.children.values();
+        self.lost.extend(children.fold(lost, |lost, child| without(&lost, child.extent)));
+    }
+
+    /// Begins to do what is asked.
+    fn serve(&mut self) -> Vec<Output> {
+        let before = std::mem::replace(&mut self.stage, Stage::Serving);
+        let Stage::Joining { parked, .. } = before else { return Vec::new() };
+        parked.into_iter().flat_map(|(hops, request)| self.request(hops, request)).collect()
+    }
+
+    fn move_to(&mut self, to: ResourceId) -> Vec<Output> {
+        let (records, lost) = (self.take_out(self.extent), std::mem::take(&mut self.lost));
+        let before = std::mem::replace(&mut self.stage, Stage::Moved { to });
+        let mut outputs = self.hand(to, Handed { records, lost });
+        if let Stage::Joining { parked, .. } = before {
+            let parked = parked.into_iter();
+            outputs.extend(parked.flat_map(|(hops, request)| self.request(hops, request)));
+        }
+        outputs
+    }
+
+    fn leave(&mut self, server: ResourceId) -> Vec<Output> {
+        // One thing at a time; who wants it says it again.
+        if self.handing.is_some() || !matches!(self.stage, Stage::Serving) {
+            return Vec::new();
+        }
+        self.handing = Some(Handing { extent: self.extent, server });
+        let (extent, generation) = (self.extent, self.generation + 1);
+        vec![Output::Send(server, Message::Given { number: None, extent, generation })]
+    }
+
+    /// Gives records to whom they belong.
+    fn hand(&mut self, to: ResourceId, handed: Handed) -> Vec<Output> {
+        let all = self.unthanked.entry(to).or_default();
+        all.records.extend(handed.records);
+        all.lost.extend(handed.lost);
+        self.say_handed(to)
+    }
+
+    fn say_handed(&self, to: ResourceId) -> Vec<Output> {
+        let Some(handed) = self.unthanked.get(&to) else { return Vec::new() };
+        let mut parts = vec![Vec::new()];
+        let mut bytes = 0;
+        for record in &handed.records {
+            let length = record.key.len() + record.value.len();
+            if bytes > 0 && bytes + length > RECORDS_BYTES {
+                parts.push(Vec::new());
+                bytes = 0;
+            }
+            bytes += length;
+            parts.last_mut().into_iter().for_each(|part| part.push(record.clone()));
+        }
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        let mut outputs: Vec<_> =
+            parts.map(|records| Output::Send(to, Message::Records { records })).collect();
+        outputs.push(Output::Send(to, Message::Welcome { lost: handed.lost.clone() }));
+        outputs
+    }
+
+    /// Keeps what is to be here, and passes on what is not.
+    fn take(&mut self, records: Vec<Record>) -> Vec<Output> {
+        let mut elsewhere: BTreeMap<ResourceId, Vec<Record>> = BTreeMap::new();
+        for record in records {
+            let index = index_of(&record.key);
+            match self.way(index) {
+                Way::Here => drop(self.store(index, record)),
+                Way::There(id) => elsewhere.entry(id).or_default().push(record),
+                // Nobody who knows this table gives that.
+                Way::Unknown => {}
+            }
+        }
+        let hand = |(to, records)| self.hand(to, Handed { records, lost: Vec::new() });
+        elsewhere.into_iter().flat_map(hand).collect()
+    }
+
+    fn take_out(&mut self, extent: Extent) -> Vec<Record> {
+        let Ok(start) = u32::try_from(extent.start()) else { return Vec::new() };
+        let mut from_start = self.records.split_off(&(start, ByteBuf::new()));
+        if let Ok(end) = u32::try_from(extent.end()) {
+            self.records.append(&mut from_start.split_off(&(end, ByteBuf::new())));
+        }
+        let record = |((_, key), (version, value))| Record { key, version, value };
+        from_start.into_iter().map(record).collect()
+    }
+
+    fn way(&self, index: u32) -> Way {
+        if let Stage::Moved { to } = self.stage {
+            return Way::There(to);
+        }
+        if !self.extent.contains(index) {
+            return self.parent.map_or(Way::Unknown, Way::There);
+        }
+        let before = self.children.range(..=u64::from(index)).next_back();
+        match before {
+            Some((_, child)) if child.extent.contains(index) => Way::There(child.id),
+            _ => Way::Here,
+        }
+    }
+
+    fn request(&mut self, hops: u8, request: Request) -> Vec<Output> {
+        let index = request.index();
+        match self.way(index) {
+            Way::There(to) if hops < HOPS_MOST => {
+                vec![Output::Send(to, Message::Routed { hops: hops + 1, request })]
+            }
+            Way::There(_) | Way::Unknown => vec![busy(hops, &request)],
+            Way::Here => match &mut self.stage {
+                Stage::Joining { parked, .. } if parked.len() < PARKED_MOST => {
+                    parked.push_back((hops, request));
+                    Vec::new()
+                }
+                Stage::Joining { .. } => vec![busy(hops, &request)],
+                _ => vec![self.fulfil(index, hops, request)],
+            },
+        }
+    }
+
+    fn fulfil(&mut self, index: u32, hops: u8, request: Request) -> Output {
+        match request {
+            Request::Split { server, number, .. } => self.split(index, server, number),
+            Request::Store { client, number, record } => {
+                Output::Answer(client, number, Answer { hops, outcome: self.store(index, record) })
+            }
+            Request::Query { client, number, key } => {
+                Output::Answer(client, number, Answer { hops, outcome: self.query(index, key) })
+            }
+        }
+    }
+
+    /// Half of what is around `index` and nobody else's.
+    fn split(&mut self, index: u32, server: ResourceId, number: u64) -> Output {
+        let refused = Output::Send(server, Message::Refused { number });
+        if self.handing.is_some() {
+            return refused;
+        }
+        let index = u64::from(index);
+        let before = self.children.range(..=index).next_back();
+        let start = before.map_or(self.extent.start(), |(_, child)| child.extent.end());
+        let after = self.children.range(index..).next();
+        let end = after.map_or(self.extent.end(), |(start, _)| *start);
+        let Some([_, extent]) = Extent::new(start, end).and_then(Extent::halves) else {
+            return refused;
+        };
+        self.handing = Some(Handing { extent, server });
+        Output::Send(server, Message::Given { number: Some(number), extent, generation: 0 })
+    }
+
+    fn store(&mut self, index: u32, Record { key, version, value }: Record) -> Outcome {
+        let there = self.records.entry((index, key));
+        let there = there.or_insert_with(|| (version, ByteBuf::new()));
+        if version < there.0 {
+            return Outcome::Older { time: there.0.time };
+        }
+        *there = (version, value);
+        Outcome::Stored
+    }
+
+    fn query(&self, index: u32, key: ByteBuf) -> Outcome {
+        match self.records.get(&(index, key)) {
+            Some((_, value)) => Outcome::Found(value.clone()),
+            None if self.lost.iter().any(|lost| lost.contains(index)) => Outcome::Lost,
+            None => Outcome::NotFound,
+        }
+    }
+}
+
+impl Request {
+    /// Where it is to be done.
+    pub fn index(&self) -> u32 {
+        match self {
+            Self::Split { index, .. } => *index,
+            Self::Store { record, .. } => index_of(&record.key),
+            Self::Query { key, .. } => index_of(key),
+        }
+    }
+}
+
+fn busy(hops: u8, request: &Request) -> Output {
+    match *request {
+        Request::Split { server, number, .. } => Output::Send(server, Message::Refused { number }),
+        Request::Store { client, number, .. } | Request::Query { client, number, .. } => {
+            Output::Answer(client, number, Answer { hops, outcome: Outcome::Busy })
+        }
+    }
+}
