@@ -77,9 +77,9 @@ struct Contest {
 
 /// On two nodes.
 const PAIR: &[Contest] = &[Contest {
-    name: "pingpong 128 KiB",
+    name: "pingpong 256 KiB",
     ranks: 2,
-    words: &["pingpong", "--bytes", "131072", "--seconds", "3"],
+    words: &["pingpong", "--bytes", "262144", "--seconds", "3"],
     ways: [
         way("asks for nothing", &[]),
         way("premium", &["--qos", "premium", "--kbps", PINGPONG_KBPS]),

@@ -10,7 +10,7 @@
 //!
 //! What goes first still waits for the packet that has begun, at every link of the way and in both
 //! directions of an exchange. While a job asks for more than best effort to a node, no packet that is handed
-//! to the link takes longer than 25 us, or is longer than a frame.
+//! to the link takes longer than 12.5 us, or is longer than a frame.
 
 use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
 use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
@@ -221,7 +221,7 @@ fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
     ])
 }
 
-/// Shorter packets cost everybody CPU, of 40,000 packets a second at the most: only where a job asks for
+/// Shorter packets cost everybody CPU, of 80,000 packets a second at the most: only where a job asks for
 /// something that others hold up.
 fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
     let bytes = link.rate.bytes_in_floor(PACKET_SPAN).max(Bytes::new(FRAME));
@@ -329,8 +329,8 @@ const BURST_SPAN: Nanos = Nanos::from_millis(2);
 /// A full Ethernet frame.
 const FRAME: u64 = 1_514;
 const BURST_MIN: u64 = 2 * FRAME;
-/// Two frames of 1 Gbit/s: what goes first waits for that at the most.
-const PACKET_SPAN: Nanos = Nanos::new(25_000);
+/// A frame of 1 Gbit/s: what goes first waits for that at the most.
+const PACKET_SPAN: Nanos = Nanos::new(12_500);
 /// TCP hands down no more at once.
 const PACKET_MAX: Bytes = Bytes::new(65_536);
 /// Two frames a turn: only classes of one priority that borrow take turns.
@@ -389,9 +389,9 @@ mod tests {
         assert_eq!(longest(100, TrafficClass::BestEffort, some), None);
         for class in [TrafficClass::LowLatency, TrafficClass::Premium] {
             assert_eq!(longest(100, class, some), Some(Bytes::new(FRAME)));
-            assert_eq!(longest(1_000, class, some), Some(Bytes::new(3_125)));
-            assert_eq!(longest(10_000, class, some), Some(Bytes::new(31_250)));
-            assert_eq!(longest(25_000, class, some), None);
+            assert_eq!(longest(1_000, class, some), Some(Bytes::new(1_562)));
+            assert_eq!(longest(10_000, class, some), Some(Bytes::new(15_625)));
+            assert_eq!(longest(50_000, class, some), None);
             assert_eq!(longest(100, class, any), None);
         }
     }
