@@ -76,17 +76,10 @@ struct Contest {
 }
 
 /// On two nodes.
-const PAIR: &[Contest] = &[Contest {
-    name: "pingpong 256 KiB",
-    ranks: 2,
-    words: &["pingpong", "--bytes", "262144", "--seconds", "3"],
-    ways: [
-        way("asks for nothing", &[]),
-        way("premium", &["--qos", "premium", "--kbps", PINGPONG_KBPS]),
-    ],
-    key: "one_way_mbit",
-    columns: &[("rate", 0)],
-}];
+const PAIR: &[Contest] = &[
+    premium_pingpong("pingpong 128 KiB", &["pingpong", "--bytes", "131072", "--seconds", "3"]),
+    premium_pingpong("pingpong 256 KiB", &["pingpong", "--bytes", "262144", "--seconds", "3"]),
+];
 /// On two nodes with wide links.
 const SMALL: &[Contest] = &[Contest {
     name: "pingpong 8 B",
@@ -108,6 +101,20 @@ const EVERYONE: &[Contest] = &[Contest {
     key: "pair_mbit",
     columns: &[("rate", 0)],
 }];
+
+const fn premium_pingpong(name: &'static str, words: &'static [&'static str]) -> Contest {
+    Contest {
+        name,
+        ranks: 2,
+        words,
+        ways: [
+            way("asks for nothing", &[]),
+            way("premium", &["--qos", "premium", "--kbps", PINGPONG_KBPS]),
+        ],
+        key: "one_way_mbit",
+        columns: &[("rate", 0)],
+    }
+}
 
 const fn way(name: &'static str, words: &'static [&'static str]) -> Way {
     Way { name, words }

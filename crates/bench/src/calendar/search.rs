@@ -182,19 +182,13 @@ impl Case {
                 quantile(&self.samples, *q),
                 &self.samples,
                 Some(quantile(&self.baseline, *q)),
-                limit.filter(|_| self.is_judged()).map(Target::AtMost),
+                limit.map(Target::AtMost),
             );
         }
         if self.slots.len() == ASKED {
             let name = format!("{}, first question of all", self.name());
             figures.value(name, "us", self.first, &[self.first], None, None);
         }
-    }
-
-    /// Whether the targets are about this case. They are not about a load that is made against this very
-    /// structure, nor about caches that hold nothing of it: those are told beside.
-    fn is_judged(&self) -> bool {
-        self.load != Load::Stairs && self.between != Between::Others
     }
 
     /// How many questions a round has where the easiest case has `most`: fewer where they, or what is
@@ -244,7 +238,7 @@ pub fn growth(cases: &[Case], figures: &mut Figures) {
                 ratio(&big.samples, &small.samples),
                 &big.samples,
                 Some(ratio(&big.baseline, &small.baseline)),
-                big.is_judged().then_some(Target::AtMost(5.0)),
+                Some(Target::AtMost(5.0)),
             );
         }
     }
