@@ -34,6 +34,8 @@ pub struct Figure {
 pub enum Target {
     AtLeast(f64),
     AtMost(f64),
+    /// Both ends inclusive.
+    Within(f64, f64),
 }
 
 /// The figures of one benchmark.
@@ -116,6 +118,7 @@ impl Target {
         match self {
             Self::AtLeast(least) => value >= least,
             Self::AtMost(most) => value <= most,
+            Self::Within(least, most) => (least..=most).contains(&value),
         }
     }
 }
@@ -125,6 +128,7 @@ impl std::fmt::Display for Target {
         match self {
             Self::AtLeast(least) => write!(f, ">= {least}"),
             Self::AtMost(most) => write!(f, "<= {most}"),
+            Self::Within(least, most) => write!(f, "{least} to {most}"),
         }
     }
 }

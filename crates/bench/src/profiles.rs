@@ -5,13 +5,17 @@ use crate::lab::BenchLab;
 use anyhow::Result;
 use keeptime::commands::Session;
 use keeptime::demo::extract_surface;
-use keeptime::profiler::{Order, measure, places};
+use keeptime::profiler::{Extent, Order, measure, places};
 use keeptime::{files, interrupt};
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::parse_setting;
 use keeptime_model::profile::Profile;
-use keeptime_planner::refine::Grid;
+use keeptime_model::units::Share;
+use keeptime_planner::refine::{self, Grid};
 use std::path::Path;
+
+/// Times of a curve are known to so much of themselves, where its grid has runs enough.
+const PRECISION: Share = Share::from_percent(3).expect("at most 100");
 
 /// What is to be known of an application.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub struct Wanted<'a> {
     pub nodes: &'a [u32],
     /// At these bandwidths.
     pub grid: Grid,
-    /// How often each point is measured.
+    /// How often each point is measured at the most.
     pub samples: u32,
 }
 
@@ -34,10 +38,14 @@ pub fn measure_under_load(session: &Session, wanted: &Wanted<'_>) -> Result<Prof
     let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = wanted.nodes.iter().flat_map(curves).collect();
     let grid = wanted.grid.clone();
-    let mut profile = start(session, &grid)?;
+    let mut profile = gone_on_with(session, &grid, true)?;
     let Session { cluster, mpi, application, profile_path } = session;
     let places = places(cluster, application, wanted.nodes.iter().copied())?;
-    let order = Order { curves, places, grid, samples: wanted.samples, full: false };
+    // What promises are tried with is known better than usual, if it takes all of the grid.
+    let runs = grid.bandwidths().len() * wanted.samples as usize;
+    let precision = PRECISION;
+    let known = refine::Wanted { precision, samples: wanted.samples, runs };
+    let order = Order { curves, places, grid, extent: Extent::Known(known) };
     let stopped = &interrupt::stopped;
     measure(cluster, mpi, application, &order, &mut profile, profile_path, stopped)?;
     Ok(profile)
@@ -59,14 +67,17 @@ pub fn parameters(set: &[&str]) -> Result<Parameters> {
     Ok(set.iter().map(|text| parse_setting(text)).collect::<Result<_, _>>()?)
 }
 
-/// The profile to go on with, if there is one that was measured under these conditions.
-fn start(session: &Session, grid: &Grid) -> Result<Profile> {
+/// The profile to go on with, if there is one that was measured under these conditions; or an empty one.
+pub fn gone_on_with(session: &Session, grid: &Grid, under_load: bool) -> Result<Profile> {
     let path = session.profile_path.display();
     let here = session.cluster.conditions(&session.application, &session.mpi.to_string());
     if session.profile_path.exists() {
         let profile = files::load_profile(&session.profile_path)?;
         let same_grid = profile.bandwidth_grid_bits_per_second == grid.bandwidths();
-        if same_grid && profile.under_load && profile.conditions.differences(&here).is_empty() {
+        if same_grid
+            && profile.under_load == under_load
+            && profile.conditions.differences(&here).is_empty()
+        {
             eprintln!("going on with {path} ({} runs)", profile.run_count());
             return Ok(profile);
         }
@@ -76,5 +87,5 @@ fn start(session: &Session, grid: &Grid) -> Result<Profile> {
     }
     let name = session.application.name().clone();
     let empty = Profile::empty(name, here, grid.bandwidths().to_vec());
-    Ok(Profile { under_load: true, ..empty })
+    Ok(Profile { under_load, ..empty })
 }

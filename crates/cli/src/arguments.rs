@@ -397,11 +397,19 @@ pub struct ProfileArguments {
     /// Bandwidths per flow that a point may have [default: 6 steps from a fifth of what the links can hold]
     #[arg(long, value_delimiter = ',')]
     pub bandwidths: Vec<BitsPerSecond>,
-    /// Runs at each point
+    /// Runs at each bandwidth: exactly so many with --full, otherwise at most
     #[arg(long, default_value_t = 3)]
     pub samples: usize,
-    /// Measure the full grid instead of as few points as the curves need
+    /// A curve is known when no time of it is farther off than this, by what leaving single runs out
+    /// changes. Four runs show its shape; each further one is made where least is known
+    #[arg(long, default_value = "5 %")]
+    pub precision: Share,
+    /// A curve takes so many runs at the most, known or not [default: a third of the full grid's, and
+    /// six at least: with 6 bandwidths and 3 samples six of 18, with 12 bandwidths twelve of 36]
     #[arg(long)]
+    pub runs: Option<usize>,
+    /// Measure every bandwidth --samples times instead
+    #[arg(long, conflicts_with_all = ["precision", "runs"])]
     pub full: bool,
     /// In a lab: measure beside greedy best-effort flows on all links, as in a cluster that others use
     /// too: their packets cost the nodes CPU that no reservation gives back

@@ -124,6 +124,9 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
         "interleave=0,2",
         "--bandwidths",
         BANDWIDTHS,
+        // All of the grid, if a curve takes that.
+        "--runs",
+        "12",
     ]);
     keeptime(&line)?;
     let profile = session.profile()?;

@@ -15,7 +15,7 @@ use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::topology::Topology;
 use keeptime_model::units::BitsPerSecond;
 use keeptime_planner::placement::{Placed, max_rate};
-use keeptime_planner::refine::{self, Grid};
+use keeptime_planner::refine::{self, Grid, Wanted};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,10 +29,20 @@ pub struct Order {
     pub places: BTreeMap<u32, Placed>,
     /// Bandwidths that a point may have.
     pub grid: Grid,
-    /// How often each point that a curve needs is measured.
-    pub samples: u32,
-    /// Measure every point of the grid instead of as few as the curves need.
-    pub full: bool,
+    /// How much of each curve.
+    pub extent: Extent,
+}
+
+/// How much of a curve is measured.
+#[derive(Debug, Clone, Copy)]
+pub enum Extent {
+    /// Every bandwidth of the grid, so often.
+    Full {
+        /// Runs at each.
+        samples: u32,
+    },
+    /// Until it is known well enough.
+    Known(Wanted),
 }
 
 /// The nodes that hold the most for each flow of `application` now, for each number of nodes.
@@ -78,6 +88,24 @@ impl Order {
     }
 }
 
+impl Extent {
+    /// How often a bandwidth is measured at the most.
+    fn samples(self) -> usize {
+        match self {
+            Self::Full { samples } | Self::Known(Wanted { samples, .. }) => samples as usize,
+        }
+    }
+
+    /// How many runs a curve on this grid takes at the most.
+    fn runs(self, grid: &Grid) -> usize {
+        let all = grid.bandwidths().len() * self.samples();
+        match self {
+            Self::Full { .. } => all,
+            Self::Known(wanted) => wanted.runs.min(all),
+        }
+    }
+}
+
 /// How many runs it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
@@ -98,8 +126,9 @@ pub fn measure(
     path: &Path,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Effort> {
-    let full_grid = order.curves.len() * order.grid.bandwidths().len() * order.samples as usize;
-    let bar = progress_bar(full_grid, profile.run_count());
+    let full_grid = order.curves.len() * order.grid.bandwidths().len() * order.extent.samples();
+    let most = order.curves.len() * order.extent.runs(&order.grid);
+    let bar = progress_bar(most, profile.run_count());
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
         while let Some(bandwidth) = next_run(order, profile, parameters, *nodes) {
             anyhow::ensure!(!stopped(), "interrupted; the same command goes on from here");
@@ -128,14 +157,14 @@ fn next_run(
 ) -> Option<BitsPerSecond> {
     let unknown = Curve { parameters: parameters.clone(), nodes, points: Vec::new() };
     let curve = profile.curve(parameters, nodes).unwrap_or(&unknown);
-    let wanted = order.samples as usize;
-    match (order.full, nodes) {
+    let samples = order.extent.samples();
+    match (order.extent, nodes) {
         (_, 1) => {
             let top = *order.grid.bandwidths().last()?;
             let done: usize = curve.points.iter().map(|p| p.samples_nanos.len()).sum();
-            (done < wanted).then_some(top)
+            (done < samples).then_some(top)
         }
-        (true, _) => {
+        (Extent::Full { .. }, _) => {
             let done = |bandwidth: &BitsPerSecond| {
                 let points = curve.points.iter();
                 let point = points.filter(|p| p.bandwidth_bits_per_second == *bandwidth);
@@ -143,9 +172,9 @@ fn next_run(
             };
             // Rounds over all bandwidths, so that a drift of the machine touches every point alike.
             let least = order.grid.bandwidths().iter().min_by_key(|b| done(b))?;
-            (done(least) < wanted).then_some(*least)
+            (done(least) < samples).then_some(*least)
         }
-        (false, _) => refine::next(&order.grid, curve, order.samples),
+        (Extent::Known(wanted), _) => refine::next(&order.grid, curve, &wanted),
     }
 }
 
@@ -154,8 +183,8 @@ fn describe(parameters: &Parameters, nodes: u32, bandwidth: BitsPerSecond) -> St
     format!("{}, {nodes} nodes, {bandwidth}", parameters.join(", "))
 }
 
-fn progress_bar(full_grid: usize, done: usize) -> ProgressBar {
-    let bar = ProgressBar::new(full_grid as u64).with_position(done as u64);
+fn progress_bar(most: usize, done: usize) -> ProgressBar {
+    let bar = ProgressBar::new(most as u64).with_position(done as u64);
     let template = "{elapsed_precise} {wide_bar} {pos} runs of at most {len}  {msg}";
     // The template is a constant; were it wrong, the default style would do.
     if let Ok(style) = ProgressStyle::with_template(template) {

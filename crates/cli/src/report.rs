@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Nanos};
-use keeptime_planner::curve::{Deviations, FittedCurve, FittedPoint};
+use keeptime_planner::curve::{FittedCurve, FittedPoint};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::collections::BTreeMap;
 use std::fs;
@@ -122,9 +122,9 @@ fn profile(record: &Record) -> Result<Markup> {
             p {
                 "How long " (profile.application) " takes, against the bandwidth that is reserved \
                  for each flow: one line for each combination of parameters and number of nodes. \
-                 Dots on a line are medians, small dots are single runs, and a ring is the knee: \
-                 the least bandwidth whose time is within 5 % of the best, beyond which more \
-                 bandwidth buys next to nothing."
+                 Dots on a line are the times that planning goes by, small dots are single runs, and \
+                 a ring is the knee: the least bandwidth whose time is within 5 % of the best, \
+                 beyond which more bandwidth buys next to nothing."
             }
             p { (effort_text(effort.runs, effort.full_grid)) " " (grid_text(grid)) }
             @for (title, curves) in groups(profile) {
@@ -190,14 +190,14 @@ fn profile_line(curve: &Curve) -> Line {
         let x = point.bandwidth_bits_per_second.as_mbit_f64();
         point.samples_nanos.iter().map(move |time| (x, time.as_secs_f64())).collect::<Vec<_>>()
     };
-    let median =
-        |p: &FittedPoint| (p.bandwidth_bits_per_second.as_mbit_f64(), p.median_nanos.as_secs_f64());
-    let fitted = FittedCurve::new(curve, &Deviations::default());
+    let position =
+        |p: &FittedPoint| (p.bandwidth_bits_per_second.as_mbit_f64(), p.time_nanos.as_secs_f64());
+    let fitted = FittedCurve::new(curve);
     Line {
         label: curve_name(&curve.parameters, curve.nodes),
-        points: fitted.iter().flat_map(|f| f.points().iter().map(median)).collect(),
+        points: fitted.iter().flat_map(|f| f.points().iter().map(position)).collect(),
         samples: curve.points.iter().flat_map(sample).collect(),
-        marked: fitted.map(|f| median(&f.knee())),
+        marked: fitted.map(|f| position(&f.knee())),
         faded: false,
     }
 }
@@ -233,8 +233,8 @@ fn how_to_read() -> Markup {
                 li {
                     strong { "Promised time. " }
                     "The time that the given share of the runs (the quantile) is not expected to \
-                     exceed: the median of the measured runs plus what the slower ones took \
-                     beyond it. With 90 %, one run in ten may be later than promised."
+                     exceed: what half of the runs take, as fitted to those that were measured, plus \
+                     what the slower ones took beyond it. With 90 %, one run in ten may be later than promised."
                 }
                 li {
                     strong { "Error. " }

@@ -29,7 +29,7 @@ pub fn plan(plan: &Plan, topology: &Topology) -> String {
     let nodes: Vec<_> =
         plan.placement.nodes.iter().map(|n| topology.node(*n).name.as_str()).collect();
     let basis = match plan.deviations {
-        0 => format!("the median of {} runs", plan.samples),
+        0 => format!("what half of the runs take, by {} that were measured", plan.samples),
         count => format!("for {} of runs, from {count} measured deviations", plan.quantile),
     };
     let changed = match plan.drift.ppm() {

@@ -9,8 +9,8 @@ use keeptime_broker::wire::Filter;
 use keeptime_model::application::Parameters;
 use keeptime_model::profile::{Curve, Point, Profile};
 use keeptime_model::reservation::Handle;
-use keeptime_model::units::{BitsPerSecond, Nanos};
-use keeptime_planner::refine::{self, Grid};
+use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_planner::refine::{self, Grid, Wanted};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -24,6 +24,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Mbit/s for each flow: less than half of a link, since a run that was killed has its rate until its lease ends.
 const GRID: [u64; 7] = [4, 6, 9, 13, 18, 25, 35];
 const SAMPLES: u32 = 2;
+/// However well the curve is known before.
+const RUNS: usize = 10;
 
 /// What the program below tells at a bandwidth: bound by the network up to 20 Mbit/s.
 fn time(mbit: u64) -> Nanos {
@@ -69,8 +71,10 @@ impl<'a> Measured<'a> {
     fn command(&self) -> Command {
         let grid = GRID.map(|mbit| format!("{mbit} Mbit/s")).join(",");
         let samples = SAMPLES.to_string();
+        let runs = RUNS.to_string();
         let words = ["--nodes", "2", "--bandwidths", &grid, "--samples", &samples, "--json"];
-        self.world.ask("profile", &self.program, &words)
+        let known = ["--precision", "0 %", "--runs", &runs];
+        self.world.ask("profile", &self.program, &[&words[..], &known].concat())
     }
 
     /// Measures until so many runs are recorded, then ends it by `signal`. What it said.
@@ -94,11 +98,13 @@ impl<'a> Measured<'a> {
     /// The runs of a profile that nobody interrupts.
     fn uninterrupted(&self) -> Vec<(BitsPerSecond, Nanos)> {
         let grid = Grid::new(GRID.map(BitsPerSecond::from_mbit).to_vec()).unwrap();
+        let precision = Share::from_percent(0).unwrap();
+        let wanted = Wanted { precision, samples: SAMPLES, runs: RUNS };
         let unknown = Curve { parameters: Parameters::new(), nodes: 2, points: Vec::new() };
         let mut profile = self.world.profile(&self.program, &[]);
         loop {
             let curve = profile.curve(&unknown.parameters, 2).unwrap_or(&unknown);
-            let Some(next) = refine::next(&grid, curve, SAMPLES) else { break };
+            let Some(next) = refine::next(&grid, curve, &wanted) else { break };
             profile.record(&unknown.parameters, 2, next, time(next.get() / 1_000_000));
         }
         samples(profile.curves.iter())
@@ -131,7 +137,7 @@ fn an_interrupted_profile_goes_on_where_it_was() {
     let Some(world) = World::new("goon", 40) else { return };
     let measured = Measured::new(&world);
     let all = measured.uninterrupted();
-    assert!(all.len() > 8 && all.len() < GRID.len() * SAMPLES as usize, "{all:?}");
+    assert_eq!(all.len(), RUNS, "{all:?}");
 
     let stopped = measured.interrupt(2, Signal::SIGINT);
     assert_code(&stopped, 2);

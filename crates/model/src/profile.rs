@@ -188,11 +188,13 @@ impl Conditions {
 }
 
 impl Point {
-    /// The middle sample; of an even number the greater of the two middle ones (promises round up).
+    /// The middle sample; of an even number the mean of the two middle ones, rounded up.
     pub fn median(&self) -> Nanos {
         let mut sorted = self.samples_nanos.clone();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        let middle = |at: usize| sorted.get(at).map_or(0, |time| u128::from(time.get()));
+        let doubled = middle(sorted.len().saturating_sub(1) / 2) + middle(sorted.len() / 2);
+        Nanos::new(doubled.div_ceil(2) as u64)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The way from all curves to the chosen point, stage by stage (thesis, Figures 3.4 to 3.9).
 
-use crate::curve::{BandwidthRange, Between, FittedPoint, Promise};
+use crate::curve::{BandwidthRange, Between, FittedPoint};
+use crate::promise::Promise;
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::Goal;
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};

@@ -1,8 +1,9 @@
 //! All curves of an application, fitted, with the flows of every number of nodes.
 
-use crate::curve::{Deviations, FittedCurve};
+use crate::curve::FittedCurve;
 use crate::drift::{Drift, Observation};
 use crate::placement::RankFlows;
+use crate::promise::Deviations;
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::Profile;
@@ -23,7 +24,7 @@ pub struct FittedProfile {
 }
 
 impl FittedProfile {
-    /// Fits every curve of `profile` that has points. O(samples log samples), and the flows of the
+    /// Fits every curve of `profile` that has points. O(runs) fits a curve, and the flows of the
     /// application's pattern for every number of nodes.
     ///
     /// # Errors
@@ -35,9 +36,9 @@ impl FittedProfile {
             let expected = application.name().as_str();
             return Err(Invalid::new("application", &profile.application, expected));
         }
-        let all = Deviations::of(profile.curves.iter().flat_map(|c| &c.points));
-        let curves: Vec<_> =
-            profile.curves.iter().filter_map(|c| FittedCurve::new(c, &all)).collect();
+        let curves: Vec<_> = profile.curves.iter().filter_map(FittedCurve::new).collect();
+        let all = Deviations::merged(curves.iter().map(FittedCurve::deviations));
+        let curves: Vec<_> = curves.into_iter().map(|c| c.with_lent(all.clone())).collect();
         let mut flows = BTreeMap::new();
         for nodes in curves.iter().map(FittedCurve::nodes) {
             if let Entry::Vacant(free) = flows.entry(nodes) {

@@ -1,6 +1,8 @@
 //! Owns the decision which resources keep a goal; never measures, reserves or enforces anything.
 //!
-//! * [`curve`]: a measured curve made monotone, its knee, interpolation and promised times;
+//! * [`prediction`]: from the runs of a curve to its times: the model where it fits, else medians;
+//! * [`promise`]: from an expected time to one that a share of the runs keeps;
+//! * [`curve`]: a fitted curve, its knee, interpolation and promised times;
 //! * [`drift`]: how computing has changed since, by what the last runs took;
 //! * [`fitted`]: all curves of an application, ready to be planned with;
 //! * [`tree`]: a topology prepared for counting flows on links;
@@ -68,8 +70,12 @@ pub mod deadline;
 pub mod drift;
 pub mod explanation;
 pub mod fitted;
+mod nnls;
 pub mod outline;
+mod phases;
 pub mod placement;
+pub mod prediction;
+pub mod promise;
 pub mod refine;
 pub mod refusal;
 pub mod translate;

@@ -78,8 +78,7 @@ pub struct Plan {
     pub quantile: Share,
     /// How many measured deviations stand behind the quantile; 0: the time is a median.
     pub deviations: u32,
-    /// How many runs stand behind the median: of the point, or of the weaker neighbour where the
-    /// bandwidth lies between two measured points.
+    /// How many runs stand behind the median: see [`FittedCurve::samples_behind`].
     pub samples: u32,
 }
 

@@ -4,18 +4,20 @@ use super::{Ending, Session, print_json};
 use crate::arguments::ProfileArguments;
 use crate::cluster::Cluster;
 use crate::load::Flood;
-use crate::profiler::{Order, measure, places};
+use crate::profiler::{Extent, Order, measure, places};
 use crate::{files, interrupt, story};
 use anyhow::{Context, Result, ensure};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::parse_setting;
 use keeptime_model::name::Name;
-use keeptime_model::profile::Profile;
-use keeptime_model::units::BitsPerSecond;
-use keeptime_planner::curve::{Deviations, FittedCurve};
+use keeptime_model::profile::{Curve, Profile};
+use keeptime_model::units::{BitsPerSecond, Share};
+use keeptime_planner::curve::FittedCurve;
+use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::Placed;
-use keeptime_planner::refine::Grid;
+use keeptime_planner::prediction::Method;
+use keeptime_planner::refine::{Grid, Wanted, uncertainty};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -53,26 +55,69 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         print_json(&(&profile, effort))?;
         return Ok(Ending::Done);
     }
-    println!("{:<34} {:>6} {:>12} {:>10} {:>10}", "curve", "nodes", "knee", "at knee", "at least");
-    for curve in &profile.curves {
-        let Some(fitted) = FittedCurve::new(curve, &Deviations::default()) else { continue };
-        let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
-        println!(
-            "{:<34} {:>6} {:>12} {:>10} {:>10}",
-            story::parameters(&curve.parameters),
-            curve.nodes,
-            fitted.knee().bandwidth_bits_per_second.to_string(),
-            story::seconds(fitted.knee().time_nanos.as_secs_f64()),
-            story::seconds(least),
-        );
-    }
+    table(&FittedProfile::new(application.clone(), &profile)?, &profile, &order);
     println!(
         "{} runs, {} in the full grid; written: {}",
         effort.runs,
         effort.full_grid,
         path.display()
     );
+    let precision = arguments.precision;
+    let unknown = |c: &&Curve| c.nodes > 1 && uncertainty(&order.grid, c) > precision.as_f64();
+    let count = profile.curves.iter().filter(unknown).count();
+    if count > 0 {
+        println!(
+            "{count} of {} curves not known to {precision}: more --runs",
+            profile.curves.len()
+        );
+    }
     Ok(Ending::Done)
+}
+
+/// One line a curve: the knee, how far its times may be off, and how far single runs lie apart.
+fn table(fitted: &FittedProfile, profile: &Profile, order: &Order) {
+    println!(
+        "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  times by",
+        "curve", "nodes", "knee", "at knee", "at least", "runs", "known to", "nine runs in ten"
+    );
+    for fitted in fitted.curves() {
+        let Some(curve) = profile.curve(fitted.parameters(), fitted.nodes()) else { continue };
+        let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
+        println!(
+            "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  {}",
+            story::parameters(&curve.parameters),
+            curve.nodes,
+            fitted.knee().bandwidth_bits_per_second.to_string(),
+            story::seconds(fitted.knee().time_nanos.as_secs_f64()),
+            story::seconds(least),
+            curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>(),
+            known_to(curve, &order.grid),
+            apart(fitted),
+            match fitted.method() {
+                Method::Model => "model",
+                Method::Interpolation => "medians",
+            }
+        );
+    }
+}
+
+/// By how much any time of a curve may be off; nothing where there is one point.
+fn known_to(curve: &Curve, grid: &Grid) -> String {
+    match uncertainty(grid, curve) {
+        off if off.is_finite() => format!("{:.1} %", 100.0 * off),
+        _ => "-".into(),
+    }
+}
+
+/// Between what nine runs in ten lie, relative to the curve's time.
+fn apart(fitted: &FittedCurve) -> String {
+    const NINETY: Share = Share::from_percent(90).expect("at most 100");
+    let interval = fitted.interval(NINETY);
+    let percent = |ppm: i64| format!("{:+.1} %", ppm as f64 / 1e4);
+    match interval.deviations {
+        0 => "-".into(),
+        _ => format!("{} {}", percent(interval.least_ppm), percent(interval.greatest_ppm)),
+    }
 }
 
 /// What `arguments` ask to be measured.
@@ -97,9 +142,21 @@ fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
     );
     let samples = arguments.samples as u32;
     let grid = Grid::new(bandwidths)?;
-    let order = Order { curves, places, grid, samples, full: arguments.full };
+    let extent = extent(arguments, &grid, samples)?;
+    let order = Order { curves, places, grid, extent };
     order.check(session.cluster.topology())?;
     Ok(order)
+}
+
+fn extent(arguments: &ProfileArguments, grid: &Grid, samples: u32) -> Result<Extent> {
+    if arguments.full {
+        return Ok(Extent::Full { samples });
+    }
+    let all = grid.bandwidths().len() * samples as usize;
+    let usual = Wanted::of(grid, samples);
+    let runs = arguments.runs.unwrap_or(usual.runs);
+    ensure!(runs > 0, Invalid::new("runs", runs, format!("1 to {all}, the full grid's")));
+    Ok(Extent::Known(Wanted { precision: arguments.precision, runs, ..usual }))
 }
 
 /// The values to measure of each parameter that `--set` names.

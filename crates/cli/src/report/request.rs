@@ -234,9 +234,9 @@ fn planned(plan: &Plan, nodes: &[Name], actual: Nanos) -> Markup {
 fn basis(plan: &Plan) -> String {
     let runs = count(plan.samples as usize, "run");
     match plan.deviations {
-        0 => format!("the median of {runs}"),
+        0 => format!("what half of the runs take, by {runs} that were measured"),
         deviations => format!(
-            "for {} of runs: from the median of {runs} and {}",
+            "for {} of runs: from {runs} and {}",
             plan.quantile,
             count(deviations as usize, "measured deviation")
         ),
