@@ -101,18 +101,12 @@ impl Deviations {
         if self.0.is_empty() {
             return Interval { least_ppm: 0, greatest_ppm: 0, deviations: 0 };
         }
-        let rank = Interval::greater_end(share).as_f64() * (self.0.len() + 1) as f64;
+        let rank = self.rank(Interval::greater_end(share));
         Interval {
-            least_ppm: self.between_ranks((self.0.len() + 1) as f64 - rank),
-            greatest_ppm: self.between_ranks(rank),
+            least_ppm: self.at_rank((self.0.len() + 1).saturating_sub(rank)),
+            greatest_ppm: self.at_rank(rank),
             deviations: self.counted(),
         }
-    }
-
-    /// Where a rank lies between two, so does what is expected to have it.
-    fn between_ranks(&self, rank: f64) -> i64 {
-        let (below, above) = (self.at_rank(rank as usize), self.at_rank(rank.ceil() as usize));
-        below + (rank.fract() * (above - below) as f64).round() as i64
     }
 
     fn rank(&self, quantile: Share) -> usize {
