@@ -76,7 +76,20 @@ pub enum Way {
     Tcp,
     /// Between nodes, in bulk.
     Udp,
+    /// Between nodes, by that library.
+    Libfabric,
+    /// The same.
+    Ucx,
 }
+
+/// Libraries that bring networks of their own, as far as they are built in. What `FI_PROVIDER` and `UCX_TLS`
+/// say decides over which network.
+const LIBRARIES: &[(&str, Way)] = &[
+    #[cfg(feature = "libfabric")]
+    ("libfabric", Way::Libfabric),
+    #[cfg(feature = "ucx")]
+    ("UCX", Way::Ucx),
+];
 
 /// One thing to measure: runs so many messages and returns the microseconds of one.
 struct Variant {
@@ -112,11 +125,19 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
         let name = format!("round trip {size} B, memory, spinning");
         add(name, 40_000, Box::new(move |count| ours()?.round_trips(size, count)));
     }
+    for (name, way) in LIBRARIES.iter().copied() {
+        for size in [SHORT, LONG] {
+            let ours = pair(way, true, 1);
+            let name = format!("round trip {size} B, {name}, spinning");
+            add(name, 4000, Box::new(move |count| ours()?.round_trips(size, count)));
+        }
+    }
     for size in [LONG, LONGEST] {
         let count = (64 << 20) / size;
         let raw = move |count| tcp::Client::start(false)?.stream(size, count);
         add(format!("stream {size} B, raw TCP"), count, Box::new(raw));
-        for (name, way) in [("TCP", Way::Tcp), ("UDP", Way::Udp), ("memory", Way::Memory)] {
+        let ways = [("TCP", Way::Tcp), ("UDP", Way::Udp), ("memory", Way::Memory)];
+        for (name, way) in ways.into_iter().chain(LIBRARIES.iter().copied()) {
             let ours = pair(way, false, 1);
             let name = format!("stream {size} B, {name}");
             add(name, count, Box::new(move |count| ours()?.stream(size, count)));
@@ -252,9 +273,12 @@ fn context(directory: &str, way: Way, spin: bool) -> Result<Context> {
     let mut config = Config::default();
     config.directory = directory.into();
     config.shared_memory = way == Way::Memory;
-    if way == Way::Udp {
-        config.between_nodes = Protocol::Udp;
-    }
+    config.between_nodes = match way {
+        Way::Memory | Way::Tcp => Protocol::Tcp,
+        Way::Udp => Protocol::Udp,
+        Way::Libfabric => Protocol::Libfabric,
+        Way::Ucx => Protocol::Ucx,
+    };
     config.wait = if spin { Wait::Spin } else { Wait::Block };
     config.close_time = Duration::from_millis(100);
     Ok(Context::open(config)?)

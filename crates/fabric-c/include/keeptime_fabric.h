@@ -66,6 +66,13 @@ typedef struct ktf_attribute {
 #define KTF_WAIT_SPIN INT64_MAX	/* keep looking: least delay, one core for each thread that waits */
 #define KTF_WAIT_BLOCK INT64_C(0)	/* sleep at once; other values: look for so long, then sleep */
 
+/* What carries messages to other nodes, ktf_config.between_nodes. The libraries have to be built in at both
+ * ends. */
+#define KTF_BETWEEN_TCP UINT8_C(0)
+#define KTF_BETWEEN_UDP UINT8_C(1)	/* most bytes a second; with a progress_thread */
+#define KTF_BETWEEN_LIBFABRIC UINT8_C(2)	/* FI_PROVIDER chooses the network */
+#define KTF_BETWEEN_UCX UINT8_C(3)	/* UCX_TLS and UCX_NET_DEVICES choose it */
+
 /* What a context is to be. Only fields whose bit is in field_mask are looked at; others are as in
  * ktf_context_open() with a null pointer. Fields and bits may be added at the end. */
 typedef struct ktf_config {
@@ -76,6 +83,7 @@ typedef struct ktf_config {
 	int64_t close_nanos;		/* how long closing waits until everything is sent */
 	uint8_t shared_memory;		/* 0: processes of a node use TCP */
 	uint8_t progress_thread;	/* 1: a thread of its own handles what arrives */
+	uint8_t between_nodes;		/* what carries messages to other nodes, where this context connects */
 } ktf_config;
 
 #define KTF_CONFIG_DIRECTORY UINT64_C(1)
@@ -84,6 +92,7 @@ typedef struct ktf_config {
 #define KTF_CONFIG_CLOSE UINT64_C(8)
 #define KTF_CONFIG_SHARED_MEMORY UINT64_C(16)
 #define KTF_CONFIG_PROGRESS_THREAD UINT64_C(32)
+#define KTF_CONFIG_BETWEEN_NODES UINT64_C(64)
 
 /* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
 typedef struct ktf_match {

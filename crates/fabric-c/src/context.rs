@@ -3,7 +3,7 @@
 use crate::arguments::{known, output, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
-use fabric::{Config, Context, Wait};
+use fabric::{Config, Context, Protocol, Wait};
 use std::ptr::addr_of;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ const MESSAGE_MOST: u64 = 4;
 const CLOSE: u64 = 8;
 const SHARED_MEMORY: u64 = 16;
 const PROGRESS_THREAD: u64 = 32;
-const ALL: u64 = 63;
+const BETWEEN_NODES: u64 = 64;
+const ALL: u64 = 127;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_context_open(
@@ -66,6 +67,18 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
         }
         if mask & PROGRESS_THREAD != 0 {
             config.progress_thread = addr_of!((*fields).progress_thread).read() != 0;
+        }
+        if mask & BETWEEN_NODES != 0 {
+            config.between_nodes = match addr_of!((*fields).between_nodes).read() {
+                0 => Protocol::Tcp,
+                1 => Protocol::Udp,
+                2 => Protocol::Libfabric,
+                3 => Protocol::Ucx,
+                other => {
+                    let text = format!("between_nodes is {other}: 0 to 3 are accepted");
+                    return Err(Failure::invalid(text));
+                }
+            };
         }
     }
     Ok(config)

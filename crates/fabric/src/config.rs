@@ -14,6 +14,12 @@ pub enum Protocol {
     /// UDP, many datagrams by one call: most bytes a second. Who receives should have a thread that
     /// waits, or [`Config::progress_thread`]: nothing is confirmed otherwise.
     Udp,
+    /// libfabric, and with it whatever network it finds: InfiniBand, RoCE, Omni-Path, Slingshot, EFA,
+    /// or TCP. `FI_PROVIDER` chooses. Both ends have to be built with the feature `libfabric`.
+    Libfabric,
+    /// UCX, and with it InfiniBand, RoCE, shared memory or TCP. `UCX_TLS` and `UCX_NET_DEVICES` choose. Both
+    /// ends have to be built with the feature `ucx`.
+    Ucx,
 }
 
 /// What a context is to be. All of it can be left as it is.

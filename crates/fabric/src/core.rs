@@ -10,7 +10,7 @@ use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::charge;
 use crate::flusher::Flusher;
-use crate::frame::{EAGER_MOST, Frame, Greeting, Reason};
+use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
@@ -514,7 +514,7 @@ impl Core {
     }
 
     fn greeting(&self, to: ContextId, stream: u64) -> Greeting {
-        Greeting { from: self.id, to, port: 0, stream }
+        Greeting { from: self.id, to, carrier: Carrier::Itself, stream }
     }
 
     /// Ways over bridges.

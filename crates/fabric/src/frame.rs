@@ -10,6 +10,7 @@
 
 use crate::id::{ContextId, Place};
 use crate::matching::Tag;
+use crate::transport::native::Library;
 use thiserror::Error;
 
 /// Bytes of a frame's head.
@@ -20,10 +21,10 @@ pub const EAGER_MOST: usize = 64 << 10;
 /// Longest part of an offered message in one frame: others use the link in between.
 pub const PIECE_MOST: usize = 256 << 10;
 /// Bytes of a greeting.
-pub const GREETING: usize = 32;
+pub const GREETING: usize = 33;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +148,20 @@ pub struct Head {
     pub seen: u32,
 }
 
+/// What carries the frames of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// The connection itself: they follow.
+    Itself,
+    /// Datagrams, which the caller reads at this UDP port.
+    Datagrams {
+        /// Not 0.
+        port: u16,
+    },
+    /// A library; how it is called at each end follows.
+    Library(Library),
+}
+
 /// The first bytes on a connection: who calls whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Greeting {
@@ -154,8 +169,8 @@ pub struct Greeting {
     pub from: ContextId,
     /// Who is meant; at an address that was used before it may be somebody else.
     pub to: ContextId,
-    /// The UDP port where the caller reads frames; 0: they follow on this connection.
-    pub port: u16,
+    /// What carries frames.
+    pub carrier: Carrier,
     /// 0: this connection is all that there is. Otherwise it is a rail of the stream of this number
     /// among those that the caller has begun to the other context; later ones take the place of
     /// earlier ones.
@@ -195,6 +210,9 @@ pub enum Malformed {
     /// Not one of ours on the other end.
     #[error("the other end does not speak this protocol: it began with {0:02x?}")]
     Magic([u8; 4]),
+    /// It wants to be carried by something that is not known, or not so.
+    #[error("the other end wants carrier {0}: 0 to 3 are known, and 1 alone needs a port")]
+    Carrier(u8),
     /// Another version on the other end.
     #[error("the other end speaks version {0} of the protocol, this one {VERSION}")]
     Version(u16),
@@ -266,7 +284,14 @@ impl Greeting {
         let mut bytes = [0; GREETING];
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[6..8].copy_from_slice(&self.port.to_le_bytes());
+        let (carrier, port) = match self.carrier {
+            Carrier::Itself => (0, 0),
+            Carrier::Datagrams { port } => (1, port),
+            Carrier::Library(Library::Libfabric) => (2, 0),
+            Carrier::Library(Library::Ucx) => (3, 0),
+        };
+        bytes[6..8].copy_from_slice(&port.to_le_bytes());
+        bytes[32] = carrier;
         bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
         bytes[24..32].copy_from_slice(&self.stream.to_le_bytes());
@@ -288,14 +313,22 @@ impl Greeting {
         }
         let context = |at| ContextId::new(u64_at(bytes, at));
         let port = u16::from_le_bytes(array(bytes, 6));
-        Ok(Self { from: context(8), to: context(16), port, stream: u64_at(bytes, 24) })
+        let carrier = match (bytes[32], port) {
+            (0, 0) => Carrier::Itself,
+            (1, 1..) => Carrier::Datagrams { port },
+            (2, 0) => Carrier::Library(Library::Libfabric),
+            (3, 0) => Carrier::Library(Library::Ucx),
+            (other, _) => return Err(Malformed::Carrier(other)),
+        };
+        Ok(Self { from: context(8), to: context(16), carrier, stream: u64_at(bytes, 24) })
     }
 }
 
 impl Greeting {
-    /// By which the datagrams of this connection are known at both ends.
-    pub fn token(&self) -> u64 {
-        self.from.number() ^ self.to.number().rotate_left(32) ^ u64::from(self.port)
+    /// By which the datagrams of this connection, which the caller reads at `port`, are known at both
+    /// ends.
+    pub fn token(&self, port: u16) -> u64 {
+        self.from.number() ^ self.to.number().rotate_left(32) ^ u64::from(port)
     }
 }
 
@@ -477,14 +510,24 @@ mod tests {
 
     #[test]
     fn another_version_is_told() {
-        let greeting =
-            Greeting { from: ContextId::new(1), to: ContextId::new(2), port: 7, stream: 3 };
-        let mut bytes = greeting.encode();
-        assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        let (from, to) = (ContextId::new(1), ContextId::new(2));
+        let mut bytes = [0; GREETING];
+        for carrier in [
+            Carrier::Itself,
+            Carrier::Datagrams { port: 7 },
+            Carrier::Library(Library::Libfabric),
+            Carrier::Library(Library::Ucx),
+        ] {
+            let greeting = Greeting { from, to, carrier, stream: 3 };
+            bytes = greeting.encode();
+            assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        }
+        bytes[32] = 1;
+        assert_eq!(Greeting::decode(&bytes), Err(Malformed::Carrier(1)));
         bytes[4] = 9;
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(9)));
         assert_eq!(
-            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a.bcdefghi"),
+            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a.bcdefghij"),
             Err(Malformed::Magic(*b"GET "))
         );
     }

@@ -2,9 +2,10 @@
 
 use crate::bridge::{self, routes::Way};
 use crate::config::Protocol;
-use crate::frame::{GREETING, Greeting};
+use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
+use crate::transport::native::Library;
 use crate::transport::{self, Ends};
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -139,19 +140,28 @@ impl Listeners {
             return None;
         }
         let ends = match caller {
-            Caller::Remote(stream) if greeting.port != 0 => {
-                transport::udp::accept(stream, greeting.port, greeting.token())
-            }
-            Caller::Remote(stream) => {
-                if greeting.stream != 0 {
-                    bridge::watch_over(&stream).ok()?;
+            Caller::Remote(stream) => match greeting.carrier {
+                Carrier::Datagrams { port } => {
+                    transport::udp::accept(stream, port, greeting.token(port))
                 }
-                transport::tcp::ends(stream)
-            }
+                Carrier::Library(library) => transport::native::ends(library, stream),
+                Carrier::Itself => {
+                    if greeting.stream != 0 {
+                        bridge::watch_over(&stream).ok()?;
+                    }
+                    transport::tcp::ends(stream)
+                }
+            },
             Caller::Neighbour(_) if greeting.stream != 0 => return None,
             Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
         };
-        Some((greeting, ends.ok()?))
+        match ends {
+            Ok(ends) => Some((greeting, ends)),
+            Err(error) => {
+                tracing::warn!(from = %greeting.from, %error, "a caller is turned away");
+                None
+            }
+        }
     }
 }
 
@@ -226,21 +236,7 @@ pub fn call_remote(
 ) -> io::Result<Ends> {
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
     for address in addresses {
-        let called =
-            TcpStream::connect_timeout(address, CONNECT_TIME).and_then(
-                |mut stream| match protocol {
-                    Protocol::Tcp => {
-                        stream.write_all(&greeting.encode())?;
-                        transport::tcp::ends(stream)
-                    }
-                    Protocol::Udp => {
-                        let socket = transport::udp::call(&stream)?;
-                        let greeting = Greeting { port: socket.local_addr()?.port(), ..greeting };
-                        stream.write_all(&greeting.encode())?;
-                        transport::udp::called(stream, socket, greeting.token())
-                    }
-                },
-            );
+        let called = call_at(*address, greeting, protocol);
         match called {
             Ok(ends) => return Ok(ends),
             Err(error) => last = error,
@@ -249,13 +245,36 @@ pub fn call_remote(
     Err(last)
 }
 
+fn call_at(address: SocketAddr, greeting: Greeting, protocol: Protocol) -> io::Result<Ends> {
+    let stream = TcpStream::connect_timeout(&address, CONNECT_TIME)?;
+    let greet = |mut stream: &TcpStream, carrier| {
+        stream.write_all(&Greeting { carrier, ..greeting }.encode())
+    };
+    let library = match protocol {
+        Protocol::Tcp => {
+            greet(&stream, Carrier::Itself)?;
+            return transport::tcp::ends(stream);
+        }
+        Protocol::Udp => {
+            let socket = transport::udp::call(&stream)?;
+            let port = socket.local_addr()?.port();
+            greet(&stream, Carrier::Datagrams { port })?;
+            return transport::udp::called(stream, socket, greeting.token(port));
+        }
+        Protocol::Libfabric => Library::Libfabric,
+        Protocol::Ucx => Library::Ucx,
+    };
+    greet(&stream, Carrier::Library(library))?;
+    transport::native::ends(library, stream)
+}
+
 /// Connects to a context as a rail of a stream: one that goes straight over what is wanted between
 /// nodes, one over bridges over TCP, which is what they carry.
 ///
 /// # Errors
 /// If one of its hops does not answer or refuses.
 pub fn call_way(greeting: Greeting, way: &Way, protocol: Protocol) -> io::Result<Ends> {
-    if protocol == Protocol::Udp && way.hops.len() == 1 {
+    if protocol != Protocol::Tcp && way.hops.len() == 1 {
         return call_remote(greeting, &way.hops, protocol);
     }
     let mut stream = bridge::call(way)?;

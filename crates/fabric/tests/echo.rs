@@ -11,7 +11,7 @@ use std::time::Duration;
 
 #[test]
 fn probes_are_answered_over_every_transport() {
-    for way in WAYS {
+    for &way in WAYS {
         let node = Node::start("n1", &[]);
         let echo = Echo::start(node.settings(way), "n1").unwrap();
         let context = node.context(way);

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{LONG, Node, WAYS, Way};
+use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::{
     Context, Match, Message, Reason, RecvError, Resource, SendError, Tag, Wait, attrs,
 };
@@ -35,7 +36,7 @@ fn messages_arrive_whole_and_in_order() {
     let node = Node::start("n1", &[]);
     let lengths =
         [0, 1, 8, 16, 17, 63, 4096, 8192, EAGER - 1, EAGER, EAGER + 1, 300_000, 3_000_000];
-    for way in WAYS {
+    for &way in WAYS {
         let ((_here, sender), (_there, receiver)) = pair(&node, way);
         let to = receiver.id();
         thread::scope(|scope| {
@@ -99,7 +100,7 @@ fn receivers_choose_by_tag_and_sender() {
 #[test]
 fn stale_identifiers_give_an_error_and_never_another_receiver() {
     let node = Node::start("n1", &[]);
-    for way in WAYS {
+    for &way in WAYS {
         let ((here, sender), (there, first)) = pair(&node, way);
         let old = first.id();
         sender.send(old, Tag(1), b"unread").unwrap();
@@ -161,7 +162,7 @@ fn a_slow_receiver_holds_up_only_its_own_senders() {
 #[test]
 fn two_that_send_to_each_other_first_do_not_lock_up() {
     let node = Node::start("n1", &[]);
-    for way in WAYS {
+    for &way in WAYS {
         let ((_here, one), (_there, other)) = pair(&node, way);
         let (a, b) = (one.id(), other.id());
         let exchange = |own: &Resource, peer| {
@@ -193,7 +194,7 @@ fn two_that_send_to_each_other_first_do_not_lock_up() {
 #[test]
 fn many_threads_on_one_link_each_get_their_answers() {
     let node = Node::start("n1", &[]);
-    for way in WAYS {
+    for &way in WAYS {
         let (here, there) = (node.context(way), node.context(way));
         let pairs: Vec<_> = (0..8)
             .map(|_| (here.register(attrs! {}).unwrap(), there.register(attrs! {}).unwrap()))
@@ -282,9 +283,7 @@ fn strangers_are_not_let_in() {
             let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
             let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
             stream
-                .write_all(
-                    &keeptime_fabric::frame::Greeting { from, to, port: 0, stream: 0 }.encode(),
-                )
+                .write_all(&Greeting { from, to, carrier: Carrier::Itself, stream: 0 }.encode())
                 .unwrap();
         }
     }
@@ -362,14 +361,13 @@ fn peer_process() {
 #[test]
 fn a_killed_peer_is_told_for_each_message_that_it_may_not_have_seen() {
     let node = Node::start("n1", &[]);
-    for memory in [false, true] {
-        let way = if memory { Way::Memory(Wait::Block) } else { Way::Tcp(Wait::Block) };
+    for &way in WAYS.iter().filter(|way| node.settings(**way).wait == Wait::Block) {
         let context = node.context(way);
         let own = context.register(attrs! {}).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "peer_process", "--nocapture"]);
         command.env("FABRIC_TEST_DIRECTORY", &node.config.name).stdout(Stdio::piped());
-        if memory {
+        if matches!(way, Way::Memory(_)) {
             command.env("FABRIC_TEST_MEMORY", "1");
         }
         let mut child = command.spawn().unwrap();
@@ -387,10 +385,10 @@ fn a_killed_peer_is_told_for_each_message_that_it_may_not_have_seen() {
         let mut told: Vec<Tag> = (0..2)
             .map(|_| match own.recv_within(Match::any(), LONG) {
                 Err(RecvError::Undelivered(lost)) => {
-                    assert_eq!((lost.to, lost.reason), (peer, Reason::Unconfirmed));
+                    assert_eq!((lost.to, lost.reason), (peer, Reason::Unconfirmed), "{way:?}");
                     lost.tag
                 }
-                other => panic!("{other:?}"),
+                other => panic!("{other:?}, {way:?}"),
             })
             .collect();
         told.sort_unstable();

@@ -74,6 +74,11 @@ pub enum Carrier {
     Tcp,
     /// UDP, on this node too
     Udp,
+    /// libfabric, on this node too; FI_PROVIDER chooses its network (only where both ends were built with it)
+    Libfabric,
+    /// UCX, on this node too; UCX_TLS and UCX_NET_DEVICES choose its networks (only where both ends were built
+    /// with it)
+    Ucx,
 }
 
 #[derive(Debug, Args)]

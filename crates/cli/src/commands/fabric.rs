@@ -209,9 +209,12 @@ fn open(place: &FabricPlace, carrier: Carrier) -> Result<Context> {
     let mut config = Config::default();
     config.directory.clone_from(&place.directory);
     config.shared_memory = carrier == Carrier::Usual;
-    if carrier == Carrier::Udp {
-        config.between_nodes = Protocol::Udp;
-    }
+    config.between_nodes = match carrier {
+        Carrier::Usual | Carrier::Tcp => Protocol::Tcp,
+        Carrier::Udp => Protocol::Udp,
+        Carrier::Libfabric => Protocol::Libfabric,
+        Carrier::Ucx => Protocol::Ucx,
+    };
     Ok(Context::open(config)?)
 }
 

@@ -195,7 +195,7 @@ static void bad_arguments(ktf_context *context)
 	ktf_context *none = NULL;
 	ktf_message *message;
 	ktf_region *region;
-	char text[16];
+	char text[64];
 	ktf_id id;
 
 	CHECK(ktf_context_open(NULL, NULL) == KTF_INVALID);
@@ -207,6 +207,11 @@ static void bad_arguments(ktf_context *context)
 	config.field_mask = KTF_CONFIG_WAIT;
 	config.wait_nanos = -1;
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	config.field_mask = KTF_CONFIG_BETWEEN_NODES;
+	config.between_nodes = 4;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strcmp(text, "between_nodes is 4: 0 to 3 are accepted") == 0);
 	CHECK(ktf_resource_register(NULL, NULL, 0, &resource) == KTF_INVALID);
 	CHECK(ktf_error_text(text, sizeof(text)) == strlen("context is null"));
 	CHECK(strcmp(text, "context is null") == 0);

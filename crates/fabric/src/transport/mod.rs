@@ -2,6 +2,7 @@
 //! or breaks. It has two halves, so that a thread that sends and a thread that receives do not wait
 //! for each other.
 
+pub mod native;
 pub mod rails;
 pub mod reliable;
 pub mod shared;
@@ -46,6 +47,9 @@ pub enum Broken {
         /// Its answer.
         errno: Errno,
     },
+    /// The library that carries says so.
+    #[error("{0}")]
+    Library(String),
     /// No rail could be made.
     #[error("no network and no bridge has led to the other end for {seconds} s")]
     NoWay {

@@ -17,9 +17,11 @@ pub enum Way {
     Memory(Wait),
     Tcp(Wait),
     Udp(Wait),
+    Libfabric(Wait),
+    Ucx(Wait),
 }
 
-pub const WAYS: [Way; 7] = [
+pub const WAYS: &[Way] = &[
     Way::Memory(Wait::Block),
     Way::Memory(Wait::Spin),
     Way::Memory(Wait::SpinFor(Duration::from_micros(20))),
@@ -27,6 +29,14 @@ pub const WAYS: [Way; 7] = [
     Way::Tcp(Wait::Spin),
     Way::Udp(Wait::Block),
     Way::Udp(Wait::SpinFor(Duration::from_micros(20))),
+    #[cfg(feature = "libfabric")]
+    Way::Libfabric(Wait::Block),
+    #[cfg(feature = "libfabric")]
+    Way::Libfabric(Wait::SpinFor(Duration::from_micros(20))),
+    #[cfg(feature = "ucx")]
+    Way::Ucx(Wait::Block),
+    #[cfg(feature = "ucx")]
+    Way::Ucx(Wait::SpinFor(Duration::from_micros(20))),
 ];
 
 /// A directory server under a name of its own.
@@ -55,13 +65,13 @@ impl Node {
     pub fn settings(&self, way: Way) -> Config {
         let mut config = Config::default();
         config.directory.clone_from(&self.config.name);
-        (config.shared_memory, config.wait) = match way {
-            Way::Memory(wait) => (true, wait),
-            Way::Tcp(wait) | Way::Udp(wait) => (false, wait),
+        config.shared_memory = matches!(way, Way::Memory(_));
+        (config.between_nodes, config.wait) = match way {
+            Way::Memory(wait) | Way::Tcp(wait) => (Protocol::Tcp, wait),
+            Way::Udp(wait) => (Protocol::Udp, wait),
+            Way::Libfabric(wait) => (Protocol::Libfabric, wait),
+            Way::Ucx(wait) => (Protocol::Ucx, wait),
         };
-        if matches!(way, Way::Udp(_)) {
-            config.between_nodes = Protocol::Udp;
-        }
         config
     }
 }

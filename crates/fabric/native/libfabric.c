@@ -1,0 +1,234 @@
+/* Frames over libfabric: reliable datagram endpoints, one for each connection, of the provider that the
+ * library thinks best for the network (or that FI_PROVIDER names). */
+#include "native.h"
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The oldest interface with all that is used here. */
+#define INTERFACE FI_VERSION(1, 14)
+#define READ_AT_ONCE 16
+
+struct native_end {
+    native_slots slots;
+    struct fi_info *info;
+    struct fid_fabric *fabric;
+    struct fid_domain *domain;
+    struct fid_cq *queue;
+    struct fid_av *addresses;
+    struct fid_ep *endpoint;
+    struct fid_mr *registered;
+    /* -1: the provider cannot wake. */
+    int descriptor;
+    fi_addr_t peer;
+    /* One for each slot: providers may keep something of theirs there. */
+    struct fi_context2 contexts[];
+};
+
+static void *slot_memory(const native_end *end, uint32_t slot)
+{
+    return (char *)end->slots.memory + slot * end->slots.slot_size;
+}
+
+static void *local_key(const native_end *end)
+{
+    return end->registered ? fi_mr_desc(end->registered) : NULL;
+}
+
+static int find_provider(native_end *end, const char *address)
+{
+    struct fi_info *hints = fi_allocinfo();
+    int failed;
+    if (!hints)
+        return -FI_ENOMEM;
+    hints->ep_attr->type = FI_EP_RDM;
+    /* Not one that reaches this node alone. */
+    hints->caps = FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->max_msg_size = end->slots.slot_size;
+    hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
+    /* Told as sent when it does not depend on this process any more. */
+    hints->tx_attr->op_flags = FI_TRANSMIT_COMPLETE;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+    failed = fi_getinfo(INTERFACE, address, NULL, FI_SOURCE, hints, &end->info);
+    /* Networks that are no IP networks know no such address. */
+    if (failed)
+        failed = fi_getinfo(INTERFACE, NULL, NULL, 0, hints, &end->info);
+    fi_freeinfo(hints);
+    return failed;
+}
+
+static int open_queue(native_end *end)
+{
+    struct fi_cq_attr wanted = {
+        .size = 2 * (size_t)end->slots.of_each,
+        .format = FI_CQ_FORMAT_MSG,
+        .wait_obj = FI_WAIT_FD,
+    };
+    int failed = fi_cq_open(end->domain, &wanted, &end->queue, NULL);
+    end->descriptor = -1;
+    if (!failed)
+        return fi_control(&end->queue->fid, FI_GETWAIT, &end->descriptor);
+    wanted.wait_obj = FI_WAIT_NONE;
+    return fi_cq_open(end->domain, &wanted, &end->queue, NULL);
+}
+
+static int open_endpoint(native_end *end)
+{
+    struct fi_av_attr wanted = { .type = FI_AV_UNSPEC, .count = 1 };
+    int failed = fi_av_open(end->domain, &wanted, &end->addresses, NULL);
+    if (!failed)
+        failed = fi_endpoint(end->domain, end->info, &end->endpoint, NULL);
+    if (!failed)
+        failed = fi_ep_bind(end->endpoint, &end->addresses->fid, 0);
+    if (!failed)
+        failed = fi_ep_bind(end->endpoint, &end->queue->fid, FI_TRANSMIT | FI_RECV);
+    return failed ? failed : fi_enable(end->endpoint);
+}
+
+static int register_slots(native_end *end)
+{
+    size_t length = 2 * (size_t)end->slots.of_each * end->slots.slot_size;
+    if (!(end->info->domain_attr->mr_mode & FI_MR_LOCAL))
+        return 0;
+    return fi_mr_reg(end->domain, end->slots.memory, length, FI_SEND | FI_RECV, 0, 0, 0,
+                     &end->registered, NULL);
+}
+
+static void close_end(native_end *end)
+{
+    if (end->endpoint)
+        fi_close(&end->endpoint->fid);
+    if (end->registered)
+        fi_close(&end->registered->fid);
+    if (end->addresses)
+        fi_close(&end->addresses->fid);
+    if (end->queue)
+        fi_close(&end->queue->fid);
+    if (end->domain)
+        fi_close(&end->domain->fid);
+    if (end->fabric)
+        fi_close(&end->fabric->fid);
+    if (end->info)
+        fi_freeinfo(end->info);
+    free(end);
+}
+
+static native_end *open_end(const char *address, const native_slots *slots, char *why, size_t why_size)
+{
+    native_end *end = calloc(1, sizeof *end + 2 * (size_t)slots->of_each * sizeof end->contexts[0]);
+    const char *step = "no memory";
+    int failed = -FI_ENOMEM;
+    if (end) {
+        end->slots = *slots;
+        step = "finding a provider";
+        failed = find_provider(end, address);
+    }
+    if (!failed) {
+        step = "opening its network";
+        failed = fi_fabric(end->info->fabric_attr, &end->fabric, NULL);
+    }
+    if (!failed)
+        failed = fi_domain(end->fabric, end->info, &end->domain, NULL);
+    if (!failed) {
+        step = "opening a queue";
+        failed = open_queue(end);
+    }
+    if (!failed) {
+        step = "opening an endpoint";
+        failed = open_endpoint(end);
+    }
+    if (!failed) {
+        step = "registering memory";
+        failed = register_slots(end);
+    }
+    if (!failed)
+        return end;
+    snprintf(why, why_size, "%s: %s", step, fi_strerror(abs(failed)));
+    if (end)
+        close_end(end);
+    return NULL;
+}
+
+static long address(native_end *end, void *bytes, size_t most)
+{
+    size_t length = most;
+    int failed = fi_getname(&end->endpoint->fid, bytes, &length);
+    return failed ? failed : (long)length;
+}
+
+static int connect_end(native_end *end, const void *bytes, size_t length)
+{
+    /* How long an address is follows from what the library chose: the other end has to have chosen alike. */
+    if (length != end->info->src_addrlen)
+        return -FI_EADDRNOTAVAIL;
+    return fi_av_insert(end->addresses, bytes, 1, &end->peer, 0, NULL) == 1 ? 0 : -FI_EADDRNOTAVAIL;
+}
+
+static int receive(native_end *end, uint32_t slot)
+{
+    return (int)fi_recv(end->endpoint, slot_memory(end, slot), end->slots.slot_size, local_key(end),
+                        FI_ADDR_UNSPEC, &end->contexts[slot]);
+}
+
+static int send_slot(native_end *end, uint32_t slot, size_t length)
+{
+    ssize_t failed = fi_send(end->endpoint, slot_memory(end, slot), length, local_key(end),
+                             end->peer, &end->contexts[slot]);
+    return failed == -FI_EAGAIN ? 1 : (int)failed;
+}
+
+static int progress(native_end *end, native_done *done, int most)
+{
+    struct fi_cq_msg_entry entries[READ_AT_ONCE];
+    struct fi_cq_err_entry error = { 0 };
+    ssize_t read = fi_cq_read(end->queue, entries, most < READ_AT_ONCE ? most : READ_AT_ONCE);
+    if (read == -FI_EAGAIN)
+        return 0;
+    if (read == -FI_EAVAIL) {
+        read = fi_cq_readerr(end->queue, &error, 0);
+        return read == 1 ? -abs(error.err) : (int)read;
+    }
+    for (ssize_t i = 0; i < read; i++) {
+        uint32_t slot = (uint32_t)((struct fi_context2 *)entries[i].op_context - end->contexts);
+        done[i].slot = slot;
+        done[i].length = slot < end->slots.of_each ? entries[i].len : 0;
+    }
+    return (int)read;
+}
+
+static int descriptor(native_end *end)
+{
+    return end->descriptor;
+}
+
+static int sleep_end(native_end *end)
+{
+    struct fid *asleep[] = { &end->queue->fid };
+    return end->descriptor >= 0 && fi_trywait(end->fabric, asleep, 1) == FI_SUCCESS;
+}
+
+static const char *text(int error)
+{
+    return fi_strerror(abs(error));
+}
+
+const native_library keeptime_native_libfabric = {
+    .open = open_end,
+    .address = address,
+    .connect = connect_end,
+    .receive = receive,
+    .send = send_slot,
+    .progress = progress,
+    .descriptor = descriptor,
+    .sleep = sleep_end,
+    .close = close_end,
+    .text = text,
+};
