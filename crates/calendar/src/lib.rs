@@ -44,6 +44,7 @@ pub mod table;
 mod alike;
 mod note;
 mod search;
+mod stairs;
 mod tree;
 
 pub use calendar::{BundleId, Calendar, Demand, Refusal, ReservationId, ResourceId};

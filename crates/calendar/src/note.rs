@@ -5,8 +5,9 @@
 //! for as much or more, for as long or longer, and four numbers say it. Reserving more makes no
 //! note wrong; where something is given back, notes are mended ([`Child`](crate::tree::Child)).
 
+use crate::stairs::Stairs;
 use crate::tree::Step;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 
 /// About a part of the time that blocks somewhere: true where at most `most` may be reserved, or
 /// less. A run is a longest stretch within the part on which no more than that is reserved.
@@ -22,14 +23,19 @@ pub struct Note {
     pub last: u64,
 }
 
-/// How many notes are kept of a part: two, since what is asked differs. Each takes 32 bytes; four of
-/// them save a sixth of the steps of a long search and cost as much time by their memory.
-const KEPT: usize = 2;
+/// How many notes are at hand: two, since what is asked differs. Each takes 32 bytes; four of them save
+/// a sixth of the steps of a long search and cost as much time by their memory.
+const LAST: usize = 2;
 
-/// The last notes of a part. They are in no answer, only in the time that it takes, so a search may
+/// The notes of a part. They are in no answer, only in the time that it takes, so a search may
 /// add to them; but because of them only one thread at a time can search a table.
 #[derive(Debug, Clone)]
-pub struct Notes(Cell<[Note; KEPT]>);
+pub struct Notes {
+    /// The last ones that served or were made.
+    last: Cell<[Note; LAST]>,
+    /// Those that are kept for long.
+    kept: OnceCell<Box<Stairs>>,
+}
 
 impl Note {
     /// Nothing at all.
@@ -61,41 +67,60 @@ impl Note {
 impl Notes {
     /// No notes.
     pub const fn none() -> Self {
-        Self(Cell::new([Note::NOTHING; KEPT]))
+        Self { last: Cell::new([Note::NOTHING; LAST]), kept: OnceCell::new() }
     }
 
     /// The last notes first.
-    pub fn all(&self) -> impl Iterator<Item = Note> {
-        let notes: &Cell<[Note]> = &self.0;
+    pub fn last(&self) -> impl Iterator<Item = Note> {
+        let notes: &Cell<[Note]> = &self.last;
         notes.as_slice_of_cells().iter().map(Cell::get)
     }
 
-    /// Keeps `new` instead of one that says less, or of the oldest one.
-    pub fn add(&self, new: Note) {
-        let mut notes = self.0.get();
+    /// Those that are kept for long, if there are any.
+    pub fn kept(&self) -> Option<&Stairs> {
+        self.kept.get().map(Box::as_ref)
+    }
+
+    /// Has `new` at hand instead of one that says less, or of the oldest one, which is given back if it
+    /// says something.
+    pub fn add(&self, new: Note) -> Option<Note> {
+        let mut notes = self.last.get();
         let says_less = |note: &Note| new.longest <= note.longest && note.most <= new.most;
-        let dropped = notes.iter().position(says_less).unwrap_or(KEPT - 1);
-        notes[..=dropped].rotate_right(1);
-        notes[0] = new;
-        self.0.set(notes);
+        let less = notes.iter().position(says_less);
+        notes[..=less.unwrap_or(LAST - 1)].rotate_right(1);
+        let dropped = std::mem::replace(&mut notes[0], new);
+        self.last.set(notes);
+        (less.is_none() && dropped != Note::NOTHING).then_some(dropped)
+    }
+
+    /// The same, and keeps for long what there are too many of to have them at hand.
+    pub fn keep(&self, new: Note) {
+        let dropped = self.add(new);
+        if let Some(kept) = self.kept() {
+            kept.add(new);
+        } else if let Some(dropped) = dropped {
+            let kept = self.kept.get_or_init(Box::default);
+            kept.add(dropped);
+            kept.add(new);
+        }
     }
 
     /// Every amount has become greater by `by` (modulo 2^64).
     pub fn shift(&mut self, by: u64) {
-        let told = self.0.get_mut().iter_mut().filter(|note| **note != Note::NOTHING);
-        told.for_each(|note| *note = note.raised(by));
+        self.told().for_each(|note| *note = note.raised(by));
+        self.kept().into_iter().for_each(|stairs| stairs.shift(by));
     }
 
-    /// Puts in the place of each note what is true now, if anything.
-    pub fn mend(&mut self, mended: impl Fn(Note) -> Option<Note>) {
-        let told = self.0.get_mut().iter_mut().filter(|note| **note != Note::NOTHING);
-        told.for_each(|note| *note = mended(*note).unwrap_or(Note::NOTHING));
+    /// Those at hand that say something, to be changed.
+    pub fn told(&mut self) -> impl Iterator<Item = &mut Note> {
+        self.last.get_mut().iter_mut().filter(|note| **note != Note::NOTHING)
     }
 
     /// Drops what is of no use, now that `lowest` is the least amount.
     pub fn keep_from(&mut self, lowest: u64) {
-        let useless = self.0.get_mut().iter_mut().filter(|note| note.most < lowest);
+        let useless = self.last.get_mut().iter_mut().filter(|note| note.most < lowest);
         useless.for_each(|note| *note = Note::NOTHING);
+        self.kept().into_iter().for_each(|stairs| stairs.keep_from(lowest));
     }
 }
 
@@ -139,7 +164,7 @@ mod tests {
     fn a_note_that_says_less_goes_first_and_then_the_oldest() {
         let note = |most, longest| Note { most, longest, first: 0, last: 0 };
         let notes = Notes::none();
-        let kept = || notes.all().collect::<Vec<_>>();
+        let kept = || notes.last().collect::<Vec<_>>();
         for (most, longest) in [(5, 10), (7, 20), (6, 20)] {
             notes.add(note(most, longest));
         }

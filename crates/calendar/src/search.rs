@@ -5,15 +5,22 @@
 //! earlier search noted so ([`Note`]). Where exactly it blocks last matters only if something that
 //! starts there may be long enough, so that is found out then, and of the last such part alone. All
 //! else is walked through, and if it was in vain, that is noted.
+//!
+//! Two notes of a part serve most searches. One that has had a long way in spite of them sets out once
+//! more as a long search, which keeps more of them ([`Stairs`](crate::stairs::Stairs)).
 
 use crate::note::Note;
 use crate::span::NEVER;
 use crate::tree::{Child, Node, child_at, step_at};
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// The state of one search.
+/// After so many children that were walked through in vain, what is found out is kept for long. A usual load has
+/// not one such search in a thousand, and should not pay for them.
+const LONG_WALK: usize = if cfg!(test) { 3 } else { 96 };
+
+/// The state of one search. If it is `LONG`, it uses notes that are kept for long and adds to them.
 #[derive(Debug)]
-pub struct Search<'a> {
+pub struct Search<'a, const LONG: bool> {
     /// It fits where at most this is reserved.
     most: u64,
     /// How long it must fit; not 0.
@@ -25,6 +32,8 @@ pub struct Search<'a> {
     /// The last part that was passed without a look at where it blocks last: nothing that starts
     /// before that place fits either.
     passed: Option<Part<'a>>,
+    /// How many children it has walked through in vain.
+    walked: usize,
 }
 
 /// A part of the time.
@@ -38,19 +47,32 @@ struct Part<'a> {
 }
 
 /// The search goes on, or ends with a start or without.
-type Progress<T = ()> = ControlFlow<Option<u64>, T>;
+type Progress<T = ()> = ControlFlow<End, T>;
 
-impl<'a> Search<'a> {
+/// How a search ends.
+#[derive(Debug)]
+enum End {
+    /// With a start or without.
+    Answer(Option<u64>),
+    /// It has walked through so much in vain that it should go on as a long one.
+    LongWalk,
+}
+
+impl<'a, const LONG: bool> Search<'a, LONG> {
     /// A search for `duration` (not 0) with at most `most` reserved, starting between `start` and
     /// `latest`.
     pub fn new(most: u64, duration: u64, start: u64, latest: u64) -> Self {
-        Self { most, duration, latest, start, passed: None }
+        Self { most, duration, latest, start, passed: None, walked: 0 }
     }
 
-    /// The first start in all of a tree.
+    /// The first start in all of a tree. Who has a long way sets out once more from where it is.
     pub fn run(mut self, root: &'a Node) -> Option<u64> {
         match self.visit_all(root) {
-            Break(outcome) => outcome,
+            Break(End::Answer(outcome)) => outcome,
+            Break(End::LongWalk) => {
+                let Self { most, duration, start, latest, .. } = self;
+                Search::<true>::new(most, duration, start, latest).run(root)
+            }
             // What fits until the end of time fits for ever.
             Continue(()) => (self.start < NEVER && self.start <= self.latest).then_some(self.start),
         }
@@ -116,9 +138,26 @@ impl<'a> Search<'a> {
     }
 
     fn visit_child(&mut self, child: &'a Child, end: u64, raised: u64) -> Progress<Note> {
+        if LONG
+            && let Some(own) = child.kept_about(self.most.wrapping_sub(raised), end)
+            && self.is_in_vain(&own)?
+        {
+            return self.pass(child, end, raised, own.raised(raised));
+        }
         let note = self.visit(child.part(end, raised))?;
         if note.longest < self.duration {
-            child.notes.add(note.raised(raised.wrapping_neg()));
+            let own = note.raised(raised.wrapping_neg());
+            if LONG && matches!(child.node, Node::Inner(_)) {
+                child.notes.keep(own);
+            } else {
+                child.notes.add(own);
+            }
+            if !LONG {
+                self.walked += 1;
+                if self.walked == LONG_WALK {
+                    return Break(End::LongWalk);
+                }
+            }
         }
         Continue(note)
     }
@@ -142,9 +181,10 @@ impl<'a> Search<'a> {
             let blocked = Note { most: lowest - 1, longest: 0, first: from, last: end };
             return Continue(self.is_in_vain(&blocked)?.then_some(blocked));
         }
-        for note in child.notes.all().map(|note| note.raised(raised)) {
-            if self.most <= note.most && self.is_in_vain(&note)? {
-                return Continue(Some(note));
+        let most = self.most.wrapping_sub(raised);
+        for note in child.notes.last() {
+            if most <= note.most && self.is_in_vain(&note)? {
+                return Continue(Some(note.raised(raised)));
             }
         }
         let any = Note { most: u64::MAX, longest: end - from, first: end, last: from };
@@ -182,7 +222,7 @@ impl<'a> Search<'a> {
     fn start_from(&mut self, to: u64) -> Progress {
         self.start = self.start.max(to);
         self.passed = None;
-        if self.start > self.latest { Break(None) } else { Continue(()) }
+        if self.start > self.latest { Break(End::Answer(None)) } else { Continue(()) }
     }
 
     /// Since the last place that blocks and until `to` it fits.
@@ -190,7 +230,7 @@ impl<'a> Search<'a> {
         if to.saturating_sub(self.start) >= self.duration {
             self.catch_up()?;
             if to.saturating_sub(self.start) >= self.duration {
-                return Break(Some(self.start));
+                return Break(End::Answer(Some(self.start)));
             }
         }
         Continue(())

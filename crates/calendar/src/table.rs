@@ -183,7 +183,7 @@ impl SlotTable {
             return Some(WallTime::from_unix_nanos(start));
         }
         let most = self.capacity.checked_sub(amount)?;
-        let search = Search::new(most, when.duration.get(), start, latest);
+        let search = Search::<false>::new(most, when.duration.get(), start, latest);
         search.run(&self.root).map(WallTime::from_unix_nanos)
     }
 
@@ -487,7 +487,8 @@ mod tests {
             let (short, height) = (1 + u64::from(word % 4), u64::from(word >> 8) % 101);
             match shape {
                 // Walls with nothing between them; gaps and walls of all depths; two kinds of
-                // gaps, neither good enough; up and down again; long plateaus that hardly differ.
+                // gaps, neither good enough; up and down again; gaps of many kinds, the longer the
+                // less free; long plateaus that hardly differ.
                 0 => put(from, from + 1, 100),
                 1 => [(0, height / 2), (short, 51 + height / 2 % 50)]
                     .into_iter()
@@ -496,9 +497,12 @@ mod tests {
                     .into_iter()
                     .for_each(|(length, amount)| put(from, from + length, amount)),
                 3 => put(i, instants - 1 - i, 1),
+                4 => [(0, 1, 100), (1, 4 + i % 8, i % 8 * 12)]
+                    .into_iter()
+                    .for_each(|(since, until, amount)| put(from + since, from + until, amount)),
                 _ => put(from, from + 40, 49 + height % 3),
             }
-            from += [7, 4 + short, 9 + i % 2, 0, 40][shape];
+            from += [7, 4 + short, 9 + i % 2, 0, 4 + i % 8, 40][shape];
         }
         slots
     }
@@ -507,7 +511,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
         fn places_that_nearly_fit_are_told_from_those_that_do(
-            shape in 0usize..5,
+            shape in 0usize..6,
             words in proptest::collection::vec(any::<u32>(), 40..120),
             questions in proptest::collection::vec(any::<[u32; 4]>(), 40..120),
         ) {

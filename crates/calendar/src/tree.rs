@@ -8,6 +8,7 @@
 
 use crate::note::{Note, Notes};
 use crate::span::Stretch;
+use crate::stairs::Stairs;
 
 /// How many steps a leaf has at most. 64 steps are 1 KiB: moving half of them to make room costs
 /// less than one more level. Tests use small nodes, so that their trees are deep.
@@ -318,6 +319,10 @@ impl Child {
 
     fn change(&mut self, stretch: Stretch, change: Change, end: u64) -> Option<Self> {
         self.settle();
+        if change.lowers {
+            // Only one place can wait.
+            self.mend_kept(end);
+        }
         let right = self.node.change(stretch, change, end).map(Self::new);
         self.measure();
         if right.is_some() {
@@ -329,27 +334,52 @@ impl Child {
         right
     }
 
-    /// Makes notes true again when less is reserved over `stretch`: runs that touch it may have become
-    /// longer, and no others.
+    /// Makes notes true again when less is reserved over `stretch`. Those that are kept for long wait
+    /// until somebody asks for them: often the same is reserved again before.
     fn mend_notes(&mut self, stretch: Stretch, end: u64) {
-        let (from, highest, node) = (self.from, self.highest, &self.node);
-        self.notes.mend(|note| {
-            let most = note.most.min(highest.checked_sub(1)?);
-            if let Node::Leaf(steps) = node {
-                return Some(Note::of_steps(steps, 0, most, end));
+        let Some(limit) = self.highest.checked_sub(1) else { return self.notes = Notes::none() };
+        let stretch = Stretch { from: stretch.from.max(self.from), to: stretch.to.min(end) };
+        if let Some(stairs) = self.notes.kept() {
+            stairs.lowered(stretch);
+        }
+        let mut told = self.notes.told().peekable();
+        if told.peek().is_none() {
+            return;
+        }
+        if let Node::Leaf(steps) = &self.node {
+            told.for_each(|note| *note = Note::of_steps(steps, 0, note.most.min(limit), end));
+            return;
+        }
+        let lowered = Lowered { node: &self.node, raised: 0, from: self.from, end, stretch };
+        let lowest = lowered.lowest();
+        for note in told {
+            note.most = note.most.min(limit);
+            if note.most >= lowest {
+                note.longest = note.longest.max(lowered.run(note.most));
+                *note = lowered.ends(*note);
             }
-            if node.extent(stretch).lowest > most {
-                return Some(Note { most, ..note });
-            }
-            let blocks = |extent: Extent| extent.highest > most;
-            let next = |at| node.first(at, 0, &blocks).unwrap_or(end);
-            let last =
-                |at| node.end_of_last_above(most, 0, end, at).map_or(from, |end| end.min(at));
-            let [(a, b), (c, d)] =
-                [stretch.from.max(from), stretch.to.min(end)].map(|at| (last(at), next(at)));
-            let longest = note.longest.max(b - a).max(c.saturating_sub(b)).max(d - c);
-            Some(Note { most, longest, first: next(from), last: last(end) })
-        });
+        }
+    }
+
+    /// The note that is kept for who asks for so much, true as things are now.
+    pub fn kept_about(&self, most: u64, end: u64) -> Option<Note> {
+        self.mend_kept(end);
+        self.notes.kept().map(|stairs| stairs.about(most))
+    }
+
+    fn mend_kept(&self, end: u64) {
+        if let Some(stairs) = self.notes.kept() {
+            self.mend(stairs, end);
+        }
+    }
+
+    fn mend(&self, stairs: &Stairs, end: u64) {
+        if let Some(stretch) = stairs.take_lowered() {
+            let (node, raised, from) = (&self.node, self.raised, self.from);
+            let lowered = Lowered { node, raised, from, end, stretch };
+            let extent = Extent { lowest: lowered.lowest(), highest: self.highest };
+            stairs.mend(extent, |most| lowered.run(most), |note| lowered.ends(note));
+        }
     }
 
     /// Passes on what was noted, so that what `node` stores is what the parent means.
@@ -367,6 +397,55 @@ impl Child {
     fn measure(&mut self) {
         let Extent { lowest, highest } = self.node.own_extent().raised(self.raised);
         (self.lowest, self.highest) = (lowest, highest);
+    }
+}
+
+/// A part of the time in which less is reserved over `stretch` than was. Runs that touch it may have become
+/// longer, and no others.
+#[derive(Debug, Clone, Copy)]
+struct Lowered<'a> {
+    node: &'a Node,
+    /// To be added (modulo 2^64) to every amount in `node`.
+    raised: u64,
+    from: u64,
+    end: u64,
+    stretch: Stretch,
+}
+
+impl Lowered<'_> {
+    /// The least amount where it became less: notes about less are still true.
+    fn lowest(&self) -> u64 {
+        self.node.extent(self.stretch).raised(self.raised).lowest
+    }
+
+    /// No run up to `most` that touches the stretch is longer.
+    fn run(&self, most: u64) -> u64 {
+        let Stretch { from, to } = self.stretch;
+        let [(a, b), (c, d)] = [from, to].map(|at| (self.last(most, at), self.next(most, at)));
+        (b - a).max(c.saturating_sub(b)).max(d - c)
+    }
+
+    /// Puts right where a note says that it blocks first and last, if that is what changed.
+    fn ends(&self, mut note: Note) -> Note {
+        if self.stretch.from <= note.first {
+            note.first = self.next(note.most, self.from);
+        }
+        if note.last <= self.stretch.to {
+            note.last = self.last(note.most, self.end);
+        }
+        note
+    }
+
+    /// Where the first place that blocks begins that does not end before `at`.
+    fn next(&self, most: u64, at: u64) -> u64 {
+        let blocks = |extent: Extent| extent.highest > most;
+        self.node.first(at, self.raised, &blocks).unwrap_or(self.end)
+    }
+
+    /// Where the last place that blocks ends that begins before `at`, or `at` if it goes on.
+    fn last(&self, most: u64, at: u64) -> u64 {
+        let last = self.node.end_of_last_above(most, self.raised, self.end, at);
+        last.map_or(self.from, |end| end.min(at))
     }
 }
 
@@ -490,7 +569,11 @@ impl Child {
     fn check_notes(&self, end: u64) {
         let mut steps = Vec::new();
         self.node.all_steps(self.raised, &mut steps);
-        for note in self.notes.all().filter(|note| *note != Note::NOTHING) {
+        let kept = self.notes.kept().cloned();
+        kept.iter().for_each(|stairs| self.mend(stairs, end));
+        let kept = kept.iter().flat_map(Stairs::all);
+        let last = self.notes.last().filter(|note| *note != Note::NOTHING);
+        for note in last.chain(kept) {
             assert!(note.most >= self.lowest, "{note:?}");
             let amounts = steps.iter().map(|step| step.used.min(note.most));
             for most in amounts.filter(|most| *most < self.highest) {

@@ -2,6 +2,9 @@
 
 mod naive;
 
+use keeptime_calendar::table::Slot;
+use keeptime_calendar::{Span, When};
+use keeptime_model::units::{Nanos, WallTime};
 use naive::{CalendarPair, Random, TablePair};
 
 /// A tenth in debug mode, where models are slow.
@@ -35,6 +38,37 @@ fn a_long_table_says_what_an_array_says() {
         if i % COMPARED_EVERY == 0 {
             pair.compare();
         }
+    }
+    pair.compare();
+}
+
+/// So many kinds of questions, each for a little more than there is, that searches become long ones: the longer
+/// a gap the less is free in it. Between them, reservations go and come back, some of them smaller.
+#[test]
+fn questions_of_many_kinds_about_gaps_of_as_many_are_answered_as_by_an_array() {
+    const KINDS: u64 = 16;
+    let at = WallTime::from_unix_nanos;
+    let mut pair = TablePair::new(1_000, 230_000);
+    let mut from = 0;
+    for kind in (0..12_000).map(|gap| gap % KINDS) {
+        for (length, amount) in [(1, 1_000), (9 + kind, kind * 60)] {
+            let span = Span::lasting(at(from), Nanos::new(length));
+            pair.add(Slot { span, amount });
+            from += length;
+        }
+    }
+    let mut random = Random(3);
+    for _ in 0..1_000 {
+        let [kind, after, index, less] = random.words().map(u64::from);
+        let kind = kind % KINDS;
+        let when = When::after(at(after % 600), Nanos::new(10 + kind));
+        pair.ask(when, 1_000 - kind * 60);
+        let old = pair.remove(index as usize % pair.entries());
+        if less.is_multiple_of(2) {
+            pair.ask(when, 1_000 - kind * 60);
+        }
+        let amount = old.amount.saturating_sub(u64::from(less.is_multiple_of(16)));
+        pair.add(Slot { amount, ..old });
     }
     pair.compare();
 }
