@@ -124,9 +124,9 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
         "interleave=0,2",
         "--bandwidths",
         BANDWIDTHS,
-        // All of the grid, if a curve takes that.
+        // Two for each bandwidth; more would take longer than people look on.
         "--runs",
-        "12",
+        "8",
     ]);
     keeptime(&line)?;
     let profile = session.profile()?;
