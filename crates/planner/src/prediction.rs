@@ -1,6 +1,6 @@
 //! How times follow from the runs of a curve, and how far what follows may be off.
 //!
-//! Two ways: the model ([`Phases`]), and the measured medians made monotone with lines in
+//! Two ways: the model (`planner::phases`), and the measured medians made monotone with lines in
 //! 1 / bandwidth between them. The model needs fewer runs, since each tells something about all
 //! bandwidths; it stands unless the medians lie farther from it than runs at one bandwidth lie from
 //! each other (the F test for lack of fit). Where nothing was run twice nothing says what is chance,
