@@ -31,11 +31,6 @@ struct native_end {
     struct fi_context2 contexts[];
 };
 
-static void *slot_memory(const native_end *end, uint32_t slot)
-{
-    return (char *)end->slots.memory + slot * end->slots.slot_size;
-}
-
 static void *local_key(const native_end *end)
 {
     return end->registered ? fi_mr_desc(end->registered) : NULL;
@@ -174,13 +169,13 @@ static int connect_end(native_end *end, const void *bytes, size_t length)
 
 static int receive(native_end *end, uint32_t slot)
 {
-    return (int)fi_recv(end->endpoint, slot_memory(end, slot), end->slots.slot_size, local_key(end),
+    return (int)fi_recv(end->endpoint, native_slot(&end->slots, slot), end->slots.slot_size, local_key(end),
                         FI_ADDR_UNSPEC, &end->contexts[slot]);
 }
 
 static int send_slot(native_end *end, uint32_t slot, size_t length)
 {
-    ssize_t failed = fi_send(end->endpoint, slot_memory(end, slot), length, local_key(end),
+    ssize_t failed = fi_send(end->endpoint, native_slot(&end->slots, slot), length, local_key(end),
                              end->peer, &end->contexts[slot]);
     return failed == -FI_EAGAIN ? 1 : (int)failed;
 }

@@ -51,11 +51,12 @@ typedef struct {
     const char *(*text)(int error);
 } native_library;
 
-#ifdef NATIVE_LIBFABRIC
 extern const native_library keeptime_native_libfabric;
-#endif
-#ifdef NATIVE_UCX
 extern const native_library keeptime_native_ucx;
-#endif
+
+static inline void *native_slot(const native_slots *slots, uint32_t slot)
+{
+    return (char *)slots->memory + slot * slots->slot_size;
+}
 
 #endif

@@ -33,11 +33,6 @@ struct native_end {
     struct operation operations[];
 };
 
-static void *slot_memory(const native_end *end, uint32_t slot)
-{
-    return (char *)end->slots.memory + slot * end->slots.slot_size;
-}
-
 static void is_done(struct operation *operation, ucs_status_t status, uint64_t length)
 {
     native_end *end = operation->end;
@@ -107,8 +102,8 @@ static void close_endpoint(native_end *end)
 
 static void close_end(native_end *end)
 {
-    for (uint32_t slot = 0; end->worker && slot < 2 * end->slots.of_each; slot++)
-        if (end->operations[slot].request && slot < end->slots.of_each)
+    for (uint32_t slot = 0; end->worker && slot < end->slots.of_each; slot++)
+        if (end->operations[slot].request)
             ucp_request_cancel(end->worker, end->operations[slot].request);
     close_endpoint(end);
     if (end->worker)
@@ -211,7 +206,7 @@ static int receive(native_end *end, uint32_t slot)
     };
     end->operations[slot].is_over = 0;
     return started(end, slot,
-                   ucp_tag_recv_nbx(end->worker, slot_memory(end, slot), end->slots.slot_size, 0, 0,
+                   ucp_tag_recv_nbx(end->worker, native_slot(&end->slots, slot), end->slots.slot_size, 0, 0,
                                     &how));
 }
 
@@ -224,7 +219,7 @@ static int send_slot(native_end *end, uint32_t slot, size_t length)
     };
     void *request;
     end->operations[slot].is_over = 0;
-    request = ucp_tag_send_nbx(end->endpoint, slot_memory(end, slot), length, 0, &how);
+    request = ucp_tag_send_nbx(end->endpoint, native_slot(&end->slots, slot), length, 0, &how);
     if (!request)
         is_done(&end->operations[slot], UCS_OK, 0);
     return started(end, slot, request);

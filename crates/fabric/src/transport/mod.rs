@@ -15,6 +15,9 @@ mod testing;
 
 use crate::frame::{HEAD, Head, Malformed};
 use nix::errno::Errno;
+use nix::sys::eventfd::EventFd;
+use std::io::{self, ErrorKind, Read};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
@@ -132,4 +135,24 @@ pub struct Ends {
     pub writable: Option<OwnedFd>,
     /// Looking for frames needs no system call.
     pub in_memory: bool,
+}
+
+/// Wakes whoever sleeps on `bell`.
+fn ring_bell(bell: &EventFd) -> Result<(), Broken> {
+    match bell.write(1) {
+        // A full counter wakes as well as one that is not.
+        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
+        Err(errno) => Err(Broken::System { call: "write to an event counter", errno }),
+    }
+}
+
+/// Whether the other end has not closed a connection that is not blocking, nor said what nobody of ours
+/// says there.
+fn is_quiet(mut stream: &TcpStream) -> bool {
+    matches!(stream.read(&mut [0]), Err(error) if is_passing(&error))
+}
+
+/// Whether the same call may do later.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

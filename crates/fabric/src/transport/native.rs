@@ -11,14 +11,13 @@ mod slots;
 
 pub use library::Library;
 
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell};
 use crate::bridge;
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
 use library::{ADDRESS_MOST, End};
-use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -91,13 +90,7 @@ impl Shared {
             state.reader_asleep && (state.end.arrived().is_some() || !state.end.falls_asleep());
         if missed || state.writer_asleep && state.end.has_room() {
             (state.reader_asleep, state.writer_asleep) = (false, false);
-            match self.bell.write(1) {
-                // A full counter wakes as well as one that is not.
-                Ok(_) | Err(Errno::EAGAIN) => {}
-                Err(errno) => {
-                    return Err(Broken::System { call: "write to an event counter", errno });
-                }
-            }
+            ring_bell(&self.bell)?;
         }
         Ok(())
     }
@@ -290,15 +283,6 @@ impl Receiver for NativeReceiver {
             self.has_closed(&mut state);
         }
     }
-}
-
-/// Whether the other end has not closed the connection, nor said what nobody of ours says there.
-fn is_quiet(mut stream: &TcpStream) -> bool {
-    matches!(stream.read(&mut [0]), Err(error) if is_passing(&error))
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 #[cfg(test)]

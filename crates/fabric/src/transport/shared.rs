@@ -2,7 +2,7 @@
 //! name: it is made by the caller and handed over on a Unix socket, with an event counter for each
 //! side to be woken by. The socket stays open only to tell when the other process has ended.
 
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink, ring_bell};
 use crate::frame::{EAGER_MOST, HEAD, Head};
 use crate::mapping::{Access, Mapping};
 use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer};
@@ -213,14 +213,6 @@ impl Receiver for SharedReceiver {
         let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
         let received = nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, flags);
         self.closed |= !matches!(received, Err(Errno::EAGAIN | Errno::EINTR));
-    }
-}
-
-fn ring_bell(bell: &EventFd) -> Result<(), Broken> {
-    match bell.write(1) {
-        // A full counter wakes as well as one that is not.
-        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
-        Err(errno) => Err(Broken::System { call: "write to an event counter", errno }),
     }
 }
 

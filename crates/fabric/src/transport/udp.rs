@@ -4,7 +4,7 @@
 
 use super::assemble::Assembler;
 use super::reliable::{self, Heard, Receiving, Segment, Sending};
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet};
 use crate::frame::{HEAD, PIECE_MOST};
 use crate::progress::lock;
 use keeptime_model::units::Nanos;
@@ -17,7 +17,7 @@ use nix::sys::socket::sockopt::{
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, setsockopt,
 };
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicBool;
@@ -404,11 +404,7 @@ impl UdpReceiver {
 
     /// Whether the connection over TCP has ended.
     fn look_for_end(&mut self) {
-        match self.stream.read(&mut [0]) {
-            Err(error) if is_passing(&error) => {}
-            // Its end, or what nobody of ours says there.
-            _ => self.closed = true,
-        }
+        self.closed |= !is_quiet(&self.stream);
     }
 }
 
@@ -453,10 +449,6 @@ impl Receiver for UdpReceiver {
             self.look_for_end();
         }
     }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 #[cfg(test)]
