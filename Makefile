@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc)
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-ledger bench-broker bench-door bench-fabric bench-regions \
-        bench-control bench-deadline bench-sim bench-rate eval-time-sharing bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
+        bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         soak soak-calls install-fabric clean
 
 help: ## Show these targets
@@ -94,6 +94,9 @@ bench-rate: build workloads ## A real program held at parts of its full speed (r
 
 eval-time-sharing: bench-control bench-deadline bench-rate ## The time-sharing paper's numbers beside ours, as one page
 	@$(KEEPTIME)-bench time-sharing --out $(OUT)
+
+eval-sites: bench-regions bench-balancers bench-sites ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
+	@$(KEEPTIME)-bench shared-data-centers --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid
 	@$(KEEPTIME)-bench profiler --out $(OUT)

@@ -1,9 +1,10 @@
 //! A benchmark's figures: each with its samples, spread, baseline and target, as a table and as
 //! `out/NAME.json` with the raw samples in `out/NAME/`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use keeptime::files;
 use serde::{Deserialize, Serialize};
+use std::fs;
 use std::path::Path;
 
 /// One figure that was asked for.
@@ -46,6 +47,15 @@ pub struct Figures {
     figures: Vec<Figure>,
 }
 
+/// What `make bench-NAME` has left in `out`.
+pub fn read(out: &Path, name: &str) -> Result<Vec<Figure>> {
+    let path = out.join(format!("{name}.json"));
+    let text = fs::read_to_string(&path).with_context(|| {
+        format!("cannot read {}: `make bench-{name}` writes it", path.display())
+    })?;
+    serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))
+}
+
 impl Figures {
     /// No figures yet of the benchmark `name`, which `make bench-NAME` repeats.
     pub fn new(name: &'static str) -> Self {
@@ -57,7 +67,8 @@ impl Figures {
         Self::made_by(name, &format!("make eval-{name}"))
     }
 
-    fn made_by(name: &'static str, command: &str) -> Self {
+    /// No figures yet of `name`, which `command` repeats.
+    pub fn made_by(name: &'static str, command: &str) -> Self {
         let quick = if crate::quick() { "KEEPTIME_BENCH_QUICK=1 " } else { "" };
         Self { name, command: format!("{quick}{command}"), figures: Vec::new() }
     }

@@ -25,6 +25,7 @@ mod rate;
 mod regions;
 mod rocl;
 mod scratch;
+mod shared_data_centers;
 mod sim;
 mod sites;
 mod time_sharing;
@@ -69,6 +70,9 @@ enum Command {
     Balancers,
     /// How soon a site that is flooded has a node more, with a broker, agents and HAProxy
     Sites,
+    /// Figures 8 to 14 of the shared data centres paper as one page, some simulated, some from what other
+    /// benchmarks have left
+    SharedDataCenters,
     /// Rate control on simulated programs: the time-sharing paper's policy and ours
     Control,
     /// Deadline jobs on a batch log: how many are late, against first come with backfill
@@ -140,6 +144,7 @@ fn main() -> ExitCode {
         Command::Pools => pools::run(out),
         Command::Balancers => balancers::run(out),
         Command::Sites => sites::run(out),
+        Command::SharedDataCenters => shared_data_centers::run(out),
         Command::Control => control::run(out),
         Command::Deadline { log } => deadline::run(out, log.as_deref()),
         Command::Sim => sim::run(out),

@@ -3,9 +3,9 @@
 //! another matter.
 
 mod autoscalers;
-mod cases;
+pub mod cases;
 mod decision;
-mod world;
+pub mod world;
 
 use crate::figures::{Figures, Target};
 use crate::quick;
@@ -16,8 +16,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-const BURSTS: [u64; 5] = [1_000, 2_000, 4_000, 8_000, 16_000];
-const BURST_SETTINGS: [&str; 6] =
+pub const BURSTS: [u64; 5] = [1_000, 2_000, 4_000, 8_000, 16_000];
+pub const BURST_SETTINGS: [&str; 6] =
     ["rigid", "rigid-large", "reconf", "kubernetes", "knative", "keeptime"];
 
 /// For each run of a flood.

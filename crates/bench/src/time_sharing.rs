@@ -4,13 +4,12 @@
 
 use crate::control::NEVER;
 use crate::figures::{self, Figure};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use keeptime::chart::{BarChart, Group};
 use keeptime::files;
 use keeptime::machine::Machine;
 use keeptime::report;
 use maud::{Markup, html};
-use std::fs;
 use std::path::Path;
 
 /// A number of the paper, and the figures that stand beside it.
@@ -81,7 +80,8 @@ const MISSING: &str = "Figures 2 (range of control), 3 (drift without feedback),
 /// # Errors
 /// If the figures of a benchmark are not there.
 pub fn run(out: &Path) -> Result<()> {
-    let [control, rate, deadline] = ["control", "rate", "deadline"].map(|name| read(out, name));
+    let [control, rate, deadline] =
+        ["control", "rate", "deadline"].map(|name| figures::read(out, name));
     let (control, rate, deadline) = (control?, rate?, deadline?);
     let page = report::frame(
         "Time-sharing at the rate that was asked for",
@@ -114,14 +114,6 @@ pub fn run(out: &Path) -> Result<()> {
     figures::print(&all);
     println!("written: {}", path.display());
     Ok(())
-}
-
-fn read(out: &Path, name: &str) -> Result<Vec<Figure>> {
-    let path = out.join(format!("{name}.json"));
-    let text = fs::read_to_string(&path).with_context(|| {
-        format!("cannot read {}: `make bench-{name}` writes it", path.display())
-    })?;
-    serde_json::from_str(&text).with_context(|| format!("in {}", path.display()))
 }
 
 fn table(control: &[Figure], rate: &[Figure]) -> Markup {

@@ -1,7 +1,7 @@
 //! Pictures as SVG text: lines with marked points, and grouped bars. Every plot shows what was
 //! measured; nothing is smoothed.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
@@ -74,10 +74,12 @@ impl LineChart {
     /// The chart as an SVG element.
     ///
     /// # Errors
-    /// If the drawing library refuses, as it does a chart without any point.
+    /// If the drawing library refuses, as it does a chart without any point; a point that a logarithmic axis
+    /// does not have.
     pub fn to_svg(&self) -> Result<String> {
         let points = || self.lines.iter().flat_map(|l| l.points.iter().chain(&l.samples));
         let (x_least, x_most) = extent(points().map(|p| p.0), 1.0);
+        ensure!(x_least > 0.0, "{}: {x_least} is not on a logarithmic axis", self.title);
         let y_most = points().map(|p| p.1).chain(self.bound).fold(0.0, f64::max).max(1e-9) * 1.06;
         draw(|area| {
             let mut chart = plotters::chart::ChartBuilder::on(area)
@@ -249,6 +251,9 @@ mod tests {
         let svg = chart.to_svg().unwrap();
         assert_eq!(svg.matches("<circle").count(), 2 + 2 + 1);
         assert!(svg.contains("size 512, 4 nodes"));
+        let mut nowhere = chart;
+        nowhere.lines[0].points[0].0 = 0.0;
+        assert!(nowhere.to_svg().unwrap_err().to_string().contains("logarithmic"));
     }
 
     #[test]

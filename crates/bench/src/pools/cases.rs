@@ -3,7 +3,7 @@
 //! 80 % load, whose moves are watched.
 
 use super::autoscalers::{Autoscaled, Knative, Kubernetes};
-use super::world::{LOOK, SERVICE, World};
+use super::world::{LOOK, SERVICE, Service, World};
 use keeptime_model::units::Nanos;
 use keeptime_pools::holdings::Place;
 use keeptime_pools::policy::{Policy, PolicyKind};
@@ -14,6 +14,8 @@ use serde::Serialize;
 const CLIENTS: u64 = 128;
 /// More requests than can be answered.
 const ENDLESS: u64 = u64::MAX / 2;
+/// The paper's guarantees.
+const USUAL: Guarantee = Guarantee { hard: 2, soft: 6, max: 7 };
 const HIGH: SiteIndex = SiteIndex(0);
 const LOW: SiteIndex = SiteIndex(1);
 const BESIDE: SiteIndex = SiteIndex(2);
@@ -57,8 +59,22 @@ pub struct CaseRun {
     pub low: f64,
     /// Looks at which every site had its hard guarantee, from the start, in percent.
     pub hard_met: f64,
+    /// The same of the site of low priority alone.
+    pub low_met: f64,
     /// From the second flood to the first node more that serves it, in milliseconds.
     pub reaction: Option<f64>,
+}
+
+/// What came of a trace.
+#[derive(Debug, Clone, Serialize)]
+pub struct TraceRun {
+    pub policy: &'static str,
+    /// Looks at which the sites of high and low priority had their hard guarantees, in percent.
+    pub high_met: f64,
+    pub low_met: f64,
+    /// Requests that waited, on average.
+    pub waiting: f64,
+    pub moves: usize,
 }
 
 /// What came of one run of bursts.
@@ -86,9 +102,22 @@ pub struct SteadyRun {
 
 /// Two floods on eight nodes, among two sites or with a third one beside that has little to do.
 pub fn case(name: &'static str, case: Case, sites: usize, seconds: u64, seed: u64) -> CaseRun {
-    let guarantee = Guarantee { hard: 2, soft: 6, max: 7 };
-    let pool = pool(8, &[(guarantee, 3), (guarantee, 1), (guarantee, 2)][..sites]);
-    let mut world = World::new(pool, spread(8, sites as u32), policy(name), seed);
+    flooded(name, case, sites, seconds, seed, Service::Exponential).0
+}
+
+/// The same with requests that take so long, and how many nodes served the site of low priority at each
+/// look.
+pub fn flooded(
+    name: &'static str,
+    case: Case,
+    sites: usize,
+    seconds: u64,
+    seed: u64,
+    service: Service,
+) -> (CaseRun, Vec<u32>) {
+    let pool = pool(8, &[(USUAL, 3), (USUAL, 1), (USUAL, 2)][..sites]);
+    let world = World::new(pool, spread(8, sites as u32), policy(name), seed);
+    let mut world = world.with_service(service);
     if sites > 2 {
         world.open(BESIDE, 0.5 / SERVICE.as_secs_f64());
     }
@@ -110,15 +139,36 @@ pub fn case(name: &'static str, case: Case, sites: usize, seconds: u64, seed: u6
     let all = (0..sites as u32).map(|site| world.seen.hard_percent(SiteIndex(site)));
     let had = world.seen.nodes.get(before.saturating_sub(1)).map_or(0, |n| n[then.0 as usize]);
     let grown = world.seen.nodes[before..].iter().position(|n| n[then.0 as usize] > had);
-    CaseRun {
+    let run = CaseRun {
         policy: name,
         case,
         sites,
         high: rate(HIGH),
         low: rate(LOW),
         hard_met: all.fold(100.0, f64::min),
+        low_met: world.seen.hard_percent(LOW),
         reaction: grown.map(|looks| (looks + 1) as f64 * LOOK.as_secs_f64() * 1e3),
+    };
+    (run, world.seen.nodes.iter().map(|nodes| nodes[LOW.0 as usize]).collect())
+}
+
+/// Requests of two sites on eight nodes, both as many as those of a web site in two days, one of them
+/// half a day later: a minute of `per_minute` lasts as long as `minute`. At the busiest one, all nodes have
+/// something to do.
+pub fn replayed(name: &'static str, per_minute: &[f64], minute: Nanos, seed: u64) -> TraceRun {
+    let pool = pool(8, &[(USUAL, 3), (USUAL, 1)]);
+    let mut world = World::new(pool, spread(8, 2), policy(name), seed);
+    let later = |at: usize| per_minute[(at + per_minute.len() / 4) % per_minute.len()];
+    let both = per_minute.iter().enumerate().map(|(at, high)| high + later(at));
+    let scale = 8.0 / SERVICE.as_secs_f64() / both.fold(1.0, f64::max);
+    for (at, high) in per_minute.iter().enumerate() {
+        world.open(HIGH, high * scale);
+        world.open(LOW, later(at) * scale);
+        world.run_until(Nanos::new(minute.get() * (at as u64 + 1)));
     }
+    let [high, low] = [HIGH, LOW].map(|site| world.seen.hard_percent(site));
+    let waiting = world.seen.waiting();
+    TraceRun { policy: name, high_met: high, low_met: low, waiting, moves: world.seen.moves.len() }
 }
 
 /// Bursts of `burst` requests for one site, then for the other, and so on: on 8 nodes under a policy,

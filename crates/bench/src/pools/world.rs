@@ -23,6 +23,15 @@ const SWITCH: Nanos = Nanos::from_millis(5);
 /// For as long after a move, one the other way is a reversal.
 const REVERSAL_WITHIN: Nanos = Nanos::from_secs(60);
 
+/// How long requests take on a standard node: [`SERVICE`] on average.
+#[derive(Debug, Clone)]
+pub enum Service {
+    /// Exponential.
+    Exponential,
+    /// As long as the file is that is asked for, by how often each is, added up, and its time in means.
+    Files(Vec<(f64, f64)>),
+}
+
 /// A pool at work.
 pub struct World {
     now: Nanos,
@@ -32,6 +41,7 @@ pub struct World {
     agenda: BinaryHeap<Reverse<(Nanos, u64, Due)>>,
     scheduled: u64,
     random: Random,
+    service: Service,
     /// What was seen.
     pub seen: Seen,
 }
@@ -100,6 +110,7 @@ impl World {
             agenda: BinaryHeap::new(),
             scheduled: 0,
             random: Random(seed),
+            service: Service::Exponential,
             seen: Seen::empty(sites),
         };
         for (node, place) in world.pools.holdings().nodes() {
@@ -109,6 +120,12 @@ impl World {
         }
         world.after(LOOK, Due::Look);
         world
+    }
+
+    /// With requests that take so long.
+    #[must_use]
+    pub fn with_service(self, service: Service) -> Self {
+        Self { service, ..self }
     }
 
     /// Now, since the start.
@@ -175,9 +192,21 @@ impl World {
         self.agenda.push(Reverse((self.now.saturating_add(span), self.scheduled, due)));
     }
 
+    fn service_span(&mut self, mean: Nanos) -> Nanos {
+        match &self.service {
+            Service::Exponential => self.random_span(mean),
+            Service::Files(files) => {
+                let uniform = uniform(&mut self.random);
+                let at = files.partition_point(|(often, _)| *often < uniform);
+                let (_, time) = files[at.min(files.len() - 1)];
+                Nanos::from_secs_f64(time * mean.as_secs_f64()).unwrap_or(mean)
+            }
+        }
+    }
+
     /// Exponential with this mean.
     fn random_span(&mut self, mean: Nanos) -> Nanos {
-        let uniform = (self.random.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
+        let uniform = uniform(&mut self.random);
         Nanos::from_secs_f64(-uniform.ln() * mean.as_secs_f64()).unwrap_or(mean)
     }
 
@@ -207,7 +236,7 @@ impl World {
         let worth = self.pools.pool().worth(SiteIndex(site), NodeIndex(node)).thousandths();
         let standard = u64::from(Weight::STANDARD.thousandths());
         let mean = Nanos::new(SERVICE.get() * standard / u64::from(worth.max(1)));
-        let span = self.random_span(mean);
+        let span = self.service_span(mean);
         self.nodes[node as usize].working_since = Some(self.now);
         self.nodes[node as usize].site = site;
         self.after(span, Due::Done(node));
@@ -302,6 +331,11 @@ impl World {
         }
         self.seen.nodes.push(serving);
     }
+}
+
+/// More than 0 and at most 1.
+pub fn uniform(random: &mut Random) -> f64 {
+    (random.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64
 }
 
 impl Seen {
