@@ -1,7 +1,8 @@
 //! Publishes how busy the node is.
 
+use keeptime_fabric::real_time::{self, Priority};
 use keeptime_fabric::region::{CELL, Layout, PublishError, Region};
-use keeptime_fabric::{Config, Context, OpenError, node_load, real_time};
+use keeptime_fabric::{Config, Context, OpenError, node_load};
 use keeptime_linux::load::{LoadError, Scope};
 use keeptime_model::errors::chain;
 use std::io;
@@ -55,7 +56,7 @@ impl LoadPublisher {
         let (goes_on, ended) = channel::<()>();
         let (told, schedule) = channel();
         let publishing = move || {
-            let _ = told.send(real_time::hurry());
+            let _ = told.send(real_time::hurry(Priority::Renew));
             let _open = context;
             let mut is_counted = true;
             loop {

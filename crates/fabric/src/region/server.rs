@@ -9,7 +9,7 @@ use super::respond::{Held, Sessions, respond};
 use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
-use crate::real_time;
+use crate::real_time::{self, Priority};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -124,7 +124,7 @@ impl RegionServer {
         server.threads.push(thread("regions").spawn(move || shell.run())?);
         let (told, schedule) = std::sync::mpsc::channel();
         let answering = thread("regions-answer").spawn(move || {
-            let _ = told.send(real_time::hurry());
+            let _ = told.send(real_time::hurry(Priority::Answer));
             answer(&socket, &table, &stop);
         })?;
         server.threads.push(answering);
