@@ -20,6 +20,9 @@ const BURSTS: [u64; 5] = [1_000, 2_000, 4_000, 8_000, 16_000];
 const BURST_SETTINGS: [&str; 6] =
     ["rigid", "rigid-large", "reconf", "kubernetes", "knative", "keeptime"];
 
+/// For each run of a flood.
+const STEADY_RUNS: u64 = 10;
+
 /// Everything that was measured.
 #[derive(Serialize)]
 struct Raw {
@@ -68,6 +71,8 @@ fn run_bursts(seeds: u64) -> Vec<BurstRun> {
 
 fn run_steady(seeds: u64) -> Vec<SteadyRun> {
     let settings = ["reconf", "keeptime"].map(|policy| [(policy, true), (policy, false)]);
+    // Moves are few: as many runs as tell a share of them.
+    let seeds = seeds * STEADY_RUNS;
     let run = |(policy, stays)| (0..seeds).map(move |seed| cases::steady(policy, stays, 620, seed));
     settings.into_iter().flatten().flat_map(run).collect()
 }
@@ -130,6 +135,10 @@ fn steady_figures(runs: &[SteadyRun], figures: &mut Figures) {
             let target = (policy == "keeptime").then_some(Target::AtMost(10.0));
             let name = format!("80 % load, {shares}, {policy}: moves undone within 60 s");
             figures.value(name, "%", share, &samples, None, target);
+            let waiting: Vec<_> = of.iter().map(|run| run.waiting).collect();
+            let mean = waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
+            let name = format!("80 % load, {shares}, {policy}: requests that wait, on average");
+            figures.value(name, "", mean, &waiting, None, None);
             let runs = of.len();
             println!(
                 "80 % load, {shares}, {policy}: {reversals} of {moves} moves in {runs} runs of 10 min"

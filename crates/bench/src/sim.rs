@@ -3,7 +3,9 @@
 //!
 //! Timed: all of a simulation, its topology and its agents' answers included; so the engine alone is faster
 //! than what is stated. Jobs are made by the model of Lublin and Feitelson and say nothing to each
-//! other, which leaves the engine the slot tables of the nodes.
+//! other, which leaves the engine the slot tables of the nodes. Then users ask for goals, all with one preference.
+
+mod preferences;
 
 use crate::figures::{Figures, Target};
 use crate::quick;
@@ -15,6 +17,7 @@ use keeptime_whatif::shape::Shape;
 use keeptime_whatif::simulate::{WhatIf, simulate};
 use keeptime_whatif::summary::Summary;
 use keeptime_whatif::trace::{Submission, lublin};
+use preferences::Preferred;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
@@ -25,6 +28,7 @@ struct Raw {
     topology: String,
     seed: u64,
     runs: Vec<Run>,
+    preferences: Vec<Preferred>,
 }
 
 #[derive(Serialize)]
@@ -56,7 +60,9 @@ pub fn run(out: &Path) -> Result<()> {
         let name = format!("load {FULL}: urgent jobs in time, with classes (or without)");
         figures.value(name, "%", urgent, &[urgent], Some(without), None);
     }
-    let raw = Raw { machine: Machine::here(), topology: shape.to_string(), seed: SEED, runs };
+    let preferences = preferences::run(&mut figures)?;
+    let (machine, topology) = (Machine::here(), shape.to_string());
+    let raw = Raw { machine, topology, seed: SEED, runs, preferences };
     figures.finish(out, &raw)
 }
 

@@ -438,7 +438,8 @@ pub struct GoalArguments {
     /// The number of nodes, where it must be this one; with --by the fewest and the most, as in 2..8
     #[arg(long)]
     pub nodes: Option<NodeCounts>,
-    /// What to take among all that satisfies the goal: fastest, best or cheapest
+    /// What to take among all that satisfies the goal: fastest, best (by the application's order of parameters),
+    /// cheapest, or balanced (fast while the cluster is idle, less the more of it is reserved)
     #[arg(long, default_value = "fastest")]
     pub prefer: Preference,
     /// How often a promised time is to be kept

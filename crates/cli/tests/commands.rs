@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
 fn bad_input_names_the_value_and_what_would_be_accepted() {
     let cases: [(&[&str], i32, &str); 19] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
-        (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best or cheapest"),
+        (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best, cheapest or balanced"),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
         (&["plan", "raycast", "--lab", "no-such-lab"], 2, "no lab called no-such-lab"),
         (&["lab", "up", "t-bad", "--nodes", "17"], 64, "17"),

@@ -45,6 +45,9 @@ pub enum Preference {
     Best,
     /// The fewest resources: bandwidth of all flows and nodes.
     Cheapest,
+    /// The least time where the cluster is idle, and the fewer resources the more of it is reserved: so many
+    /// that others would gain more by the next than this one.
+    Balanced,
 }
 
 impl Goal {
@@ -103,6 +106,7 @@ impl fmt::Display for Preference {
             Self::Fastest => "fastest",
             Self::Best => "best",
             Self::Cheapest => "cheapest",
+            Self::Balanced => "balanced",
         })
     }
 }
@@ -114,7 +118,8 @@ impl FromStr for Preference {
             "fastest" => Ok(Self::Fastest),
             "best" => Ok(Self::Best),
             "cheapest" => Ok(Self::Cheapest),
-            _ => Err(Invalid::new("prefer", text, "fastest, best or cheapest")),
+            "balanced" => Ok(Self::Balanced),
+            _ => Err(Invalid::new("prefer", text, "fastest, best, cheapest or balanced")),
         }
     }
 }

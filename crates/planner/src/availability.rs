@@ -2,7 +2,7 @@
 
 use crate::tree::PlacementIndex;
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Share};
 use serde::{Deserialize, Serialize};
 
 /// A rate from one node to another, in that direction only.
@@ -41,6 +41,24 @@ pub struct Availability {
     /// By [`NodeIndex`].
     cpu_free: Vec<CpuPpm>,
     cpu_reservable: Vec<CpuPpm>,
+}
+
+/// An amount that a whole cluster has, at most 10^30.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Total {
+    /// Of it, what nobody has.
+    pub free: u128,
+    /// All of it.
+    pub reservable: u128,
+}
+
+impl Total {
+    /// The part that is reserved, rounded down; nothing of nothing.
+    pub fn reserved(self) -> Share {
+        let taken = self.reservable - self.free;
+        let ppm = (taken * 1_000_000).checked_div(self.reservable).unwrap_or_default();
+        Share::try_from(ppm as u32).unwrap_or(Share::ONE)
+    }
 }
 
 impl Availability {
@@ -100,6 +118,18 @@ impl Availability {
     /// What a node has free.
     pub fn cpu(&self, node: NodeIndex) -> CpuPpm {
         self.cpu_free[node.0 as usize]
+    }
+
+    /// What all links can give together, both directions, in bit/s. O(links).
+    pub fn network(&self) -> Total {
+        let sum = |rates: &[BitsPerSecond]| rates.iter().map(|rate| u128::from(rate.get())).sum();
+        Total { free: sum(&self.link_free), reservable: sum(&self.link_reservable) }
+    }
+
+    /// What all nodes can give together, in parts per million of a CPU. O(nodes).
+    pub fn all_cpu(&self) -> Total {
+        let sum = |parts: &[CpuPpm]| parts.iter().map(|part| u128::from(part.get())).sum();
+        Total { free: sum(&self.cpu_free), reservable: sum(&self.cpu_reservable) }
     }
 
     /// Takes what `placement` needs. O(total length of the flows' paths).
@@ -194,6 +224,9 @@ mod tests {
         assert_eq!(free.link(LinkDirection(0)), BitsPerSecond::from_mbit(20));
         assert_eq!(free.link(LinkDirection(1)), BitsPerSecond::from_mbit(20));
         assert_eq!(free.cpu(NodeIndex(1)), CpuPpm::new(0));
+        // 30 of 50 + 20 Mbit/s, and all of it.
+        assert_eq!(free.network().reserved().ppm(), 428_571);
+        assert_eq!(free.all_cpu().reserved(), Share::ONE);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The way from all curves to the chosen point, stage by stage (thesis, Figures 3.4 to 3.9).
 
 use crate::curve::{BandwidthRange, Between, FittedPoint};
+use crate::price::Reserved;
 use crate::promise::Promise;
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::Goal;
@@ -20,6 +21,9 @@ pub struct Explanation {
     pub quantile: Share,
     /// Whether bandwidths between measured ones counted.
     pub between: Between,
+    /// How much of the cluster was reserved by others.
+    #[serde(default)]
+    pub reserved: Reserved,
     /// What became of each curve, in the order of the profile.
     pub curves: Vec<CurveTrail>,
     /// The chosen point: a position in [`Self::curves`], whose alternative it is. None if refused.

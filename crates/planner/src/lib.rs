@@ -75,6 +75,7 @@ pub mod outline;
 mod phases;
 pub mod placement;
 pub mod prediction;
+pub mod price;
 pub mod promise;
 pub mod refine;
 pub mod refusal;

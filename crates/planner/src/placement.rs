@@ -24,6 +24,7 @@
 //! links are all but used up, exchanges one at a time can miss the way, rarely to a rate of zero.
 
 use crate::availability::{Availability, Placement, PlannedFlow};
+use crate::price::Reserved;
 use crate::tree::PlacementIndex;
 use keeptime_model::Invalid;
 use keeptime_model::pattern::{Pattern, RANKS_MAX, RankFlow};
@@ -98,6 +99,7 @@ pub struct Allocator<'a> {
     index: &'a PlacementIndex,
     flows: &'a BTreeMap<u32, RankFlows>,
     supply: Supply,
+    reserved: Reserved,
     counts: Counts,
     found: BTreeMap<u32, Result<Placed, TooFewNodes>>,
 }
@@ -223,8 +225,14 @@ impl<'a> Allocator<'a> {
         cpu: CpuPpm,
     ) -> Self {
         let supply = Supply::new(index, availability, cpu);
+        let reserved = Reserved::of(availability);
         let counts = Counts::new(index.vertex_count());
-        Self { index, flows, supply, counts, found: BTreeMap::new() }
+        Self { index, flows, supply, reserved, counts, found: BTreeMap::new() }
+    }
+
+    /// How much of the cluster is reserved.
+    pub fn reserved(&self) -> Reserved {
+        self.reserved
     }
 
     /// The greatest rate for each flow on `nodes` nodes that was found (see the module), and

@@ -142,7 +142,8 @@ pub(crate) fn any_profile() -> impl Strategy<Value = FittedProfile> {
     })
 }
 
-fn parameters(size: &str, interleave: &str) -> Parameters {
+/// Of that application.
+pub(crate) fn parameters(size: &str, interleave: &str) -> Parameters {
     [("size", size), ("interleave", interleave)]
         .into_iter()
         .map(|(name, value)| (name.parse().unwrap(), value.to_string()))
@@ -154,8 +155,12 @@ pub(crate) fn any_goal() -> impl Strategy<Value = Goal> {
     let bound = || prop::option::of(1u64..4_000_000_000);
     let set = (prop::option::of(0usize..3), prop::option::of(0usize..2));
     let nodes = prop::option::weighted(0.3, 0usize..4);
-    let prefer =
-        prop_oneof![Just(Preference::Fastest), Just(Preference::Best), Just(Preference::Cheapest),];
+    let prefer = prop_oneof![
+        Just(Preference::Fastest),
+        Just(Preference::Best),
+        Just(Preference::Cheapest),
+        Just(Preference::Balanced)
+    ];
     (bound(), bound(), set, nodes, prefer).prop_map(|(a, b, (size, interleave), nodes, prefer)| {
         let (at_least, within) = match (a, b) {
             (Some(a), Some(b)) => (Some(a.min(b)), Some(a.max(b))),

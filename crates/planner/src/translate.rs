@@ -7,8 +7,9 @@
 //! all points. A test proves both against the literal walk.
 //!
 //! Beyond the thesis: promised times are those that a share of the runs keeps (90 % by default);
-//! bandwidths between measured points count; and a goal can prefer the best parameters or the
-//! fewest resources. [`Options::paper_exact`] turns the first two off.
+//! bandwidths between measured points count; and a goal can prefer the best parameters, the
+//! fewest resources, or as many as they are worth ([`crate::price`]). [`Options::paper_exact`] turns the
+//! first two off.
 
 use crate::availability::{Availability, Placement};
 use crate::curve::{BandwidthRange, Between, FittedCurve};
@@ -16,12 +17,14 @@ use crate::drift::Drift;
 use crate::explanation::{Alternative, CurveTrail, Explanation};
 use crate::fitted::FittedProfile;
 use crate::placement::Allocator;
+use crate::price::{Holding, Reserved};
 use crate::refusal::{Refusal, refuse};
 use crate::tree::PlacementIndex;
 use keeptime_model::application::Parameters;
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// How promises are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -135,22 +138,23 @@ pub fn qos_translate(
     allocator: &mut Allocator<'_>,
     options: &Options,
 ) -> Explanation {
-    let trail = |curve| follow(goal, curve, allocator, options);
+    let trail = |curve| follow(goal, profile, curve, allocator, options);
     let curves: Vec<_> = profile.curves().iter().map(trail).collect();
+    let reserved = allocator.reserved();
     let found = curves.iter().enumerate().filter_map(|(index, trail)| {
         let alternative = trail.alternative?;
-        Some((order(goal.prefer, profile, index, alternative), index))
+        Some((order(goal.prefer, profile, index, alternative, reserved), index))
     });
     let chosen = found.min().map(|(_, index)| index);
     let Options { quantile, between } = *options;
-    Explanation { goal: goal.clone(), quantile, between, curves, chosen }
+    Explanation { goal: goal.clone(), quantile, between, reserved, curves, chosen }
 }
 
 /// `Search_Thread(X, G)`: the point of `curve` that is asked for first among those that `range`
 /// allows and that can be held at a rate of at most `held`.
 ///
 /// [`Preference::Cheapest`] walks upwards and takes the least bandwidth; all others walk down from
-/// the knee and take the greatest.
+/// the knee and begin with the greatest.
 pub fn search_curve(
     curve: &FittedCurve,
     range: BandwidthRange,
@@ -166,8 +170,40 @@ pub fn search_curve(
     }
 }
 
+/// The ends of a range and the measured points between them.
+fn walk(
+    curve: &FittedCurve,
+    range: RangeInclusive<BitsPerSecond>,
+) -> impl Iterator<Item = BitsPerSecond> {
+    let ends = [*range.start(), *range.end()];
+    let measured = curve.points().iter().map(|point| point.bandwidth_bits_per_second);
+    measured.filter(move |bandwidth| range.contains(bandwidth)).chain(ends)
+}
+
+/// What an alternative takes and what is paid for it, as one time ([`crate::price`]).
+fn cost(
+    profile: &FittedProfile,
+    curve: &FittedCurve,
+    alternative: Alternative,
+    reserved: Reserved,
+) -> Nanos {
+    let nodes = curve.nodes();
+    let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    let bandwidth = match profile.flows()[&nodes].count() {
+        0 => 0.0,
+        _ => part(
+            alternative.bandwidth_bits_per_second.get(),
+            curve.knee().bandwidth_bits_per_second.get(),
+        ),
+    };
+    let most = profile.flows().keys().next_back().map_or(nodes, |most| *most);
+    let holding = Holding { bandwidth, nodes: part(nodes.into(), most.into()) };
+    reserved.cost(alternative.time_nanos, holding)
+}
+
 fn follow(
     goal: &Goal,
+    profile: &FittedProfile,
     curve: &FittedCurve,
     allocator: &mut Allocator<'_>,
     options: &Options,
@@ -177,10 +213,22 @@ fn follow(
     let matches = goal.admits_curve(curve.parameters(), curve.nodes());
     let range = if matches { curve.range(bounds, options.between) } else { None };
     let held = range.and_then(|_| allocator.max_rate(curve.nodes())?.as_ref().ok().map(|p| p.rate));
-    let alternative = range.zip(held).and_then(|(range, held)| {
-        let bandwidth = search_curve(curve, range, held, goal.prefer, options.between)?;
+    let at = |bandwidth| {
         let time_nanos = promise.time(curve.time_at(bandwidth)?);
         Some(Alternative { bandwidth_bits_per_second: bandwidth, time_nanos })
+    };
+    let alternative = range.zip(held).and_then(|(range, held)| {
+        let first = search_curve(curve, range, held, goal.prefer, options.between)?;
+        match goal.prefer {
+            Preference::Balanced => {
+                let order = |a: &Alternative| {
+                    let cost = cost(profile, curve, *a, allocator.reserved());
+                    (cost, a.time_nanos, a.bandwidth_bits_per_second)
+                };
+                walk(curve, range.least_bits_per_second..=first).filter_map(at).min_by_key(order)
+            }
+            _ => at(first),
+        }
     });
     CurveTrail {
         parameters: curve.parameters().clone(),
@@ -203,7 +251,9 @@ fn order(
     profile: &FittedProfile,
     curve: usize,
     alternative: Alternative,
+    reserved: Reserved,
 ) -> [u128; 4] {
+    let costs = || cost(profile, &profile.curves()[curve], alternative, reserved);
     let nodes = profile.curves()[curve].nodes();
     let flows = profile.flows()[&nodes].count();
     let time = u128::from(alternative.time_nanos.get());
@@ -214,6 +264,7 @@ fn order(
     match prefer {
         Preference::Best => [parameters, time, bandwidth, nodes],
         Preference::Cheapest => [bandwidth, nodes, time, parameters],
+        Preference::Balanced => [costs().get().into(), time, bandwidth, nodes],
         _ => [time, bandwidth, nodes, parameters],
     }
 }
@@ -246,9 +297,16 @@ fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::availability::PlannedFlow;
     use crate::explanation::Stage;
     use crate::refusal::{Change, Reason};
-    use crate::testing::{any_goal, any_profile, loaded, random_tree};
+    use crate::testing::{
+        any_goal, any_profile, application, conditions, loaded, parameters, random_tree,
+    };
+    use keeptime_model::pattern::Pattern;
+    use keeptime_model::profile::Profile;
+    use keeptime_model::topology::{NodeIndex, Topology};
+    use keeptime_model::units::CpuPpm;
     use proptest::prelude::*;
     use proptest::strategy::ValueTree;
     use std::collections::BTreeSet;
@@ -281,11 +339,14 @@ mod tests {
                     && allocate_possible(bandwidth_bits_per_second, curve.nodes())
                 {
                     found.push((i, Alternative { bandwidth_bits_per_second, time_nanos }));
-                    break;
+                    if goal.prefer != Preference::Balanced {
+                        break;
+                    }
                 }
             }
         }
-        found.into_iter().min_by_key(|(i, y)| (order(goal.prefer, profile, *i, *y), *i))
+        let reserved = allocator.reserved();
+        found.into_iter().min_by_key(|(i, y)| (order(goal.prefer, profile, *i, *y, reserved), *i))
     }
 
     fn options() -> impl Strategy<Value = Options> {
@@ -360,6 +421,23 @@ mod tests {
                 let total = |p: &Plan| p.placement.flows.iter().map(|f| f.rate.get()).sum::<u64>();
                 prop_assert!(total(&between) <= total(&measured));
             }
+        }
+
+        #[test]
+        fn who_is_balanced_on_an_idle_cluster_is_as_fast_as_can_be(
+            topology in random_tree(1..9), profile in any_profile(), goal in any_goal(),
+            options in options()
+        ) {
+            let index = PlacementIndex::new(topology);
+            let idle = Availability::full(index.topology(), |rate| rate);
+            let time = |prefer| {
+                let goal = Goal { prefer, ..goal.clone() };
+                match schedule(&goal, &profile, &index, &idle, &options).verdict {
+                    Verdict::Planned(plan) => Some(plan.time_nanos),
+                    Verdict::Refused(_) => None,
+                }
+            };
+            prop_assert_eq!(time(Preference::Balanced), time(Preference::Fastest));
         }
 
         #[test]
@@ -438,6 +516,50 @@ mod tests {
             let json = serde_json::to_string(&decision).unwrap();
             prop_assert_eq!(serde_json::from_str::<Decision>(&json).unwrap(), decision);
         }
+    }
+
+    /// On two nodes with 1 s of computing: "1024" exchanges as much as takes 1 s with 100 Mbit/s, "256" a tenth.
+    /// Links have 200 Mbit/s, of which so much is reserved each way.
+    fn balanced(size: &str, reserved_mbit: u64) -> u64 {
+        let text = r#"
+            name = "two"
+            nodes = [{ name = "n1", cpu = "40 %" }, { name = "n2", cpu = "40 %" }]
+            links = [{ between = ["n1", "n2"], rate = "200 Mbit/s" }]
+        "#;
+        let application = application(&Pattern::Ring);
+        let mut profile = Profile::empty(application.name().clone(), conditions(), vec![]);
+        for (size, volume) in [("1024", 100_000), ("256", 10_000)] {
+            for mbit in (1..=20).map(|step| step * 5) {
+                let time = Nanos::from_millis(1_000 + volume / mbit);
+                let rate = BitsPerSecond::from_mbit(mbit);
+                profile.record(&parameters(size, "0"), 2, rate, time);
+            }
+        }
+        let profile = FittedProfile::new(application, &profile).unwrap();
+        let index = PlacementIndex::new(Topology::from_toml(text).unwrap());
+        let mut free = Availability::full(index.topology(), |rate| rate);
+        let rate = BitsPerSecond::from_mbit(reserved_mbit);
+        let [one, other] = [NodeIndex(0), NodeIndex(1)];
+        let flows = [(one, other), (other, one)];
+        let flows = flows.map(|(from, to)| PlannedFlow { from, to, rate }).to_vec();
+        free.take(&index, &Placement { nodes: vec![], cpu: CpuPpm::default(), flows });
+        let set = [("size".parse().unwrap(), size.to_string())].into();
+        let goal = Goal { set, prefer: Preference::Balanced, ..Goal::default() };
+        let options = Options { between: Between::Measured, ..Options::default() };
+        match schedule(&goal, &profile, &index, &free, &options).verdict {
+            Verdict::Planned(plan) => plan.bandwidth_bits_per_second.get() / 1_000_000,
+            Verdict::Refused(refusal) => panic!("{refusal:?}"),
+        }
+    }
+
+    #[test]
+    fn the_more_is_reserved_the_less_is_taken_and_more_by_who_gains_more() {
+        // T (1 + p b / knee) is least at b = sqrt(V knee / p), V what takes 1 s of exchanging: 100 and 10 Mbit,
+        // knees 95 and 65, p 0, 1/3, 3 and 7.
+        assert_eq!((balanced("1024", 0), balanced("256", 0)), (95, 65));
+        assert_eq!((balanced("1024", 20), balanced("256", 20)), (95, 45));
+        assert_eq!((balanced("1024", 100), balanced("256", 100)), (55, 15));
+        assert_eq!((balanced("1024", 140), balanced("256", 140)), (35, 10));
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //!    decision, at most [`CHAIN_MAX`](crate::keeptime::CHAIN_MAX) drains one after the
 //!    other, and stays while the needs stay. [`owed`]
 //! 4. **No starvation**: a site that needs nodes has its hard guarantee at least; none lacks what is
-//!    idle elsewhere, and among sites of one priority none that has more than its soft guarantee is
-//!    two nodes ahead of one that cannot keep up with its requests. [`starving`]
+//!    idle elsewhere, and among sites of one priority, while one cannot keep up with its requests, none that
+//!    has more than its soft guarantee is two nodes ahead, or would keep up with a node less. [`starving`]
 //!
 //! The second and the last do not ask that equals share all nodes beyond their soft guarantees evenly, only
 //! that one that keeps up with its requests shares with one that does not. Of eight nodes, let one site need
@@ -97,13 +97,18 @@ pub fn starving(pool: &Pool, holdings: &Holdings, needs: &[Need]) -> Option<Site
                     let idle = rest >= need.now.max(need.held);
                     let equal = pool.site(other).priority == pool.site(*site).priority;
                     let ahead = giver.staying > pool.site(other).guarantee.soft
-                        && giver.staying >= serving + 2
+                        && (giver.staying >= serving + 2 || keeps_up(rest, need))
                         && state.is_short(*site);
                     giver.staying > pool.site(other).guarantee.hard && (idle || (equal && ahead))
                 })
         });
         hungry && to_be_had
     })
+}
+
+/// Whether a site has work for no more than nine tenths of `rest`.
+fn keeps_up(rest: u32, need: Need) -> bool {
+    u64::from(rest) * 9 >= u64::from(need.urgent) * 10
 }
 
 struct State<'a> {
@@ -160,12 +165,13 @@ impl<'a> State<'a> {
         let is_hard = has < own.guarantee.hard;
         let is_urgent = self.is_short(site);
         let uneven = own.priority == theirs.priority && they_have.expected() >= has + 2;
+        let only_waits = own.priority >= theirs.priority && keeps_up(rest, need);
         if rest >= need.now.max(need.held) {
             true
         } else if rest >= need.now {
             is_guaranteed || is_urgent || higher || uneven
         } else if they_have.expected() > theirs.guarantee.soft {
-            is_guaranteed || higher || (uneven && is_urgent)
+            is_guaranteed || higher || (is_urgent && (uneven || only_waits))
         } else {
             is_hard || (is_guaranteed && higher)
         }

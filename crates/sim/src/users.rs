@@ -264,7 +264,8 @@ impl Users {
 
     fn goal(&mut self) -> Ask {
         let within = Nanos::from_millis(self.random.within(900..2_500));
-        let prefer = [Preference::Fastest, Preference::Cheapest][self.random.below(2) as usize];
+        let all = [Preference::Fastest, Preference::Cheapest, Preference::Balanced];
+        let prefer = all[self.random.below(3) as usize];
         let goal = Goal { within: Some(within), prefer, ..Goal::default() };
         Ask::Goal { application: APPLICATION.parse().expect("it is a name"), goal }
     }

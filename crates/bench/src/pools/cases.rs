@@ -80,6 +80,8 @@ pub struct SteadyRun {
     pub stays: bool,
     pub moves: usize,
     pub reversals: usize,
+    /// Requests that waited, on average.
+    pub waiting: f64,
 }
 
 /// Two floods on eight nodes, among two sites or with a third one beside that has little to do.
@@ -170,7 +172,8 @@ pub fn steady(name: &'static str, stays: bool, seconds: u64, seed: u64) -> Stead
         }
     }
     let seen = &world.seen;
-    SteadyRun { policy: name, stays, moves: seen.moves.len(), reversals: seen.reversals() }
+    let (moves, reversals, waiting) = (seen.moves.len(), seen.reversals(), seen.waiting());
+    SteadyRun { policy: name, stays, moves, reversals, waiting }
 }
 
 fn pool(nodes: u32, sites: &[(Guarantee, u32)]) -> Pool {

@@ -45,6 +45,8 @@ pub struct Seen {
     pub hard_met: Vec<u64>,
     /// All looks.
     pub looks: u64,
+    /// Requests that waited at each look, of all sites, added up.
+    pub waited: u64,
     /// Moves from one site to another, when they were decided.
     pub moves: Vec<(Nanos, Move)>,
     /// For each look, how many nodes served each site.
@@ -294,6 +296,7 @@ impl World {
         let counts = self.pools.holdings().counts(self.sites.len());
         let serving: Vec<_> = counts.iter().map(|count| count.serving).collect();
         self.seen.looks += 1;
+        self.seen.waited += self.sites.iter().map(|site| site.queue).sum::<u64>();
         for (at, site) in self.pools.pool().sites().iter().enumerate() {
             self.seen.hard_met[at] += u64::from(serving[at] >= site.guarantee.hard);
         }
@@ -309,6 +312,11 @@ impl Seen {
     /// The part of all looks at which `site` had its hard guarantee, in percent.
     pub fn hard_percent(&self, site: SiteIndex) -> f64 {
         100.0 * self.hard_met[site.0 as usize] as f64 / self.looks.max(1) as f64
+    }
+
+    /// Requests of all sites that waited at a look, on average.
+    pub fn waiting(&self) -> f64 {
+        self.waited as f64 / self.looks.max(1) as f64
     }
 
     /// How many moves went the other way than one shortly before.

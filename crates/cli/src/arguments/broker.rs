@@ -128,7 +128,7 @@ pub struct Wanted {
     /// With --application: a parameter that must have this value; repeat for others
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// With --application: what to take among all that satisfies the goal
+    /// With --application: what to take among all that satisfies the goal: fastest, best, cheapest or balanced
     #[arg(long)]
     pub prefer: Option<Preference>,
     /// When it starts: 14:00, "tomorrow 9:00", "2026-11-30 8:00", +30min, or RFC 3339 [default: now]

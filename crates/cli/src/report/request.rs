@@ -172,6 +172,7 @@ fn preference(preference: Preference) -> &'static str {
         Preference::Fastest => "The fastest",
         Preference::Best => "The one with the best parameters",
         Preference::Cheapest => "The one with the fewest resources",
+        Preference::Balanced => "The one that is worth most for what it takes from others",
         _ => "The preferred one",
     }
 }
@@ -184,6 +185,7 @@ fn goal_text(goal: &Goal) -> String {
         Preference::Fastest => "as fast as possible",
         Preference::Best => "with the best parameters that this allows",
         Preference::Cheapest => "with as few resources as possible",
+        Preference::Balanced => "as fast as the cluster has room for",
         _ => return what,
     };
     format!("{what}, {wish}")

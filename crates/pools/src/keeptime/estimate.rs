@@ -3,9 +3,9 @@
 use crate::load::SiteLoad;
 use keeptime_model::units::Nanos;
 
-/// A rate has changed when what arrives is so many standard deviations away from it: by chance about
-/// once in three million looks, which is once in a day of looking fifty times a second.
-const SURPRISE: f64 = 5.0;
+/// A rate has changed when what arrives surprises so much ([`surprise`]): by chance less than once in three
+/// million looks, which is once in a day of looking fifty times a second.
+const SURPRISE: f64 = 15.0;
 /// A service time is the mean over about so many requests: where times vary as exponential ones do, it
 /// is then known within 3 %, less than a node of thirty.
 const SERVICE_MEMORY: f64 = 1_000.0;
@@ -66,7 +66,7 @@ impl Estimate {
         let arrived = load.arrived as f64;
         let expected = self.rate * interval;
         let usual = 1.0 - (-interval / average_over).exp();
-        let share = if deviations(arrived, expected) > SURPRISE { 1.0 } else { usual };
+        let share = if surprise(arrived, expected) > SURPRISE { 1.0 } else { usual };
         self.rate += share * (arrived / interval - self.rate);
         self.answered += usual * (load.completed as f64 / interval - self.answered);
         self.working += usual * (busy / interval - self.working);
@@ -81,11 +81,13 @@ impl Estimate {
     }
 }
 
-/// How many standard deviations a count is away from what was expected (Poisson). Of square roots
-/// (Anscombe), since few arrivals are often twice as many as expected, and roots of them are not.
-fn deviations(count: f64, expected: f64) -> f64 {
-    let root = |mean: f64| 2.0 * (mean + 0.375).sqrt();
-    (root(count) - root(expected)).abs()
+/// How improbable a count is where so many are expected (Poisson): -ln of what the chance of it, or of one as
+/// far off, is at most (Chernoff).
+fn surprise(count: f64, expected: f64) -> f64 {
+    if count == 0.0 {
+        return expected;
+    }
+    expected - count + count * (count / expected).ln()
 }
 
 impl Peak {
@@ -132,6 +134,17 @@ mod tests {
         }
         estimate.see(0.1, 2.0, &load(20, 10), 0.05);
         assert!(estimate.rate() < 110.0, "{estimate:?}");
+    }
+
+    #[test]
+    fn a_look_at_which_nothing_comes_by_chance_does_not_end_a_load() {
+        let mut estimate = Estimate::default();
+        for _ in 0..1_000 {
+            estimate.see(0.02, 2.0, &load(12, 12), 0.02);
+        }
+        // Once in 160,000 looks.
+        estimate.see(0.02, 2.0, &load(0, 12), 0.02);
+        assert!(estimate.rate() > 590.0, "{estimate:?}");
     }
 
     #[test]
