@@ -1,5 +1,5 @@
-//! Reading 64 bytes of another node without its publisher's taking part, against asking it: with the
-//! other node's core idle, and with four busy threads on it. Reads are due at fixed times, and their
+//! Reading the load of another node, as its daemon publishes it, without its taking part, against asking for as many
+//! bytes (64): with the other node's core idle, and with four busy threads on it. Reads are due at fixed times, and their
 //! time counts from when they were due: one that waits for a busy core delays those after it, as it
 //! would in a program. The asked thread sleeps while nobody asks, as a node's agent does. Two namespaces with a cable each for
 //! what the kernel answers and for what the daemon does; all of the publishing node is pinned to
@@ -13,10 +13,11 @@ use anyhow::{Context as _, Result, anyhow};
 use keeptime::machine::Machine;
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::region::{
-    AnsweredBy, Layout, Memories, Reader, Region, RegionServer, RegionServerConfig,
+    AnsweredBy, CELL, Memories, Reader, RegionServer, RegionServerConfig,
 };
-use keeptime_fabric::{Config, Context, Match, Resource, ResourceId, Tag, Wait, attrs};
-use keeptime_fabricd::KernelMemories;
+use keeptime_fabric::{Config, Context, Match, Resource, ResourceId, Tag, Wait, attrs, node_load};
+use keeptime_fabricd::{KernelMemories, LoadPublisher};
+use keeptime_linux::load::Scope;
 use keeptime_linux::testing::rig::Space;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -82,8 +83,11 @@ fn report(figures: &mut Figures, all: &BTreeMap<String, Vec<(f64, f64)>>) {
     let against = ratio(median("kernel, idle"), median("asked, idle"));
     let name = "p50 of a read that the kernel answers against asking";
     figures.median(name, "x", &against, None, Some(Target::AtMost(0.3)));
-    for (way, target) in [("kernel", Some(Target::AtMost(3.0))), ("daemon", None), ("asked", None)]
-    {
+    for (way, target) in [
+        ("kernel", Some(Target::AtMost(3.0))),
+        ("daemon", Some(Target::AtMost(5.0))),
+        ("asked", None),
+    ] {
         let slowed = ratio(tail(&format!("{way}, 4 hogs")), tail(&format!("{way}, idle")));
         figures.median(format!("p99 with 4 hogs against idle: {way}"), "x", &slowed, None, target);
     }
@@ -94,7 +98,7 @@ struct Cluster {
     here: Space,
     there: Space,
     _daemons: (RegionServer, [Server; 2]),
-    _publishing: Vec<(Context, Region)>,
+    _publishing: [LoadPublisher; 2],
     stop: Arc<AtomicBool>,
 }
 
@@ -130,15 +134,12 @@ impl Cluster {
             daemon("here", near, vec![far])
         })?;
         let publish = |net: [u8; 2]| {
-            there.run(move || -> Result<_> {
-                let context = context(address(net, 2), Wait::Block)?;
-                let what = attrs! { "net" => net[1].to_string() };
-                let region = context.publish(what, Layout::cells(1)?)?;
-                region.write(0, &[7; 48])?;
-                Ok((context, region))
+            there.run(move || {
+                let config = config(address(net, 2), Wait::Block);
+                LoadPublisher::start(config, &name(net), Scope::Machine)
             })
         };
-        let publishing = vec![publish(KERNEL)?, publish(DAEMON)?];
+        let publishing = [publish(KERNEL)?, publish(DAEMON)?];
         let stop = Arc::default();
         Ok(Self {
             here,
@@ -149,11 +150,11 @@ impl Cluster {
         })
     }
 
-    /// Reads the region that is found at an address of `net`.
+    /// Reads the load of the node that is found at an address of `net`.
     fn reader(&self, net: [u8; 2], by: AnsweredBy) -> Result<Way> {
         let (context, reader) = self.here.run(move || -> Result<(Context, Reader)> {
             let context = context(address(net, 1), Wait::Spin)?;
-            let what = attrs! { "net" => net[1].to_string() };
+            let what = node_load::query().with(node_load::NODE, name(net));
             context.find(what.clone()).one_within(Duration::from_secs(10))?;
             let records = context.find(what).all()?;
             let reader = context.open_region(records.first().context("its region")?)?;
@@ -161,8 +162,10 @@ impl Cluster {
         })?;
         let read = move || {
             let _open = &context;
-            let reading = reader.read(0, &mut [0; 48])?;
+            let mut cell = [0; CELL];
+            let reading = reader.read(0, &mut cell)?;
             anyhow::ensure!(reading.by == by, "answered by {:?}", reading.by);
+            node_load::decode(&cell).context("a cell that says nothing")?;
             Ok(())
         };
         let name = if by == AnsweredBy::Responder { "daemon" } else { "kernel" };
@@ -182,7 +185,7 @@ impl Cluster {
                     let asked = resource.recv_within(Match::any(), Duration::from_millis(100));
                     if let Ok(message) = asked {
                         // Who asked may have gone.
-                        let _ = resource.send(message.from, Tag(0), &[7; 48]);
+                        let _ = resource.send(message.from, Tag(0), &[7; CELL]);
                     }
                 }
             });
@@ -263,10 +266,19 @@ fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Result<S
 }
 
 fn context(address: Ipv4Addr, wait: Wait) -> Result<Context> {
+    Ok(Context::open(config(address, wait))?)
+}
+
+fn config(address: Ipv4Addr, wait: Wait) -> Config {
     let mut config = Config::default();
     config.listen = (address, 0).into();
     config.wait = wait;
-    Ok(Context::open(config)?)
+    config
+}
+
+/// What the other node is called where it is found on this net.
+fn name([_, net]: [u8; 2]) -> String {
+    format!("there-{net}")
 }
 
 fn address([a, b]: [u8; 2], host: u8) -> Ipv4Addr {

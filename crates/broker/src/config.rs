@@ -26,6 +26,10 @@ pub struct Config {
     /// Requests of one user in a second, in the long run.
     #[serde(default = "requests_per_second")]
     pub requests_per_second: u32,
+    /// The fabric in which nodes publish their loads, as the `--name` of the keeptime-fabricd of this machine.
+    /// Without it web sites' nodes are known by their balancers alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
     /// Times and limits.
     #[serde(default)]
     pub policy: PolicyFile,
@@ -40,6 +44,9 @@ pub const REQUESTS_PER_SECOND: u32 = 200;
 
 /// More than a thread can carry out.
 const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
+
+/// What the names of its sockets leave.
+const FABRIC_BYTES_MAX: usize = 64;
 
 fn requests_per_second() -> u32 {
     REQUESTS_PER_SECOND
@@ -87,6 +94,7 @@ impl Config {
             agents: directory.join("agents.sock"),
             operators: Vec::new(),
             requests_per_second: REQUESTS_PER_SECOND,
+            fabric: None,
             policy: PolicyFile::default(),
             tcp: None,
         }
@@ -112,6 +120,12 @@ impl Config {
         if !(1..=REQUESTS_PER_SECOND_MAX).contains(&config.requests_per_second) {
             let expected = format!("1 to {REQUESTS_PER_SECOND_MAX}");
             return Err(Invalid::new("requests_per_second", config.requests_per_second, expected));
+        }
+        if let Some(name) = &config.fabric
+            && (name.is_empty() || name.len() > FABRIC_BYTES_MAX)
+        {
+            let expected = format!("1 to {FABRIC_BYTES_MAX} bytes, as keeptime-fabricd --name has");
+            return Err(Invalid::new("fabric", name, expected));
         }
         config.policy.check()?;
         config.tcp.as_ref().map_or(Ok(()), Tcp::check)?;
@@ -195,6 +209,7 @@ mod tests {
         socket = "/run/keeptime/broker.sock"
         agents = "/run/keeptime/agents.sock"
         operators = ["ada"]
+        fabric = "keeptime-fabric"
 
         [policy]
         agent_lease = "10 s"
@@ -217,6 +232,7 @@ mod tests {
             ("agents.sock", "broker.sock", "another path than that of socket"),
             ("/var/lib/keeptime/ledger.db", "", "ledger: \"\""),
             ("operators", "operator", "unknown field `operator`"),
+            ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),
             ("\"ada\"", "\"a b\"", "user: \"a b\""),
             ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
         ];

@@ -8,7 +8,7 @@
 //! * [`feed`]: what is durable, for whoever watches;
 //! * [`agents`]: the connections of the agents;
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
-//! * [`sites`]: the loop that steers web sites;
+//! * [`sites`]: the loop that steers web sites; [`node_loads`]: what it reads of nodes in the fabric;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
@@ -24,6 +24,7 @@ pub mod door;
 pub mod feed;
 pub mod http;
 pub mod metrics;
+pub mod node_loads;
 pub mod outbox;
 pub mod programs;
 pub mod rates;

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::core::{Core, CoreError, Handle};
 use crate::door::Operators;
 use crate::http::{self, Shared};
+use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
 use crate::sites::Sites;
 use crate::tcp;
@@ -161,7 +162,9 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let door = Door { router, operators, open };
     runtime.spawn(reception.serve(agents));
     runtime.spawn(door.serve(users));
-    let sites = Sites::start(handle.clone(), runtime.handle().clone(), overview)
+    let loads = config.fabric.as_deref().map(NodeLoads::start).transpose();
+    let loads = loads.map_err(ServeError::Thread)?;
+    let sites = Sites::start(handle.clone(), runtime.handle().clone(), loads, overview)
         .map_err(ServeError::Thread)?;
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
     let is_there = || config.socket.exists();

@@ -2,12 +2,14 @@
 //! loop for a cluster follows from the ledger, which has one writer.
 
 use crate::core::{Handle as Core, now};
+use crate::node_loads::NodeLoads;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::site::SiteNode;
 use keeptime_model::topology::NodeIndex;
 use keeptime_sites::controller::{Controller, Now};
+use keeptime_sites::cpu::Counters;
 use keeptime_sites::overview::Overview;
 use keeptime_sites::record::{Change, NodeStanding, Record, Standing};
 use std::io;
@@ -31,16 +33,25 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Starts it; calls to the engine run in `runtime`, and what it sees is put into `seen`.
+    /// Starts it; calls to the engine run in `runtime`, `loads` are those that nodes publish, if somebody reads
+    /// them, and what it sees is put into `seen`.
     ///
     /// # Errors
     /// If there can be no more threads.
-    pub fn start(core: Core, runtime: Runtime, seen: Arc<Mutex<Overview>>) -> io::Result<Self> {
+    pub fn start(
+        core: Core,
+        runtime: Runtime,
+        loads: Option<NodeLoads>,
+        seen: Arc<Mutex<Overview>>,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name("sites".into())
-            .spawn(move || run(Engines::new(core, runtime), &seen, &told))?;
+        let work = move || {
+            let counters = loads.map(|loads| Box::new(loads) as Box<dyn Counters>);
+            let controller = Controller::new(Engines::new(core, runtime)).with_counters(counters);
+            run(controller, &seen, &told);
+        };
+        let thread = std::thread::Builder::new().name("sites".into()).spawn(work)?;
         Ok(Self { stop, thread })
     }
 
@@ -54,8 +65,7 @@ impl Sites {
     }
 }
 
-fn run(record: Engines, overview: &Mutex<Overview>, stop: &AtomicBool) {
-    let mut controller = Controller::new(record);
+fn run(mut controller: Controller<Engines>, overview: &Mutex<Overview>, stop: &AtomicBool) {
     let began = Instant::now();
     while !stop.load(Ordering::SeqCst) {
         let moment = Now { steady: began.elapsed().into(), wall: now() };

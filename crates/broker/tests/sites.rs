@@ -9,12 +9,19 @@ mod world;
 
 use balancers::{HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts};
 use keeptime_broker::client::ClientError;
-use keeptime_broker::wire::{Filter, Overview};
+use keeptime_broker::config::Config;
+use keeptime_broker::wire::{Filter, LoadSource, NodeView, Overview};
+use keeptime_fabric::directory::{Server, ServerConfig};
+use keeptime_fabric::region::{Layout, PlainMemories, RegionServer, RegionServerConfig};
+use keeptime_fabric::{self as fabric, node_load};
 use keeptime_model::name::Name;
+use keeptime_model::node_load::NodeCounters;
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources, State};
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};
-use keeptime_model::units::CpuPpm;
-use std::time::Duration;
+use keeptime_model::units::{CpuPpm, Nanos};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use world::{World, request, wait};
 
 /// A cluster whose nodes are servers of an HAProxy.
@@ -26,10 +33,15 @@ struct Farm {
 
 impl Farm {
     fn new(count: usize, sites: &[&str]) -> Self {
+        Self::with(count, sites, |_| {})
+    }
+
+    /// With something else in the broker's configuration.
+    fn with(count: usize, sites: &[&str], change: impl FnOnce(&mut Config)) -> Self {
         let single = |n| Node::single(&format!("n{n}"), Duration::from_millis(5));
         let nodes: Vec<_> = (1..=count).map(single).collect();
         let haproxy = haproxy(sites, &nodes.iter().collect::<Vec<_>>());
-        Self { world: World::new(count), nodes, haproxy }
+        Self { world: World::with(count, change), nodes, haproxy }
     }
 
     fn spec(&self, site: &str, [hard, soft, max]: [u32; 3], priority: u32) -> SiteSpec {
@@ -145,6 +157,66 @@ fn a_broker_that_is_started_again_goes_on_from_its_record() {
     wait("it sees its sites", || !farm.nodes_of("shop").is_empty());
     assert_none_lost(&load.end());
     assert_eq!(farm.reserved(), before);
+}
+
+/// The daemon of the broker's machine, which is the first node: it says that three tenths of its CPU are used, as
+/// long as it is told to.
+struct Fabric {
+    goes_on: Arc<AtomicBool>,
+    _servers: (RegionServer, Server),
+}
+
+impl Fabric {
+    fn start(name: &str) -> Self {
+        let regions = RegionServerConfig { name: name.into(), port: 0 };
+        let regions = RegionServer::start(&regions, |_| Ok(Box::new(PlainMemories))).unwrap();
+        let (node, address) = ("n1".to_string(), ([127, 0, 0, 1], 0).into());
+        let directory = ServerConfig { name: name.into(), node, address, members: vec![] };
+        let directory = Server::start(directory).unwrap();
+        let mut config = fabric::Config::default();
+        config.directory = name.into();
+        let context = fabric::Context::open(config).unwrap();
+        let attributes = node_load::query().with(node_load::NODE, "n1");
+        let region = context.publish(attributes, Layout::CELL).unwrap();
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let told = Arc::clone(&goes_on);
+        std::thread::spawn(move || {
+            let (_open, began) = (context, Instant::now());
+            while Arc::strong_count(&told) > 1 {
+                let at = Nanos::from(began.elapsed());
+                let cpu_used = Nanos::new(at.get() * 3 / 10);
+                let cpu = CpuPpm::from_percent(100);
+                let counters = NodeCounters { at, cpu_used, cpu, runnable: 2 };
+                if told.load(Ordering::SeqCst) {
+                    region.write(0, &node_load::encode(&counters)).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        Self { goes_on, _servers: (regions, directory) }
+    }
+}
+
+#[test]
+fn nodes_are_as_busy_as_they_say_in_the_fabric_and_silence_is_no_idleness() {
+    let name = format!("broker-test-{}", std::process::id());
+    let farm = Farm::with(2, &["shop"], |config| config.fabric = Some(name.clone()));
+    farm.add("shop", [1, 1, 1], 1).unwrap();
+    let load = |view: NodeView| {
+        let percent = view.load_ppm.map(|load| (load.as_f64() * 100.0).round());
+        (percent, view.known_from, view.runnable)
+    };
+    let loads = || farm.overview().nodes.into_iter().map(load).collect::<Vec<_>>();
+    let silence = (None, None, None);
+    // It comes up later than the broker.
+    wait("nobody says anything", || loads() == [silence; 2]);
+    let fabric = Fabric::start(&name);
+    let counted = (Some(30.0), Some(LoadSource::Counters), Some(2));
+    wait("the first node says something", || loads() == [counted, silence]);
+    fabric.goes_on.store(false, Ordering::SeqCst);
+    wait("it gets no newer", || loads() == [silence; 2]);
+    fabric.goes_on.store(true, Ordering::SeqCst);
+    wait("it speaks again", || loads() == [counted, silence]);
 }
 
 #[test]

@@ -203,6 +203,7 @@ fn config(lab: &Lab) -> Config {
         agents: agents_socket(lab.directory()),
         operators: Vec::new(),
         requests_per_second: REQUESTS_PER_SECOND,
+        fabric: None,
         policy: PolicyFile { answer_within: ANSWER_WITHIN, ..PolicyFile::default() },
         tcp: tcp(lab),
     }

@@ -61,6 +61,7 @@
 //! | `progress` | how threads wait, and who looks for messages |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
 //! | [`region`] | what is read without its publisher's taking part |
+//! | [`node_load`] | how busy a node is, as its daemon publishes it |
 //! | [`echo`] | what a node's daemon answers to whoever measures |
 //!
 //! # What holds
@@ -114,8 +115,10 @@ pub mod frame;
 pub mod id;
 pub mod matching;
 pub mod networks;
+pub mod node_load;
 pub mod pacing;
 pub mod payload;
+pub mod real_time;
 pub mod region;
 
 mod config;

@@ -7,8 +7,8 @@ mod common;
 
 use common::{LONG, Node, Way};
 use keeptime_fabric::region::{
-    Address, AnsweredBy, Layout, PlainMemories, PublishError, Reader, Reading, Region, RegionError,
-    RegionServer, RegionServerConfig,
+    Address, AnsweredBy, CELL, Layout, PlainMemories, PublishError, Reader, Reading, Region,
+    RegionError, RegionServer, RegionServerConfig, look,
 };
 use keeptime_fabric::{Attributes, Context, Match, Record, Tag, Wait, attrs};
 use std::io::{BufRead, BufReader};
@@ -122,6 +122,45 @@ fn no_reader_sees_parts_of_two_versions() {
             assert!(last > 0, "{way:?}");
         });
     }
+}
+
+/// A look at many regions: each says what it has or why not, and however many do not answer, it takes as long as one.
+#[test]
+fn a_look_finds_what_there_is_and_waits_for_all_together() {
+    const TIME: Duration = Duration::from_secs(1);
+    let node = Node::start("n1", &[]);
+    let regions = regions_of(&node);
+    let (near, far) = (node.context(Way::Memory(Wait::Block)), node.context(Way::Tcp(Wait::Block)));
+    let (cells, more) = (Layout::cells(2).unwrap(), Layout::new(1, 100).unwrap());
+    let published = [cells, cells, more].map(|layout| published(&near, layout));
+    published[0].write(1, &[1; CELL]).unwrap();
+    published[1].write(1, &[2; CELL]).unwrap();
+    let mut readers = vec![opened_as(&near, &published[0])];
+    readers.extend(published.iter().map(|region| opened_as(&far, region)));
+    let all: Vec<_> = readers.iter().collect();
+    let found = |record, time| look(&all, record, time);
+    let reading = |by| Reading { sequence: 2, counter: 0, by };
+    let (memory, daemon) = (reading(AnsweredBy::Memory), reading(AnsweredBy::Responder));
+    let length = RegionError::Length { given: CELL, bytes: 100 };
+    let data = |byte, reading| Ok(([byte; CELL], reading));
+    assert_eq!(found(1, LONG), [data(1, memory), data(1, daemon), data(2, daemon), Err(length)]);
+    let no_record = RegionError::NoRecord { record: 2, records: 2 };
+    assert_eq!(found(2, LONG)[..3], [1, 2, 3].map(|_| Err(no_record.clone())));
+    let [first, second, _third] = published;
+    let gone = RegionError::Gone(first.id());
+    drop(first);
+    let start = Instant::now();
+    while found(1, LONG)[1] != Err(gone.clone()) {
+        assert!(start.elapsed() < LONG);
+    }
+    assert_eq!((&found(1, LONG)[0], &found(1, LONG)[2]), (&Err(gone), &data(2, daemon)));
+    // A hundred that nobody answers for: one after the other they would take longer than anybody waits.
+    let silent: Vec<_> = (0..100).map(|_| opened_as(&far, &second)).collect();
+    drop(regions);
+    let start = Instant::now();
+    let found = look(&silent.iter().collect::<Vec<_>>(), 0, TIME);
+    assert!(found.iter().all(|found| matches!(found, Err(RegionError::Unreachable { .. }))));
+    assert!(start.elapsed() < TIME * 50, "{:?}", start.elapsed());
 }
 
 #[test]

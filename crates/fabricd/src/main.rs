@@ -7,13 +7,16 @@ use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
 use keeptime_fabric::echo::Echo;
 use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
-use keeptime_fabricd::KernelMemories;
+use keeptime_fabricd::{KernelMemories, LoadPublisher};
+use keeptime_linux::cgroup::Hierarchies;
+use keeptime_linux::load::Scope;
 use nix::sys::signal::{SigSet, Signal};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Which resources there are, and the memory of those that are read without asking their programs.
-/// It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for
+/// It publishes how busy the node is, for the broker's web sites above all. It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for
 /// nodes that share none.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
@@ -43,6 +46,13 @@ struct Arguments {
     /// Carry for nobody
     #[arg(long, conflicts_with = "bridge_port")]
     no_bridge: bool,
+    /// The node's control group below the root of each hierarchy, where the node is a part of a machine: the load that is published is
+    /// that of this group, against its CPU limit. Otherwise that of the machine
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// Do not publish how busy the node is
+    #[arg(long, conflicts_with = "cgroup")]
+    no_load: bool,
 }
 
 fn main() -> ExitCode {
@@ -68,8 +78,8 @@ fn run(arguments: Arguments) -> Result<()> {
     // Before any thread is made, so that all inherit that signals are waited for here.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
-    let Arguments { node, address, members, name, regions_port, answer_on, bridge_port, no_bridge } =
-        arguments;
+    let Arguments { node, address, members, name, regions_port, answer_on, .. } = arguments;
+    let Arguments { bridge_port, no_bridge, cgroup, no_load, .. } = arguments;
     let regions = RegionServerConfig { name: name.clone(), port: regions_port };
     let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
         .context("while making room for regions")?;
@@ -81,6 +91,8 @@ fn run(arguments: Arguments) -> Result<()> {
     let directory = ServerConfig { name, node: node.clone(), address, members };
     let directory = Server::start(directory).context("while starting the directory")?;
     let _echo = Echo::start(measuring.clone(), &node).context("while preparing to answer pings")?;
+    let publish = || publish_load(measuring.clone(), &node, cgroup.as_deref());
+    let _load = (!no_load).then(publish).transpose().context("while publishing the node's load")?;
     let start = || Bridge::start(measuring, &node, bridge_port);
     let bridge = (!no_bridge).then(start).transpose().context("while starting the bridge")?;
     println!("listening on {}, answering on port {}", directory.address(), regions.port());
@@ -97,4 +109,16 @@ fn memories(port: u16, interfaces: &[String]) -> std::io::Result<Box<dyn Memorie
     }
     let memories = KernelMemories::new(port, interfaces);
     Ok(Box::new(memories.map_err(std::io::Error::other)?))
+}
+
+fn publish_load(config: Config, node: &str, cgroup: Option<&Path>) -> Result<LoadPublisher> {
+    let scope = match cgroup {
+        Some(path) => Scope::Group(Hierarchies::discover()?.group(path)?),
+        None => Scope::Machine,
+    };
+    let publisher = LoadPublisher::start(config, node, scope)?;
+    if let Err(error) = publisher.real_time() {
+        tracing::warn!(%error, "no real-time schedule for the node's load: on a busy node it is old");
+    }
+    Ok(publisher)
 }

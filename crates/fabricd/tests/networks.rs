@@ -3,112 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use keeptime_fabric::{
-    Attributes, Config, Context, Match, Reason, RecvError, Resource, Tag, attrs,
-};
-use keeptime_linux::testing::{can, rig::Space};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+mod nodes;
+
+use keeptime_fabric::{Match, Reason, RecvError, Tag};
+use keeptime_linux::testing::can;
+use nodes::{LONG, Node, wait_for};
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// For anything, on a busy machine.
-const LONG: Duration = Duration::from_secs(60);
-const PORT: u16 = 7400;
-
-/// A node: where it is, and its daemon.
-struct Node {
-    name: &'static str,
-    space: Arc<Space>,
-    members: Vec<String>,
-    daemon: Option<Child>,
-}
-
-impl Node {
-    fn new(name: &'static str) -> Self {
-        Self { name, space: Arc::new(Space::new().unwrap()), members: Vec::new(), daemon: None }
-    }
-
-    /// A cable, on the network of this number; the other end's daemon is where this one's looks.
-    fn plug(&mut self, other: &Self, number: u8) {
-        let addresses = [1, 2].map(|host| Ipv4Addr::new(10, number, 0, host));
-        self.space.plug(&other.space, &format!("net{number}"), addresses).unwrap();
-        self.members.push(format!("{}:{PORT}", addresses[1]));
-    }
-
-    /// Starts its daemon, and waits until programs can use it.
-    fn start(&mut self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime-fabricd"));
-        command.args(["--node", self.name, "--address", &format!("0.0.0.0:{PORT}")]);
-        for member in &self.members {
-            command.args(["--member", member]);
-        }
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        self.daemon = Some(self.space.run(move || command.spawn().unwrap()));
-        wait_for(|| self.space.run(|| Context::open(Config::default()).is_ok()));
-    }
-
-    /// As a node that crashes: nobody is told.
-    fn kill(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            kill(Pid::from_raw(daemon.id() as i32), Signal::SIGKILL).unwrap();
-            daemon.wait().unwrap();
-        }
-    }
-
-    fn open(&self, name: &'static str) -> Resource {
-        self.space.run(move || {
-            let mut config = Config::default();
-            // What is sent before the end is to be sent.
-            config.close_time = LONG;
-            let context = Context::open(config).unwrap();
-            context.register(attrs! { "name" => name }).unwrap()
-        })
-    }
-
-    /// How many resources with `query` this node's programs find.
-    fn count(&self, query: Attributes) -> usize {
-        self.space.run(move || {
-            let context = Context::open(Config::default()).unwrap();
-            context.find(query).all().unwrap().len()
-        })
-    }
-
-    fn knows(&self, nodes: usize) {
-        wait_for(|| self.count(attrs! { "service" => "echo" }) == nodes);
-    }
-
-    fn ip(&self, words: &'static str) {
-        let done = self.space.run(move || Command::new("ip").args(words.split(' ')).status());
-        assert!(done.unwrap().success(), "ip {words}");
-    }
-
-    /// Bytes that were sent by an interface.
-    fn sent_by(&self, interface: &'static str) -> u64 {
-        let all = self.space.run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap());
-        let line = all.lines().find_map(|line| line.trim().strip_prefix(interface)).unwrap();
-        line.trim_start_matches(':').split_whitespace().nth(8).unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn wait_for(mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LONG, "not within a minute");
-        thread::park_timeout(Duration::from_millis(20));
-    }
-}
 
 /// Messages from one resource to another, of many lengths, as long as the test goes on: each arrives
 /// once and in order, and if one is missing the sender was told.
@@ -290,7 +194,7 @@ fn a_killed_bridge_loses_nothing_while_there_is_another() {
         let interface = ["net80", "net82"][killed];
         let before = here.sent_by(interface);
         wait_for(|| here.sent_by(interface) > before + 1_000_000);
-        assert!(bridges[other].daemon.is_some());
+        assert!(bridges[other].is_there());
     }
     assert_eq!(traffic.end().1, BTreeSet::new());
 }

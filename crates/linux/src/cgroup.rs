@@ -97,6 +97,14 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// The limit of a group, where [`Self::limits_cpu`]; nothing if it has none of its own.
+    ///
+    /// # Errors
+    /// If the group is away.
+    fn cpu_limit(&self, _group: &Path) -> Result<Option<CpuLimit>, CgroupError> {
+        Ok(None)
+    }
+
     /// CPU time used by the group since it was made; nothing if this hierarchy does not count.
     ///
     /// # Errors
@@ -302,6 +310,13 @@ impl Hierarchy for V1 {
         write(&quota, limit.quota_micros)
     }
 
+    fn cpu_limit(&self, group: &Path) -> Result<Option<CpuLimit>, CgroupError> {
+        let directory = self.root.join(group);
+        let quota = read(&directory.join("cpu.cfs_quota_us"))?;
+        let period = read(&directory.join("cpu.cfs_period_us"))?;
+        Ok(CpuLimit::parse(&quota, &period))
+    }
+
     fn cpu_usage(&self, group: &Path) -> Result<Option<Nanos>, CgroupError> {
         // There if `cpuacct` is mounted together with `cpu`, as most systems do.
         let path = self.root.join(group).join("cpuacct.usage");
@@ -358,6 +373,11 @@ impl Hierarchy for V2 {
         write(&path, format_args!("{quota_micros} {period_micros}"))
     }
 
+    fn cpu_limit(&self, group: &Path) -> Result<Option<CpuLimit>, CgroupError> {
+        let text = read(&self.root.join(group).join("cpu.max"))?;
+        Ok(text.split_once(' ').and_then(|(quota, period)| CpuLimit::parse(quota, period)))
+    }
+
     fn cpu_usage(&self, group: &Path) -> Result<Option<Nanos>, CgroupError> {
         let path = self.root.join(group).join("cpu.stat");
         let text = read(&path)?;
@@ -382,6 +402,20 @@ impl CpuLimit {
         let span = cpu.time_in_floor(Nanos::new(period_micros * 1_000));
         let quota_micros = (span.get() / 1_000).max(QUOTA_MICROS_MIN);
         Ok(Self { quota_micros, period_micros })
+    }
+
+    /// What the kernel's two files say; nothing where there is no limit (`-1`, `max`).
+    fn parse(quota: &str, period: &str) -> Option<Self> {
+        let quota_micros = quota.trim().parse().ok()?;
+        let period_micros = period.trim().parse().ok()?;
+        Some(Self { quota_micros, period_micros })
+    }
+
+    /// The CPU that it leaves, rounded down.
+    fn cpu(self) -> CpuPpm {
+        let ppm = u128::from(self.quota_micros) * 1_000_000;
+        let ppm = ppm.checked_div(u128::from(self.period_micros)).unwrap_or(0);
+        CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
     }
 }
 
@@ -481,6 +515,17 @@ impl Group {
         let limit = CpuLimit::of(cpu, period)?;
         let hierarchy = self.hierarchies.all.iter().find(|h| h.limits_cpu());
         hierarchy.map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
+    }
+
+    /// The CPU that its processes may have together by its own limit; nothing if it has none. What the
+    /// groups above it leave is not asked.
+    ///
+    /// # Errors
+    /// If it is away.
+    pub fn cpu_limit(&self) -> Result<Option<CpuPpm>, CgroupError> {
+        let hierarchy = self.hierarchies.all.iter().find(|h| h.limits_cpu());
+        let limit = hierarchy.map_or(Ok(None), |hierarchy| hierarchy.cpu_limit(&self.path))?;
+        Ok(limit.map(CpuLimit::cpu))
     }
 
     /// Limits how fast its processes use disks: exactly `wanted`, whatever was set before. Nothing
@@ -866,6 +911,9 @@ mod tests {
         let content = |name: &str| std::fs::read_to_string(path.join(name)).unwrap();
         assert_eq!(content("cpu.cfs_quota_us"), "4000");
         assert_eq!(content("cpu.cfs_period_us"), "10000");
+        assert_eq!(group.cpu_limit().unwrap(), Some(CpuPpm::from_percent(40)));
+        with_files(&path, &[("cpu.cfs_quota_us", "-1\n")]);
+        assert_eq!(group.cpu_limit().unwrap(), None);
     }
 
     #[test]
@@ -882,6 +930,9 @@ mod tests {
         assert_eq!(content(path.join("cpu.weight")), "10000");
         std::fs::write(path.join("cpu.stat"), "usage_usec 77\nuser_usec 5\n").unwrap();
         assert_eq!(group.cpu_usage().unwrap(), Nanos::new(77_000));
+        assert_eq!(group.cpu_limit().unwrap(), Some(CpuPpm::from_percent(150)));
+        std::fs::write(path.join("cpu.max"), "max 100000\n").unwrap();
+        assert_eq!(group.cpu_limit().unwrap(), None);
         assert_eq!(group.id().unwrap().level, 1);
     }
 

@@ -14,8 +14,10 @@
 //! * [`probe`]: what this kernel can enforce, found out by trying;
 //! * [`regions`]: memory that the network reads, by eBPF;
 //! * [`segments`]: how long the packets are that an interface is handed;
+//! * [`load`]: how busy this node is, as the kernel counts;
 //! * [`machine`]: what this machine is;
 //! * [`process`]: processes that are not mistaken for others, started inside namespaces;
+//! * [`clock`]: the clock that nobody sets;
 //! * [`netns`], [`link`]: namespaces, and the virtual Ethernet between them;
 //! * [`netlink`]: requests to the kernel and their answers;
 //! * [`tc`]: classes, shapers and filters of an interface;
@@ -25,12 +27,14 @@
 
 pub mod bound;
 pub mod cgroup;
+pub mod clock;
 pub mod counters;
 pub mod deadline;
 pub mod disk;
 pub mod egress;
 pub mod flows;
 pub mod link;
+pub mod load;
 pub mod machine;
 pub mod netlink;
 pub mod netns;

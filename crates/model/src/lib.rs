@@ -8,6 +8,7 @@
 //! * [`reservation`], [`loss`]: what the broker is asked for and grants, what becomes of it when a node
 //!   goes away;
 //! * [`site`]: web sites that share nodes, and their load balancers;
+//! * [`node_load`]: what a node's kernel counts of its work;
 //! * [`extension`]: what a program asks for beside, while it runs;
 //! * [`assignment`]: what one node is told to enforce for one job;
 //! * [`disk`], [`connection`]: a block device and its rates, open connections by their ends;
@@ -32,6 +33,7 @@ pub mod goal;
 pub mod invalid;
 pub mod loss;
 pub mod name;
+pub mod node_load;
 pub mod pattern;
 pub mod profile;
 pub mod reservation;

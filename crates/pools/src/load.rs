@@ -30,17 +30,26 @@ pub struct Loads {
     pub sites: Vec<Option<SiteLoad>>,
     /// The part of the interval in which each node was busy, in the order of the pool.
     pub nodes: Vec<Option<Share>>,
+    /// The part of its CPU that each node used, whoever for, in the same order; nothing of it where nobody looks.
+    /// What others do there is no site's need, but a reason to take another node.
+    pub cpu: Vec<Share>,
 }
 
 impl Loads {
     /// Nothing was heard of any of them.
     pub fn silent(sites: usize, nodes: usize, interval: Nanos) -> Self {
-        Self { interval, sites: vec![None; sites], nodes: vec![None; nodes] }
+        let cpu = vec![Share::default(); nodes];
+        Self { interval, sites: vec![None; sites], nodes: vec![None; nodes], cpu }
     }
 
     /// How busy `node` is.
     pub fn busy(&self, node: NodeIndex) -> Share {
         self.nodes[node.0 as usize].unwrap_or(Share::ONE)
+    }
+
+    /// How much of `node` is taken, by requests or by anybody else.
+    pub fn taken(&self, node: NodeIndex) -> Share {
+        self.busy(node).max(self.cpu[node.0 as usize])
     }
 
     /// How busy the nodes that serve `site` are on average; without nodes it is as loaded as can be.

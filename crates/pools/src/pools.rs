@@ -77,7 +77,8 @@ impl Pools {
     /// If `loads` are not of this pool, or the policy planned what cannot be done.
     pub fn decide(&mut self, now: Nanos, loads: &Loads) -> Vec<Move> {
         assert_eq!(loads.sites.len(), self.pool.sites().len(), "one load for each site");
-        assert_eq!(loads.nodes.len(), self.pool.nodes().len(), "one load for each node");
+        let nodes = self.pool.nodes().len();
+        assert_eq!((loads.nodes.len(), loads.cpu.len()), (nodes, nodes), "loads for each node");
         let view = View { now, pool: &self.pool, holdings: &self.holdings, loads };
         let plans = self.policy.plans(&view);
         plans.into_iter().filter_map(|plan| self.begin(plan)).collect()

@@ -109,6 +109,33 @@ fn a_node_too_busy_to_report_is_loaded_under_every_policy() {
     }
 }
 
+/// Nobody sends a spare requests, so that its processors alone tell whether it is free: one that somebody else
+/// keeps busy, or that is silent, is taken when there is no other. Of nodes that serve, likewise.
+#[test]
+fn a_node_that_others_keep_busy_is_taken_last() {
+    let guarantee = Guarantee { hard: 1, soft: 4, max: 4 };
+    let [taker, giver] = [0, 1].map(|site| Place::Serving(SiteIndex(site)));
+    for (busy, place) in (0..3).zip([Place::Spare, giver, Place::Spare]) {
+        let sites = vec![site(0, guarantee, 2, &[1_000]), site(1, guarantee, 1, &[1_000])];
+        let needs = (2..5).map(|nodes| vec![need(nodes), need(0)]).collect();
+        let policy = Box::new(Fixed::changing(needs));
+        let mut pools =
+            Pools::new(pool(&[5], sites), vec![place, place, place, taker, giver], policy);
+        let mut loads = Loads::silent(2, 5, TURN);
+        loads.nodes.fill(Some(Share::default()));
+        loads.cpu.fill(Share::from_percent(40).unwrap());
+        loads.cpu[busy] = Share::ONE;
+        for turn in 1..4 {
+            let moves = pools.decide(at(turn), &loads);
+            let takes = moves.iter().any(|moved| moved.node == NodeIndex(busy as u32));
+            // The giver keeps one of four by its hard guarantee.
+            let is_last = place == Place::Spare && turn == 3;
+            assert_eq!((moves.len(), takes), (1, is_last), "{busy} {turn} {moves:?}");
+            finish(&mut pools, at(turn), moves);
+        }
+    }
+}
+
 /// A flood of one site, while another with the same priority is idle, then the other way round, many
 /// times: real need is served at once, in spite of the hold.
 #[test]

@@ -3,10 +3,11 @@
 //! Balancers are asked one after the other, and each blocks for two seconds at most when it does not
 //! answer: one that hangs makes all sites slow to move, and none lose anything.
 
+use crate::cpu::Counters;
 use crate::fronts;
-use crate::meter::Meter;
-use crate::overview::{LoadView, Overview, SiteView};
-use crate::record::{Record, Standing};
+use crate::meter::{Heard, Meter, NodeLoad};
+use crate::overview::{LoadView, NodeView, Overview, SiteView};
+use crate::record::{NodeStanding, Record, Standing};
 use crate::steering::Steering;
 use keeptime_balancers::front::{Front, Sight};
 use keeptime_balancers::traffic::Weight;
@@ -42,6 +43,8 @@ pub struct Now {
 #[derive(Debug)]
 pub struct Controller<R> {
     record: R,
+    /// What nodes publish of themselves, if somebody reads it.
+    counters: Option<Box<dyn Counters>>,
     steering: Steering,
     fronts: BTreeMap<Name, (SiteSpec, Front)>,
     transfers: BTreeMap<Name, Transfer>,
@@ -55,6 +58,7 @@ impl<R: Record> Controller<R> {
     pub fn new(record: R) -> Self {
         Self {
             record,
+            counters: None,
             steering: Steering::default(),
             fronts: BTreeMap::new(),
             transfers: BTreeMap::new(),
@@ -62,6 +66,13 @@ impl<R: Record> Controller<R> {
             looked_at: None,
             overview: Overview::default(),
         }
+    }
+
+    /// The same, with what nodes publish of themselves.
+    #[must_use]
+    pub fn with_counters(mut self, counters: Option<Box<dyn Counters>>) -> Self {
+        self.counters = counters;
+        self
     }
 
     /// Does what is due, and tells how long nothing will be. Blocks for as long as balancers take.
@@ -138,10 +149,14 @@ impl<R: Record> Controller<R> {
     }
 
     fn decide(&mut self, now: Nanos, sights: &BTreeMap<Name, Vec<Sight>>) {
-        let (sites, nodes) = (self.steering.sites().to_vec(), self.steering.nodes());
-        let loads = self.meter.loads(now, sights, &sites, &nodes);
-        self.steering.decide(now, &loads);
+        let counters = self.counters.as_mut().map(|counters| counters.latest());
+        let heard = Heard { sights, counters: counters.as_ref() };
+        let sites = self.steering.sites().to_vec();
+        let nodes = &self.steering.standing().nodes;
+        let (loads, known) = self.meter.loads(now, heard, &sites, nodes);
+        self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
         self.overview.sites = self.views(sights, &sites, &loads);
+        self.steering.decide(now, &loads);
     }
 
     /// Goes on with every node that drains; those that are not to drain any more are left alone.
@@ -187,5 +202,16 @@ impl<R: Record> Controller<R> {
             }
         };
         standing.sites.iter().map(view).collect()
+    }
+}
+
+fn node_view((node, known): (&NodeStanding, &NodeLoad)) -> NodeView {
+    let (load_ppm, known_from) = known.taken().unzip();
+    NodeView {
+        name: node.name.clone(),
+        site: node.site.clone(),
+        load_ppm,
+        known_from,
+        runnable: known.runnable(),
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! * [`record`]: what the broker's record says, and what is asked of it;
 //! * [`steering`]: which node is on which way (pure);
-//! * [`meter`]: loads from what balancers counted (pure);
+//! * [`meter`]: loads from what balancers counted, and nodes (pure);
+//! * [`cpu`]: how busy nodes are by their own counters (pure);
 //! * [`fronts`]: the balancers that sites name;
 //! * [`controller`]: the loop's body, with its input and output;
 //! * [`overview`]: what people are told.
 //!
 //! ```text
+//!  nodes ──counters──────────┐
 //!  balancers ──counts──> meter ──loads──> steering (pools) ──drain──> balancers of the old site
 //!      ^                                      ^    │ nothing in flight
 //!      └── who serves, by the record ── record <───┘ the change, durable
@@ -22,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod controller;
+pub mod cpu;
 pub mod fronts;
 pub mod meter;
 pub mod overview;

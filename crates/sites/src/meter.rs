@@ -1,9 +1,13 @@
-//! Loads from what balancers counted. A balancer that does not answer makes its site silent, and
-//! silence counts as loaded.
+//! Loads from what balancers counted and, where they cannot tell, from what nodes count themselves. A balancer
+//! that does not answer makes its site silent, and silence counts as loaded.
 
+use crate::cpu::{Cpu, CpuMeter};
+use crate::overview::LoadSource;
+use crate::record::NodeStanding;
 use keeptime_balancers::front::Sight;
 use keeptime_balancers::traffic::Observed;
 use keeptime_model::name::Name;
+use keeptime_model::node_load::NodeCounters;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::load::{Loads, SiteLoad};
 use std::collections::BTreeMap;
@@ -12,7 +16,26 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Meter {
     counted: BTreeMap<(Name, String), Counted>,
+    cpu: CpuMeter,
     at: Option<Nanos>,
+}
+
+/// All that was heard at one look.
+#[derive(Debug, Clone, Copy)]
+pub struct Heard<'a> {
+    /// What the balancers of each site said.
+    pub sights: &'a BTreeMap<Name, Vec<Sight>>,
+    /// What nodes count themselves; nothing if nobody looks there.
+    pub counters: Option<&'a BTreeMap<Name, NodeCounters>>,
+}
+
+/// What is known of one node's load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeLoad {
+    /// Whether its balancers have a request in flight on it; nothing if they cannot tell.
+    requests: Option<Share>,
+    /// What it counts itself; nothing if nobody looks there.
+    cpu: Option<Option<Cpu>>,
 }
 
 /// One balancer's counts of one site.
@@ -25,28 +48,38 @@ struct Counted {
 }
 
 impl Meter {
-    /// Takes in what the balancers of each site said at `now`. Loads are in the order of `sites` and
-    /// `nodes`.
+    /// Takes in what was heard at `now`. Loads are in the order of `sites` and `nodes`, and what is known of each
+    /// node as well.
     ///
     /// A node is busy while it has a request in flight: looked at often enough, the part of the looks is
     /// the part of the time.
     pub fn loads(
         &mut self,
         now: Nanos,
-        sights: &BTreeMap<Name, Vec<Sight>>,
+        heard: Heard<'_>,
         sites: &[Name],
-        nodes: &[Name],
-    ) -> Loads {
+        nodes: &[NodeStanding],
+    ) -> (Loads, Vec<NodeLoad>) {
         let interval = now.saturating_sub(self.at.unwrap_or(now));
         self.at = Some(now);
         let mut loads = Loads::silent(sites.len(), nodes.len(), interval);
         for (at, site) in sites.iter().enumerate() {
-            loads.sites[at] = sights.get(site).and_then(|sights| self.site(site, sights));
+            loads.sites[at] = heard.sights.get(site).and_then(|sights| self.site(site, sights));
         }
-        for (at, node) in nodes.iter().enumerate() {
-            loads.nodes[at] = busy(node, sights);
+        if let Some(counters) = heard.counters {
+            self.cpu.see(now, counters);
         }
-        loads
+        let known: Vec<_> = nodes.iter().map(|node| self.node(now, heard, node)).collect();
+        for (at, node) in known.iter().enumerate() {
+            loads.nodes[at] = node.busy();
+            loads.cpu[at] = node.cpu();
+        }
+        (loads, known)
+    }
+
+    fn node(&self, now: Nanos, heard: Heard<'_>, node: &NodeStanding) -> NodeLoad {
+        let cpu = heard.counters.map(|_| self.cpu.cpu(now, &node.name));
+        NodeLoad { requests: requests(node, heard.sights), cpu }
     }
 
     /// The sum over the site's balancers; nothing if one says nothing, or was not asked before.
@@ -89,15 +122,47 @@ fn counted(observed: &Observed) -> Option<Counted> {
     Some(counted)
 }
 
-/// Whether any balancer has a request in flight on `node`; nothing if none of those that have it answers.
-fn busy(node: &Name, sights: &BTreeMap<Name, Vec<Sight>>) -> Option<Share> {
+/// Whether any balancer has a request in flight on `node`; nothing if none of those that have it answers, or one
+/// of those that send it requests does not and the others have none.
+fn requests(node: &NodeStanding, sights: &BTreeMap<Name, Vec<Sight>>) -> Option<Share> {
     let observed = sights.values().flatten().filter_map(|sight| sight.observed.as_ref().ok());
-    let seen: Vec<_> = observed.filter_map(|observed| observed.servers.get(node)).collect();
-    if seen.is_empty() {
-        return None;
+    let mut seen = observed.filter_map(|observed| observed.servers.get(&node.name)).peekable();
+    seen.peek()?;
+    if seen.any(|seen| seen.in_flight > 0) {
+        return Some(Share::ONE);
     }
-    let is_busy = seen.iter().any(|seen| seen.in_flight > 0);
-    Some(if is_busy { Share::ONE } else { Share::default() })
+    let sending = node.site.as_ref().and_then(|site| sights.get(site)).into_iter().flatten();
+    let mut sending = sending.map(|sight| sight.observed.is_ok());
+    sending.all(|answers| answers).then_some(Share::default())
+}
+
+impl NodeLoad {
+    /// How busy it is: by the balancers where they can tell, or else by itself.
+    fn busy(&self) -> Option<Share> {
+        self.requests.or_else(|| Some(self.cpu??.used))
+    }
+
+    /// How much of its CPU is used; all of it if it should say and does not.
+    fn cpu(&self) -> Share {
+        self.cpu.map_or(Share::default(), |cpu| cpu.map_or(Share::ONE, |cpu| cpu.used))
+    }
+
+    /// How much of it is taken, and who says so; nothing if nobody does, and it counts as loaded.
+    pub fn taken(&self) -> Option<(Share, LoadSource)> {
+        match (self.requests, self.cpu) {
+            (Some(requests), None) => Some((requests, LoadSource::Balancers)),
+            (Some(requests), Some(_)) if requests > Share::default() => {
+                Some((requests, LoadSource::Balancers))
+            }
+            (_, Some(Some(cpu))) => Some((cpu.used, LoadSource::Counters)),
+            (_, Some(None)) | (None, None) => None,
+        }
+    }
+
+    /// Threads that run or wait for its CPU, if it says.
+    pub fn runnable(&self) -> Option<u32> {
+        Some(self.cpu??.runnable)
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +170,8 @@ mod tests {
     use super::*;
     use keeptime_balancers::balancer::BalancerError;
     use keeptime_balancers::traffic::{Seen, Traffic};
+    use keeptime_model::topology::NodeIndex;
+    use keeptime_model::units::CpuPpm;
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
@@ -117,9 +184,42 @@ mod tests {
         Sight { balancer: balancer.into(), told: vec![], observed }
     }
 
+    fn node(name: &str, site: Option<&str>) -> NodeStanding {
+        let site = site.map(self::name);
+        NodeStanding { name: self::name(name), address: None, site, is_free: true }
+    }
+
     fn see(meter: &mut Meter, at: u64, sights: Vec<Sight>) -> Loads {
+        hear(meter, at, sights, None).0
+    }
+
+    /// The first node serves the shop.
+    fn hear(
+        meter: &mut Meter,
+        at: u64,
+        sights: Vec<Sight>,
+        counters: Option<&BTreeMap<Name, NodeCounters>>,
+    ) -> (Loads, Vec<NodeLoad>) {
         let sights = [(name("shop"), sights)].into();
-        meter.loads(Nanos::from_millis(at), &sights, &[name("shop")], &[name("n1"), name("n2")])
+        let heard = Heard { sights: &sights, counters };
+        let nodes = [node("n1", Some("shop")), node("n2", None)];
+        meter.loads(Nanos::from_millis(at), heard, &[name("shop")], &nodes)
+    }
+
+    fn silent(balancer: &str) -> Sight {
+        let ended = Err(BalancerError::Ended { balancer: balancer.into() });
+        Sight { balancer: balancer.into(), told: vec![], observed: ended }
+    }
+
+    /// Counters of both nodes, of which 30 and 80 % are used.
+    fn counters(at: u64) -> BTreeMap<Name, NodeCounters> {
+        let count = |percent| NodeCounters {
+            at: Nanos::from_millis(at),
+            cpu_used: Nanos::new(Nanos::from_millis(at).get() * percent / 100),
+            cpu: CpuPpm::from_percent(100),
+            runnable: 3,
+        };
+        [(name("n1"), count(30)), (name("n2"), count(80))].into()
     }
 
     #[test]
@@ -139,10 +239,67 @@ mod tests {
         see(&mut meter, 0, vec![sight("a", 100, 0, 0)]);
         assert_eq!(see(&mut meter, 50, vec![sight("a", 3, 0, 0)]).sites, [None], "it restarted");
         assert!(see(&mut meter, 100, vec![sight("a", 4, 0, 0)]).sites[0].is_some());
-        let ended = Err(BalancerError::Ended { balancer: "a".into() });
-        let silent = Sight { balancer: "a".into(), told: vec![], observed: ended };
-        let loads = see(&mut meter, 150, vec![silent]);
+        let loads = see(&mut meter, 150, vec![silent("a")]);
         assert_eq!((loads.sites[0], loads.nodes[0]), (None, None));
         assert_eq!(see(&mut meter, 200, vec![sight("a", 9, 0, 0)]).sites, [None]);
+    }
+
+    fn percent(percent: u32) -> Share {
+        Share::from_percent(percent).unwrap()
+    }
+
+    #[test]
+    fn where_balancers_answer_their_word_stands_and_counters_tell_of_others() {
+        let mut meter = Meter::default();
+        // The balancer has a server for each node, and sends requests to the first.
+        let both = |in_flight| {
+            let mut sight = sight("a", 100, in_flight, 0);
+            let spare = Seen { traffic: Traffic::Off, in_flight: 0, served: Some(0) };
+            sight.observed.as_mut().unwrap().servers.insert(name("n2"), spare);
+            vec![sight]
+        };
+        hear(&mut meter, 0, both(0), Some(&counters(0)));
+        let (loads, known) = hear(&mut meter, 100, both(0), Some(&counters(100)));
+        assert_eq!(loads.nodes, [Some(Share::default()); 2], "no request is in flight");
+        assert_eq!(loads.cpu, [percent(30), percent(80)]);
+        let taken: Vec<_> = known.iter().map(NodeLoad::taken).collect();
+        let by_itself = |share| Some((percent(share), LoadSource::Counters));
+        assert_eq!(taken, [by_itself(30), by_itself(80)]);
+        let (loads, known) = hear(&mut meter, 200, both(1), Some(&counters(200)));
+        assert_eq!(loads.nodes, [Some(Share::ONE), Some(Share::default())]);
+        assert_eq!(known[0].taken(), Some((Share::ONE, LoadSource::Balancers)));
+        let (loads, known) = hear(&mut meter, 300, both(0), None);
+        assert_eq!((loads.nodes[1], loads.cpu[1]), (Some(Share::default()), Share::default()));
+        assert_eq!(known[1].taken(), Some((Share::default(), LoadSource::Balancers)));
+    }
+
+    #[test]
+    fn what_balancers_cannot_tell_nodes_tell_themselves_and_silence_counts_as_loaded() {
+        let mut meter = Meter::default();
+        hear(&mut meter, 0, vec![silent("a")], Some(&counters(0)));
+        let (loads, known) = hear(&mut meter, 100, vec![silent("a")], Some(&counters(100)));
+        assert_eq!((&loads.sites[..], loads.busy(NodeIndex(0))), (&[None][..], percent(30)));
+        assert_eq!(known[1].taken(), Some((percent(80), LoadSource::Counters)));
+        assert_eq!(known[1].runnable(), Some(3));
+        // The counters do not get newer either.
+        let (loads, known) = hear(&mut meter, 700, vec![silent("a")], Some(&counters(100)));
+        assert_eq!((loads.nodes[0], loads.cpu[0]), (None, Share::ONE));
+        assert_eq!((known[0].taken(), known[0].runnable()), (None, None));
+        // A spare of which its balancers know no request, and of whose processors nothing is known.
+        let (loads, _) = hear(&mut meter, 800, vec![sight("a", 1, 0, 0)], Some(&counters(100)));
+        assert_eq!(
+            (loads.nodes[0], loads.taken(NodeIndex(0))),
+            (Some(Share::default()), Share::ONE)
+        );
+    }
+
+    /// One of two balancers of a site hangs: what it has in flight on the site's node nobody knows.
+    #[test]
+    fn a_node_whose_own_balancer_hangs_does_not_look_idle_to_the_others() {
+        let mut meter = Meter::default();
+        let loads = see(&mut meter, 0, vec![sight("a", 1, 0, 0), silent("b")]);
+        assert_eq!(loads.nodes[0], None);
+        let loads = see(&mut meter, 50, vec![sight("a", 1, 2, 0), silent("b")]);
+        assert_eq!(loads.nodes[0], Some(Share::ONE));
     }
 }

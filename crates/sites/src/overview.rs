@@ -2,7 +2,7 @@
 
 use keeptime_model::name::Name;
 use keeptime_model::site::SiteSpec;
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::{Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -14,6 +14,9 @@ pub const MOVES_MAX: usize = 256;
 pub struct Overview {
     /// By name.
     pub sites: Vec<SiteView>,
+    /// All of the cluster, in the topology's order.
+    #[serde(default)]
+    pub nodes: Vec<NodeView>,
     /// The last moves, oldest first.
     pub moves: VecDeque<MoveView>,
 }
@@ -42,6 +45,32 @@ pub struct LoadView {
     pub queued: u64,
     /// Requests that nodes work on.
     pub in_flight: u64,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Its name.
+    pub name: Name,
+    /// The site that it serves by the record.
+    pub site: Option<Name>,
+    /// How much of it is taken; nothing if nobody says, and it counts as loaded.
+    pub load_ppm: Option<Share>,
+    /// Who says so.
+    pub known_from: Option<LoadSource>,
+    /// Threads that run or wait for a processor of its machine, by its own counters.
+    pub runnable: Option<u32>,
+}
+
+/// Who says how busy a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum LoadSource {
+    /// The balancers: whether they have a request in flight on it.
+    Balancers,
+    /// The node itself: the part of its CPU that was used.
+    Counters,
 }
 
 /// One move that has ended.

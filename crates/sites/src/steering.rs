@@ -85,7 +85,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Asks the policy. Loads are in the order of [`Self::sites`] and [`Self::nodes`].
+    /// Asks the policy. Loads are in the order of [`Self::sites`] and [`Standing::nodes`].
     pub fn decide(&mut self, now: Nanos, loads: &Loads) {
         self.refused.retain(|_, until| *until > now);
         let Some(pools) = self.pools.as_mut().filter(|_| !self.is_waiting) else { return };
@@ -97,11 +97,6 @@ impl Steering {
     /// Sites that stay.
     pub fn sites(&self) -> &[Name] {
         &self.sites
-    }
-
-    /// All nodes.
-    pub fn nodes(&self) -> Vec<Name> {
-        names(&self.standing.nodes).cloned().collect()
     }
 
     /// What is recorded.

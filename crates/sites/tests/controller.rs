@@ -11,12 +11,52 @@ use balancers::{HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts, wai
 use keeptime_balancers::balancer::Balancer;
 use keeptime_balancers::traffic::{Traffic, Weight};
 use keeptime_model::name::Name;
+use keeptime_model::node_load::NodeCounters;
 use keeptime_model::site::{BalancerPlace, Guarantee, HostedSite, SiteSpec};
-use keeptime_model::units::{CpuPpm, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_sites::controller::{Controller, Now};
+use keeptime_sites::cpu::Counters;
+use keeptime_sites::overview::{LoadSource, NodeView};
 use keeptime_sites::record::{Change, NodeStanding, Standing};
 use memory::Memory;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// What nodes count themselves: the part of their CPU that each uses, all the time, in percent. Others are silent.
+#[derive(Debug, Clone)]
+struct Published {
+    used: Arc<Mutex<BTreeMap<Name, u32>>>,
+    began: Instant,
+}
+
+impl Published {
+    fn set(&self, node: &Name, percent: u32) {
+        self.used.lock().unwrap().insert(node.clone(), percent);
+    }
+}
+
+impl Counters for Published {
+    fn latest(&mut self) -> BTreeMap<Name, NodeCounters> {
+        let at = Nanos::from(self.began.elapsed());
+        let counters = |percent: &u32| NodeCounters {
+            at,
+            cpu_used: Nanos::new(at.get() * u64::from(*percent) / 100),
+            cpu: CpuPpm::from_percent(100),
+            runnable: 1,
+        };
+        let used = self.used.lock().unwrap();
+        used.iter().map(|(node, percent)| (node.clone(), counters(percent))).collect()
+    }
+}
+
+/// How busy a node is, in percent, and who says so.
+fn load(node: &NodeView) -> (Option<u32>, Option<LoadSource>) {
+    let percent = node.load_ppm.map(|load| (load.as_f64() * 100.0).round() as u32);
+    (percent, node.known_from)
+}
 
 /// Two sites of which the shop has the higher priority, and what stands in front of them.
 struct World {
@@ -62,6 +102,34 @@ impl World {
         Controller::new(self.record.clone())
     }
 
+    /// One by which all balancers were told what is recorded.
+    fn settled(&self) -> Controller<Memory> {
+        let mut controller = self.controller();
+        self.until("all is told", &mut controller, || self.is_told());
+        controller
+    }
+
+    /// The shop is flooded, and the controller ends when it has drained a node for it and asked for the change, which
+    /// is not carried out.
+    fn killed_at_a_change(&self) -> (Load, Change) {
+        self.record.0.lock().unwrap().is_slow = true;
+        let mut killed = self.settled();
+        let flood = Load::start(&self.haproxy.sites[..1], 450.0);
+        self.until("a change is asked for", &mut killed, || !self.asked().is_empty());
+        (flood, self.asked().remove(0))
+    }
+
+    /// Goes on until everything is answered.
+    fn end(&self, controller: &mut Controller<Memory>, loads: impl IntoIterator<Item = Load>) {
+        let loads: Vec<_> = loads.into_iter().collect();
+        loads.iter().for_each(Load::stop);
+        while !loads.iter().all(Load::has_ended) {
+            self.pass(controller);
+            assert!(self.count("blog") >= 1 && self.count("shop") >= 1, "hard guarantees");
+        }
+        loads.into_iter().for_each(|load| assert_none_lost(&load.end()));
+    }
+
     fn pass(&self, controller: &mut Controller<Memory>) {
         let steady = self.began.elapsed().into();
         let now = Now { steady, wall: WallTime::from_unix_nanos(steady.get()) };
@@ -105,8 +173,7 @@ impl World {
 #[test]
 fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
     let world = World::new(4, Duration::from_millis(5));
-    let mut controller = world.controller();
-    world.until("all is told", &mut controller, || world.is_told());
+    let mut controller = world.settled();
     // A node answers 200 a second.
     let quiet = Load::start(&world.haproxy.sites[1..], 60.0);
     let flood = Load::start(&world.haproxy.sites[..1], 450.0);
@@ -114,13 +181,7 @@ fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
         assert!(world.count("blog") >= 1, "its hard guarantee");
         world.count("shop") == 3
     });
-    [&flood, &quiet].into_iter().for_each(Load::stop);
-    while !(flood.has_ended() && quiet.has_ended()) {
-        world.pass(&mut controller);
-        assert!(world.count("blog") >= 1 && world.count("shop") >= 1, "hard guarantees");
-    }
-    assert_none_lost(&flood.end());
-    assert_none_lost(&quiet.end());
+    world.end(&mut controller, [flood, quiet]);
     let overview = controller.overview();
     assert!(overview.moves.iter().all(|moved| moved.failure.is_none()), "{overview:?}");
     assert!(overview.moves[0].why.starts_with("shop needs more"), "{overview:?}");
@@ -129,14 +190,8 @@ fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
 #[test]
 fn one_that_is_killed_between_drain_and_switch_leaves_the_node_where_it_was() {
     let world = World::new(3, Duration::from_millis(5));
-    world.record.0.lock().unwrap().is_slow = true;
-    let mut killed = world.controller();
-    world.until("all is told", &mut killed, || world.is_told());
-    let flood = Load::start(&world.haproxy.sites[..1], 450.0);
-    world.until("a change is asked for", &mut killed, || !world.asked().is_empty());
-    let change = world.asked().remove(0);
+    let (flood, change) = world.killed_at_a_change();
     assert_eq!(world.traffic("blog", &change.node), Traffic::Off, "it is drained");
-    drop(killed);
     let mut next = world.controller();
     world.until("all is told", &mut next, || {
         world.traffic("blog", &change.node) == Traffic::On(Weight::FULL)
@@ -144,23 +199,13 @@ fn one_that_is_killed_between_drain_and_switch_leaves_the_node_where_it_was() {
     assert_eq!(world.traffic("shop", &change.node), Traffic::Off);
     world.record.0.lock().unwrap().is_slow = false;
     world.until("the shop has two", &mut next, || world.count("shop") == 2);
-    flood.stop();
-    while !flood.has_ended() {
-        world.pass(&mut next);
-    }
-    assert_none_lost(&flood.end());
+    world.end(&mut next, [flood]);
 }
 
 #[test]
 fn one_that_is_killed_after_the_switch_is_recorded_leaves_the_node_to_the_new_site() {
     let world = World::new(3, Duration::from_millis(5));
-    world.record.0.lock().unwrap().is_slow = true;
-    let mut killed = world.controller();
-    world.until("all is told", &mut killed, || world.is_told());
-    let flood = Load::start(&world.haproxy.sites[..1], 450.0);
-    world.until("a change is asked for", &mut killed, || !world.asked().is_empty());
-    let change = world.asked().remove(0);
-    drop(killed);
+    let (flood, change) = world.killed_at_a_change();
     {
         let mut kept = world.record.0.lock().unwrap();
         kept.is_slow = false;
@@ -171,18 +216,13 @@ fn one_that_is_killed_after_the_switch_is_recorded_leaves_the_node_to_the_new_si
         world.traffic("shop", &change.node) == Traffic::On(Weight::FULL)
     });
     assert_eq!(world.traffic("blog", &change.node), Traffic::Off);
-    flood.stop();
-    while !flood.has_ended() {
-        world.pass(&mut next);
-    }
-    assert_none_lost(&flood.end());
+    world.end(&mut next, [flood]);
 }
 
 #[test]
 fn a_balancer_that_restarts_is_told_again() {
     let mut world = World::new(3, Duration::ZERO);
-    let mut controller = world.controller();
-    world.until("all is told", &mut controller, || world.is_told());
+    let mut controller = world.settled();
     world.haproxy.daemon.crash();
     world.pass(&mut controller);
     world.haproxy.daemon.start_again();
@@ -215,11 +255,66 @@ fn a_refused_change_leaves_the_node_where_it_was() {
     assert_eq!(world.traffic("blog", &node), Traffic::Off);
 }
 
+/// By the balancer all spares are alike: no request is in flight on any.
+#[test]
+fn a_spare_that_others_keep_busy_is_taken_last() {
+    let world = World::new(4, Duration::from_millis(5));
+    let node = |number: usize| world.nodes[number].server.name.clone();
+    world.record.0.lock().unwrap().standing.nodes[1..3].iter_mut().for_each(|n| n.site = None);
+    let published = Published { used: Arc::default(), began: world.began };
+    // Of the second nothing is heard.
+    [0, 2, 3].into_iter().for_each(|number| published.set(&node(number), 3));
+    let mut controller = world.controller().with_counters(Some(Box::new(published.clone())));
+    world.until("all is told", &mut controller, || world.is_told());
+    let counters = Some(LoadSource::Counters);
+    wait_until("the loads are known", || {
+        world.pass(&mut controller);
+        controller.overview().nodes.iter().map(load).eq([
+            (Some(3), counters),
+            (None, None),
+            (Some(3), counters),
+            (Some(3), counters),
+        ])
+    });
+    let flood = Load::start(&world.haproxy.sites[..1], 450.0);
+    world.until("the shop has more", &mut controller, || !world.asked().is_empty());
+    assert_eq!(world.asked()[0].node, node(2), "the first spare is silent");
+    world.until("the shop has three", &mut controller, || world.count("shop") == 3);
+    assert_eq!(world.asked()[1].node, node(1), "it is better than none");
+    world.end(&mut controller, [flood]);
+}
+
+/// The balancer of both sites hangs: what it has in flight nobody knows, and what the nodes do they say themselves.
+#[test]
+fn nodes_of_a_balancer_that_hangs_are_judged_by_their_counters() {
+    let world = World::new(2, Duration::ZERO);
+    let published = Published { used: Arc::default(), began: world.began };
+    published.set(&world.nodes[0].server.name, 90);
+    let mut controller = world.controller().with_counters(Some(Box::new(published)));
+    world.until("all is told", &mut controller, || world.is_told());
+    let worker = Pid::from_raw(world.haproxy.worker().unwrap() as i32);
+    kill(worker, Signal::SIGSTOP).unwrap();
+    wait_until("nothing is heard of the sites", || {
+        world.pass(&mut controller);
+        controller.overview().sites.iter().all(|site| site.load.is_none())
+    });
+    // One more look, so that there are two of the counters.
+    world.pass(&mut controller);
+    let loads: Vec<_> = controller.overview().nodes.iter().map(load).collect();
+    let silence = (None, None);
+    assert_eq!(loads, [(Some(90), Some(LoadSource::Counters)), silence]);
+    kill(worker, Signal::SIGCONT).unwrap();
+    wait_until("the balancer is heard again", || {
+        world.pass(&mut controller);
+        controller.overview().sites.iter().all(|site| site.load.is_some())
+    });
+    assert!(world.asked().is_empty(), "nothing moved: {:?}", world.asked());
+}
+
 #[test]
 fn a_site_that_is_removed_under_load_is_drained() {
     let world = World::new(3, Duration::from_millis(200));
-    let mut controller = world.controller();
-    world.until("all is told", &mut controller, || world.is_told());
+    let mut controller = world.settled();
     let load = Load::start(&world.haproxy.sites[1..], 10.0);
     let working = || world.nodes[1..].iter().map(Node::working).sum::<u64>();
     world.until("a node works", &mut controller, || working() > 0);

@@ -132,6 +132,7 @@ Then, on any of them:
 
   keeptime fabric ls                           # everything
   keeptime fabric ls service=echo              # the daemons themselves: they answer pings
+  keeptime fabric ls service=node-load         # whose load the broker can read, if it has fabric = "NAME"
   keeptime fabric find name=dhash type=server --within 10s
   keeptime fabric ping                         # every node
   keeptime fabric bench n2 --over udp

@@ -14,7 +14,7 @@ pub enum SiteCommand {
     Remove(SiteRemoveArguments),
     /// List web sites: their nodes, loads, and what is wrong with their balancers
     List(SiteListArguments),
-    /// Show web sites and the last moves, and why each was made, again every second
+    /// Show web sites, how busy every node is and who says so, and the last moves with their reasons, again every second
     Top(SiteListArguments),
 }
 

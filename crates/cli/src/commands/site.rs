@@ -6,7 +6,7 @@ use crate::place::connect;
 use crate::{brokers, times};
 use anyhow::Result;
 use jiff::tz::TimeZone;
-use keeptime_broker::wire::{MoveView, Overview, SiteView};
+use keeptime_broker::wire::{LoadSource, MoveView, NodeView, Overview, SiteView};
 use keeptime_model::name::Name;
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
@@ -58,7 +58,8 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
             print_json(&overview)?;
             return Ok(Ending::Done);
         }
-        let text = format!("{}{}", describe_sites(&overview), describe_moves(&overview));
+        let (sites, nodes) = (describe_sites(&overview), describe_nodes(&overview));
+        let text = format!("{sites}{nodes}{}", describe_moves(&overview));
         if !stdout().is_terminal() {
             print!("{text}");
             return Ok(Ending::Done);
@@ -99,6 +100,27 @@ fn describe_site(site: &SiteView) -> String {
     text
 }
 
+/// A line for each node, with its load and where it is known from, if there is any site to have it.
+fn describe_nodes(overview: &Overview) -> String {
+    if overview.sites.is_empty() {
+        return String::new();
+    }
+    overview.nodes.iter().map(describe_node).collect()
+}
+
+fn describe_node(node: &NodeView) -> String {
+    let site = node.site.as_ref().map_or("spare", Name::as_str);
+    let runnable = node.runnable.map(|count| format!(", {count} runnable")).unwrap_or_default();
+    let load = node.load_ppm.map(|load| load.as_f64() * 100.0);
+    let load = match (load, node.known_from) {
+        (Some(load), Some(LoadSource::Balancers)) if load > 0.0 => "works on requests".into(),
+        (Some(_), Some(LoadSource::Balancers)) => "no request in flight".into(),
+        (Some(load), _) => format!("{load:.0} % of its CPU used, by its counters{runnable}"),
+        (None, _) => "nobody says how busy: counts as loaded".into(),
+    };
+    format!("  {} ({site}): {load}\n", node.name)
+}
+
 fn describe_moves(overview: &Overview) -> String {
     let zone = TimeZone::system();
     let moves = overview.moves.iter().rev().take(MOVES_SHOWN);
@@ -118,7 +140,7 @@ fn in_words(moved: &MoveView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::{Nanos, WallTime};
+    use keeptime_model::units::{Nanos, Share, WallTime};
 
     #[test]
     fn a_move_says_whereto_how_long_and_why() {
@@ -134,5 +156,25 @@ mod tests {
         let text = in_words(&moved);
         assert!(text.starts_with("n3: spare > shop in 40"), "{text}");
         assert!(text.ends_with("shop below its hard guarantee; given up: it went away"), "{text}");
+    }
+
+    #[test]
+    fn a_node_says_how_busy_it_is_and_who_says_so() {
+        let text = |percent: Option<u32>, known_from, runnable| {
+            let node = NodeView {
+                name: "n3".parse().unwrap(),
+                site: (runnable == Some(1)).then(|| "shop".parse().unwrap()),
+                load_ppm: percent.and_then(Share::from_percent),
+                known_from,
+                runnable,
+            };
+            describe_node(&node)
+        };
+        let balancers = Some(LoadSource::Balancers);
+        assert_eq!(text(Some(0), balancers, None), "  n3 (spare): no request in flight\n");
+        assert_eq!(text(Some(100), balancers, Some(1)), "  n3 (shop): works on requests\n");
+        let counted = "  n3 (spare): 97 % of its CPU used, by its counters, 4 runnable\n";
+        assert_eq!(text(Some(97), Some(LoadSource::Counters), Some(4)), counted);
+        assert!(text(None, None, None).ends_with("counts as loaded\n"));
     }
 }

@@ -102,6 +102,28 @@ impl Asker {
         Ok(of_first.map(|(_, by)| (unpack(&self.slots, data), by)))
     }
 
+    /// Asks for the first slot of a record, once, and waits for nothing.
+    pub fn say(&mut self, record: u32) -> Result<Question, Unanswered> {
+        let question = self.next(record, 0, 1);
+        self.send(&question.encode())?;
+        Ok(question)
+    }
+
+    /// The answer to that, if it comes before `until`. None if the record was being written.
+    pub fn hear(
+        &mut self,
+        question: &Question,
+        data: &mut [u8],
+        until: Instant,
+    ) -> Result<Option<(Seen, AnsweredBy)>, Unanswered> {
+        self.slots.clear();
+        match self.receive(question, until)?.ok_or(Unanswered::Silent)? {
+            Ok((_, by)) => Ok(Some((unpack(&self.slots, data), by))),
+            Err(Refusal::Busy) => Ok(None),
+            Err(refusal) => Err(Unanswered::Refused(refusal)),
+        }
+    }
+
     /// Adds to the counter of a record, once. Returns what it was.
     pub fn add(
         &mut self,
@@ -148,10 +170,15 @@ impl Asker {
         slots: u8,
         deadline: Instant,
     ) -> Result<(u64, AnsweredBy), Unanswered> {
-        self.number = self.number.wrapping_add(1);
-        let question = self.question(self.number, record, Asked::Read { offset, slots });
+        let question = self.next(record, offset, slots);
         let (answer, _) = self.ask(&question, deadline)?;
         answer.map_err(Unanswered::Refused)
+    }
+
+    /// The next question for slots.
+    fn next(&mut self, record: u32, offset: u32, slots: u8) -> Question {
+        self.number = self.number.wrapping_add(1);
+        self.question(self.number, record, Asked::Read { offset, slots })
     }
 
     /// Asks until there is an answer. Returns it, and how often it was asked.
@@ -159,18 +186,23 @@ impl Asker {
         let bytes = question.encode();
         let (mut pause, mut tries) = (AGAIN_AFTER, 0);
         while tries == 0 || Instant::now() < deadline {
-            match self.socket.send(&bytes) {
-                // What the kernel has no room for is lost, as it may be on its way; so is what was
-                // sent to a daemon that is not there now.
-                Err(error) if !is_passing(&error) => return Err(error.into()),
-                _ => tries += 1,
-            }
+            self.send(&bytes)?;
+            tries += 1;
             if let Some(said) = self.receive(question, (Instant::now() + pause).min(deadline))? {
                 return Ok((said, tries));
             }
             pause *= 2;
         }
         Err(Unanswered::Silent)
+    }
+
+    /// What the kernel has no room for is lost, as it may be on its way; so is what is sent to a daemon that
+    /// is not there now.
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.socket.send(bytes) {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// The answer to `question`, if it comes before `until`. Others are late ones.

@@ -17,6 +17,8 @@ pub const SLOT: usize = 64;
 pub const SLOT_WORDS: usize = SLOT / WORD;
 /// Bytes of a record before its data: its sequence and its counter.
 pub const PREFIX: usize = 2 * WORD;
+/// Bytes of data of a cell.
+pub const CELL: usize = SLOT - PREFIX;
 /// Most data of a record: a reader on another node fetches it in about fifty packets, all of which
 /// have to belong to one version.
 pub const RECORD_MOST: u32 = 64 << 10;
@@ -90,6 +92,9 @@ pub struct InvalidAddress {
 }
 
 impl Layout {
+    /// One cell.
+    pub const CELL: Self = Self { records: 1, bytes: CELL as u32, adds: false };
+
     /// So many records, each with so many bytes of data.
     ///
     /// # Errors
@@ -114,7 +119,7 @@ impl Layout {
     /// # Errors
     /// If that is nothing, or too much.
     pub const fn cells(count: u32) -> Result<Self, InvalidLayout> {
-        Self::new(count, (SLOT - PREFIX) as u32)
+        Self::new(count, CELL as u32)
     }
 
     /// The same, and whoever can read may add to the counters.

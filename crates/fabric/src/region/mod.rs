@@ -18,6 +18,7 @@
 //! | `respond` | what is answered (pure); the network program decides the same |
 //! | [`server`] | the daemon's side: memory, handing it over, answering |
 //! | `hand`, `ask` | the programs' side of that |
+//! | `look` | a cell of each of many regions, read at once |
 
 pub mod layout;
 pub mod packet;
@@ -26,6 +27,7 @@ pub mod server;
 mod ask;
 mod error;
 mod hand;
+mod look;
 mod memory;
 mod publish;
 mod read;
@@ -33,7 +35,8 @@ mod respond;
 mod sequence;
 
 pub use error::{PublishError, RegionError};
-pub use layout::{Address, InvalidLayout, Layout};
+pub use layout::{Address, CELL, InvalidLayout, Layout};
+pub use look::look;
 pub use packet::AnsweredBy;
 pub use publish::Region;
 pub use read::{Reader, Reading};

@@ -32,11 +32,11 @@ pub struct Reader {
     id: ResourceId,
     node: String,
     address: Address,
-    way: Way,
+    pub(super) way: Way,
 }
 
 #[derive(Debug)]
-enum Way {
+pub(super) enum Way {
     Memory {
         words: Mapped,
         writable: bool,
@@ -109,8 +109,8 @@ impl Reader {
         let first = self.first_slot(record)?;
         let mut deadline = None;
         loop {
-            if let Some((Seen { sequence, counter }, by)) = self.attempt(record, first, data)? {
-                return Ok(Reading { sequence, counter, by });
+            if let Some((seen, by)) = self.attempt(record, first, data)? {
+                return Ok(Reading::of(seen, by));
             }
             let now = Instant::now();
             if now >= *deadline.get_or_insert(now + PATIENCE) {
@@ -154,7 +154,7 @@ impl Reader {
         added.map_err(|why| self.failed(why, record))
     }
 
-    fn attempt(
+    pub(super) fn attempt(
         &self,
         record: u32,
         first: u32,
@@ -179,14 +179,20 @@ impl Reader {
         if there { Ok(()) } else { Err(RegionError::Gone(self.id)) }
     }
 
-    fn first_slot(&self, record: u32) -> Result<u32, RegionError> {
+    pub(super) fn first_slot(&self, record: u32) -> Result<u32, RegionError> {
         let layout = self.address.layout;
         let records = layout.records();
         layout.first_slot(record).ok_or(RegionError::NoRecord { record, records })
     }
 
-    fn failed(&self, why: Unanswered, record: u32) -> RegionError {
+    pub(super) fn failed(&self, why: Unanswered, record: u32) -> RegionError {
         failed(why, self.id, &self.node, record, self.address)
+    }
+}
+
+impl Reading {
+    pub(super) fn of(Seen { sequence, counter }: Seen, by: AnsweredBy) -> Self {
+        Self { sequence, counter, by }
     }
 }
 

@@ -9,6 +9,7 @@ use super::respond::{Held, Sessions, respond};
 use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
+use crate::real_time::{self, Priority};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -31,8 +32,6 @@ pub const REGIONS_MOST: u32 = 1024;
 const CONNECTIONS_MOST: usize = 2 * REGIONS_MOST as usize;
 /// How often the responder looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Above every ordinary thread, below whatever else a site runs in real time.
-const PRIORITY: i32 = 1;
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -125,7 +124,7 @@ impl RegionServer {
         server.threads.push(thread("regions").spawn(move || shell.run())?);
         let (told, schedule) = std::sync::mpsc::channel();
         let answering = thread("regions-answer").spawn(move || {
-            let _ = told.send(become_real_time());
+            let _ = told.send(real_time::hurry(Priority::Answer));
             answer(&socket, &table, &stop);
         })?;
         server.threads.push(answering);
@@ -175,13 +174,6 @@ fn answer(socket: &UdpSocket, table: &Table, stop: &AtomicBool) {
             let _ = socket.send_to(&answer.encode(&slots), from);
         }
     }
-}
-
-fn become_real_time() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: the kernel reads one struct that is here.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The thread that hands memory over.

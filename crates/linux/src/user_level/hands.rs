@@ -109,15 +109,6 @@ pub(super) fn hurry() -> Result<(), Errno> {
     be(0, libc::SCHED_FIFO, 0).or_else(|_| be(0, libc::SCHED_OTHER, FIRST))
 }
 
-/// Nanoseconds of a clock that nobody sets.
-pub(super) fn now() -> Nanos {
-    // Cannot fail: every kernel has this clock.
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    now.map_or(Nanos::new(0), |now| {
-        Nanos::new(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
-    })
-}
-
 /// A thread's class and niceness.
 fn be(thread: i32, class: libc::c_int, niceness: i32) -> Result<(), Errno> {
     let priority = i32::from(class == libc::SCHED_FIFO);

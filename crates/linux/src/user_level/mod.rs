@@ -14,6 +14,7 @@ pub mod dispatch;
 
 mod hands;
 
+use crate::clock;
 use crate::syscall::SyscallError;
 use dispatch::{Decision, Dispatcher};
 use hands::Hands;
@@ -171,7 +172,7 @@ impl Scheduling {
             }
         };
         let used = used.ok_or(ScheduleError::Ended { pid })?;
-        let set = self.dispatcher.set(hands::now(), pid, schedule, used);
+        let set = self.dispatcher.set(clock::now(), pid, schedule, used);
         if set.is_err() && !self.dispatcher.schedules(pid) {
             self.held.remove(&pid);
         }
@@ -192,7 +193,7 @@ impl Scheduling {
             self.dispatcher.remove(pid);
             self.held.remove(&pid);
         }
-        let now = hands::now();
+        let now = clock::now();
         let Decision { places, again } = self.dispatcher.decide(now, &used);
         // Those who give way go before those who take it.
         let mut order: Vec<_> = places.into_iter().collect();
@@ -204,7 +205,7 @@ impl Scheduling {
             }
         }
         again
-            .map_or(FOREVER, |again| Duration::from_nanos(again.saturating_sub(hands::now()).get()))
+            .map_or(FOREVER, |again| Duration::from_nanos(again.saturating_sub(clock::now()).get()))
     }
 }
 

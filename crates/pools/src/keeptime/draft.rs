@@ -232,7 +232,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes the node of `kind` from `from` that costs least for `to`: one that served `to` before its
-    /// last move, which may have its files in memory yet, then the least busy.
+    /// last move, which may have its files in memory yet, then the one of which least is taken.
     ///
     /// Cost: `O(nodes of that kind there)`.
     pub fn take(
@@ -244,7 +244,7 @@ impl<'a> Draft<'a> {
         let view = self.view;
         let cost = |node: NodeIndex| {
             let cold = view.holdings.last_move(node).is_none_or(|last| last.from != Some(to));
-            (cold, view.loads.busy(node), node)
+            (cold, view.loads.taken(node), node)
         };
         let stock = self.stock_mut(from, kind);
         let (at, _) = stock.iter().enumerate().min_by_key(|(_, node)| cost(**node))?;
