@@ -1,9 +1,10 @@
 //! How soon a site that is flooded has a node more: a broker and agents in processes of their own, and a
 //! real HAProxy. The nodes' servers are threads, each of which answers one request after the other.
 //!
-//! In each round the site of low priority is flooded first, and takes nodes that serve nobody or that the
-//! other one does not need. Then the site of high priority is flooded as well, and takes nodes that have
-//! requests to end.
+//! In each round both sites begin with their hard guarantees. The site of low priority is flooded first, and
+//! takes nodes that serve nobody. Then the site of high priority is flooded as well, and takes nodes that have
+//! requests to end. HAProxy hands each node one request at a time, which is what it works on; the others wait in
+//! its queue, where they are seen.
 
 use crate::balancers::world::{HaProxyDaemon, Node, haproxy, posts};
 use crate::broker::cluster::{Broker, start_keeptime};
@@ -70,6 +71,7 @@ pub fn run(out: &Path) -> Result<()> {
     let farm = Farm::start(&scratch)?;
     let mut raw = Raw { machine: Machine::here(), low: vec![], high: vec![], loads: vec![] };
     for _ in 0..rounds {
+        farm.begin()?;
         let (low, first) = farm.flood(LOW, LOW_MILLIS)?;
         let (high, second) = farm.flood(HIGH, HIGH_MILLIS)?;
         for load in [first, second] {
@@ -141,14 +143,23 @@ impl Farm {
             let nodes = farm.client.nodes(None)?.nodes;
             Ok(nodes.iter().all(|node| node.connected).then_some(()))
         })?;
-        for (site, priority) in [(HIGH, 10), (LOW, 1)] {
-            farm.client.add_site(&farm.spec(site, priority)?)?;
-        }
-        farm.until("hard guarantees", || {
-            let (high, low) = (farm.serving(HIGH)?, farm.serving(LOW)?);
-            Ok((high.len() == 2 && low.len() == 2).then_some(()))
-        })?;
+        [HIGH, LOW].iter().for_each(|site| farm.haproxy.limit(site, &farm.nodes, 1));
         Ok(farm)
+    }
+
+    /// Both sites anew, each with its hard guarantee: what a round left is forgotten.
+    fn begin(&self) -> Result<()> {
+        for site in self.client.sites()?.sites {
+            self.client.remove_site(&site.spec.name)?;
+        }
+        self.until("no sites", || Ok(self.client.sites()?.sites.is_empty().then_some(())))?;
+        for (site, priority) in [(HIGH, 10), (LOW, 1)] {
+            self.client.add_site(&self.spec(site, priority)?)?;
+        }
+        self.until("hard guarantees", || {
+            let (high, low) = (self.serving(HIGH)?, self.serving(LOW)?);
+            Ok((high.len() == 2 && low.len() == 2).then_some(()))
+        })
     }
 
     fn spec(&self, site: &str, priority: u32) -> Result<SiteSpec> {
