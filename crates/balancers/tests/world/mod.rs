@@ -17,6 +17,7 @@ use keeptime_load::target::Method;
 use keeptime_model::units::Nanos;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -80,7 +81,8 @@ pub struct Node {
     pub working: Arc<AtomicU64>,
     held: Arc<AtomicBool>,
     dead: Arc<AtomicBool>,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
+    /// Connections that are open, by their numbers.
+    streams: Arc<Mutex<BTreeMap<usize, TcpStream>>>,
 }
 
 impl Node {
@@ -120,12 +122,13 @@ impl Node {
         let (answered, working) = (node.answered.clone(), node.working.clone());
         let held = node.held.clone();
         thread::spawn(move || {
-            for stream in listener.incoming() {
+            for (number, stream) in listener.incoming().enumerate() {
                 let Ok(stream) = stream else { return };
                 if dead.load(Ordering::SeqCst) {
                     return;
                 }
-                streams.lock().unwrap().push(stream.try_clone().unwrap());
+                streams.lock().unwrap().insert(number, stream.try_clone().unwrap());
+                let streams = streams.clone();
                 let (answered, working) = (answered.clone(), working.clone());
                 let (turn, held) = (turn.clone(), held.clone());
                 let work = move || {
@@ -138,6 +141,7 @@ impl Node {
                 };
                 thread::spawn(move || {
                     serve(stream, &work, &answered, &working);
+                    streams.lock().unwrap().remove(&number);
                 });
             }
         });
@@ -154,7 +158,7 @@ impl Node {
         self.dead.store(true, Ordering::SeqCst);
         // Whoever waits in accept sees that it is over.
         let _ = TcpStream::connect(self.server.address);
-        for stream in self.streams.lock().unwrap().drain(..) {
+        for stream in std::mem::take(&mut *self.streams.lock().unwrap()).into_values() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
