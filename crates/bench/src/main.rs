@@ -16,6 +16,7 @@ mod ledger;
 mod middleware;
 mod mpi;
 mod mpich_gq;
+mod page;
 mod parts;
 mod plan;
 mod pools;

@@ -3,6 +3,7 @@
 //! have left in `out`.
 
 use crate::figures::{Figure, Figures, Target, quantile, read};
+use crate::page::{self, value};
 use crate::plan::Random;
 use crate::pools::cases::{self, BurstRun, Case, CaseRun, POLICIES, TraceRun};
 use crate::pools::world::{LOOK, Service, uniform};
@@ -263,26 +264,7 @@ fn claims(raw: &Raw, [regions, balancers, sites]: &[Vec<Figure>; 3]) -> Markup {
             measured(sites, "burst to first node more"),
         ),
     ];
-    html! {
-        div.wide {
-            table {
-                thead {
-                    tr { @for title in ["figure", "what", "paper", "here"] { th scope="col" { (title) } } }
-                }
-                tbody {
-                    @for (figure, what, paper, here) in rows {
-                        tr { td { (figure) } td { (what) } td { (paper) } td { (here) } }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// With its spread and count.
-fn value(figure: &Figure) -> String {
-    let Figure { value, spread, samples, unit, .. } = figure;
-    format!("{value:.2} {unit} (± {spread:.2}, n = {samples})")
+    page::claims(&rows)
 }
 
 /// Figures as a benchmark left them.

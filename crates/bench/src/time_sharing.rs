@@ -4,6 +4,7 @@
 
 use crate::control::NEVER;
 use crate::figures::{self, Figure};
+use crate::page;
 use anyhow::Result;
 use keeptime::chart::{BarChart, Group};
 use keeptime::files;
@@ -161,12 +162,8 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-/// With its spread and count.
 fn value(figure: Option<&Figure>) -> String {
-    figure.map_or_else(String::new, |figure| {
-        let Figure { value, spread, samples, unit, .. } = figure;
-        format!("{value:.2} {unit} (± {spread:.2}, n = {samples})")
-    })
+    figure.map_or_else(String::new, page::value)
 }
 
 /// The paper's policy and ours on every simulated program.

@@ -1,6 +1,7 @@
 //! The page: what the paper found, what was found here, and the figures.
 
 use super::{LOCAL, Raw, Series, at_end, dht, highest, most};
+use crate::page;
 use anyhow::Result;
 use keeptime::chart::{BarChart, Group, Line, LineChart};
 use keeptime::{files, report};
@@ -140,20 +141,7 @@ fn claims(raw: &Raw) -> Markup {
             format!("{:.2} x", missed / few),
         ),
     ];
-    html! {
-        div.wide {
-            table {
-                thead {
-                    tr { @for title in ["figure", "what", "paper", "here"] { th scope="col" { (title) } } }
-                }
-                tbody {
-                    @for (figure, what, paper, here) in rows {
-                        tr { td { (figure) } td { (what) } td { (paper) } td { (here) } }
-                    }
-                }
-            }
-        }
-    }
+    page::claims(&rows)
 }
 
 fn of_pairs(raw: &Raw, pairs: usize) -> Vec<Series> {
