@@ -93,6 +93,19 @@ impl Connection {
         }
     }
 
+    /// Whether the other end keeps it open and has said nothing since the last answer: else a request sent now is
+    /// lost for sure, which clients that keep connections do not let happen. Three system calls.
+    pub fn is_idle(&self) -> bool {
+        let look = || {
+            self.stream.set_nonblocking(true)?;
+            let said = self.stream.peek(&mut [0]);
+            self.stream.set_nonblocking(false)?;
+            said
+        };
+        self.used == self.buffer.len()
+            && look().is_err_and(|error: std::io::Error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     fn head(&mut self) -> Result<Head, Failure> {
         loop {
             let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -306,6 +319,22 @@ mod tests {
             whole("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
             answer(200, 0, true)
         );
+    }
+
+    #[test]
+    fn a_connection_that_the_server_closed_is_not_idle() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut kept = Connection::open(listener.local_addr().unwrap(), deadline).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+        assert!(kept.exchange(b"ask", deadline).unwrap().reusable);
+        assert!(kept.is_idle());
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        while kept.is_idle() {
+            assert!(Instant::now() < deadline, "the end never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -179,7 +179,9 @@ fn serve(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>) -> Vec<Tally> {
         };
         let Ok(job) = job else { return tallies };
         let target = job.intended.target;
-        let kept = idle.take().filter(|(to, _, since)| *to == target && since.elapsed() < IDLE_MAX);
+        let kept = idle.take().filter(|(to, connection, since)| {
+            *to == target && since.elapsed() < IDLE_MAX && connection.is_idle()
+        });
         let sent = shared.now();
         let (result, connection) = ask(shared, &job, kept.map(|(_, connection, _)| connection));
         idle = connection.map(|connection| (target, connection, Instant::now()));
