@@ -4,6 +4,7 @@
 
 mod contention;
 mod moments;
+mod page;
 
 use crate::figures::{Figures, Target, quantile};
 use crate::lab::BenchLab;
@@ -184,6 +185,7 @@ pub fn run(out: &Path) -> Result<()> {
         raw.table_1.push((kbps, required));
     }
     draw(&raw, &out.join(NAME))?;
+    page::write(&raw, &out.join(NAME), &out.join(format!("{NAME}.html")))?;
     figures(&raw).finish(out, &raw)?;
     parts.finish()
 }
