@@ -69,13 +69,23 @@ impl Extent {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// Its two halves, if it has more than one index.
-    pub const fn halves(self) -> Option<[Self; 2]> {
-        let middle = self.start + self.len() / 2;
-        match (Self::new(self.start, middle), Self::new(middle, self.end)) {
-            (Some(lower), Some(upper)) => Some([lower, upper]),
-            _ => None,
+    /// What of it to give away: half of it, or more than a quarter, if it has more than one index. The
+    /// part has a power of two of indexes and begins at a multiple of that. Of any two such parts, one
+    /// lies within the other or they have nothing in common, whoever made them: so tables that were
+    /// founded apart can become one.
+    pub const fn part(self) -> Option<Self> {
+        let mut len = 1 << self.len().ilog2();
+        if len == self.len() && self.start.is_multiple_of(len) {
+            len /= 2;
         }
+        while len > 0 {
+            let end = self.end / len * len;
+            if end >= self.start + len {
+                return Self::new(end - len, end);
+            }
+            len /= 2;
+        }
+        None
     }
 
     /// What is left of it without `other`.
@@ -139,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn halves_and_differences_are_what_sets_say(one in extent(), other in extent()) {
+        fn parts_and_differences_are_what_sets_say(one in extent(), other in extent()) {
             let set = |extents: &[Extent]| -> Vec<u32> {
                 (0..256).filter(|index| extents.iter().any(|e| e.contains(*index))).collect()
             };
@@ -151,13 +161,12 @@ mod tests {
                 set(&[one]).into_iter().filter(|index| other.contains(*index)).collect();
             prop_assert_eq!(set(&within(&[one], other)), common);
             prop_assert_eq!(one.includes(other), without(&[other], one).is_empty());
-            match one.halves() {
-                None => prop_assert_eq!(one.len(), 1),
-                Some([lower, upper]) => {
-                    prop_assert_eq!(lower.end(), upper.start());
-                    prop_assert_eq!(lower.len() + upper.len(), one.len());
-                    prop_assert!(upper.len().abs_diff(lower.len()) <= 1);
-                }
+            prop_assert_eq!(one.part().is_none(), one.len() == 1);
+            if let (Some(part), Some(other)) = (one.part(), other.part()) {
+                prop_assert!(one.includes(part) && part.len() < one.len());
+                prop_assert!(4 * part.len() >= one.len(), "{} of {}", part, one);
+                let is_tree = part.includes(other) || other.includes(part);
+                prop_assert!(is_tree || part.common(other).is_none(), "{} {}", part, other);
             }
             prop_assert_eq!(one.to_string().parse(), Ok(one));
         }

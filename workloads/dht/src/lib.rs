@@ -1,14 +1,18 @@
 //! Owns a distributed hash table on the fabric, the case study of the RoCL paper; never how its
 //! messages travel.
 //!
-//! Servers join at any time: each asks the owner of a random hash index for half of its partition, until
-//! it has as many as it wants. Requests go to any partition, which passes them on: down to whom it gave
+//! Servers join at any time: each asks the owner of a random hash index for a part of its partition,
+//! half if it can be, until it has as many as it wants. Requests go to any partition, which passes them on: down to whom it gave
 //! the part, or up to whom it got its own from. Answers come from the last one, straight.
 //!
 //! # What holds
 //!
 //! - A store that was answered is found by every query that begins afterwards, through any partition,
 //!   while servers join and leave.
+//! - Nodes whose directories do not know each other yet (or, for seconds, any more) have a table each.
+//!   When they meet these become one, and everybody is answered; what was stored while there were
+//!   several may be found in one of them alone until then, and the newest of it may not be the one that
+//!   is found afterwards.
 //! - A server that leaves (SIGTERM) hands its partitions over to others before it ends.
 //! - What a server had that is *killed* is lost, and that is told: a query there is answered by
 //!   [`Outcome::Lost`](message::Outcome::Lost), never by an older value and never by "not found" for what

@@ -5,7 +5,7 @@
 //! whenever somebody may have come or gone: a child that is gone leaves its extent to the parent, with
 //! a note that records are lost there; one that is new gets the records that are its business.
 
-use crate::chart::Chart;
+use crate::chart::{Chart, Living};
 use crate::extent::{Extent, index_of, within, without};
 use crate::message::{Answer, HOPS_MOST, Message, Outcome, Record, Request, Version};
 use keeptime_fabric::ResourceId;
@@ -42,6 +42,8 @@ pub struct Partition {
     /// By where they begin.
     children: BTreeMap<u64, Child>,
     handing: Option<Handing>,
+    /// Who has said that it makes a partition of what it was given, and has not been seen yet.
+    waiting: BTreeSet<ResourceId>,
     /// By index, then key.
     records: BTreeMap<(u32, ByteBuf), (Version, ByteBuf)>,
     /// Where what is not found may have been lost.
@@ -115,6 +117,7 @@ impl Partition {
             parent: None,
             children: BTreeMap::new(),
             handing: None,
+            waiting: BTreeSet::new(),
             records: BTreeMap::new(),
             lost: Vec::new(),
             unthanked: BTreeMap::new(),
@@ -142,15 +145,17 @@ impl Partition {
             }
             Message::Thanks => {
                 self.unthanked.remove(&from);
-                let is_over =
-                    matches!(self.stage, Stage::Moved { .. }) && self.unthanked.is_empty();
-                if is_over { vec![Output::Ended] } else { Vec::new() }
+                if self.is_over() { vec![Output::Ended] } else { Vec::new() }
             }
             Message::Declined { extent } => {
                 self.handing.take_if(|handing| handing.extent == extent && handing.server == from);
-                Vec::new()
+                if self.is_over() { vec![Output::Ended] } else { Vec::new() }
             }
-            Message::Identified | Message::Look => vec![Output::Look],
+            Message::Identified => {
+                self.waiting.insert(from);
+                vec![Output::Look]
+            }
+            Message::Look => vec![Output::Look],
             Message::Leave { server } if from.context == self.me.context => self.leave(server),
             // Not a partition's business.
             _ => Vec::new(),
@@ -170,12 +175,17 @@ impl Partition {
         self.unthanked.retain(|to, _| chart.has(*to));
         let missed = std::mem::take(&mut self.missed);
         let mut outputs: Vec<_> = missed.iter().flat_map(|to| self.say_handed(*to)).collect();
+        let is_mine = |living: &Living| living.giver == Some(self.me);
+        self.handing.take_if(|Handing { extent, server }| {
+            let mut made = chart.partitions().filter(|living| is_mine(living));
+            !chart.has(*server) || made.any(|living| living.extent == *extent)
+        });
         if let Stage::Moved { .. } = self.stage {
-            outputs.extend(self.unthanked.is_empty().then_some(Output::Ended));
+            outputs.extend(self.release(|_| true));
+            outputs.extend(self.is_over().then_some(Output::Ended));
             return outputs;
         }
         self.parent = chart.parent(self.extent).map(|parent| parent.id);
-        self.handing.take_if(|handing| !chart.has(handing.server));
         outputs.extend(self.compare_children(chart));
         // After that: what is known to be lost goes along.
         if let Some(senior) = chart.holder(self.extent)
@@ -184,6 +194,7 @@ impl Partition {
             outputs.extend(self.move_to(senior.id));
             return outputs;
         }
+        outputs.extend(self.release(|id| chart.has(id)));
         if matches!(self.stage, Stage::Joining { giver, .. } if !chart.has(giver)) {
             // Whatever it still sends is taken, but there may have been more.
             self.note_lost(vec![self.extent]);
@@ -208,11 +219,12 @@ impl Partition {
         let mut outputs = Vec::new();
         for living in wanted {
             let (extent, id) = (living.extent, living.id);
-            if self.children.insert(extent.start(), Child { extent, id }).is_some() {
-                // It was handed over by who had it.
+            let before = self.children.insert(extent.start(), Child { extent, id });
+            // One that takes another's place has what there is from that one; but if it was given this
+            // here, it waits to be told that it may begin. (Two tables that meet have two of some.)
+            if before.is_some_and(|before| before.id == id || living.giver != Some(self.me)) {
                 continue;
             }
-            self.handing.take_if(|handing| handing.extent == extent);
             let records = self.take_out(extent);
             let lost = within(&self.lost, extent);
             self.lost = without(&self.lost, extent);
@@ -239,12 +251,32 @@ impl Partition {
     fn move_to(&mut self, to: ResourceId) -> Vec<Output> {
         let (records, lost) = (self.take_out(self.extent), std::mem::take(&mut self.lost));
         let before = std::mem::replace(&mut self.stage, Stage::Moved { to });
+        self.waiting.remove(&to);
         let mut outputs = self.hand(to, Handed { records, lost });
         if let Stage::Joining { parked, .. } = before {
             let parked = parked.into_iter();
             outputs.extend(parked.flat_map(|(hops, request)| self.request(hops, request)));
         }
         outputs
+    }
+
+    /// Everything is elsewhere, and nobody waits for it.
+    fn is_over(&self) -> bool {
+        let is_moved = matches!(self.stage, Stage::Moved { .. });
+        is_moved && self.unthanked.is_empty() && self.handing.is_none()
+    }
+
+    /// Whom it gave something that is another's by now may begin: they get it from there. (Tables that
+    /// were founded apart become one: its place in the tree is not what it was.)
+    fn release(&mut self, is_there: impl Fn(ResourceId) -> bool) -> Vec<Output> {
+        let there: Vec<_> = self.waiting.extract_if(.., |id| is_there(*id)).collect();
+        if !there.is_empty() && matches!(self.stage, Stage::Moved { .. }) {
+            // Whatever has become of it meanwhile.
+            self.handing = None;
+        }
+        let is_child = |id: &ResourceId| self.children.values().any(|child| child.id == *id);
+        let others: Vec<_> = there.into_iter().filter(|id| !is_child(id)).collect();
+        others.into_iter().flat_map(|id| self.hand(id, Handed::default())).collect()
     }
 
     fn leave(&mut self, server: ResourceId) -> Vec<Output> {
@@ -355,7 +387,7 @@ impl Partition {
         }
     }
 
-    /// Half of what is around `index` and nobody else's.
+    /// A part of what is around `index` and nobody else's.
     fn split(&mut self, index: u32, server: ResourceId, number: u64) -> Output {
         let refused = Output::Send(server, Message::Refused { number });
         if self.handing.is_some() {
@@ -366,7 +398,7 @@ impl Partition {
         let start = before.map_or(self.extent.start(), |(_, child)| child.extent.end());
         let after = self.children.range(index..).next();
         let end = after.map_or(self.extent.end(), |(start, _)| *start);
-        let Some([_, extent]) = Extent::new(start, end).and_then(Extent::halves) else {
+        let Some(extent) = Extent::new(start, end).and_then(Extent::part) else {
             return refused;
         };
         self.handing = Some(Handing { extent, server });

@@ -27,14 +27,45 @@ const LOG_MOST: usize = 60;
 #[derive(Debug, Clone)]
 enum Op {
     Start,
-    Leave { server: usize },
-    Kill { server: usize, swallows: bool },
-    Notice { which: usize },
-    Deliver { wire: usize, messages: usize },
-    Step { server: usize, millis: u64 },
-    Look { partition: usize },
-    Store { key: usize, entry: usize },
-    Query { key: usize, entry: usize },
+    Leave {
+        server: usize,
+    },
+    Kill {
+        server: usize,
+        swallows: bool,
+    },
+    Notice {
+        which: usize,
+    },
+    Deliver {
+        wire: usize,
+        messages: usize,
+    },
+    Step {
+        server: usize,
+        millis: u64,
+    },
+    Look {
+        partition: usize,
+    },
+    Store {
+        key: usize,
+        entry: usize,
+    },
+    Query {
+        key: usize,
+        entry: usize,
+    },
+    /// One node's directory hears of all that is on another.
+    Meet {
+        from: usize,
+        to: usize,
+    },
+    /// Or forgets it.
+    Part {
+        from: usize,
+        to: usize,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -50,6 +81,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => number.clone().prop_map(|partition| Op::Look { partition }),
         8 => (0..KEYS, number.clone()).prop_map(|(key, entry)| Op::Store { key, entry }),
         8 => (0..KEYS, number.clone()).prop_map(|(key, entry)| Op::Query { key, entry }),
+        4 => (number.clone(), number.clone()).prop_map(|(from, to)| Op::Meet { from, to }),
+        1 => (number.clone(), number).prop_map(|(from, to)| Op::Part { from, to }),
     ];
     prop::collection::vec(op, 0..400)
 }
@@ -90,6 +123,12 @@ struct World {
     directory: Chart,
     /// Dead, and the directory does not know it yet.
     ghosts: Vec<ResourceId>,
+    /// Contexts, and those that do not know of them.
+    unknown: BTreeSet<(u64, u64)>,
+    /// New servers and the others do not know of each other at first. While that is so there are several
+    /// tables, and what one has the others have not.
+    splits: bool,
+    is_over: bool,
     wires: BTreeMap<(ResourceId, ResourceId), VecDeque<Parcel>>,
     keys: Vec<Key>,
     /// Questions: the key and what was confirmed when it was asked.
@@ -119,6 +158,20 @@ fn value(number: u64) -> ByteBuf {
     ByteBuf::from(number.to_le_bytes())
 }
 
+/// What the directory of one node says.
+fn view(all: &Chart, unknown: &BTreeSet<(u64, u64)>, at: u64) -> Chart {
+    let is_known = |id: ResourceId| !unknown.contains(&(id.context.number(), at));
+    let mut chart = Chart::default();
+    for server in all.servers().iter().filter(|id| is_known(**id)) {
+        chart.appeared(*server, &of_server("t"));
+    }
+    for living in all.partitions().filter(|living| is_known(living.id)) {
+        let Living { id, extent, generation, giver } = *living;
+        chart.appeared(id, &Living::attributes(of_table("t"), extent, generation, giver));
+    }
+    chart
+}
+
 impl World {
     fn new() -> Self {
         let mut world = Self::default();
@@ -135,6 +188,10 @@ impl World {
         self.contexts += 1;
         let context = self.contexts.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1;
         let me = id(context, 0);
+        if self.splits {
+            let others = self.machines.iter().map(|machine| machine.context);
+            self.unknown.extend(others.flat_map(|other| [(context, other), (other, context)]));
+        }
         self.directory.appeared(me, &of_server("t"));
         self.machines.push(Machine {
             context,
@@ -152,10 +209,11 @@ impl World {
             *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (*random >> 16) % below
         };
+        let chart = view(&self.directory, &self.unknown, self.machines[at].context);
         let machine = &mut self.machines[at];
-        machine.seen |= self.directory.partitions().len() > 0;
+        machine.seen |= chart.partitions().len() > 0;
         let own: Vec<_> = machine.partitions.keys().copied().collect();
-        let orders = machine.host.step(self.now, &self.directory, &own, &mut draw);
+        let orders = machine.host.step(self.now, &chart, &own, &mut draw);
         self.orders(at, orders);
     }
 
@@ -189,6 +247,9 @@ impl World {
 
     /// Of the table that there was, nobody is left who knows it.
     fn begin_anew(&mut self) {
+        if self.splits {
+            return;
+        }
         let stays = |machine: &&Machine| !machine.leaves;
         assert!(self.machines.iter().filter(stays).all(|machine| !machine.seen), "somebody knew");
         self.questions.clear();
@@ -218,7 +279,7 @@ impl World {
     }
 
     fn look(&mut self, id: ResourceId) {
-        let chart = self.directory.clone();
+        let chart = view(&self.directory, &self.unknown, id.context.number());
         let partition = self.machines.iter_mut().find_map(|m| m.partitions.get_mut(&id));
         let outputs = partition.map(|partition| partition.look(&chart)).unwrap_or_default();
         self.outputs(id, outputs);
@@ -345,6 +406,10 @@ impl World {
         self.answered += 1;
         if let Some((at, confirmed)) = self.questions.remove(&number) {
             let known = &self.keys[at];
+            if self.splits {
+                assert_ne!((self.is_over, &outcome), (true, &Outcome::Busy), "nobody has key {at}");
+                return;
+            }
             match outcome {
                 Outcome::Found(found) => {
                     let found = u64::from_le_bytes(found.as_slice().try_into().unwrap());
@@ -422,12 +487,23 @@ impl World {
             }
             Op::Store { key, entry } => self.store(*key, *entry),
             Op::Query { key, entry } => self.query(*key, *entry),
+            Op::Meet { from, to } | Op::Part { from, to } => {
+                let context =
+                    |number| some(number, self.machines.len()).map(|at| self.machines[at].context);
+                let (Some(from), Some(to)) = (context(from), context(to)) else { return };
+                if matches!(op, Op::Meet { .. }) {
+                    self.unknown.remove(&(from, to));
+                } else if self.splits && from != to {
+                    self.unknown.insert((from, to));
+                }
+            }
         }
     }
 
     /// No more trouble: until nothing is on its way and nobody wants anything.
     fn settle(&mut self) {
         let mut quiet = 0;
+        self.unknown.clear();
         for _ in 0..ROUNDS_MOST {
             while !self.ghosts.is_empty() {
                 self.notice(0);
@@ -459,6 +535,7 @@ impl World {
     /// Every key is answered through every partition.
     fn check(&mut self) {
         let count = self.directory.partitions().len();
+        self.is_over = true;
         if self.machines.is_empty() {
             return;
         }
@@ -499,12 +576,18 @@ impl Drop for World {
     }
 }
 
-fn run<'a>(ops: impl IntoIterator<Item = &'a Op>) {
+fn run<'a>(ops: impl IntoIterator<Item = &'a Op>, splits: bool) {
     let mut world = World::new();
+    world.splits = splits;
     (0..2).for_each(|_| world.start());
     ops.into_iter().for_each(|op| world.apply(op));
     world.settle();
     world.check();
+    if splits {
+        // From now on it is one table like any other. (Some of it counts as lost.)
+        (world.splits, world.killed) = (false, true);
+        world.check();
+    }
 }
 
 proptest! {
@@ -512,11 +595,16 @@ proptest! {
 
     #[test]
     fn nothing_is_lost_while_servers_join_and_leave(ops in ops()) {
-        run(ops.iter().filter(|op| !matches!(op, Op::Kill { .. })));
+        run(ops.iter().filter(|op| !matches!(op, Op::Kill { .. })), false);
     }
 
     #[test]
     fn what_is_lost_with_killed_servers_is_told(ops in ops()) {
-        run(&ops);
+        run(&ops, false);
+    }
+
+    #[test]
+    fn tables_of_nodes_that_meet_become_one(ops in ops()) {
+        run(ops.iter().filter(|op| !matches!(op, Op::Kill { .. } | Op::Leave { .. })), true);
     }
 }
