@@ -9,7 +9,7 @@ SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
 
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
-        bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-ledger bench-broker bench-door bench-fabric bench-regions \
+        bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         soak soak-calls install-fabric clean
 
@@ -47,7 +47,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -73,6 +73,9 @@ bench-balancers: build ## Requests lost over 1,000 moves behind HAProxy; nginx a
 
 bench-sites: build ## How soon a site that is flooded has a node more, with a broker, agents and HAProxy
 	@$(KEEPTIME)-bench sites --out $(OUT)
+
+bench-testbed: build ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
+	@$(KEEPTIME)-bench testbed --out $(OUT)
 
 bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
 	@$(KEEPTIME)-bench fabric --out $(OUT)

@@ -92,7 +92,7 @@ impl Apache {
                 format!("w_lf={}&w_status_S=0&w_status_D=0&w_status_N=0", weight.get())
             }
         };
-        let worker = quoted(&format!("http://{}", server.address));
+        let worker = quoted(&worker(server.address));
         let form = format!("w={worker}&b={balancer}&nonce={nonce}&{settings}");
         let request = format!(
             "POST {path} HTTP/1.0\r\n{}Content-Type: application/x-www-form-urlencoded\r\n\
@@ -114,7 +114,7 @@ impl Balancer for Apache {
         let members = members(&page, &self.balancer)
             .ok_or_else(|| self.unexpected(format!("no balancer {:?}", self.balancer)))?;
         let known = self.servers.iter().filter_map(|server| {
-            let seen = members.get(&format!("http://{}", server.address))?;
+            let seen = members.get(&worker(server.address))?;
             Some((server.name.clone(), *seen))
         });
         Ok(Observed { servers: known.collect(), queued: 0, lingering: 0 })
@@ -133,6 +133,12 @@ impl Balancer for Apache {
         }
         Ok(())
     }
+}
+
+/// What Apache calls the member at `address`: without the port that is HTTP's own, however it is configured.
+fn worker(address: SocketAddr) -> String {
+    let name = format!("http://{address}");
+    name.strip_suffix(":80").map_or_else(|| name.clone(), String::from)
 }
 
 /// The members of a balancer on the manager's XML page, by their addresses.
@@ -156,4 +162,20 @@ fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
         Some((element(worker, "httpd:name")?.to_string(), Seen { traffic, in_flight, served }))
     };
     Some(elements(own, "httpd:worker").iter().filter_map(member).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_called_without_the_port_of_http() {
+        for (address, name) in [
+            ("10.0.0.1:80", "http://10.0.0.1"),
+            ("10.0.0.1:8080", "http://10.0.0.1:8080"),
+            ("[fd00::80]:80", "http://[fd00::80]"),
+        ] {
+            assert_eq!(worker(address.parse().unwrap()), name);
+        }
+    }
 }

@@ -5,6 +5,7 @@ use keeptime::arguments::{ApplicationArguments, BrokerPlace};
 use keeptime::brokers;
 use keeptime::cluster::Cluster;
 use keeptime::commands::{Session, lab::start_daemons};
+use keeptime::web::Web;
 use keeptime_lab::{Lab, Labs, Spec};
 use keeptime_launch::mpi::Flavour;
 use keeptime_model::name::Name;
@@ -26,12 +27,19 @@ impl BenchLab {
 
     /// A lab as `spec` says, with a broker and agents.
     pub fn up(spec: &Spec) -> Result<Self> {
+        Self::with_web(spec, &[])
+    }
+
+    /// The same with web servers and balancers for these sites, if there are any.
+    pub fn with_web(spec: &Spec, sites: &[Name]) -> Result<Self> {
         let name = spec.name().clone();
         let labs = Labs::of_this_user();
         // What an earlier benchmark left when it was killed.
         let _ = down(&labs, &name);
         let lab = labs.up(spec)?;
-        let started = start_daemons(&lab, false).and_then(|()| Cluster::open(&name));
+        let web = Some(Web::of(&lab, sites)).filter(|web| !web.sites.is_empty());
+        let started = start_daemons(&lab, false, web.as_ref());
+        let started = started.and_then(|()| Cluster::open(&name));
         match started {
             Ok(cluster) => Ok(Self { name, cluster }),
             Err(error) => {

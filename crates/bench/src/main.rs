@@ -29,6 +29,7 @@ mod scratch;
 mod shared_data_centers;
 mod sim;
 mod sites;
+mod testbed;
 mod time_sharing;
 
 use anyhow::{Context, Result};
@@ -71,6 +72,8 @@ enum Command {
     Balancers,
     /// How soon a site that is flooded has a node more, with a broker, agents and HAProxy
     Sites,
+    /// Bursts of orders to sites on real web servers: fixed shares, and shared nodes
+    Testbed,
     /// Figures 8 to 14 of the shared data centres paper as one page, some simulated, some from what other
     /// benchmarks have left
     SharedDataCenters,
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Command::Pools => pools::run(out),
         Command::Balancers => balancers::run(out),
         Command::Sites => sites::run(out),
+        Command::Testbed => testbed::run(out),
         Command::SharedDataCenters => shared_data_centers::run(out),
         Command::Control => control::run(out),
         Command::Deadline { log } => deadline::run(out, log.as_deref()),

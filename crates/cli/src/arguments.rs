@@ -220,6 +220,10 @@ pub struct LabUpArguments {
     /// front end, and certificates for all of them are made in the lab's directory, under pki
     #[arg(long)]
     pub tls: bool,
+    /// Web servers on every node (nginx, PHP), a database, and load balancers in front of these sites (HAProxy, nginx,
+    /// Apache) on the lab's front end, for `keeptime site add`
+    #[arg(long, value_name = "SITE,...", value_delimiter = ',')]
+    pub web: Vec<Name>,
 }
 
 impl LabUpArguments {

@@ -1,9 +1,11 @@
 //! A lab's broker: a process of this machine that `lab up` starts and `lab down` ends, as an init
 //! system would on a real cluster. Everything it needs lies in the lab's directory. In a lab with TLS
-//! it is on the lab's front end, where nodes reach it over their network.
+//! it is on the lab's front end, where nodes reach it over their network; in one with web servers too, since
+//! their balancers are there.
 
 use crate::certificates::{self, Site};
 use crate::cluster::own_path;
+use crate::web;
 use anyhow::{Context, Result, bail};
 use keeptime_agent::dial::BrokerTls;
 use keeptime_broker::client::{Client, ClientError};
@@ -52,16 +54,17 @@ pub fn agents_socket(lab: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If it does not, with the last lines of its log.
-pub fn start(lab: &Lab) -> Result<()> {
+pub fn start(lab: &Lab, has_web: bool) -> Result<()> {
     let directory = directory(lab.directory());
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
-    let config = config(lab);
+    let mut config = config(lab);
+    config.fabric = has_web.then(|| web::fabric(lab));
     let path = directory.join("broker.toml");
     fs::write(&path, config.to_toml())
         .with_context(|| format!("cannot write {}", path.display()))?;
     let log = File::create(directory.join("broker.log"))?;
-    let pid = spawn(lab, &path, log, config.tcp.is_some())?;
+    let pid = spawn(lab, &path, log, has_web || config.tcp.is_some())?;
     if let Some(identity) = ProcessIdentity::of(pid)? {
         fs::write(pid_file(lab.directory()), identity.to_string())?;
     }

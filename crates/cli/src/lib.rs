@@ -7,7 +7,7 @@
 //! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
-//! * [`brokers`]: a lab's broker; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
+//! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
@@ -41,3 +41,4 @@ pub mod story;
 pub mod times;
 pub mod topology;
 pub mod traffic;
+pub mod web;

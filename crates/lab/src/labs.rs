@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::exec::Exec;
 use crate::files::{LabFiles, LabsLock, State};
 use crate::hardware::{self, Wiring};
-use crate::holder::{Outcome, group_path, lab_group_path};
+use crate::holder::{Outcome, front_end_path, group_path, lab_group_path};
 use crate::node::{NAMESPACES, hear, tell};
 use crate::sight::{self, Sight};
 use crate::spec::Spec;
@@ -311,11 +311,14 @@ impl Lab {
         Ok(sight::look(init.identity().pid, path))
     }
 
-    /// The network namespace of a node, for sockets of the caller.
+    /// The network namespace of a node or of the front end, for sockets of the caller.
     ///
     /// # Errors
     /// If there is no such node, or it has ended.
     pub fn network(&self, node: &str) -> Result<NetworkNamespace, LabError> {
+        if node == FRONT_END {
+            return Ok(NetworkNamespace::of_process(self.holder()?.identity().pid)?);
+        }
         let (_, init, _) = self.running_node(node)?;
         Ok(NetworkNamespace::of_process(init.identity().pid)?)
     }
@@ -391,13 +394,21 @@ impl Lab {
         self.with_start(exec, |start| Ok(start.spawn()?))
     }
 
-    /// Starts a daemon on a node: it goes on when the caller ends, and ends with the node.
+    /// Starts a daemon on a node: it goes on when the caller ends, and ends with the node. On the front
+    /// end it ends with the lab, which needs control groups.
     ///
     /// # Errors
     /// As [`Self::spawn`].
     pub fn spawn_daemon(&self, exec: Exec) -> Result<(), LabError> {
+        let on_front_end = exec.node == FRONT_END;
         let child = self.with_start(exec, |mut start| {
             start.bond = Bond::Daemon;
+            if on_front_end {
+                // There is no process 1 that would take them along.
+                let group = Hierarchies::discover()?.group(front_end_path(self.name()))?;
+                group.create()?;
+                start.groups = group.open_to_join()?;
+            }
             Ok(start.spawn()?)
         })?;
         child.wait()?;
@@ -425,7 +436,7 @@ impl Lab {
     ) -> Result<T, LabError> {
         let ended = || LabError::Ended { what: format!("lab {}", self.name()) };
         let state = self.files.read_state().ok_or_else(ended)?;
-        let holder = self.files.read_holder().ok_or_else(ended)?.open()?.ok_or_else(ended)?;
+        let holder = self.holder()?;
         let user = if state.rootless { CloneFlags::CLONE_NEWUSER } else { CloneFlags::empty() };
         let mut environment = exec.environment;
         environment.push(("KEEPTIME_LAB".into(), self.name().as_str().into()));
@@ -439,6 +450,11 @@ impl Lab {
             bond: if exec.die_with_parent { Bond::ChildForLife } else { Bond::Child },
             stdio: exec.stdio,
         })
+    }
+
+    fn holder(&self) -> Result<Process, LabError> {
+        let ended = || LabError::Ended { what: format!("lab {}", self.name()) };
+        self.files.read_holder().ok_or_else(ended)?.open()?.ok_or_else(ended)
     }
 
     fn with_start<T>(
@@ -552,7 +568,9 @@ pub(crate) fn remove_leftovers(files: &LabFiles) -> Result<usize, LabError> {
         }
     }
     let mut stragglers = 0;
-    if let Some(group) = group {
+    if let (Some(group), Ok(name)) = (group, name.parse()) {
+        // Its daemons are there until now.
+        Hierarchies::discover()?.group(front_end_path(&name))?.kill_all()?;
         stragglers = group.pids()?.len();
         group.kill_all()?;
         group.remove()?;

@@ -5,6 +5,7 @@ mod testbed;
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::socket_in;
+use crate::web::{SitePlaces, Web};
 use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::client::Client;
@@ -62,10 +63,12 @@ pub fn run(command: LabCommand) -> Result<Ending> {
 
 fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let started = Instant::now();
+    Web::check(&arguments.web)?;
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
+    let web = Some(Web::of(&lab, &arguments.web)).filter(|web| !web.sites.is_empty());
     // A lab without agents or a broker is of no use: it goes as a whole.
-    if let Err(error) = start_daemons(&lab, arguments.tls) {
+    if let Err(error) = start_daemons(&lab, arguments.tls, web.as_ref()) {
         let ended = brokers::end(lab.directory());
         let removed = ended.map(|()| labs.down(lab.name()));
         return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
@@ -81,18 +84,32 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     for sentence in lab.status().not_enforced {
         println!("not enforced: {sentence}");
     }
+    web.iter().flat_map(|web| web.sites.iter().map(move |site| (web, site))).for_each(print_site);
     Ok(())
 }
 
-/// Starts a lab's broker and agents, and waits until they have found each other.
+/// Where a site of the lab is, as words for `keeptime site add`.
+fn print_site((web, site): (&Web, &SitePlaces)) {
+    println!("site {}:", site.name);
+    let addresses = [("HAProxy", site.haproxy), ("nginx", site.nginx), ("Apache", site.apache)];
+    for ((what, address), place) in addresses.iter().zip(web.balancers(site)) {
+        println!("  http://{address} by {what}: --backend {place}");
+    }
+}
+
+/// Starts a lab's broker and agents, and waits until they have found each other; and its web servers, if it is
+/// to have any.
 ///
 /// # Errors
 /// Which do not, with the last lines of their logs.
-pub fn start_daemons(lab: &Lab, tls: bool) -> Result<()> {
+pub fn start_daemons(lab: &Lab, tls: bool, web: Option<&Web>) -> Result<()> {
     if tls {
         brokers::make_certificates(lab)?;
     }
-    brokers::start(lab)?;
+    if let Some(web) = web {
+        web.start(lab)?;
+    }
+    brokers::start(lab, web.is_some())?;
     agents::start(lab)?;
     brokers::wait_for_agents(lab)
 }
