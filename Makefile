@@ -98,7 +98,7 @@ bench-rate: build workloads ## A real program held at parts of its full speed (r
 eval-time-sharing: bench-control bench-deadline bench-rate ## The time-sharing paper's numbers beside ours, as one page
 	@$(KEEPTIME)-bench time-sharing --out $(OUT)
 
-eval-sites: bench-regions bench-balancers bench-sites ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
+eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
 	@$(KEEPTIME)-bench shared-data-centers --out $(OUT)
 
 bench-profiler: build ## Runs that the profiler needs against the full grid

@@ -1,6 +1,8 @@
 //! The agent's configuration file.
 
 use crate::dial::{Broker, BrokerTls};
+use keeptime_linux::cgroup::{CgroupError, Hierarchies};
+use keeptime_linux::load::Scope;
 use keeptime_model::Invalid;
 use keeptime_model::disk::{Disk, DiskId, DiskRates};
 use keeptime_model::name::Name;
@@ -35,6 +37,9 @@ pub struct Config {
     /// it (no root) nothing is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
+    /// The node is a part of a machine, as in a lab: how busy it is, is what its control group uses of `cpu`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub part_of_machine: bool,
     /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<PathBuf>,
@@ -89,6 +94,20 @@ impl Config {
     pub fn to_toml(&self) -> String {
         // Strings and paths only: serialisation fails for paths that are not UTF-8 alone.
         toml::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// What counts as the node's load.
+    ///
+    /// # Errors
+    /// If the machine has no control groups, and it should be one's.
+    pub fn load_scope(&self) -> Result<Scope, CgroupError> {
+        match self.cgroup.as_ref().filter(|_| self.part_of_machine) {
+            Some(path) => {
+                let group = Hierarchies::discover()?.group(path)?;
+                Ok(Scope::Part { group, cpu: Some(self.cpu) })
+            }
+            None => Ok(Scope::Machine),
+        }
     }
 
     /// Where the broker is, if there is one.

@@ -8,11 +8,13 @@ use crate::dial::{Broker, Connection, Incoming};
 use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};
+use keeptime_linux::load::Scope;
 use keeptime_linux::machine;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
+use keeptime_model::node_load::NodeCounters;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::Nanos;
 use keeptime_mpiqos::wire::{RankAnswer, RankState};
@@ -58,6 +60,9 @@ pub enum FromAgent {
         /// Its processor, as the kernel names it: what is measured elsewhere holds on the same alone.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         processor: Option<String>,
+        /// It can say how busy its node is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        counts: bool,
         /// All that it enforces for reservations, or will.
         holding: Vec<Assignment>,
     },
@@ -78,6 +83,8 @@ pub enum FromAgent {
         /// Each rank of it that is here.
         ranks: Vec<RankState>,
     },
+    /// How busy the node is, as its kernel counts.
+    Counted(NodeCounters),
     /// It lives.
     Beat,
 }
@@ -111,6 +118,8 @@ pub enum ToAgent {
         /// Which.
         job: Name,
     },
+    /// Say how busy the node is.
+    Count,
     /// What came of all that ranks of MPI programs ask for here.
     Programs {
         /// What was said under this number.
@@ -122,8 +131,9 @@ pub enum ToAgent {
     },
 }
 
-/// Keeps `agent` connected to `broker`, for ever.
-pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker) {
+/// Keeps `agent` connected to `broker`, for ever. `scope` is what counts as the node's load; nothing: the agent
+/// cannot say.
+pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker, scope: Option<&Scope>) {
     let (node, programs) = {
         let agent = lock(agent);
         (agent.node().clone(), Arc::clone(agent.programs()))
@@ -131,7 +141,7 @@ pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker) {
     programs.expect_broker();
     let (mut wait, mut last) = (Wait::of(&node), String::new());
     loop {
-        let mut link = Link { agent, programs: &programs, broker, was_welcome: false };
+        let mut link = Link { agent, programs: &programs, broker, scope, was_welcome: false };
         let said = link.converse().err().map(|error| chain(&error)).unwrap_or_default();
         programs.disconnected();
         if link.was_welcome {
@@ -176,6 +186,7 @@ struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
     programs: &'a Programs,
     broker: &'a Broker,
+    scope: Option<&'a Scope>,
     was_welcome: bool,
 }
 
@@ -221,6 +232,7 @@ impl<E: Enforcer> Link<'_, E> {
             not_enforced: agent.not_enforced(),
             refused: agent.refused(),
             processor: machine::processor(),
+            counts: self.scope.is_some(),
             holding: agent.assignments().filter(is_reserved).cloned().collect(),
         }
     }
@@ -233,6 +245,8 @@ impl<E: Enforcer> Link<'_, E> {
                 self.programs.answered(number, &job, answers);
                 return None;
             }
+            // Who cannot say is silent.
+            ToAgent::Count => return Some(FromAgent::Counted(self.scope?.count().ok()?)),
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
         let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {

@@ -6,6 +6,7 @@ mod autoscalers;
 pub mod cases;
 mod decision;
 pub mod world;
+mod yarn;
 
 use crate::figures::{Figures, Target};
 use crate::quick;

@@ -1,6 +1,6 @@
 //! `make eval-sites`: figures 8 to 14 of the shared data centres paper, done again, as one page that needs
-//! nothing but itself. It simulates 9 to 14 and draws what `bench-regions`, `bench-balancers` and `bench-sites`
-//! have left in `out`.
+//! nothing but itself. It simulates 9 to 14 and draws what `bench-regions`, `bench-balancers`, `bench-sites` and
+//! `bench-testbed` have left in `out`.
 
 use crate::figures::{Figure, Figures, Target, quantile, read};
 use crate::page::{self, value};
@@ -53,8 +53,9 @@ struct Raw {
 /// # Errors
 /// If the figures of a benchmark are not there.
 pub fn run(out: &Path) -> Result<()> {
-    let [regions, balancers, sites] = ["regions", "balancers", "sites"].map(|name| read(out, name));
-    let measured = [regions?, balancers?, sites?];
+    let names = ["regions", "balancers", "sites", "testbed"];
+    let [regions, balancers, sites, testbed] = names.map(|name| read(out, name));
+    let measured = [regions?, balancers?, sites?, testbed?];
     let raw = simulate()?;
     let mut figures = Figures::made_by(NAME, "make eval-sites");
     add(&raw, &mut figures);
@@ -73,6 +74,8 @@ pub fn run(out: &Path) -> Result<()> {
                 h2 { "Bursts of two sites in turn (figures 9, 10)" }
                 (by_burst(&raw, "figure 9: throughput", "requests a second", |run| run.throughput)?)
                 (by_burst(&raw, "figure 10: nodes that serve the burst", "nodes", |run| run.nodes)?)
+                p { "On real web servers (nginx, PHP, MariaDB behind HAProxy):" }
+                (table(&measured[3]))
             }
             section {
                 h2 { "High and low priority (figures 11 to 13)" }
@@ -183,7 +186,7 @@ fn add(raw: &Raw, figures: &mut Figures) {
     }
 }
 
-fn claims(raw: &Raw, [regions, balancers, sites]: &[Vec<Figure>; 3]) -> Markup {
+fn claims(raw: &Raw, [regions, balancers, sites, testbed]: &[Vec<Figure>; 4]) -> Markup {
     let burst = |setting: &str, burst: u64| {
         let of = raw.bursts.iter().filter(|run| run.setting == setting && run.burst == burst);
         median(of.map(|run| run.throughput))
@@ -227,6 +230,16 @@ fn claims(raw: &Raw, [regions, balancers, sites]: &[Vec<Figure>; 3]) -> Markup {
                 against("reconf"),
                 against("keeptime"),
                 against("rigid")
+            ),
+        ),
+        (
+            "9",
+            "the same on real web servers, bursts of 1,000 and 4,000",
+            "as Rigid-Small; as Rigid-Large",
+            format!(
+                "{}; {}",
+                measured(testbed, "bursts of 1000: 8 shared against 14"),
+                measured(testbed, "bursts of 4000: 8 shared against 14")
             ),
         ),
         (

@@ -1,9 +1,9 @@
 //! Bursts of orders to sites on real web servers: shares that are fixed, and nodes that are shared.
 //!
-//! A lab of 14 nodes with nginx, PHP and a database, HAProxy in front (`keeptime lab up --web`). Requests arrive
-//! in bursts, so many to one site and then as many to the other, faster than all nodes answer. Four nodes for
-//! each site are the paper's Rigid-Small, seven its Rigid-Large; eight that both share are Keeptime's. A third
-//! site keeps away the nodes that an arm does not have. Each order that was answered is in the database once.
+//! A lab of 14 nodes with nginx, PHP and a database, HAProxy in front (`keeptime lab up --web`). A burst of
+//! requests arrives at one site, faster than all nodes answer; when it is answered, one arrives at the other. Four
+//! nodes for each site are the paper's Rigid-Small, seven its Rigid-Large; eight that both share are Keeptime's. A
+//! third site keeps away the nodes that an arm does not have. Each order that was answered is in the database once.
 
 use crate::figures::{Figures, Target};
 use crate::lab::BenchLab;
@@ -11,7 +11,7 @@ use crate::quick;
 use anyhow::{Context, Result, ensure};
 use keeptime::brokers;
 use keeptime::machine::Machine;
-use keeptime::web::{HTTP_PORT, Web};
+use keeptime::web::{HTTP_PORT, SitePlaces, Web};
 use keeptime_broker::client::Client;
 use keeptime_lab::{FRONT_END, Lab, Spec};
 use keeptime_load::report::Report;
@@ -33,10 +33,8 @@ const CPU: CpuPpm = CpuPpm::from_percent(10);
 const SHOP: &str = "shop";
 const BLOG: &str = "blog";
 const NOBODY: &str = "nobody";
-/// Requests to one site in a row.
-const BURSTS: [u64; 2] = [250, 1_000];
-/// Bursts of a run.
-const IN_A_RUN: u64 = 4;
+/// Requests of a burst, and bursts of a run.
+const BURSTS: [(u64, usize); 2] = [(1_000, 4), (4_000, 2)];
 /// Twice what all nodes answer, more or less.
 const PER_SECOND: f64 = 1_500.0;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,8 +58,8 @@ struct Run {
     answered_per_second: f64,
     /// Orders in the database, less those that were answered.
     orders_more: i64,
-    moves: u64,
-    load: Report,
+    /// Of each burst.
+    loads: Vec<Report>,
 }
 
 #[derive(Serialize)]
@@ -72,22 +70,23 @@ struct Raw {
 
 /// Sends bursts to each arm in turn and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
-    let rounds = if quick() { 1 } else { 7 };
+    let rounds = if quick() { 1 } else { 6 };
     let farm = Farm::start()?;
     let mut runs = Vec::new();
     for round in 0..rounds {
-        for burst in BURSTS {
+        for (burst, count) in BURSTS {
             let mut arms = ARMS;
             fastrand::Rng::with_seed(round as u64 * 1_000 + burst).shuffle(&mut arms);
             for arm in arms {
-                runs.push(farm.run(round, arm, burst)?);
+                runs.push(farm.run(round, arm, burst, count)?);
             }
         }
     }
     let mut figures = Figures::new("testbed");
-    BURSTS.iter().for_each(|burst| add(&runs, *burst, &mut figures));
-    let intended: u64 = runs.iter().map(|run| run.load.all.counts.intended).sum();
-    let lost: Vec<_> = runs.iter().map(|run| run.load.all.counts.lost() as f64).collect();
+    BURSTS.iter().for_each(|(burst, _)| add(&runs, *burst, &mut figures));
+    let loads = runs.iter().flat_map(|run| &run.loads);
+    let intended: u64 = loads.clone().map(|load| load.all.counts.intended).sum();
+    let lost: Vec<_> = loads.map(|load| load.all.counts.lost() as f64).collect();
     let none = Some(Target::AtMost(0.0));
     figures.value(format!("lost of {intended} POSTs"), "", lost.iter().sum(), &lost, None, none);
     let more: Vec<_> = runs.iter().map(|run| run.orders_more.abs() as f64).collect();
@@ -124,7 +123,8 @@ struct Farm {
 impl Farm {
     fn start() -> Result<Self> {
         let spec = Spec::star("bench-web".parse()?, NODES, BitsPerSecond::from_mbit(100), CPU)?;
-        let names = [SHOP, BLOG, NOBODY].map(str::parse).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let names =
+            [SHOP, BLOG, NOBODY].map(str::parse).into_iter().collect::<Result<Vec<_>, _>>()?;
         let owner = BenchLab::with_web(&spec, &names)?;
         let lab = owner.lab()?;
         let (web, client) =
@@ -132,29 +132,32 @@ impl Farm {
         Ok(Self { lab, web, client, _lab: owner })
     }
 
-    fn run(&self, round: usize, arm: Arm, burst: u64) -> Result<Run> {
+    fn run(&self, round: usize, arm: Arm, burst: u64, count: usize) -> Result<Run> {
         self.set(arm)?;
         let before = self.orders()?;
-        let moves = self.client.sites()?.moves.len() as u64;
-        let targets = self.web.sites.iter().take(2);
-        let targets = targets.map(|site| format!("http://{}/page", site.haproxy).parse());
+        let sites = self.web.sites[..2].iter().cycle().take(count);
+        let loads = sites.map(|site| self.burst(site, burst, round)).collect::<Result<Vec<_>>>()?;
+        let answered: u64 = loads.iter().map(|load| load.all.counts.answered).sum();
+        let seconds: f64 = loads.iter().map(|load| load.length_nanos.as_secs_f64()).sum();
+        let orders_more = (self.orders()? - before) as i64 - answered as i64;
+        let answered_per_second = answered as f64 / seconds;
+        eprintln!("round {round}: {arm:?}, bursts of {burst}: {answered_per_second:.0}/s");
+        Ok(Run { round, arm, burst, answered_per_second, orders_more, loads })
+    }
+
+    /// Returns when all is answered.
+    fn burst(&self, site: &SitePlaces, burst: u64, round: usize) -> Result<Report> {
         let plan = Plan {
-            targets: targets.collect::<Result<_, _>>()?,
+            targets: vec![format!("http://{}/page", site.haproxy).parse()?],
             arrivals: Arrivals::bursts(PER_SECOND, burst)?,
-            length: Nanos::from_millis(burst * IN_A_RUN * 1_000 / PER_SECOND as u64),
+            length: Nanos::from_millis(burst * 1_000 / PER_SECOND as u64),
             method: Method::Post(100),
             files: None,
             connections: 512,
             timeout: Nanos::from_secs(120),
             seed: round as u64,
         };
-        let load = self.lab.network(FRONT_END)?.run(move || send(&plan, &|| false))??;
-        let moves = self.client.sites()?.moves.len() as u64 - moves;
-        let answered = load.all.counts.answered;
-        let orders_more = (self.orders()? - before) as i64 - answered as i64;
-        let answered_per_second = answered as f64 / load.length_nanos.as_secs_f64();
-        eprintln!("round {round}: {arm:?}, bursts of {burst}: {answered_per_second:.0}/s");
-        Ok(Run { round, arm, burst, answered_per_second, orders_more, moves, load })
+        Ok(self.lab.network(FRONT_END)?.run(move || send(&plan, &|| false))??)
     }
 
     /// Only the sites of this arm, with what they are guaranteed.

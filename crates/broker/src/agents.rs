@@ -13,12 +13,13 @@ use keeptime_engine::agents::{Act, Order, Session};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
+use keeptime_model::node_load::NodeCounters;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -32,6 +33,10 @@ const ORDERS_MAX: usize = 1_024;
 pub(crate) const CONNECTIONS_SPARE: usize = 64;
 /// A new connection says who it is within this time, and takes a line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+/// An agent that says how busy its node is lives: the engine is told so at most this often, which is often in
+/// the time of any lease.
+const HEARD_EVERY: Duration = Duration::from_millis(500);
 
 /// Which agents are connected, and the way to each.
 #[derive(Debug, Default)]
@@ -49,6 +54,15 @@ struct Connection {
     /// Dropping it ends the connection.
     orders: mpsc::Sender<ToAgent>,
     told: Told,
+    counted: Counted,
+}
+
+/// How busy an agent's node is.
+#[derive(Debug, Default)]
+struct Counted {
+    /// It was asked, and has not answered yet.
+    is_asked: bool,
+    latest: Option<NodeCounters>,
 }
 
 /// What an agent tells about its node.
@@ -58,6 +72,8 @@ pub struct Told {
     pub not_enforced: Vec<String>,
     /// Its processor.
     pub processor: Option<String>,
+    /// It says how busy it is when it is asked.
+    pub counts: bool,
 }
 
 /// An agent that has said hello.
@@ -99,6 +115,32 @@ impl Hub {
         connections.by_node.get(&node).map(|c| c.told.clone()).unwrap_or_default()
     }
 
+    /// Asks agents how busy their nodes are, but for those that have not answered the last time.
+    pub fn ask_loads(&self, is_wanted: impl Fn(NodeIndex) -> bool) {
+        for (node, connection) in &mut self.lock().by_node {
+            let is_due = connection.told.counts && !connection.counted.is_asked && is_wanted(*node);
+            // Who takes no orders is cut off by the next one.
+            connection.counted.is_asked |=
+                is_due && connection.orders.try_send(ToAgent::Count).is_ok();
+        }
+    }
+
+    /// What connected agents answered last.
+    pub fn loads(&self) -> Vec<(NodeIndex, NodeCounters)> {
+        let connections = self.lock();
+        let latest = |(node, c): (&NodeIndex, &Connection)| Some((*node, c.counted.latest?));
+        connections.by_node.iter().filter_map(latest).collect()
+    }
+
+    fn counted(&self, node: NodeIndex, session: Session, counters: NodeCounters) {
+        let mut connections = self.lock();
+        if let Some(connection) = connections.by_node.get_mut(&node)
+            && connection.session == session
+        {
+            connection.counted = Counted { is_asked: false, latest: Some(counters) };
+        }
+    }
+
     /// How many agents are connected.
     pub fn count(&self) -> usize {
         self.lock().by_node.len()
@@ -109,7 +151,8 @@ impl Hub {
         let mut connections = self.lock();
         connections.last += 1;
         let session = Session(connections.last);
-        connections.by_node.insert(node, Connection { session, orders, told });
+        let connection = Connection { session, orders, told, counted: Counted::default() };
+        connections.by_node.insert(node, connection);
         (session, received)
     }
 
@@ -266,6 +309,7 @@ impl Reception {
             not_enforced,
             refused,
             processor,
+            counts,
             holding,
         }) = said
         else {
@@ -284,7 +328,7 @@ impl Reception {
         }
         match self.nodes.get(&name) {
             Some(node) => {
-                let told = Told { not_enforced, processor };
+                let told = Told { not_enforced, processor, counts };
                 Ok(Known { node: *node, told, refused, holding })
             }
             None => refuse(format!("there is no node {name} in the cluster")),
@@ -300,8 +344,17 @@ impl Reception {
         mut lines: Lines<impl AsyncRead + Unpin>,
     ) -> Result<(), Ended> {
         self.core.agent(Input::Connected { node, session, refused, holding }).await?;
+        let mut heard = Instant::now();
         while let Some(said) = lines.next().await? {
             let input = match said {
+                FromAgent::Counted(counters) => {
+                    self.hub.counted(node, session, counters);
+                    // Ten times a second nobody needs to know that it lives.
+                    if heard.elapsed() < HEARD_EVERY {
+                        continue;
+                    }
+                    Input::Heard { node, session }
+                }
                 FromAgent::Answer { number, refusal } => {
                     Input::Answered { node, session, number, refusal }
                 }
@@ -312,6 +365,7 @@ impl Reception {
                 }
                 _ => return Err(Ended::Unwelcome("one hello is enough".into())),
             };
+            heard = Instant::now();
             self.core.agent(input).await?;
         }
         Ok(())
@@ -386,7 +440,7 @@ mod tests {
         let hub = Hub::default();
         let (first, mut first_orders) = hub.enter(NodeIndex(0), Told::default());
         let (second, mut second_orders) =
-            hub.enter(NodeIndex(0), Told { not_enforced: vec!["disk".into()], processor: None });
+            hub.enter(NodeIndex(0), Told { not_enforced: vec!["disk".into()], ..Told::default() });
         assert!(second.0 > first.0);
         hub.send(NodeIndex(0), first, order(1));
         hub.send(NodeIndex(0), second, order(2));
@@ -395,6 +449,30 @@ mod tests {
         assert!(matches!(told, ToAgent::Withdraw { number: 2, .. }));
         hub.leave(NodeIndex(0), first);
         assert_eq!((hub.count(), hub.told(NodeIndex(0)).not_enforced.len()), (1, 1));
+    }
+
+    #[test]
+    fn who_has_not_answered_is_not_asked_again() {
+        let hub = Hub::default();
+        let counts = Told { counts: true, ..Told::default() };
+        let (session, mut orders) = hub.enter(NodeIndex(0), counts);
+        let (_, mut silent) = hub.enter(NodeIndex(1), Told::default());
+        let counters = |at| NodeCounters {
+            at: Nanos::new(at),
+            cpu_used: Nanos::new(0),
+            cpu: keeptime_model::units::CpuPpm::from_percent(100),
+            runnable: 0,
+        };
+        (0..3).for_each(|_| hub.ask_loads(|_| true));
+        assert_eq!(orders.try_recv(), Ok(ToAgent::Count));
+        assert!(orders.try_recv().is_err() && silent.try_recv().is_err(), "it cannot say");
+        hub.counted(NodeIndex(0), session, counters(7));
+        hub.counted(NodeIndex(0), Session(99), counters(8));
+        assert_eq!(hub.loads(), [(NodeIndex(0), counters(7))], "of this connection alone");
+        hub.ask_loads(|_| false);
+        assert!(orders.try_recv().is_err(), "another says so");
+        hub.ask_loads(|_| true);
+        assert_eq!(orders.try_recv(), Ok(ToAgent::Count));
     }
 
     #[test]

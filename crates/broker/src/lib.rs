@@ -8,7 +8,8 @@
 //! * [`feed`]: what is durable, for whoever watches;
 //! * [`agents`]: the connections of the agents;
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
-//! * [`sites`]: the loop that steers web sites; [`node_loads`]: what it reads of nodes in the fabric;
+//! * [`sites`]: the loop that steers web sites; [`loads`]: how busy nodes are, as they publish
+//!   ([`node_loads`]) or their agents say;
 //! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
@@ -23,6 +24,7 @@ pub mod core;
 pub mod door;
 pub mod feed;
 pub mod http;
+pub mod loads;
 pub mod metrics;
 pub mod node_loads;
 pub mod outbox;

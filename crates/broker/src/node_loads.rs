@@ -6,7 +6,6 @@ use keeptime_fabric::{Config, Context, Record, ResourceId, Wait, node_load};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
-use keeptime_sites::cpu::Counters;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
@@ -60,10 +59,9 @@ impl NodeLoads {
         thread("node-loads-read").spawn(move || reading.read())?;
         Ok(loads)
     }
-}
 
-impl Counters for NodeLoads {
-    fn latest(&mut self) -> BTreeMap<Name, NodeCounters> {
+    /// The last that was read of each node, however old.
+    pub fn latest(&self) -> BTreeMap<Name, NodeCounters> {
         lock(&self.0.latest).clone()
     }
 }

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::core::{Core, CoreError, Handle};
 use crate::door::Operators;
 use crate::http::{self, Shared};
+use crate::loads::Loads;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
 use crate::sites::Sites;
@@ -153,6 +154,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates, seen);
     let operators = Operators::new(config.operators.iter().cloned());
     let (router, open) = (http::router(shared), Arc::default());
+    let asked = Arc::clone(&hub);
     let reception = Reception::new(hub, handle.clone(), &topology, lease);
     // Without a door over TCP there is nothing to read again, and nothing to end for.
     let hangup = signal(SignalKind::hangup()).map_err(ServeError::Signal)?;
@@ -162,8 +164,8 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let door = Door { router, operators, open };
     runtime.spawn(reception.serve(agents));
     runtime.spawn(door.serve(users));
-    let loads = config.fabric.as_deref().map(NodeLoads::start).transpose();
-    let loads = loads.map_err(ServeError::Thread)?;
+    let published = config.fabric.as_deref().map(NodeLoads::start).transpose();
+    let loads = Loads::new(published.map_err(ServeError::Thread)?, asked, &topology);
     let sites = Sites::start(handle.clone(), runtime.handle().clone(), loads, overview)
         .map_err(ServeError::Thread)?;
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());

@@ -2,7 +2,7 @@
 //! loop for a cluster follows from the ledger, which has one writer.
 
 use crate::core::{Handle as Core, now};
-use crate::node_loads::NodeLoads;
+use crate::loads::Loads;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Request};
@@ -33,22 +33,22 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Starts it; calls to the engine run in `runtime`, `loads` are those that nodes publish, if somebody reads
-    /// them, and what it sees is put into `seen`.
+    /// Starts it; calls to the engine run in `runtime`, `loads` says how busy nodes are, and what it sees is put into `seen`.
     ///
     /// # Errors
     /// If there can be no more threads.
     pub fn start(
         core: Core,
         runtime: Runtime,
-        loads: Option<NodeLoads>,
+        loads: Loads,
         seen: Arc<Mutex<Overview>>,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let work = move || {
-            let counters = loads.map(|loads| Box::new(loads) as Box<dyn Counters>);
-            let controller = Controller::new(Engines::new(core, runtime)).with_counters(counters);
+            let counters: Box<dyn Counters> = Box::new(loads);
+            let controller =
+                Controller::new(Engines::new(core, runtime)).with_counters(Some(counters));
             run(controller, &seen, &told);
         };
         let thread = std::thread::Builder::new().name("sites".into()).spawn(work)?;

@@ -38,10 +38,14 @@ impl Farm {
 
     /// With something else in the broker's configuration.
     fn with(count: usize, sites: &[&str], change: impl FnOnce(&mut Config)) -> Self {
+        Self::of(World::with(count, change), count, sites)
+    }
+
+    fn of(world: World, count: usize, sites: &[&str]) -> Self {
         let single = |n| Node::single(&format!("n{n}"), Duration::from_millis(5));
         let nodes: Vec<_> = (1..=count).map(single).collect();
         let haproxy = haproxy(sites, &nodes.iter().collect::<Vec<_>>());
-        Self { world: World::with(count, change), nodes, haproxy }
+        Self { world, nodes, haproxy }
     }
 
     fn spec(&self, site: &str, [hard, soft, max]: [u32; 3], priority: u32) -> SiteSpec {
@@ -195,6 +199,17 @@ impl Fabric {
         });
         Self { goes_on, _servers: (regions, directory) }
     }
+}
+
+#[test]
+fn agents_say_how_busy_their_nodes_are_and_who_cannot_is_silent() {
+    let farm = Farm::of(World::of(2, 1, |_| {}), 2, &["shop"]);
+    farm.add("shop", [1, 1, 1], 1).unwrap();
+    let known = |view: NodeView| (view.known_from, view.load_ppm.is_some());
+    wait("the first node says something", || {
+        let nodes: Vec<_> = farm.overview().nodes.into_iter().map(known).collect();
+        nodes == [(Some(LoadSource::Counters), true), (None, false)]
+    });
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         rate: egress_rate(lab.topology(), node),
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
+        part_of_machine: true,
         broker: broker_tls.is_none().then_some(near),
         broker_tls,
         // Its part of one that all nodes share.

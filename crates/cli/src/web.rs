@@ -142,7 +142,10 @@ impl Web {
         for rank in 1..=FILES {
             // From 1 to 16 KiB; which is long has nothing to do with which is popular.
             let length = 1_024 * (1 + rank * 7 % 16);
-            write(&pages.join(format!("{rank}.html")), &"keeptime ".repeat(length / 9 + 1)[..length])?;
+            write(
+                &pages.join(format!("{rank}.html")),
+                &"keeptime ".repeat(length / 9 + 1)[..length],
+            )?;
         }
         Ok(())
     }
@@ -190,7 +193,11 @@ impl Web {
         let start = |program: &Path, words: Vec<String>, log: &str| {
             daemon(lab, FRONT_END, program, words, &self.edge(log))
         };
-        start(&programs.haproxy, vec!["-db".into(), "-f".into(), path("haproxy.cfg")], "haproxy.out")?;
+        start(
+            &programs.haproxy,
+            vec!["-db".into(), "-f".into(), path("haproxy.cfg")],
+            "haproxy.out",
+        )?;
         start(&programs.nginx, vec!["-c".into(), path("nginx.conf")], "nginx.out")?;
         let words = ["-d", &path(""), "-f", &path("apache.conf"), "-DFOREGROUND"];
         start(&programs.apache, words.map(String::from).into(), "apache.out")
@@ -224,7 +231,8 @@ impl Web {
             for (what, log, address) in
                 [("nginx", "nginx.out", site.nginx), ("Apache", "apache.out", site.apache)]
             {
-                let opens = || network.run(move || TcpStream::connect(address).is_ok()).is_ok_and(|ok| ok);
+                let opens =
+                    || network.run(move || TcpStream::connect(address).is_ok()).is_ok_and(|ok| ok);
                 until(what, &self.edge(log), &opens)?;
             }
         }
@@ -269,7 +277,9 @@ fn start_fabric(lab: &Lab) -> Result<()> {
     ensure!(program.exists(), "no {}: build and install the whole project", program.display());
     let at = |address: Ipv4Addr| format!("{}:{FABRIC_PORT}", SocketAddr::from((address, 0)).ip());
     let words = |node: &str, address: Ipv4Addr| {
-        ["--node", node, "--address", &at(address), "--name", &fabric(lab)].map(String::from).to_vec()
+        ["--node", node, "--address", &at(address), "--name", &fabric(lab)]
+            .map(String::from)
+            .to_vec()
     };
     let front_end = lab.front_end();
     let mut own = words(FRONT_END, front_end);
@@ -282,6 +292,7 @@ fn start_fabric(lab: &Lab) -> Result<()> {
         own.extend(["--answer-on".into(), lab.device().into()]);
         if let Some(group) = lab.group_path(&node.name) {
             own.extend(["--cgroup".into(), group.display().to_string()]);
+            own.extend(["--cpu".into(), node.cpu.to_string()]);
         }
         let log = lab.node_directory(&node.name).join("fabricd.out");
         daemon(lab, node.name.as_str(), &program, own, &log)?;
@@ -335,7 +346,8 @@ fn program(name: &str) -> Result<PathBuf> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let is_it = |path: &PathBuf| {
         let rest = path.file_name().and_then(|file| file.to_str()?.strip_prefix(name));
-        rest.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.')) && path.is_file()
+        rest.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
+            && path.is_file()
     };
     let files = |directory: &str| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

@@ -42,7 +42,10 @@ fn all_answered(load: Child) -> u64 {
     assert_code(&output, 0);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let counts = &report["all"];
-    assert!(counts["answered"] == counts["intended"] && counts["intended"].as_u64() > Some(0), "{report}");
+    assert!(
+        counts["answered"] == counts["intended"] && counts["intended"].as_u64() > Some(0),
+        "{report}"
+    );
     counts["answered"].as_u64().unwrap()
 }
 
@@ -110,7 +113,8 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
     wait("files", PATIENCE, || get(&world, &blog[0].0, "/1.html").len() == 8 * 1_024);
     let pages: Vec<_> = shop.iter().map(|(at, _)| format!("http://{at}/page")).collect();
     // Every order that was answered is in the database, once.
-    let words = [&pages[0], &pages[1], &pages[2], "--rate", "30", "--duration", "3s", "--post", "64"];
+    let words =
+        [&pages[0], &pages[1], &pages[2], "--rate", "30", "--duration", "3s", "--post", "64"];
     let sent = all_answered(load(&world, &words));
     let orders = || get(&world, &shop[0].0, "/page?orders").parse::<u64>().unwrap();
     assert_eq!(orders(), sent);

@@ -10,6 +10,7 @@ use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServe
 use keeptime_fabricd::{KernelMemories, LoadPublisher};
 use keeptime_linux::cgroup::Hierarchies;
 use keeptime_linux::load::Scope;
+use keeptime_model::units::CpuPpm;
 use nix::sys::signal::{SigSet, Signal};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,9 @@ struct Arguments {
     /// that of this group, against its CPU limit. Otherwise that of the machine
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
+    /// CPU that the node has, where that is not the limit of its control group, as in "40 %"
+    #[arg(long, requires = "cgroup")]
+    cpu: Option<CpuPpm>,
     /// Do not publish how busy the node is
     #[arg(long, conflicts_with = "cgroup")]
     no_load: bool,
@@ -79,7 +83,7 @@ fn run(arguments: Arguments) -> Result<()> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
     let Arguments { node, address, members, name, regions_port, answer_on, .. } = arguments;
-    let Arguments { bridge_port, no_bridge, cgroup, no_load, .. } = arguments;
+    let Arguments { bridge_port, no_bridge, cgroup, cpu, no_load, .. } = arguments;
     let regions = RegionServerConfig { name: name.clone(), port: regions_port };
     let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
         .context("while making room for regions")?;
@@ -91,7 +95,7 @@ fn run(arguments: Arguments) -> Result<()> {
     let directory = ServerConfig { name, node: node.clone(), address, members };
     let directory = Server::start(directory).context("while starting the directory")?;
     let _echo = Echo::start(measuring.clone(), &node).context("while preparing to answer pings")?;
-    let publish = || publish_load(measuring.clone(), &node, cgroup.as_deref());
+    let publish = || publish_load(measuring.clone(), &node, cgroup.as_deref(), cpu);
     let _load = (!no_load).then(publish).transpose().context("while publishing the node's load")?;
     let start = || Bridge::start(measuring, &node, bridge_port);
     let bridge = (!no_bridge).then(start).transpose().context("while starting the bridge")?;
@@ -111,9 +115,14 @@ fn memories(port: u16, interfaces: &[String]) -> std::io::Result<Box<dyn Memorie
     Ok(Box::new(memories.map_err(std::io::Error::other)?))
 }
 
-fn publish_load(config: Config, node: &str, cgroup: Option<&Path>) -> Result<LoadPublisher> {
+fn publish_load(
+    config: Config,
+    node: &str,
+    cgroup: Option<&Path>,
+    cpu: Option<CpuPpm>,
+) -> Result<LoadPublisher> {
     let scope = match cgroup {
-        Some(path) => Scope::Group(Hierarchies::discover()?.group(path)?),
+        Some(path) => Scope::Part { group: Hierarchies::discover()?.group(path)?, cpu },
         None => Scope::Machine,
     };
     let publisher = LoadPublisher::start(config, node, scope)?;

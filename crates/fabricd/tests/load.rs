@@ -14,7 +14,7 @@ use keeptime_linux::clock;
 use keeptime_linux::testing::{can, skip};
 use keeptime_model::errors::chain;
 use keeptime_model::units::{CpuPpm, Share};
-use keeptime_sites::cpu::{Counters, Cpu, CpuMeter};
+use keeptime_sites::cpu::{Cpu, CpuMeter};
 use nix::sys::signal::Signal;
 use nodes::{LONG, Node, wait_for};
 use std::process::{Child, Command, Stdio};

@@ -35,7 +35,12 @@ pub enum Scope {
     Machine,
     /// What the processes of a group do, and those of the groups inside: of a node that is a part of a
     /// machine.
-    Group(Group),
+    Part {
+        /// Its group.
+        group: Group,
+        /// Its part; nothing: the group's limit, or all of the machine if it has none.
+        cpu: Option<CpuPpm>,
+    },
 }
 
 impl Scope {
@@ -48,8 +53,11 @@ impl Scope {
         let machine = Machine::parse(&text)?;
         let (cpu_used, cpu) = match self {
             Self::Machine => (machine.used, machine.cpu),
-            Self::Group(group) => {
-                let limit = group.cpu_limit()?.unwrap_or(machine.cpu);
+            Self::Part { group, cpu } => {
+                let limit = match cpu {
+                    Some(cpu) => *cpu,
+                    None => group.cpu_limit()?.unwrap_or(machine.cpu),
+                };
                 (group.cpu_usage()?, limit.min(machine.cpu))
             }
         };

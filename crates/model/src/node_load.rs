@@ -1,15 +1,20 @@
 //! What a node's kernel counts of the work that the node does, whoever it is done for.
 
 use crate::units::{CpuPpm, Nanos, Share};
+use serde::{Deserialize, Serialize};
 
 /// Counts of one moment. Two of them tell how busy the node was between them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NodeCounters {
     /// When: by a clock of the node that nobody sets.
+    #[serde(rename = "at_nanos")]
     pub at: Nanos,
     /// CPU time that was used until then, since any moment.
+    #[serde(rename = "cpu_used_nanos")]
     pub cpu_used: Nanos,
-    /// The CPU that the node has: all processors of its machine, or what its control group may have.
+    /// The CPU that the node has: all processors of its machine, or its part of one.
+    #[serde(rename = "cpu_ppm")]
     pub cpu: CpuPpm,
     /// Threads that run or wait for a processor, of all the machine.
     pub runnable: u32,

@@ -43,7 +43,7 @@ pub struct Now {
 #[derive(Debug)]
 pub struct Controller<R> {
     record: R,
-    /// What nodes publish of themselves, if somebody reads it.
+    /// What nodes count of themselves, if somebody knows.
     counters: Option<Box<dyn Counters>>,
     steering: Steering,
     fronts: BTreeMap<Name, (SiteSpec, Front)>,
@@ -68,7 +68,7 @@ impl<R: Record> Controller<R> {
         }
     }
 
-    /// The same, with what nodes publish of themselves.
+    /// The same, with what nodes count of themselves.
     #[must_use]
     pub fn with_counters(mut self, counters: Option<Box<dyn Counters>>) -> Self {
         self.counters = counters;
@@ -149,7 +149,9 @@ impl<R: Record> Controller<R> {
     }
 
     fn decide(&mut self, now: Nanos, sights: &BTreeMap<Name, Vec<Sight>>) {
-        let counters = self.counters.as_mut().map(|counters| counters.latest());
+        // Without sites nobody needs to know.
+        let asked = self.counters.as_mut().filter(|_| !self.fronts.is_empty());
+        let counters = asked.and_then(|counters| counters.latest());
         let heard = Heard { sights, counters: counters.as_ref() };
         let sites = self.steering.sites().to_vec();
         let nodes = &self.steering.standing().nodes;

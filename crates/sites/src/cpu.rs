@@ -15,10 +15,10 @@ const SAMPLES_MAX: usize = 32;
 /// Counters are read ten times a second: several times in a row nothing came.
 pub const SILENT_AFTER: Nanos = Nanos::from_millis(500);
 
-/// What nodes publish of themselves, as it is known here.
+/// What nodes count of themselves, as it is known here.
 pub trait Counters: Debug + Send {
-    /// The last that was read of each node, however old. Does not block.
-    fn latest(&mut self) -> BTreeMap<Name, NodeCounters>;
+    /// The last that is known of each node, however old; nothing if no node says anything. Does not block.
+    fn latest(&mut self) -> Option<BTreeMap<Name, NodeCounters>>;
 }
 
 /// What is known of one node's CPU.

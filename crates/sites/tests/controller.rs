@@ -39,7 +39,7 @@ impl Published {
 }
 
 impl Counters for Published {
-    fn latest(&mut self) -> BTreeMap<Name, NodeCounters> {
+    fn latest(&mut self) -> Option<BTreeMap<Name, NodeCounters>> {
         let at = Nanos::from(self.began.elapsed());
         let counters = |percent: &u32| NodeCounters {
             at,
@@ -48,7 +48,7 @@ impl Counters for Published {
             runnable: 1,
         };
         let used = self.used.lock().unwrap();
-        used.iter().map(|(node, percent)| (node.clone(), counters(percent))).collect()
+        Some(used.iter().map(|(node, percent)| (node.clone(), counters(percent))).collect())
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::autoscalers::{Autoscaled, Knative, Kubernetes};
 use super::world::{LOOK, SERVICE, Service, World};
+use super::yarn::Yarn;
 use keeptime_model::units::Nanos;
 use keeptime_pools::holdings::Place;
 use keeptime_pools::policy::{Policy, PolicyKind};
@@ -21,14 +22,15 @@ const LOW: SiteIndex = SiteIndex(1);
 const BESIDE: SiteIndex = SiteIndex(2);
 
 /// All policies that are compared.
-pub const POLICIES: [&str; 7] =
-    ["rigid", "reconf", "reconf-p", "reconf-pq", "kubernetes", "knative", "keeptime"];
+pub const POLICIES: [&str; 8] =
+    ["rigid", "reconf", "reconf-p", "reconf-pq", "kubernetes", "knative", "yarn", "keeptime"];
 
 /// A policy by its name.
 pub fn policy(name: &str) -> Box<dyn Policy> {
     match name {
         "kubernetes" => Box::new(Autoscaled::new(Kubernetes::default())),
         "knative" => Box::new(Autoscaled::new(Knative::default())),
+        "yarn" => Box::new(Yarn::default()),
         other => other.parse::<PolicyKind>().unwrap_or(PolicyKind::Rigid).policy(),
     }
 }

@@ -13,6 +13,7 @@ use keeptime_broker::client::Client;
 use keeptime_broker::config::{Config, PolicyFile};
 use keeptime_broker::core::now;
 use keeptime_broker::server::{self, ServeError};
+use keeptime_linux::load::Scope;
 use keeptime_model::disk::DiskRates;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
@@ -46,6 +47,11 @@ impl World {
 
     /// As [`Self::new`], with something else in the broker's configuration.
     pub fn with(nodes: usize, change: impl FnOnce(&mut Config)) -> Self {
+        Self::of(nodes, 0, change)
+    }
+
+    /// The same, and the agents of so many nodes can say how busy they are.
+    pub fn of(nodes: usize, counting: usize, change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("topology.toml"), topology(nodes)).unwrap();
         let policy = PolicyFile { agent_lease: Nanos::from_secs(4), ..PolicyFile::default() };
@@ -54,13 +60,13 @@ impl World {
         let mut world = Self { config, agents: vec![], broker: None, directory };
         world.start();
         for number in 1..=nodes {
-            world.add_agent(number);
+            world.add_agent(number, (number <= counting).then_some(Scope::Machine));
         }
         world.wait_until_all_are_there();
         world
     }
 
-    fn add_agent(&mut self, number: usize) {
+    fn add_agent(&mut self, number: usize, scope: Option<Scope>) {
         let store = Store::at(&self.directory.path().join(format!("n{number}.json")));
         let rate = Some(BytesPerSecond::from_mega_bytes(100));
         let rates = DiskRates { read_bytes_per_second: rate, write_bytes_per_second: rate };
@@ -77,7 +83,7 @@ impl World {
         self.agents.push(Arc::clone(&agent));
         let broker = Broker::Socket(self.config.agents.clone());
         // It ends with the test program.
-        std::thread::spawn(move || link::keep(&agent, &broker));
+        std::thread::spawn(move || link::keep(&agent, &broker, scope.as_ref()));
     }
 
     pub fn start(&mut self) {

@@ -15,6 +15,7 @@ use keeptime_agent::wire::{JobStatus, Status};
 use keeptime_linux::cgroup::MARK;
 use keeptime_linux::{deadline, probe};
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
+use keeptime_model::errors::chain;
 use keeptime_model::units::CpuPpm;
 use serde::Serialize;
 use std::fs;
@@ -142,7 +143,11 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     let agent = Arc::new(Mutex::new(agent));
     if let Some(broker) = config.place() {
         let agent = Arc::clone(&agent);
-        std::thread::spawn(move || link::keep(&agent, &broker));
+        let scope = config.load_scope();
+        if let Err(error) = &scope {
+            tracing::warn!("how busy this node is will not be said: {}", chain(error));
+        }
+        std::thread::spawn(move || link::keep(&agent, &broker, scope.as_ref().ok()));
     }
     serve(&agent, &config.socket).context("while serving")
 }
