@@ -60,6 +60,14 @@ pub struct Web {
 }
 
 impl Web {
+    /// Everything that is started is installed.
+    ///
+    /// # Errors
+    /// The first program that is not.
+    pub fn check_programs() -> Result<()> {
+        Programs::find().map(drop)
+    }
+
     /// The names are right for a lab's sites.
     ///
     /// # Errors

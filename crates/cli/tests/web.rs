@@ -4,7 +4,9 @@
 
 mod world;
 
+use keeptime::web::{SitePlaces, Web};
 use keeptime_lab::{FRONT_END, Labs};
+use keeptime_linux::testing::skip;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +21,8 @@ fn sites(world: &World) -> Vec<[(String, String); 3]> {
     let labs = Labs::of_this_user();
     let lab = labs.open(&world.name).unwrap();
     let names = ["shop", "blog"].map(|name| name.parse().unwrap());
-    let web = keeptime::web::Web::of(&lab, &names);
-    let of = |site: &keeptime::web::SitePlaces| {
+    let web = Web::of(&lab, &names);
+    let of = |site: &SitePlaces| {
         let places = web.balancers(site).map(|place| place.to_string());
         let addresses = [site.haproxy, site.nginx, site.apache].map(|at| at.to_string());
         let both = addresses.into_iter().zip(places).collect::<Vec<_>>();
@@ -94,6 +96,9 @@ fn is_alive(process: &i32) -> bool {
 
 #[test]
 fn real_web_servers_share_the_nodes_of_a_lab() {
+    if let Err(error) = Web::check_programs() {
+        return skip(&["web".to_owned()], &error.to_string());
+    }
     let shape = ["--nodes", "3", "--web", "shop,blog"];
     let Some(world) = World::of("web", &shape, 20, None) else { return };
     let sites = sites(&world);

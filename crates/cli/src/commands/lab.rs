@@ -64,6 +64,9 @@ pub fn run(command: LabCommand) -> Result<Ending> {
 fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let started = Instant::now();
     Web::check(&arguments.web)?;
+    if !arguments.web.is_empty() {
+        Web::check_programs()?;
+    }
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
     let web = Some(Web::of(&lab, &arguments.web)).filter(|web| !web.sites.is_empty());
