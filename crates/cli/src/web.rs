@@ -140,7 +140,7 @@ impl Web {
                 .with_context(|| format!("while starting the web server of {}", node.name))?;
         }
         self.start_balancers(lab, &programs)?;
-        start_fabric(lab)?;
+        start_fabric(lab, &programs.fabricd)?;
         self.wait(lab)
     }
 
@@ -280,10 +280,8 @@ fn start_servers(lab: &Lab, node: &Node, pages: &Path, programs: &Programs) -> R
 }
 
 /// The fabric's daemon on the front end and on every node: how busy a node is, is read from it.
-fn start_fabric(lab: &Lab) -> Result<()> {
-    let program = own_path()?.with_file_name("keeptime-fabricd");
-    ensure!(program.exists(), "no {}: build and install the whole project", program.display());
-    let at = |address: Ipv4Addr| format!("{}:{FABRIC_PORT}", SocketAddr::from((address, 0)).ip());
+fn start_fabric(lab: &Lab, program: &Path) -> Result<()> {
+    let at = |address: Ipv4Addr| format!("{address}:{FABRIC_PORT}");
     let words = |node: &str, address: Ipv4Addr| {
         ["--node", node, "--address", &at(address), "--name", &fabric(lab)]
             .map(String::from)
@@ -292,7 +290,7 @@ fn start_fabric(lab: &Lab) -> Result<()> {
     let front_end = lab.front_end();
     let mut own = words(FRONT_END, front_end);
     own.push("--no-load".into());
-    daemon(lab, FRONT_END, &program, own, &directory(lab.directory()).join("fabricd.out"))?;
+    daemon(lab, FRONT_END, program, own, &directory(lab.directory()).join("fabricd.out"))?;
     for node in lab.topology().nodes() {
         let Some(address) = node.address else { continue };
         let mut own = words(node.name.as_str(), address);
@@ -303,7 +301,7 @@ fn start_fabric(lab: &Lab) -> Result<()> {
             own.extend(["--cpu".into(), node.cpu.to_string()]);
         }
         let log = lab.node_directory(&node.name).join("fabricd.out");
-        daemon(lab, node.name.as_str(), &program, own, &log)?;
+        daemon(lab, node.name.as_str(), program, own, &log)?;
     }
     Ok(())
 }
@@ -334,11 +332,15 @@ struct Programs {
     nginx: PathBuf,
     haproxy: PathBuf,
     apache: PathBuf,
+    fabricd: PathBuf,
 }
 
 impl Programs {
     fn find() -> Result<Self> {
+        let fabricd = own_path()?.with_file_name("keeptime-fabricd");
+        ensure!(fabricd.exists(), "no {}: build and install the whole project", fabricd.display());
         Ok(Self {
+            fabricd,
             mariadb: program("mariadbd")?,
             // Its file is called by its version.
             php: program("php-fpm")?,
