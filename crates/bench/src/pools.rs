@@ -128,22 +128,31 @@ fn steady_figures(runs: &[SteadyRun], figures: &mut Figures) {
         for policy in ["reconf", "keeptime"] {
             let of: Vec<_> =
                 runs.iter().filter(|r| r.policy == policy && r.stays == stays).collect();
-            let (moves, reversals): (usize, usize) =
-                of.iter().fold((0, 0), |(m, r), run| (m + run.moves, r + run.reversals));
-            let samples: Vec<_> =
-                of.iter().map(|r| 100.0 * r.reversals as f64 / r.moves.max(1) as f64).collect();
-            let share = 100.0 * reversals as f64 / moves.max(1) as f64;
+            let moves: usize = of.iter().map(|run| run.moves).sum();
+            let mut add = |what: &str, count: fn(&SteadyRun) -> usize, target| {
+                let all: usize = of.iter().map(|run| count(run)).sum();
+                let samples: Vec<_> =
+                    of.iter().map(|r| 100.0 * count(r) as f64 / r.moves.max(1) as f64).collect();
+                let share = 100.0 * all as f64 / moves.max(1) as f64;
+                let name = format!("80 % load, {shares}, {policy}: {what}");
+                figures.value(name, "%", share, &samples, None, target);
+                println!(
+                    "80 % load, {shares}, {policy}: {what}: {all} of {moves} in {} runs of 10 min",
+                    of.len()
+                );
+            };
+            // Where the load has changed, a move back may be the right thing to do.
             let target = (policy == "keeptime").then_some(Target::AtMost(10.0));
-            let name = format!("80 % load, {shares}, {policy}: moves undone within 60 s");
-            figures.value(name, "%", share, &samples, None, target);
+            let what = "moves undone within 60 s";
+            add(what, |run| run.reversals, target.filter(|_| stays));
+            if !stays {
+                let what = "moves undone within 60 s, of the same shares";
+                add(what, |run| run.unfounded, target);
+            }
             let waiting: Vec<_> = of.iter().map(|run| run.waiting).collect();
             let mean = waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
             let name = format!("80 % load, {shares}, {policy}: requests that wait, on average");
             figures.value(name, "", mean, &waiting, None, None);
-            let runs = of.len();
-            println!(
-                "80 % load, {shares}, {policy}: {reversals} of {moves} moves in {runs} runs of 10 min"
-            );
         }
     }
 }

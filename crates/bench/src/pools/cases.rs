@@ -98,6 +98,8 @@ pub struct SteadyRun {
     pub stays: bool,
     pub moves: usize,
     pub reversals: usize,
+    /// Those of them that went back while the load was the same as when they came.
+    pub unfounded: usize,
     /// Requests that waited, on average.
     pub waiting: f64,
 }
@@ -207,9 +209,10 @@ pub fn steady(name: &'static str, stays: bool, seconds: u64, seed: u64) -> Stead
     let mut world = World::new(pool, spread(12, 3), policy(name), seed);
     let mut random = crate::plan::Random(seed);
     let all = 0.8 * 12.0 / SERVICE.as_secs_f64();
-    let mut end = 0;
+    let (mut end, mut changes) = (0, Vec::new());
     while end < seconds {
         if !stays || end == 0 {
+            changes.push(world.now());
             let shares = [(); 3].map(|()| 1.0 + random.below(1_000) as f64 / 1_000.0);
             let sum: f64 = shares.iter().sum();
             for (site, share) in (0..).map(SiteIndex).zip(shares) {
@@ -224,8 +227,9 @@ pub fn steady(name: &'static str, stays: bool, seconds: u64, seed: u64) -> Stead
         }
     }
     let seen = &world.seen;
-    let (moves, reversals, waiting) = (seen.moves.len(), seen.reversals(), seen.waiting());
-    SteadyRun { policy: name, stays, moves, reversals, waiting }
+    let (reversals, unfounded) = (seen.reversals(&[]), seen.reversals(&changes));
+    let (moves, waiting) = (seen.moves.len(), seen.waiting());
+    SteadyRun { policy: name, stays, moves, reversals, unfounded, waiting }
 }
 
 fn pool(nodes: u32, sites: &[(Guarantee, u32)]) -> Pool {

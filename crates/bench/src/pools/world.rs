@@ -353,14 +353,17 @@ impl Seen {
         self.waited as f64 / self.looks.max(1) as f64
     }
 
-    /// How many moves went the other way than one shortly before.
-    pub fn reversals(&self) -> usize {
+    /// How many moves went the other way than one shortly before, where the load did not change between them
+    /// (at `changes`).
+    pub fn reversals(&self, changes: &[Nanos]) -> usize {
         let mut lately: VecDeque<(Nanos, Move)> = VecDeque::new();
         let mut reversals = 0;
         for (at, step) in &self.moves {
             lately.retain(|(before, _)| at.saturating_sub(*before) < REVERSAL_WITHIN);
-            let undone = |(_, before): &(Nanos, Move)| {
-                before.from == step.to && before.to == step.from && step.from.is_some()
+            let undone = |(since, before): &(Nanos, Move)| {
+                let is_other_way = before.from == step.to && before.to == step.from;
+                let has_changed = changes.iter().any(|change| since < change && change <= at);
+                is_other_way && step.from.is_some() && !has_changed
             };
             reversals += usize::from(lately.iter().any(undone));
             lately.push_back((*at, *step));
