@@ -60,7 +60,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// Everything that is started is installed.
+    /// What the distribution has of it is installed.
     ///
     /// # Errors
     /// The first program that is not.
@@ -127,7 +127,7 @@ impl Web {
     /// # Errors
     /// A program that is not installed, or one that does not answer, with the last lines of its log.
     pub fn start(&self, lab: &Lab) -> Result<()> {
-        let programs = Programs::find()?;
+        let (programs, fabricd) = (Programs::find()?, fabricd()?);
         let pages = self.directory.join("pages");
         for directory in [&pages, &self.directory.join("data"), &self.edge("")] {
             fs::create_dir_all(directory)
@@ -140,7 +140,7 @@ impl Web {
                 .with_context(|| format!("while starting the web server of {}", node.name))?;
         }
         self.start_balancers(lab, &programs)?;
-        start_fabric(lab, &programs.fabricd)?;
+        start_fabric(lab, &fabricd)?;
         self.wait(lab)
     }
 
@@ -332,15 +332,11 @@ struct Programs {
     nginx: PathBuf,
     haproxy: PathBuf,
     apache: PathBuf,
-    fabricd: PathBuf,
 }
 
 impl Programs {
     fn find() -> Result<Self> {
-        let fabricd = own_path()?.with_file_name("keeptime-fabricd");
-        ensure!(fabricd.exists(), "no {}: build and install the whole project", fabricd.display());
         Ok(Self {
-            fabricd,
             mariadb: program("mariadbd")?,
             // Its file is called by its version.
             php: program("php-fpm")?,
@@ -349,6 +345,13 @@ impl Programs {
             apache: program("apache2")?,
         })
     }
+}
+
+/// The fabric's daemon, which is installed beside this program.
+fn fabricd() -> Result<PathBuf> {
+    let path = own_path()?.with_file_name("keeptime-fabricd");
+    ensure!(path.exists(), "no {}: build and install the whole project", path.display());
+    Ok(path)
 }
 
 /// A program whose name is `name`, or that and a version; the last of several.

@@ -116,6 +116,12 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
         });
     }
     wait("files", PATIENCE, || get(&world, &blog[0].0, "/1.html").len() == 8 * 1_024);
+    // A node that serves nobody tells by itself how busy it is.
+    wait("counters of a spare", PATIENCE, || {
+        let top = top(&world);
+        let mut spares = top["nodes"].as_array().unwrap().iter().filter(|n| n["site"].is_null());
+        spares.any(|node| node["known_from"] == "counters")
+    });
     let pages: Vec<_> = shop.iter().map(|(at, _)| format!("http://{at}/page")).collect();
     // Every order that was answered is in the database, once.
     let words =
@@ -123,12 +129,6 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
     let sent = all_answered(load(&world, &words));
     let orders = || get(&world, &shop[0].0, "/page?orders").parse::<u64>().unwrap();
     assert_eq!(orders(), sent);
-    // A node that serves nobody tells by itself how busy it is.
-    wait("counters of a spare", PATIENCE, || {
-        let top = top(&world);
-        let mut spares = top["nodes"].as_array().unwrap().iter().filter(|n| n["site"].is_null());
-        spares.any(|node| node["known_from"] == "counters")
-    });
     // More than a node answers: the site has another one before it is over.
     let heavy = format!("{}?work=200000", pages[0]);
     let words = [&heavy, "--rate", "20", "--duration", "2s", "--post", "64", "--timeout", "60s"];

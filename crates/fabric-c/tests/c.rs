@@ -6,6 +6,7 @@ use fabric::directory::{Server, ServerConfig};
 use fabric::region::{PlainMemories, RegionServer, RegionServerConfig};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,7 +90,8 @@ fn every_function_does_what_the_header_says() {
 #[test]
 fn no_memory_is_lost_or_used_wrongly() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("skipped: valgrind: it is not installed");
+        // Past what captures the output of tests that pass.
+        let _ = writeln!(std::io::stdout(), "skipped: valgrind: it is not installed");
         return;
     }
     let name = format!("c-valgrind-{}", std::process::id());

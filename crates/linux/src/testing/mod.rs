@@ -12,6 +12,7 @@ use aya::programs::ProgramType;
 use keeptime_model::capability::Feature;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use std::io::Write;
 use std::path::Path;
 
 /// Runs `test` in a network namespace that only its thread has, if everything in `needs` is there
@@ -70,7 +71,8 @@ pub fn skip(missing: &[String], reason: &str) {
         |name: &str| name == "all" || missing.iter().any(|missing| missing == name.trim());
     let missing = missing.join(", ");
     assert!(!required.split(',').any(is_required), "LAB_REQUIRE={required}, but {reason}");
-    println!("skipped: {missing}: {reason}");
+    // Past what captures the output of tests that pass: whoever counts them is to see it.
+    let _ = writeln!(std::io::stdout(), "skipped: {missing}: {reason}");
 }
 
 /// Enters a new network namespace for good and looks for `needs` there. The error: what is
