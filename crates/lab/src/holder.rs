@@ -304,11 +304,6 @@ pub(crate) fn group_path(lab: &Name, node: &Name) -> PathBuf {
     lab_group_path(lab).join(node.as_str())
 }
 
-/// The group of the front end's daemons. No node is called so.
-pub(crate) fn front_end_path(lab: &Name) -> PathBuf {
-    lab_group_path(lab).join(crate::FRONT_END)
-}
-
 /// The group of all nodes of a lab.
 pub(crate) fn lab_group_path(lab: &Name) -> PathBuf {
     Path::new(keeptime_linux::cgroup::MARK).join(lab.as_str())

@@ -4,7 +4,7 @@ use crate::error::LabError;
 use crate::exec::Exec;
 use crate::files::{LabFiles, LabsLock, State};
 use crate::hardware::{self, Wiring};
-use crate::holder::{Outcome, front_end_path, group_path, lab_group_path};
+use crate::holder::{Outcome, group_path, lab_group_path};
 use crate::node::{NAMESPACES, hear, tell};
 use crate::sight::{self, Sight};
 use crate::spec::Spec;
@@ -405,7 +405,8 @@ impl Lab {
             start.bond = Bond::Daemon;
             if on_front_end {
                 // There is no process 1 that would take them along.
-                let group = Hierarchies::discover()?.group(front_end_path(self.name()))?;
+                let group = Hierarchies::discover()?.group(lab_group_path(self.name()))?;
+                let group = group.child(FRONT_END)?;
                 group.create()?;
                 start.groups = group.open_to_join()?;
             }
@@ -568,9 +569,9 @@ pub(crate) fn remove_leftovers(files: &LabFiles) -> Result<usize, LabError> {
         }
     }
     let mut stragglers = 0;
-    if let (Some(group), Ok(name)) = (group, name.parse()) {
-        // Its daemons are there until now.
-        Hierarchies::discover()?.group(front_end_path(&name))?.kill_all()?;
+    if let Some(group) = group {
+        // The front end's daemons are there until now.
+        group.child(FRONT_END)?.kill_all()?;
         stragglers = group.pids()?.len();
         group.kill_all()?;
         group.remove()?;

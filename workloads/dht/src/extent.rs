@@ -69,7 +69,7 @@ impl Extent {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
 
-    /// What of it to give away: half of it, or more than a quarter, if it has more than one index. The
+    /// What of it to give away: half of it, or at least a quarter, if it has more than one index. The
     /// part has a power of two of indexes and begins at a multiple of that. Of any two such parts, one
     /// lies within the other or they have nothing in common, whoever made them: so tables that were
     /// founded apart can become one.

@@ -2,8 +2,9 @@
 //! messages travel.
 //!
 //! Servers join at any time: each asks the owner of a random hash index for a part of its partition,
-//! half if it can be, until it has as many as it wants. Requests go to any partition, which passes them on: down to whom it gave
-//! the part, or up to whom it got its own from. Answers come from the last one, straight.
+//! half if it can be, until it has as many as it wants. Requests go to any partition, which passes them
+//! on: down to whom it gave the part, or up to whom it got its own from. Answers come from the last one,
+//! straight.
 //!
 //! # What holds
 //!

@@ -69,22 +69,13 @@ impl<A: Autoscaler> Policy for Autoscaled<A> {
 }
 
 /// A movable node and where it is.
-type Candidate = (NodeIndex, Option<SiteIndex>);
+pub(super) type Candidate = (NodeIndex, Option<SiteIndex>);
 
 /// Plans that bring every site to the number that is wanted, as far as there are nodes.
 fn reconcile(view: &View<'_>, mut counts: Vec<Count>, wanted: &[u32]) -> Vec<Plan> {
     let mut free: Vec<_> = view.holdings.movable().collect();
     free.sort_by_key(|(node, _)| view.loads.busy(*node));
-    let mut plans = Vec::new();
-    for site in view.pool.site_indices() {
-        let count = &mut counts[site.0 as usize];
-        while count.expected() > wanted[site.0 as usize] && count.staying > 0 {
-            let Some(at) = free.iter().position(|(_, from)| *from == Some(site)) else { break };
-            let (node, from) = free.remove(at);
-            count.staying -= 1;
-            plans.push(Plan::direct(site, Reason::LowLoad, Step { node, from, to: None }));
-        }
-    }
+    let mut plans = give_back(view, &mut counts, &mut free, wanted);
     let mut sites: Vec<_> = view.pool.site_indices().collect();
     sites.sort_by_key(|site| std::cmp::Reverse(view.pool.site(*site).priority));
     for site in sites {
@@ -108,6 +99,26 @@ fn reconcile(view: &View<'_>, mut counts: Vec<Count>, wanted: &[u32]) -> Vec<Pla
             }
             counts[site.0 as usize].coming += 1;
             plans.push(Plan::direct(site, Reason::HighLoad, Step { node, from, to: Some(site) }));
+        }
+    }
+    plans
+}
+
+/// Plans that make spares of what sites have beyond `wanted`, the first of `free` first; both follow.
+pub(super) fn give_back(
+    view: &View<'_>,
+    counts: &mut [Count],
+    free: &mut Vec<Candidate>,
+    wanted: &[u32],
+) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for site in view.pool.site_indices() {
+        let count = &mut counts[site.0 as usize];
+        while count.expected() > wanted[site.0 as usize] && count.staying > 0 {
+            let Some(at) = free.iter().position(|(_, from)| *from == Some(site)) else { break };
+            let (node, from) = free.remove(at);
+            count.staying -= 1;
+            plans.push(Plan::direct(site, Reason::LowLoad, Step { node, from, to: None }));
         }
     }
     plans

@@ -4,6 +4,7 @@
 //! a fifth of what is too much, of all queues together at most a tenth of the cluster, each node 15 s after it was
 //! told so. Nodes that no request needs are given back, as containers end. Priorities do not count.
 
+use super::autoscalers::{Candidate, give_back};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
 use keeptime_pools::holdings::Count;
@@ -30,9 +31,6 @@ pub struct Yarn {
     /// Nodes that are to be given back, since when.
     told: BTreeMap<NodeIndex, Nanos>,
 }
-
-/// A movable node and where it is.
-type Candidate = (NodeIndex, Option<SiteIndex>);
 
 impl Policy for Yarn {
     fn name(&self) -> &'static str {
@@ -150,26 +148,6 @@ fn ideal(demands: &[u32], guaranteed: &[u32], nodes: u32) -> Vec<u32> {
         ideal[next] += 1;
     }
     ideal
-}
-
-/// Nodes beyond what requests occupy.
-fn give_back(
-    view: &View<'_>,
-    counts: &mut [Count],
-    free: &mut Vec<Candidate>,
-    demands: &[u32],
-) -> Vec<Plan> {
-    let mut plans = Vec::new();
-    for site in view.pool.site_indices() {
-        let count = &mut counts[site.0 as usize];
-        while count.expected() > demands[site.0 as usize] && count.staying > 0 {
-            let Some(at) = free.iter().position(|(_, from)| *from == Some(site)) else { break };
-            let (node, from) = free.remove(at);
-            count.staying -= 1;
-            plans.push(Plan::direct(site, Reason::LowLoad, Step { node, from, to: None }));
-        }
-    }
-    plans
 }
 
 #[cfg(test)]
