@@ -26,6 +26,14 @@ pub trait Enforcer: Send {
     /// If the kernel refuses; part of it may be done then.
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError>;
 
+    /// Checks that what an assignment counts on is there, before anything is changed for it.
+    ///
+    /// # Errors
+    /// What is not, or may not be bound.
+    fn check(&self, _assignment: &Assignment) -> Result<(), BindError> {
+        Ok(())
+    }
+
     /// The jobs that the node enforces now, whoever made it do so.
     fn enforced(&self) -> BTreeSet<Name>;
 
@@ -270,6 +278,9 @@ impl<E: Enforcer> Agent<E> {
             }
             Request::Restrain { job, cpu_ppm } => return self.restrain(job, cpu_ppm),
             Request::Enforce(assignment) => {
+                if let Err(error) = self.check(&assignment) {
+                    return error.into();
+                }
                 self.book.with(assignment, &self.capacity, now).map(|book| self.turn_to(book))
             }
             Request::Renew { job, until_unix_nanos } => self
@@ -300,6 +311,16 @@ impl<E: Enforcer> Agent<E> {
         self.programs.retain(|job| self.book.assignments().contains_key(job));
         self.restrained.retain(|job, _| self.book.assignments().contains_key(job));
         self.reconcile()
+    }
+
+    /// What begins now is checked; what goes on is not: a service may be starting anew.
+    fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
+        let former = self.book.assignments().get(&assignment.job);
+        let goes_on = former.is_some_and(|former| former.services == assignment.services);
+        match goes_on || !assignment.is_due(self.latest) {
+            true => Ok(()),
+            false => self.enforcer.check(assignment),
+        }
     }
 
     fn may_ask(&self, request: &Request, requester: &Requester) -> Result<(), String> {

@@ -305,8 +305,13 @@ impl Enforcer for Kernel {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         self.end_strays(wanted)?;
         self.make_groups(wanted)?;
+        self.take_services(wanted)?;
         self.limit_disks(wanted)?;
         self.set_egress(wanted)
+    }
+
+    fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
+        self.check_services(assignment)
     }
 
     fn enforced(&self) -> BTreeSet<Name> {
@@ -403,6 +408,10 @@ impl Enforcer for Kernel {
 impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         (**self).reconcile(wanted)
+    }
+
+    fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
+        (**self).check(assignment)
     }
 
     fn enforced(&self) -> BTreeSet<Name> {

@@ -83,8 +83,8 @@ pub enum FromAgent {
         /// Each rank of it that is here.
         ranks: Vec<RankState>,
     },
-    /// How busy the node is, as its kernel counts.
-    Counted(NodeCounters),
+    /// How busy the node is, as its kernel counts; nothing if it cannot be read now.
+    Counted(Option<NodeCounters>),
     /// It lives.
     Beat,
 }
@@ -245,8 +245,10 @@ impl<E: Enforcer> Link<'_, E> {
                 self.programs.answered(number, &job, answers);
                 return None;
             }
-            // Who cannot say is silent.
-            ToAgent::Count => return Some(FromAgent::Counted(self.scope?.count().ok()?)),
+            ToAgent::Count => {
+                let counters = self.scope.and_then(|scope| scope.count().ok());
+                return Some(FromAgent::Counted(counters));
+            }
             ToAgent::Welcome { .. } | ToAgent::Unwelcome { .. } => return None,
         };
         let refusal = match lock(self.agent).answer(request, &Requester::Trusted, now()) {

@@ -168,7 +168,8 @@ impl Farm {
             name: site.parse()?,
             guarantee: Guarantee { hard: 2, soft: 6, max: 6 },
             priority,
-            cpu_ppm: CpuPpm::from_percent(50),
+            cpu_ppm: Some(CpuPpm::from_percent(50)),
+            services: vec![],
             port: 80,
             balancers: vec![BalancerPlace::HaProxy { socket, backend }],
         })

@@ -11,7 +11,7 @@ use crate::quick;
 use anyhow::{Context, Result, ensure};
 use keeptime::brokers;
 use keeptime::machine::Machine;
-use keeptime::web::{HTTP_PORT, SitePlaces, Web};
+use keeptime::web::{self, HTTP_PORT, SitePlaces, Web};
 use keeptime_broker::client::Client;
 use keeptime_lab::{FRONT_END, Lab, Spec};
 use keeptime_load::report::Report;
@@ -193,8 +193,15 @@ impl Farm {
         let name: Name = name.parse()?;
         let place = self.web.sites.iter().find(|site| site.name == name).context("no such site")?;
         let [haproxy, ..] = self.web.balancers(place);
-        let (priority, cpu_ppm, port) = (1, CpuPpm::from_percent(1), HTTP_PORT);
-        Ok(SiteSpec { name, guarantee, priority, cpu_ppm, port, balancers: vec![haproxy] })
+        Ok(SiteSpec {
+            name,
+            guarantee,
+            priority: 1,
+            cpu_ppm: None,
+            services: web::services()?,
+            port: HTTP_PORT,
+            balancers: vec![haproxy],
+        })
     }
 
     /// How many are in the database.

@@ -132,12 +132,14 @@ impl Hub {
         connections.by_node.iter().filter_map(latest).collect()
     }
 
-    fn counted(&self, node: NodeIndex, session: Session, counters: NodeCounters) {
+    fn counted(&self, node: NodeIndex, session: Session, counters: Option<NodeCounters>) {
         let mut connections = self.lock();
         if let Some(connection) = connections.by_node.get_mut(&node)
             && connection.session == session
         {
-            connection.counted = Counted { is_asked: false, latest: Some(counters) };
+            connection.counted.is_asked = false;
+            // Who cannot say is known by what gets no newer.
+            connection.counted.latest = counters.or(connection.counted.latest);
         }
     }
 
@@ -466,13 +468,17 @@ mod tests {
         (0..3).for_each(|_| hub.ask_loads(|_| true));
         assert_eq!(orders.try_recv(), Ok(ToAgent::Count));
         assert!(orders.try_recv().is_err() && silent.try_recv().is_err(), "it cannot say");
-        hub.counted(NodeIndex(0), session, counters(7));
-        hub.counted(NodeIndex(0), Session(99), counters(8));
+        hub.counted(NodeIndex(0), session, Some(counters(7)));
+        hub.counted(NodeIndex(0), Session(99), Some(counters(8)));
         assert_eq!(hub.loads(), [(NodeIndex(0), counters(7))], "of this connection alone");
         hub.ask_loads(|_| false);
         assert!(orders.try_recv().is_err(), "another says so");
         hub.ask_loads(|_| true);
         assert_eq!(orders.try_recv(), Ok(ToAgent::Count));
+        hub.counted(NodeIndex(0), session, None);
+        assert_eq!(hub.loads(), [(NodeIndex(0), counters(7))], "it gets no newer");
+        hub.ask_loads(|_| true);
+        assert_eq!(orders.try_recv(), Ok(ToAgent::Count), "it is asked again");
     }
 
     #[test]

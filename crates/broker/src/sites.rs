@@ -6,7 +6,7 @@ use crate::loads::Loads;
 use keeptime_engine::{Call, Caller, Engine};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Request};
-use keeptime_model::site::SiteNode;
+use keeptime_model::site::{SiteNode, SiteSpec};
 use keeptime_model::topology::NodeIndex;
 use keeptime_sites::controller::{Controller, Now};
 use keeptime_sites::cpu::Counters;
@@ -121,9 +121,11 @@ fn standing(engine: &Engine) -> Standing {
     let (book, cluster) = (engine.book(), engine.cluster());
     let staying = book.sites().values().filter(|site| !site.is_leaving);
     // Any of them may get it.
-    let cpu = staying.map(|site| site.spec.cpu_ppm).max().unwrap_or_default();
+    let staying = staying.collect::<Vec<_>>();
     let node = |index: NodeIndex| {
-        let name = cluster.name(index);
+        let (name, whole) = (cluster.name(index), cluster.topology().node(index).cpu);
+        let wanted = staying.iter().map(|site| site.spec.cpu_ppm.unwrap_or(whole));
+        let cpu = wanted.max().unwrap_or_default();
         NodeStanding {
             name: name.clone(),
             address: cluster.topology().nodes()[index.0 as usize].address,
@@ -153,10 +155,13 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
             return Ok(Call::Cancel { handle });
         };
         let hosted = engine.book().sites().get(&site).ok_or("the site is gone")?;
-        let cpu_ppm = hosted.spec.cpu_ppm;
+        let SiteSpec { cpu_ppm, services, .. } = hosted.spec.clone();
+        let cluster = engine.cluster();
+        let whole = || cluster.node(&node).map(|index| cluster.topology().node(index).cpu);
+        let cpu_ppm = cpu_ppm.map_or_else(whole, Ok).map_err(told)?;
         // No two requests have the same key: nodes change hands one after the other.
         let key = format!("{node}-{}", now().unix_nanos()).parse().map_err(told)?;
-        let request = Request::new(Ask::SiteNode(SiteNode { site, node, cpu_ppm }));
+        let request = Request::new(Ask::SiteNode(SiteNode { site, node, cpu_ppm, services }));
         Ok(match held {
             Some(handle) => Call::Modify { handle, request },
             None => Call::Reserve { key, request },

@@ -56,6 +56,10 @@ pub fn grant(grant: &Grant) -> String {
         let period = grant.cpu_period_nanos.map(|period| format!(" in every {period}"));
         parts.push(format!("{} of a CPU each{}", grant.cpu_ppm, period.unwrap_or_default()));
     }
+    if !grant.services.is_empty() {
+        let services: Vec<_> = grant.services.iter().map(ToString::to_string).collect();
+        parts.push(format!("for {} there", services.join(" ")));
+    }
     if let Some(pattern) = &grant.pattern {
         parts.push(format!("{} for each flow ({pattern})", grant.bits_per_second));
     }
@@ -130,9 +134,13 @@ mod tests {
             disk_read_bytes_per_second: BytesPerSecond::default(),
             disk_write_bytes_per_second: BytesPerSecond::default(),
             promise: None,
+            services: vec![],
             extension: Extension::default(),
         };
         assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
+        held.services = vec!["nginx@shop".parse().unwrap(), "php-fpm".parse().unwrap()];
+        assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each, for nginx@shop php-fpm there");
+        held.services.clear();
         held.pattern = Some(Pattern::AllToAll);
         held.bits_per_second = BitsPerSecond::from_mbit(10);
         held.cpu_period_nanos = Some(Nanos::from_millis(50));

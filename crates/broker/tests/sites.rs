@@ -54,7 +54,8 @@ impl Farm {
             name: site.parse().unwrap(),
             guarantee: Guarantee { hard, soft, max },
             priority,
-            cpu_ppm: CpuPpm::from_percent(50),
+            cpu_ppm: Some(CpuPpm::from_percent(50)),
+            services: vec![],
             port: 80,
             balancers: vec![BalancerPlace::HaProxy { socket, backend: site.into() }],
         }
@@ -264,7 +265,7 @@ fn what_cannot_be_kept_or_asked_is_refused() {
     let spec = SiteSpec { balancers: vec![absent], ..farm.spec("blog", [1, 1, 1], 1) };
     let (field, expected) = Farm::refusal(farm.world.client().add_site(&spec));
     assert!(field == "balancers" && expected.contains("cannot be reached"), "{field}: {expected}");
-    let none = SiteSpec { cpu_ppm: CpuPpm::default(), ..farm.spec("blog", [1, 1, 1], 1) };
+    let none = SiteSpec { cpu_ppm: None, ..farm.spec("blog", [1, 1, 1], 1) };
     assert_eq!(Farm::refusal(farm.world.client().add_site(&none)).0, "cpu_ppm");
     let node = r#"{ "key": "k", "request": { "ask": { "site-node":
         { "site": "shop", "node": "n2", "cpu_ppm": 1000 } } } }"#;

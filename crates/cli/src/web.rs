@@ -12,6 +12,7 @@ use keeptime_balancers::traffic::Server;
 use keeptime_lab::{Exec, FRONT_END, Lab};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
+use keeptime_model::service::ServiceName;
 use keeptime_model::site::BalancerPlace;
 use keeptime_model::topology::Node;
 use std::ffi::OsString;
@@ -31,6 +32,10 @@ pub const FILES: usize = 100;
 /// Each has its own ports.
 pub const SITES_MAX: usize = 16;
 
+/// The services that serve on the nodes.
+const NGINX: &str = "nginx";
+const PHP: &str = "php-fpm";
+
 const DATABASE_PORT: u16 = 3306;
 const FABRIC_PORT: u16 = 7400;
 /// MariaDB makes its files first: a second where nothing else runs, and much longer on nodes with little CPU.
@@ -49,6 +54,14 @@ pub struct SitePlaces {
     pub apache: SocketAddr,
     /// Where nginx sends its access log.
     log: SocketAddr,
+}
+
+/// What serves on a lab's nodes, as [`SiteSpec::services`](keeptime_model::site::SiteSpec::services).
+///
+/// # Errors
+/// Never: they are names.
+pub fn services() -> Result<Vec<ServiceName>, Invalid> {
+    [NGINX, PHP].iter().map(|name| name.parse()).collect()
 }
 
 /// The web servers of one lab.
@@ -177,7 +190,8 @@ impl Web {
             "--innodb-log-file-size=4M".into(),
             "--max-connections=500".into(),
         ];
-        daemon(lab, FRONT_END, &programs.mariadb, words, &self.directory.join("database.log"))
+        let exec = exec(FRONT_END, &programs.mariadb, words);
+        daemon(lab, exec, &self.directory.join("database.log"))
     }
 
     fn start_balancers(&self, lab: &Lab, programs: &Programs) -> Result<()> {
@@ -199,7 +213,7 @@ impl Web {
         }
         let path = |file: &str| self.edge(file).display().to_string();
         let start = |program: &Path, words: Vec<String>, log: &str| {
-            daemon(lab, FRONT_END, program, words, &self.edge(log))
+            daemon(lab, exec(FRONT_END, program, words), &self.edge(log))
         };
         start(
             &programs.haproxy,
@@ -274,9 +288,11 @@ fn start_servers(lab: &Lab, node: &Node, pages: &Path, programs: &Programs) -> R
     write(&nginx, &texts::server(&own, pages, lab.front_end()))?;
     let name = node.name.as_str();
     let words = ["-R", "-F", "-y", &php.display().to_string()].map(String::from);
-    daemon(lab, name, &programs.php, words, &own.join("php.out"))?;
+    let exec_php = exec(name, &programs.php, words).of_service(PHP.parse()?);
+    daemon(lab, exec_php, &own.join("php.out"))?;
     let words = ["-c", &nginx.display().to_string()].map(String::from);
-    daemon(lab, name, &programs.nginx, words, &own.join("nginx.out"))
+    let exec_nginx = exec(name, &programs.nginx, words).of_service(NGINX.parse()?);
+    daemon(lab, exec_nginx, &own.join("nginx.out"))
 }
 
 /// The fabric's daemon on the front end and on every node: how busy a node is, is read from it.
@@ -290,7 +306,8 @@ fn start_fabric(lab: &Lab, program: &Path) -> Result<()> {
     let front_end = lab.front_end();
     let mut own = words(FRONT_END, front_end);
     own.push("--no-load".into());
-    daemon(lab, FRONT_END, program, own, &directory(lab.directory()).join("fabricd.out"))?;
+    let log = directory(lab.directory()).join("fabricd.out");
+    daemon(lab, exec(FRONT_END, program, own), &log)?;
     for node in lab.topology().nodes() {
         let Some(address) = node.address else { continue };
         let mut own = words(node.name.as_str(), address);
@@ -301,24 +318,22 @@ fn start_fabric(lab: &Lab, program: &Path) -> Result<()> {
             own.extend(["--cpu".into(), node.cpu.to_string()]);
         }
         let log = lab.node_directory(&node.name).join("fabricd.out");
-        daemon(lab, node.name.as_str(), program, own, &log)?;
+        daemon(lab, exec(node.name.as_str(), program, own), &log)?;
     }
     Ok(())
 }
 
-/// Starts a program that goes on, on a node or on the front end.
-fn daemon(
-    lab: &Lab,
-    node: &str,
-    program: &Path,
-    words: impl IntoIterator<Item = String>,
-    log: &Path,
-) -> Result<()> {
+fn exec(node: &str, program: &Path, words: impl IntoIterator<Item = String>) -> Exec {
+    let words = [program.into()].into_iter().chain(words.into_iter().map(OsString::from));
+    Exec::new(node, words)
+}
+
+/// Starts a program that goes on.
+fn daemon(lab: &Lab, exec: Exec, log: &Path) -> Result<()> {
     let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let null = File::open("/dev/null")?;
     let stdio = [Some(null.into()), Some(log.try_clone()?.into()), Some(log.into())];
-    let words = [program.into()].into_iter().chain(words.into_iter().map(OsString::from));
-    Ok(lab.spawn_daemon(Exec::new(node, words).with_stdio(stdio))?)
+    Ok(lab.spawn_daemon(exec.with_stdio(stdio))?)
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

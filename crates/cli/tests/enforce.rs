@@ -8,12 +8,14 @@ mod world;
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_agent::server::now;
 use keeptime_agent::wire::JobStatus;
+use keeptime_lab::Exec;
 use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_linux::disk::disks;
 use keeptime_linux::testing::skip;
 use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism, TrafficClass};
 use keeptime_model::capability::Feature;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
+use keeptime_model::service::ServiceName;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -321,4 +323,45 @@ fn a_job_that_begins_later_is_nothing_until_then() {
     wait("its begin", PATIENCE, began);
     assert!(now() >= begin);
     assert!(!group.child("before").unwrap().exists());
+}
+
+#[test]
+fn a_service_counts_to_the_job_that_names_it_and_goes_on_when_that_ends() {
+    let Some(world) = World::new("service", 20) else { return };
+    let node = Node::first(&world);
+    let start = |service: &str| {
+        let exec = Exec::shell("n1", ["sleep 600 & wait"]).of_service(service.parse().unwrap());
+        world.lab().spawn(exec.die_with_parent()).unwrap()
+    };
+    let naming = |service: &str| {
+        let services = vec![service.parse::<ServiceName>().unwrap()];
+        node.client().enforce(Assignment { services, ..assignment(10) })
+    };
+    let running = |service: &str| {
+        let unit = service.parse::<ServiceName>().unwrap().unit();
+        node.group().service_processes(&unit).unwrap().len()
+    };
+    let borrowed = || node.job().unwrap().borrowed.len();
+    let _programs = ["web@shop", "web@blog"].map(&start);
+    wait("both services", PATIENCE, || (running("web@shop"), running("web@blog")) == (2, 2));
+
+    let reason = refusal(naming("wbe@shop"));
+    assert!(reason.contains("service wbe@shop has no process on this node"), "{reason}");
+    assert!(node.job().is_none());
+    naming("web@shop").unwrap();
+    assert_eq!((borrowed(), running("web@shop"), running("web@blog")), (2, 0, 2));
+    // What is started later joins.
+    let _later = start("web@shop");
+    wait("the later ones", PATIENCE, || borrowed() == 4 && running("web@shop") == 0);
+    // Another agent knows whose they are, and hands the job from one service to the other.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    assert_eq!(borrowed(), 4);
+    naming("web@blog").unwrap();
+    assert_eq!((borrowed(), running("web@shop"), running("web@blog")), (2, 4, 0));
+    let reason = refusal(naming("wbe@blog"));
+    assert!(reason.contains("wbe@blog"), "{reason}");
+    assert_eq!((borrowed(), running("web@shop"), running("web@blog")), (2, 4, 0));
+    node.client().withdraw(&JOB.parse().unwrap()).unwrap();
+    assert_eq!((running("web@shop"), running("web@blog")), (4, 2), "all go on where they were");
 }

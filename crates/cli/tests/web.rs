@@ -5,6 +5,7 @@
 mod world;
 
 use keeptime::web::{SitePlaces, Web};
+use keeptime_agent::client::Client;
 use keeptime_lab::{FRONT_END, Labs};
 use keeptime_linux::testing::skip;
 use serde_json::Value;
@@ -78,6 +79,13 @@ fn node_count(world: &World, site: &str) -> usize {
     found.and_then(|site| site["nodes"].as_array()).map_or(0, Vec::len)
 }
 
+/// Processes on each node that count to a site's reservation without having been started for it.
+fn bound(world: &World) -> Vec<usize> {
+    let status = |node| Client::connect(&world.socket(node)).unwrap().status().unwrap();
+    let count = |node| status(node).jobs.iter().map(|job| job.borrowed.len()).sum();
+    ["n1", "n2", "n3"].map(count).into()
+}
+
 /// Processes of the front end's daemons.
 fn daemons(world: &World) -> BTreeSet<i32> {
     let groups = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -105,11 +113,25 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
     let [shop, blog] = &sites[..] else { panic!("{sites:?}") };
     let backends = shop.iter().flat_map(|(_, place)| ["--backend", place]).collect::<Vec<_>>();
     let add = |words: &[&str], backends: &[&str]| {
-        world.run(&[&["site", "add", "--hard", "1", "--cpu", "1%"], words, backends].concat(), 0)
+        world.run(&[&["site", "add", "--hard", "1"], words, backends].concat(), 0)
     };
-    // One site by three balancers at once, which all are told the same.
-    add(&["shop", "--soft", "2", "--priority", "2"], &backends);
-    add(&["blog", "--soft", "2"], &["--backend", &blog[0].1]);
+    // A service that is on no node: none of them is the site's, and it is told why.
+    let blog_place = ["--backend", blog[0].1.as_str()];
+    add(&["blog", "--app", "ngnix@blog"], &blog_place);
+    wait("why", PATIENCE, || {
+        let top = top(&world);
+        let mut moves = top["moves"].as_array().unwrap().iter();
+        let why = "service ngnix@blog has no process on this node";
+        moves.any(|moved| moved["failure"].as_str().is_some_and(|text| text.contains(why)))
+    });
+    assert_eq!(node_count(&world, "blog"), 0);
+    // One site by three balancers at once, which all are told the same; its servers have all of a node's CPU, the
+    // other's share what jobs leave.
+    add(
+        &["shop", "--soft", "2", "--priority", "2", "--app", "nginx", "--app", "php-fpm"],
+        &backends,
+    );
+    add(&["blog", "--soft", "2", "--cpu", "1%"], &blog_place);
     for (at, _) in shop {
         wait("a page behind each balancer", PATIENCE, || {
             get(&world, at, "/page").contains("in stock")
@@ -137,6 +159,16 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
     wait("a second node", PATIENCE, || node_count(&world, "shop") == 2);
     let sent = all_answered(heavy);
     assert_eq!(orders() - before, sent);
+    let served = bound(&world);
+    assert_eq!(
+        served.iter().filter(|count| **count >= 4).count(),
+        node_count(&world, "shop"),
+        "{served:?}"
+    );
+    world.run(&["site", "remove", "shop"], 0);
+    wait("its servers are nobody's", PATIENCE, || bound(&world).iter().all(|count| *count == 0));
+    // They go on, for another site.
+    assert_eq!(get(&world, &blog[0].0, "/1.html").len(), 8 * 1_024);
     let processes = daemons(&world);
     assert!(processes.len() >= 6 && processes.iter().all(is_alive), "{processes:?}");
     world.run(&["lab", "down", world.name.as_str()], 0);

@@ -106,7 +106,8 @@ impl Admission<'_> {
             }
             Ask::SiteNode(asked) => {
                 let need = Need { resources: asked.resources(), promise: None };
-                (self.place(&need, span), None)
+                let services = asked.services.clone();
+                (self.place(&need, span).map(|grant| Grant { services, ..grant }), None)
             }
         };
         let granted = found.and_then(|grant| self.fits(&grant, span).map(|()| grant));
@@ -489,6 +490,7 @@ impl Need {
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,
             disk_write_bytes_per_second: resources.disk_write_bytes_per_second,
             promise: self.promise.clone(),
+            services: Vec::new(),
             extension: Extension::default(),
         }
     }

@@ -283,6 +283,7 @@ impl Cluster {
         let assignment = |node| Assignment {
             cpu_period_nanos: grant.cpu_period_nanos,
             disks: self.disk_rates(node, grant),
+            services: grant.services.clone(),
             owner: Some(owner.clone()),
             from_unix_nanos: from,
             ..Assignment::new(handle.job(), grant.cpu(), until)

@@ -26,7 +26,8 @@ fn spec(site: &str, hard: u32) -> SiteSpec {
         name: name(site),
         guarantee: Guarantee { hard, soft: hard, max: hard },
         priority: 1,
-        cpu_ppm: CpuPpm::from_percent(60),
+        cpu_ppm: Some(CpuPpm::from_percent(60)),
+        services: vec![],
         port: 80,
         balancers: vec![place],
     }
@@ -34,7 +35,8 @@ fn spec(site: &str, hard: u32) -> SiteSpec {
 
 fn node(site: &str, node: &str) -> Request {
     let cpu_ppm = CpuPpm::from_percent(60);
-    Request::new(Ask::SiteNode(SiteNode { site: name(site), node: name(node), cpu_ppm }))
+    let (site, node, services) = (name(site), name(node), vec![]);
+    Request::new(Ask::SiteNode(SiteNode { site, node, cpu_ppm, services }))
 }
 
 fn add(world: &mut World, site: &str, hard: u32) -> Result<Answer, CallError> {

@@ -1,6 +1,7 @@
 //! A program to start on a node of a lab.
 
 use keeptime_model::name::Name;
+use keeptime_model::service::ServiceName;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
@@ -9,8 +10,8 @@ use std::os::fd::OwnedFd;
 pub struct Exec {
     /// The node's name or address.
     pub node: String,
-    /// The job whose share and flows it has; nothing = it is nobody's.
-    pub job: Option<Name>,
+    /// On whose account it runs.
+    pub account: Account,
     /// The program and its arguments.
     pub words: Words,
     /// It is killed when whoever started it ends.
@@ -19,6 +20,18 @@ pub struct Exec {
     pub environment: Vec<(OsString, OsString)>,
     /// Standard input, output and error; nothing = the caller's.
     pub stdio: [Option<OwnedFd>; 3],
+}
+
+/// What a program is part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Account {
+    /// Nothing: it shares what jobs leave.
+    Nobody,
+    /// A job, whose share and flows it has.
+    Job(Name),
+    /// A service of the node, as `keeptime_linux::services` finds it: it shares what jobs leave until a job takes the
+    /// service in.
+    Service(ServiceName),
 }
 
 /// How a command is given.
@@ -51,7 +64,14 @@ impl Exec {
     /// On the account of a job that is assigned to the node.
     #[must_use]
     pub fn for_job(mut self, job: Name) -> Self {
-        self.job = Some(job);
+        self.account = Account::Job(job);
+        self
+    }
+
+    /// As the first process of a service.
+    #[must_use]
+    pub fn of_service(mut self, service: ServiceName) -> Self {
+        self.account = Account::Service(service);
         self
     }
 
@@ -72,7 +92,7 @@ impl Exec {
     fn of(node: impl Into<String>, words: Words) -> Self {
         Self {
             node: node.into(),
-            job: None,
+            account: Account::Nobody,
             words,
             die_with_parent: false,
             environment: Vec::new(),

@@ -1,7 +1,7 @@
 //! The labs of this machine by name, and what can be done with one.
 
 use crate::error::LabError;
-use crate::exec::Exec;
+use crate::exec::{Account, Exec};
 use crate::files::{LabFiles, LabsLock, State};
 use crate::hardware::{self, Wiring};
 use crate::holder::{Outcome, group_path, lab_group_path};
@@ -16,6 +16,7 @@ use keeptime_linux::netlink::Socket;
 use keeptime_linux::netns::NetworkNamespace;
 use keeptime_linux::police::{self, PoliceError, Policed, Policer};
 use keeptime_linux::process::{self, Bond, Child, Process, Start};
+use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use nix::sched::CloneFlags;
@@ -475,7 +476,7 @@ impl Lab {
         run(Start {
             inside: &init,
             namespaces: NAMESPACES | user,
-            groups: self.groups_to_join(&node.name, exec.job.as_ref())?,
+            groups: self.groups_to_join(&node.name, &exec.account)?,
             words: exec.words.argv(),
             environment,
             directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
@@ -487,20 +488,22 @@ impl Lab {
     fn groups_to_join(
         &self,
         node: &Name,
-        job: Option<&Name>,
+        account: &Account,
     ) -> Result<Vec<std::fs::File>, LabError> {
         let Some(group) = self.group(node) else { return Ok(Vec::new()) };
-        let group = match job {
-            Some(job) => group.child(job.as_str())?,
-            None => group.rest()?,
-        };
-        match (group.exists(), job) {
-            (false, Some(job)) => {
-                let expected = format!("a job that is assigned to {node}");
-                Err(keeptime_model::Invalid::new("job", job, expected).into())
+        let group = match account {
+            Account::Nobody => group.rest()?,
+            Account::Job(job) => {
+                let group = group.child(job.as_str())?;
+                if !group.exists() {
+                    let expected = format!("a job that is assigned to {node}");
+                    return Err(Invalid::new("job", job, expected).into());
+                }
+                group
             }
-            _ => Ok(group.open_to_join()?),
-        }
+            Account::Service(service) => return Ok(group.open_service_to_join(&service.unit())?),
+        };
+        Ok(group.open_to_join()?)
     }
 
     /// The position of a node that is given by name or address, its process 1, and the state.

@@ -34,7 +34,7 @@ mod spec;
 mod status;
 
 pub use error::LabError;
-pub use exec::{Exec, Words};
+pub use exec::{Account, Exec, Words};
 pub use hardware::NODE_SHAPER_MAJOR;
 pub use holder::holder_main;
 pub use keeptime_linux::police::{Policed, Policer};

@@ -1,13 +1,13 @@
 //! Processes that a job borrowed: they ran before, elsewhere, and go back there when the job ends.
 //!
-//! Each has a group of its own inside of the job's, in the hierarchy of version 2, so that what it
-//! starts later goes back with it. Where it came from is written on that group as an extended
+//! Each has a group of its own inside of the job's, in the hierarchy of version 2, or one with others of its
+//! service, so that what it starts later goes back with it. Where it came from is written on that group as an extended
 //! attribute: the kernel keeps it as long as the process is borrowed, whatever becomes of the agent.
 
 use crate::cgroup::{
     CgroupError, Group, Hierarchy, move_into, read, refused, remove_directory, retry,
 };
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -23,24 +23,69 @@ impl Group {
     /// # Errors
     /// If the process or the group is away, or the kernel refuses (a kernel thread).
     pub fn borrow(&self, pid: i32) -> Result<(), CgroupError> {
-        let directory = self.unified()?;
-        let proc = PathBuf::from(format!("/proc/{pid}/cgroup"));
-        let origin = Origin(read(&proc)?);
-        let path = origin.path(None).unwrap_or_default();
-        if Path::new(path.trim_start_matches('/')).starts_with(self.path()) {
-            return Ok(());
-        }
-        let inner = new_group(&directory)?;
-        set_attribute(&inner, origin.0.as_bytes())?;
-        // In version 2 first: from then on it is known to be borrowed.
-        let moved = move_into(&inner, pid).and_then(|()| {
-            let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
-            others.map(|h| h.root().join(self.path())).try_for_each(|d| move_into(&d, pid))
-        });
+        let Some(origin) = self.origin_of(pid)? else { return Ok(()) };
+        let inner = new_group(&self.in_version_2()?)?;
+        set_attribute(&inner, ORIGIN, origin.0.as_bytes())?;
+        let moved = self.move_into_inner(&inner, pid);
         if moved.is_err() {
             self.give_back_from(&inner)?;
         }
         moved
+    }
+
+    /// As [`Self::borrow`], for a process of a service: all that came from one place have one group.
+    pub(crate) fn borrow_of_service(&self, pid: i32, unit: &str) -> Result<(), CgroupError> {
+        let Some(origin) = self.origin_of(pid)? else { return Ok(()) };
+        let directory = self.in_version_2()?;
+        let mut theirs = None;
+        for inner in inner_groups(&directory)? {
+            if attribute(&inner, SERVICE)? == unit && attribute(&inner, ORIGIN)? == origin.0 {
+                theirs = Some(inner);
+            }
+        }
+        let inner = match theirs {
+            Some(inner) => inner,
+            None => {
+                let inner = new_group(&directory)?;
+                set_attribute(&inner, ORIGIN, origin.0.as_bytes())?;
+                set_attribute(&inner, SERVICE, unit.as_bytes())?;
+                inner
+            }
+        };
+        let moved = self.move_into_inner(&inner, pid);
+        if moved.is_err() {
+            self.hierarchies().iter().try_for_each(|h| origin.take_back(&**h, pid))?;
+        }
+        moved
+    }
+
+    /// Lets processes of services go back, by the names of these.
+    pub(crate) fn give_back_services(
+        &self,
+        which: impl Fn(&str) -> bool,
+    ) -> Result<(), CgroupError> {
+        for inner in inner_groups(&self.in_version_2()?)? {
+            let unit = attribute(&inner, SERVICE)?;
+            if !unit.is_empty() && which(&unit) {
+                self.give_back_from(&inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a process is; nothing if it is in this group.
+    fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
+        let origin = Origin(read(&PathBuf::from(format!("/proc/{pid}/cgroup")))?);
+        let path = origin.path(None).unwrap_or_default();
+        let is_here = Path::new(path.trim_start_matches('/')).starts_with(self.path());
+        Ok((!is_here).then_some(origin))
+    }
+
+    fn move_into_inner(&self, inner: &Path, pid: i32) -> Result<(), CgroupError> {
+        // In version 2 first: from then on it is known to be borrowed.
+        move_into(inner, pid)?;
+        let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
+        others.map(|h| h.root().join(self.path())).try_for_each(|d| move_into(&d, pid))
     }
 
     /// The processes that were taken in, and those that they started since.
@@ -49,8 +94,22 @@ impl Group {
     /// If the kernel refuses.
     pub fn borrowed(&self) -> Result<Vec<i32>, CgroupError> {
         let mut pids = Vec::new();
-        for directory in inner_groups(&self.unified()?)? {
+        for directory in inner_groups(&self.in_version_2()?)? {
             pids.extend(pids_in(&directory)?);
+        }
+        Ok(pids)
+    }
+
+    /// Those of them that are of a service.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn of_service(&self, unit: &str) -> Result<Vec<i32>, CgroupError> {
+        let mut pids = Vec::new();
+        for directory in inner_groups(&self.in_version_2()?)? {
+            if attribute(&directory, SERVICE)? == unit {
+                pids.extend(pids_in(&directory)?);
+            }
         }
         Ok(pids)
     }
@@ -61,14 +120,14 @@ impl Group {
     /// # Errors
     /// If the kernel refuses, or they start others faster than they can be moved.
     pub fn give_back(&self) -> Result<(), CgroupError> {
-        for directory in inner_groups(&self.unified()?)? {
+        for directory in inner_groups(&self.in_version_2()?)? {
             self.give_back_from(&directory)?;
         }
         Ok(())
     }
 
     fn give_back_from(&self, directory: &Path) -> Result<(), CgroupError> {
-        let origin = Origin(attribute(directory)?);
+        let origin = Origin(attribute(directory, ORIGIN)?);
         for _ in 0..ROUNDS {
             let pids = pids_in(directory)?;
             if pids.is_empty() {
@@ -80,12 +139,6 @@ impl Group {
             }
         }
         retry(|| remove_directory(directory))
-    }
-
-    fn unified(&self) -> Result<PathBuf, CgroupError> {
-        let needs = "a mounted cgroup hierarchy of version 2";
-        self.unified_directory()
-            .ok_or(CgroupError::Unsupported { feature: "borrowed processes", needs: needs.into() })
     }
 }
 
@@ -150,9 +203,9 @@ fn pids_in(directory: &Path) -> Result<Vec<i32>, CgroupError> {
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
-fn set_attribute(directory: &Path, value: &[u8]) -> Result<(), CgroupError> {
+fn set_attribute(directory: &Path, name: &CStr, value: &[u8]) -> Result<(), CgroupError> {
     let path = c_path(directory)?;
-    let (name, size) = (ATTRIBUTE.as_ptr(), value.len());
+    let (name, size) = (name.as_ptr(), value.len());
     // SAFETY: both strings end with 0, and `value` is live and of this size.
     let set = unsafe { libc::setxattr(path.as_ptr(), name, value.as_ptr().cast(), size, 0) };
     match set {
@@ -161,10 +214,11 @@ fn set_attribute(directory: &Path, value: &[u8]) -> Result<(), CgroupError> {
     }
 }
 
-fn attribute(directory: &Path) -> Result<String, CgroupError> {
+/// Nothing has the length 0.
+fn attribute(directory: &Path, name: &CStr) -> Result<String, CgroupError> {
     let path = c_path(directory)?;
     let mut value = vec![0u8; ATTRIBUTE_BYTES_MAX];
-    let (name, space) = (ATTRIBUTE.as_ptr(), value.len());
+    let (name, space) = (name.as_ptr(), value.len());
     // SAFETY: both strings end with 0, and `value` is live and of this size.
     let size = unsafe { libc::getxattr(path.as_ptr(), name, value.as_mut_ptr().cast(), space) };
     match usize::try_from(size) {
@@ -173,7 +227,7 @@ fn attribute(directory: &Path) -> Result<String, CgroupError> {
             Ok(String::from_utf8_lossy(&value).into_owned())
         }
         Err(_) => match io::Error::last_os_error() {
-            // Made, and nothing written on it or moved into it before the agent was killed.
+            // Not of a service; or made, and nothing written on it before the agent was killed.
             error if error.raw_os_error() == Some(libc::ENODATA) => Ok(String::new()),
             error => Err(refused("getxattr", directory)(error)),
         },
@@ -187,7 +241,9 @@ fn c_path(path: &Path) -> Result<CString, CgroupError> {
 
 /// No job's program makes groups with this name: they are inside of a job's group.
 const PREFIX: &str = "_borrowed.";
-const ATTRIBUTE: &std::ffi::CStr = c"trusted.keeptime.origin";
+const ORIGIN: &CStr = c"trusted.keeptime.origin";
+/// Whose processes are inside, if a service's.
+const SERVICE: &CStr = c"trusted.keeptime.service";
 /// A line for each hierarchy, and the kernel has at most some ten.
 const ATTRIBUTE_BYTES_MAX: usize = 16 * 1024;
 /// Of one job: what a person or a script names one by one.

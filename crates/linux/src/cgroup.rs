@@ -690,9 +690,17 @@ impl Group {
         &self.hierarchies.all
     }
 
-    /// Its directory in the hierarchy of version 2, if there is one.
-    pub(crate) fn unified_directory(&self) -> Option<PathBuf> {
-        Some(self.hierarchies.unified.as_ref()?.root.join(&self.path))
+    /// Its directory in the hierarchy of version 2: groups inside of a job's are there only.
+    pub(crate) fn in_version_2(&self) -> Result<PathBuf, CgroupError> {
+        Ok(self.root_of_version_2()?.join(&self.path))
+    }
+
+    /// Where the hierarchy of version 2 is mounted.
+    pub(crate) fn root_of_version_2(&self) -> Result<&Path, CgroupError> {
+        let needs = "a mounted cgroup hierarchy of version 2";
+        let missing =
+            CgroupError::Unsupported { feature: "groups inside of a job's", needs: needs.into() };
+        Ok(&self.hierarchies.unified.as_ref().ok_or(missing)?.root)
     }
 
     fn directories(&self) -> Vec<PathBuf> {
@@ -754,7 +762,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// A directory and all below it, parents first; nothing if it is away.
-fn with_descendants(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+pub(crate) fn with_descendants(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_path_buf()];
     while let Some(next) = open.pop() {

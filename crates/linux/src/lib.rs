@@ -43,6 +43,7 @@ pub mod probe;
 pub mod process;
 pub mod regions;
 pub mod segments;
+pub mod services;
 pub mod sockets;
 pub mod started;
 pub mod syscall;

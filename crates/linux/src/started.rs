@@ -66,12 +66,6 @@ impl Group {
         let name = inner.split('/').next().filter(|name| name.starts_with(PREFIX));
         Ok(name.map(str::to_owned))
     }
-
-    fn in_version_2(&self) -> Result<PathBuf, CgroupError> {
-        let needs = "a mounted cgroup hierarchy of version 2";
-        self.unified_directory()
-            .ok_or(CgroupError::Unsupported { feature: "commands of a job", needs: needs.into() })
-    }
 }
 
 /// Makes a group inside with a name that no other has.

@@ -4,6 +4,7 @@ use crate::Invalid;
 use crate::disk::{DiskDirection, DiskId, DiskRates};
 use crate::name::Name;
 use crate::reservation::UserName;
+use crate::service::{ServiceName, check_services};
 use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,6 +43,10 @@ pub struct Assignment {
     /// How fast the job may use disks, by disk; a disk that is not there shares what is left.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<DiskId, DiskRates>,
+    /// What runs on the node already and counts to the job as long as that lasts; each of them is there when
+    /// the node takes the job on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceName>,
     /// The user who may bind processes and connections to the job, besides root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<UserName>,
@@ -93,6 +98,7 @@ impl Assignment {
             cpu_mechanism: CpuMechanism::Auto,
             flows: Vec::new(),
             disks: BTreeMap::new(),
+            services: Vec::new(),
             owner: None,
             from_unix_nanos: WallTime::default(),
             until_unix_nanos: until,
@@ -117,6 +123,7 @@ impl Assignment {
         }
         check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
         self.check_flows()?;
+        check_services(&self.services)?;
         self.check_disks()
     }
 

@@ -37,6 +37,7 @@ pub mod node_load;
 pub mod pattern;
 pub mod profile;
 pub mod reservation;
+pub mod service;
 pub mod site;
 pub mod topology;
 pub mod units;

@@ -8,6 +8,7 @@ use crate::goal::Goal;
 use crate::loss::OnLoss;
 use crate::name::Name;
 use crate::pattern::{Pattern, RANKS_MAX};
+use crate::service::ServiceName;
 use crate::site::SiteNode;
 use crate::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
@@ -138,6 +139,9 @@ pub struct Grant {
     /// What it was translated from, if a goal was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promise: Option<Promise>,
+    /// What runs on each node already and counts to the reservation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceName>,
     /// What its program asked for beside, while it ran.
     #[serde(default, skip_serializing_if = "Extension::is_empty")]
     pub extension: Extension,
@@ -245,7 +249,7 @@ impl Request {
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
             Ask::Resources(resources) => resources.check(),
-            Ask::SiteNode(asked) => asked.resources().check(),
+            Ask::SiteNode(asked) => asked.check(),
         }
     }
 }
@@ -264,7 +268,7 @@ impl Resources {
         }
     }
 
-    fn check(&self) -> Result<(), Invalid> {
+    pub(crate) fn check(&self) -> Result<(), Invalid> {
         let count = self.nodes.count();
         if !(1..=RANKS_MAX).contains(&count) {
             return Err(Invalid::new("nodes", count, format!("1 to {RANKS_MAX} nodes")));

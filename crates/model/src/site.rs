@@ -4,6 +4,7 @@ use crate::Invalid;
 use crate::assignment::check_cpu;
 use crate::name::Name;
 use crate::reservation::{NodeChoice, Resources};
+use crate::service::{ServiceName, check_services};
 use crate::units::CpuPpm;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -37,8 +38,13 @@ pub struct SiteSpec {
     pub guarantee: Guarantee,
     /// Greater goes first.
     pub priority: u32,
-    /// CPU of each of its nodes.
-    pub cpu_ppm: CpuPpm,
+    /// CPU of each of its nodes; nothing = all of it, for its services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ppm: Option<CpuPpm>,
+    /// What serves it on every node, and has that CPU as long as the node is the site's; none = nobody has it,
+    /// and servers share what jobs leave.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceName>,
     /// Where its servers listen, on every node: nginx and Apache know them by that.
     #[serde(default = "http")]
     pub port: u16,
@@ -66,6 +72,9 @@ pub struct SiteNode {
     pub node: Name,
     /// CPU on it.
     pub cpu_ppm: CpuPpm,
+    /// What serves the site there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceName>,
 }
 
 /// Where one site is configured at one balancer, in text one of [`BalancerPlace::FORMS`].
@@ -106,10 +115,15 @@ impl SiteSpec {
     /// # Errors
     /// The first field that is wrong.
     pub fn check(&self) -> Result<(), Invalid> {
-        check_cpu(self.cpu_ppm, None)?;
-        if self.cpu_ppm == CpuPpm::default() {
-            return Err(Invalid::new("cpu_ppm", 0, "more than 0: a site's node has work to do"));
+        match self.cpu_ppm {
+            Some(cpu) => check_cpu(cpu, None)?,
+            None if self.services.is_empty() => {
+                let expected = "a share, where no services are named that could have all of a node";
+                return Err(Invalid::new("cpu_ppm", "nothing", expected));
+            }
+            None => {}
         }
+        check_services(&self.services)?;
         if self.port == 0 {
             return Err(Invalid::new("port", 0, "1 to 65535"));
         }
@@ -133,6 +147,15 @@ impl BalancerPlace {
 }
 
 impl SiteNode {
+    /// Checks what does not depend on a cluster.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn check(&self) -> Result<(), Invalid> {
+        check_services(&self.services)?;
+        self.resources().check()
+    }
+
     /// What is reserved for it.
     pub fn resources(&self) -> Resources {
         let nodes = NodeChoice::Named(vec![self.node.clone()]);
@@ -252,19 +275,27 @@ mod tests {
     }
 
     #[test]
-    fn a_site_without_cpu_or_balancers_is_refused() {
+    fn a_site_without_cpu_services_or_balancers_is_refused() {
         let place: BalancerPlace = "haproxy:/run/s/shop".parse().unwrap();
         let spec = SiteSpec {
             name: "shop".parse().unwrap(),
             guarantee: Guarantee { hard: 1, soft: 1, max: 1 },
             priority: 1,
-            cpu_ppm: CpuPpm::from_percent(10),
+            cpu_ppm: Some(CpuPpm::from_percent(10)),
+            services: vec![],
             port: 80,
             balancers: vec![place.clone()],
         };
         let field = |spec: SiteSpec| spec.check().unwrap_err().field;
         assert_eq!(spec.check(), Ok(()));
-        assert_eq!(field(SiteSpec { cpu_ppm: CpuPpm::default(), ..spec.clone() }), "cpu_ppm");
+        let nothing = Some(CpuPpm::default());
+        assert_eq!(field(SiteSpec { cpu_ppm: nothing, ..spec.clone() }), "cpu_ppm");
+        assert_eq!(field(SiteSpec { cpu_ppm: None, ..spec.clone() }), "cpu_ppm");
+        let nginx = vec!["nginx@shop".parse().unwrap()];
+        let whole = SiteSpec { cpu_ppm: None, services: nginx.clone(), ..spec.clone() };
+        assert_eq!(whole.check(), Ok(()));
+        let twice = [&nginx[..], &nginx].concat();
+        assert_eq!(field(SiteSpec { services: twice, ..spec.clone() }), "services");
         assert_eq!(field(SiteSpec { port: 0, ..spec.clone() }), "port");
         assert_eq!(field(SiteSpec { balancers: vec![], ..spec.clone() }), "balancers");
         assert_eq!(field(SiteSpec { balancers: vec![place.clone(), place], ..spec }), "balancers");

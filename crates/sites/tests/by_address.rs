@@ -40,7 +40,8 @@ fn spec(site: &str, port: u16, place: BalancerPlace) -> SiteSpec {
         name: site.parse().unwrap(),
         guarantee: Guarantee { hard: 1, soft: 2, max: 2 },
         priority: if site == "shop" { 10 } else { 1 },
-        cpu_ppm: CpuPpm::from_percent(10),
+        cpu_ppm: Some(CpuPpm::from_percent(10)),
+        services: vec![],
         port,
         balancers: vec![place],
     }

@@ -79,7 +79,8 @@ impl World {
                 name: name.parse().unwrap(),
                 guarantee: Guarantee { hard: 1, soft: 2, max: count as u32 },
                 priority,
-                cpu_ppm: CpuPpm::from_percent(10),
+                cpu_ppm: Some(CpuPpm::from_percent(10)),
+                services: vec![],
                 port: 80,
                 balancers: vec![BalancerPlace::HaProxy { socket, backend: name.into() }],
             };

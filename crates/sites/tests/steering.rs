@@ -47,7 +47,8 @@ fn site(text: &str, priority: u32) -> HostedSite {
         name: name(text),
         guarantee: Guarantee { hard: 1, soft: 3, max: 5 },
         priority,
-        cpu_ppm: CpuPpm::from_percent(10),
+        cpu_ppm: Some(CpuPpm::from_percent(10)),
+        services: vec![],
         port: 80,
         balancers: vec![],
     };

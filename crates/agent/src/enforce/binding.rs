@@ -10,7 +10,8 @@ use keeptime_linux::started::Started;
 use keeptime_model::assignment::{AssignedFlow, Assignment};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
-use std::collections::BTreeSet;
+use keeptime_model::service::ServiceName;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Kernel {
     /// Counts processes, with the connections that they have open, to a job.
@@ -57,6 +58,36 @@ impl Kernel {
         let found = sockets::matching(flow, user, &all);
         let found = found.map_err(|invalid| BindError::Refused(invalid.to_string()))?;
         self.bind_sockets(job, &found).map_err(BindError::Failed)
+    }
+
+    /// Every service that the assignment names runs here, and may be bound.
+    pub(super) fn check_services(&self, assignment: &Assignment) -> Result<(), BindError> {
+        for service in &assignment.services {
+            let refuse = |why: &str| Err(BindError::Refused(format!("service {service} {why}")));
+            let processes = self.group.service_processes(&service.unit()).map_err(failed)?;
+            let own = std::process::id().cast_signed();
+            if processes.iter().any(|pid| *pid == own || *pid == 1) {
+                return refuse("has the agent or the first process of this node");
+            }
+            let group = self.group.child(assignment.job.as_str()).map_err(failed)?;
+            if processes.is_empty() && group.of_service(&service.unit()).map_err(failed)?.is_empty()
+            {
+                return refuse("has no process on this node");
+            }
+        }
+        Ok(())
+    }
+
+    /// Has every job have the services that it names, and no others.
+    pub(super) fn take_services(
+        &self,
+        wanted: &BTreeMap<Name, Assignment>,
+    ) -> Result<(), BoxedError> {
+        for assignment in wanted.values() {
+            let units: Vec<_> = assignment.services.iter().map(ServiceName::unit).collect();
+            self.group.child(assignment.job.as_str())?.take_services(&self.group, &units)?;
+        }
+        Ok(())
     }
 
     /// The processes among `numbers` that have not ended, all of which may be bound to `job`.

@@ -210,6 +210,7 @@ fn granted(number: u64, groups: u64, month: Month) -> Result<Event> {
         disk_read_bytes_per_second: asked.disk_read_bytes_per_second,
         disk_write_bytes_per_second: asked.disk_write_bytes_per_second,
         promise: None,
+        services: Vec::new(),
         extension: Default::default(),
     };
     let request = Request {

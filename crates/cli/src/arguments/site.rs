@@ -3,6 +3,7 @@
 use super::BrokerPlace;
 use clap::{Args, Subcommand};
 use keeptime_model::name::Name;
+use keeptime_model::service::ServiceName;
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};
 use keeptime_model::units::CpuPpm;
 
@@ -35,9 +36,13 @@ pub struct SiteAddArguments {
     /// Greater goes first
     #[arg(long, default_value_t = 1)]
     pub priority: u32,
-    /// CPU that is reserved for it on each of its nodes
-    #[arg(long)]
-    pub cpu: CpuPpm,
+    /// CPU that is reserved for it on each of its nodes [default: all of it, for what --app names]
+    #[arg(long, required_unless_present = "services")]
+    pub cpu: Option<CpuPpm>,
+    /// What serves it on the nodes: a systemd service that runs there already, as nginx@shop. It has that CPU, and
+    /// no more, as long as the node is the site's. Without, servers share what jobs leave of a node. Repeat for others
+    #[arg(long = "app", value_name = "SERVICE")]
+    pub services: Vec<ServiceName>,
     /// Where its servers listen on the nodes; HAProxy knows that by itself
     #[arg(long, default_value_t = 80)]
     pub port: u16,
@@ -77,6 +82,7 @@ impl SiteAddArguments {
             guarantee: Guarantee { hard: self.hard, soft, max },
             priority: self.priority,
             cpu_ppm: self.cpu,
+            services: self.services.clone(),
             port: self.port,
             balancers: self.balancers.clone(),
         }

@@ -5,12 +5,12 @@ mod testbed;
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::socket_in;
-use crate::web::{SitePlaces, Web};
+use crate::web::{self, SitePlaces, Web};
 use crate::{agents, brokers};
 use anyhow::{Context, Result};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
-use keeptime_lab::{Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_lab::{Account, Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
@@ -88,6 +88,11 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
         println!("not enforced: {sentence}");
     }
     web.iter().flat_map(|web| web.sites.iter().map(move |site| (web, site))).for_each(print_site);
+    if web.is_some() {
+        let services =
+            web::services()?.iter().map(|name| format!(" --app {name}")).collect::<String>();
+        println!("on every node:{services}");
+    }
     Ok(())
 }
 
@@ -198,7 +203,7 @@ fn exec(labs: &Labs, arguments: LabExecArguments) -> Result<Ending> {
     let lab = labs.open(&arguments.name)?;
     let environment = agent_environment(&lab, &arguments.node, arguments.job.as_ref());
     let mut exec = Exec::new(arguments.node, arguments.command);
-    exec.job = arguments.job;
+    exec.account = arguments.job.map_or(Account::Nobody, Account::Job);
     exec.environment = environment;
     exec.die_with_parent = arguments.die_with_parent;
     let code = exit_code(lab.exec(exec)?);
