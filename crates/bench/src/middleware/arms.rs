@@ -58,6 +58,8 @@ pub struct Outcome {
     pub mbit: Option<f64>,
     /// Measured; nothing if it was refused or did not end.
     pub seconds: Option<f64>,
+    /// What it would have taken had it not been held at what was promised.
+    pub full_seconds: Option<f64>,
     /// From launch to end.
     pub wall_seconds: Option<f64>,
 }
@@ -229,6 +231,7 @@ fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
         expected_seconds: Some(median_nanos.as_secs_f64()),
         mbit: Some(bandwidth_bits_per_second.as_mbit_f64()),
         seconds: Some(kept.ran.time.as_secs_f64()),
+        full_seconds: Some(kept.at_full.as_secs_f64()),
         wall_seconds: Some(kept.ran.wall.as_secs_f64()),
     })
 }
