@@ -10,7 +10,10 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
-pub use keeptime_sites::overview::{LoadSource, LoadView, MoveView, NodeView, Overview, SiteView};
+pub use keeptime_sites::history::SECONDS_MAX;
+pub use keeptime_sites::overview::{
+    LoadSource, LoadView, MoveView, NodeView, Overview, Second, SiteView,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;

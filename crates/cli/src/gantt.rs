@@ -1,5 +1,6 @@
 //! What is reserved when, as a picture: one line for each reservation and each resource. Pure.
 
+use crate::shades::shade;
 use crate::times;
 use jiff::tz::TimeZone;
 use keeptime_broker::wire::{Level, ReservationLine, ResourceLine, ResourceName, Timeline};
@@ -9,8 +10,6 @@ use std::fmt::Write;
 
 /// Columns of the time axis in the terminal.
 const COLUMNS: u64 = 60;
-/// Shares of a resource, from nothing to all of it.
-const SHADES: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Pixels: room for the labels, the time axis, the title, and each row.
 const LEFT: f64 = 190.0;
 const WIDTH: f64 = 900.0;
@@ -159,13 +158,6 @@ fn resource_cells(timeline: &Timeline, resource: &ResourceLine) -> String {
         shade(most.unwrap_or(0), resource.capacity)
     };
     (0..COLUMNS).map(cell).collect()
-}
-
-/// Something is never shown as nothing.
-fn shade(amount: u64, capacity: u64) -> char {
-    let steps = SHADES.len() as u128 - 1;
-    let step = (u128::from(amount) * steps).div_ceil(u128::from(capacity.max(1))).min(steps);
-    SHADES[step as usize]
 }
 
 fn reservation_label(reservation: &ReservationLine) -> String {

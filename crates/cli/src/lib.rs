@@ -37,6 +37,7 @@ pub mod reach;
 pub mod record;
 pub mod report;
 pub mod requests;
+pub mod shades;
 pub mod story;
 pub mod times;
 pub mod topology;

@@ -234,6 +234,13 @@ fn the_commands_share_nodes_among_sites_and_lose_no_post() {
         let (code, text) = cluster.site(&["top"]);
         code == 0 && text.contains("shop: 3 nodes (") && text.contains(": blog > shop in ")
     });
+    let (_, text) = cluster.site(&["top"]);
+    assert!(text.contains("shop, nodes:    |") && text.contains("shop, requests: |"), "{text}");
+    let top = cluster.top();
+    let shop_now = top.sites.iter().find(|site| site.spec.name.as_str() == "shop").unwrap();
+    let had = |nodes: u32| shop_now.past.iter().any(|second| second.nodes == nodes);
+    assert!(had(1) && had(3), "{:?}", shop_now.past);
+    assert!(shop_now.past.iter().any(|second| second.requests > Some(0)), "{:?}", shop_now.past);
     let reports = [blog, shop].map(Load::end);
     reports.iter().for_each(assert_none_lost);
     let intended: u64 = reports.iter().map(|report| report.all.counts.intended).sum();

@@ -5,6 +5,7 @@
 
 use crate::cpu::Counters;
 use crate::fronts;
+use crate::history::History;
 use crate::meter::{Heard, Meter, NodeLoad};
 use crate::overview::{LoadView, NodeView, Overview, SiteView};
 use crate::record::{NodeStanding, Record, Standing};
@@ -51,6 +52,7 @@ pub struct Controller<R> {
     meter: Meter,
     looked_at: Option<Nanos>,
     overview: Overview,
+    history: History,
 }
 
 impl<R: Record> Controller<R> {
@@ -65,6 +67,7 @@ impl<R: Record> Controller<R> {
             meter: Meter::default(),
             looked_at: None,
             overview: Overview::default(),
+            history: History::default(),
         }
     }
 
@@ -158,6 +161,7 @@ impl<R: Record> Controller<R> {
         let (loads, known) = self.meter.loads(now, heard, &sites, nodes);
         self.overview.nodes = nodes.iter().zip(&known).map(node_view).collect();
         self.overview.sites = self.views(sights, &sites, &loads);
+        self.history.note(now, &mut self.overview.sites);
         self.steering.decide(now, &loads);
     }
 
@@ -200,6 +204,7 @@ impl<R: Record> Controller<R> {
                     queued: load.queued,
                     in_flight: load.in_flight,
                 }),
+                past: Vec::new(),
                 problems: errors.map(|error| chain(error)).collect(),
             }
         };

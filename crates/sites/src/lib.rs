@@ -26,6 +26,7 @@
 pub mod controller;
 pub mod cpu;
 pub mod fronts;
+pub mod history;
 pub mod meter;
 pub mod overview;
 pub mod record;

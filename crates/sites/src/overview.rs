@@ -32,8 +32,20 @@ pub struct SiteView {
     pub nodes: Vec<Name>,
     /// What its balancers saw; nothing if one of them does not answer.
     pub load: Option<LoadView>,
+    /// Its last minute, oldest second first; the last one is not over.
+    #[serde(default)]
+    pub past: Vec<Second>,
     /// What is wrong with its balancers, in their words.
     pub problems: Vec<String>,
+}
+
+/// A second of a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Second {
+    /// Nodes that served it at its end, also those that drained.
+    pub nodes: u32,
+    /// The most requests that waited and were worked on at one time; nothing if a balancer did not answer.
+    pub requests: Option<u64>,
 }
 
 /// A site's load.

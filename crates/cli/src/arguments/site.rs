@@ -15,7 +15,8 @@ pub enum SiteCommand {
     Remove(SiteRemoveArguments),
     /// List web sites: their nodes, loads, and what is wrong with their balancers
     List(SiteListArguments),
-    /// Show web sites, how busy every node is and who says so, and the last moves with their reasons, again every second
+    /// Show web sites, a picture of their last minute, how busy every node is and who says so, and the last moves with
+    /// their reasons, again every second
     Top(SiteListArguments),
 }
 

@@ -3,10 +3,13 @@
 use super::{Ending, print_json};
 use crate::arguments::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 use crate::place::connect;
+use crate::shades::shade;
 use crate::{brokers, times};
 use anyhow::Result;
 use jiff::tz::TimeZone;
-use keeptime_broker::wire::{LoadSource, MoveView, NodeView, Overview, SiteView};
+use keeptime_broker::wire::{
+    LoadSource, MoveView, NodeView, Overview, SECONDS_MAX, Second, SiteView,
+};
 use keeptime_model::name::Name;
 use std::io::{IsTerminal, stdout};
 use std::time::Duration;
@@ -58,8 +61,9 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
             print_json(&overview)?;
             return Ok(Ending::Done);
         }
+        let past = overview.sites.iter().map(describe_past).collect::<String>();
         let (sites, nodes) = (describe_sites(&overview), describe_nodes(&overview));
-        let text = format!("{sites}{nodes}{}", describe_moves(&overview));
+        let text = format!("{sites}{past}{nodes}{}", describe_moves(&overview));
         if !stdout().is_terminal() {
             print!("{text}");
             return Ok(Ending::Done);
@@ -98,6 +102,21 @@ fn describe_site(site: &SiteView) -> String {
         text.push_str(&format!("  {problem}\n"));
     }
     text
+}
+
+/// The last minute of a site, a column for each second: its nodes, and its requests.
+fn describe_past(site: &SiteView) -> String {
+    let SiteView { spec, past, .. } = site;
+    let most = past.iter().filter_map(|second| second.requests).max().unwrap_or(0);
+    let nodes: String =
+        past.iter().map(|s| shade(s.nodes.into(), spec.guarantee.max.into())).collect();
+    let requests = |second: &Second| second.requests.map_or('?', |requests| shade(requests, most));
+    let requests: String = past.iter().map(requests).collect();
+    let (name, max) = (&spec.name, spec.guarantee.max);
+    format!(
+        "  {name}, nodes:    |{nodes:>SECONDS_MAX$}| now, of at most {max}\n  \
+         {name}, requests: |{requests:>SECONDS_MAX$}| now, the most {most}\n"
+    )
 }
 
 /// A line for each node, with its load and where it is known from, if there is any site to have it.
@@ -156,6 +175,29 @@ mod tests {
         let text = in_words(&moved);
         assert!(text.starts_with("n3: spare > shop in 40"), "{text}");
         assert!(text.ends_with("shop below its hard guarantee; given up: it went away"), "{text}");
+    }
+
+    #[test]
+    fn a_minute_of_a_site_is_a_column_for_each_second() {
+        let second = |(nodes, requests)| Second { nodes, requests };
+        let past = [(1, None), (1, Some(0)), (2, Some(30)), (8, Some(240))].map(second).to_vec();
+        let site: SiteView = serde_json::from_value(serde_json::json!({
+            "spec": {
+                "name": "shop", "guarantee": { "hard": 1, "soft": 4, "max": 8 }, "priority": 1,
+                "cpu_ppm": 10_000, "balancers": ["haproxy:/run/haproxy.sock/shop"],
+            },
+            "is_leaving": false, "nodes": [], "load": null, "problems": [], "past": past,
+        }))
+        .unwrap();
+        let text = describe_past(&site);
+        let blank = " ".repeat(SECONDS_MAX - 4);
+        assert_eq!(
+            text,
+            format!(
+                "  shop, nodes:    |{blank}▁▁▂█| now, of at most 8\n  \
+                 shop, requests: |{blank}? ▁█| now, the most 240\n"
+            )
+        );
     }
 
     #[test]
