@@ -12,6 +12,7 @@ use keeptime_sites::controller::{Controller, Now};
 use keeptime_sites::cpu::Counters;
 use keeptime_sites::overview::Overview;
 use keeptime_sites::record::{Change, NodeStanding, Record, Standing};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,6 +23,8 @@ use tokio::runtime::Handle as Runtime;
 
 /// Whose the reservations of sites' nodes are.
 const OWNER: &str = "keeptime-sites";
+/// A site that is described anew has its nodes as described within this time and what it takes.
+const COMPARE_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is decided after something that keeps it from being.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -86,7 +89,13 @@ struct Engines {
     runtime: Runtime,
     answered: Receiver<Answered>,
     answers: Sender<Answered>,
+    /// Of each node: one changes its reservation at a time.
+    turns: BTreeMap<Name, Turn>,
+    /// When it was last looked which nodes are held otherwise than their sites are described.
+    compared: Option<Instant>,
 }
+
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// A node whose change has ended.
 type Answered = (Name, Result<(), String>);
@@ -94,18 +103,43 @@ type Answered = (Name, Result<(), String>);
 impl Engines {
     fn new(core: Core, runtime: Runtime) -> Self {
         let (answers, answered) = channel();
-        Self { core, runtime, answered, answers }
+        Self { core, runtime, answered, answers, turns: BTreeMap::new(), compared: None }
+    }
+
+    fn turn(&mut self, node: &Name) -> Turn {
+        Arc::clone(self.turns.entry(node.clone()).or_default())
+    }
+
+    /// Has nodes held as their sites are described by now; those that cannot be are tried again.
+    fn bring_up_to_date(&mut self) {
+        if self.compared.is_some_and(|at| at.elapsed() < COMPARE_EVERY) {
+            return;
+        }
+        self.compared = Some(Instant::now());
+        let outdated = self.runtime.block_on(self.core.read(outdated)).unwrap_or_default();
+        for node in outdated {
+            let (core, turn) = (self.core.clone(), self.turn(&node));
+            self.runtime.spawn(async move {
+                let _turn = turn.lock().await;
+                if let Err(why) = hold_as_described(&core, &node).await {
+                    tracing::info!("{node} stays as it was reserved for its site: {why}");
+                }
+            });
+        }
     }
 }
 
 impl Record for Engines {
     fn standing(&mut self) -> Option<Standing> {
+        self.bring_up_to_date();
         self.runtime.block_on(self.core.read(standing)).ok()
     }
 
     fn ask(&mut self, change: &Change) {
         let (core, change, answers) = (self.core.clone(), change.clone(), self.answers.clone());
+        let turn = self.turn(&change.node);
         self.runtime.spawn(async move {
+            let _turn = turn.lock().await;
             let outcome = carry_out(&core, &change).await;
             // If the loop has ended, its successor reads what is recorded.
             drop(answers.send((change.node, outcome)));
@@ -154,14 +188,10 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
             let handle = held.ok_or("it serves no site")?;
             return Ok(Call::Cancel { handle });
         };
-        let hosted = engine.book().sites().get(&site).ok_or("the site is gone")?;
-        let SiteSpec { cpu_ppm, services, .. } = hosted.spec.clone();
-        let cluster = engine.cluster();
-        let whole = || cluster.node(&node).map(|index| cluster.topology().node(index).cpu);
-        let cpu_ppm = cpu_ppm.map_or_else(whole, Ok).map_err(told)?;
+        let asked = described(engine, &site, &node)?;
         // No two requests have the same key: nodes change hands one after the other.
         let key = format!("{node}-{}", now().unix_nanos()).parse().map_err(told)?;
-        let request = Request::new(Ask::SiteNode(SiteNode { site, node, cpu_ppm, services }));
+        let request = Request::new(Ask::SiteNode(asked));
         Ok(match held {
             Some(handle) => Call::Modify { handle, request },
             None => Call::Reserve { key, request },
@@ -169,6 +199,44 @@ async fn carry_out(core: &Core, change: &Change) -> Result<(), String> {
     };
     let call = core.read(look).await.map_err(told)??;
     core.call(caller, call).await.map_err(told)?.map(drop).map_err(told)
+}
+
+/// What a site is to have of a node, by how it is described now.
+fn described(engine: &Engine, site: &Name, node: &Name) -> Result<SiteNode, String> {
+    let hosted = engine.book().sites().get(site).ok_or("the site is gone")?;
+    let SiteSpec { cpu_ppm, services, .. } = hosted.spec.clone();
+    let cluster = engine.cluster();
+    let whole = || cluster.node(node).map(|index| cluster.topology().node(index).cpu);
+    let cpu_ppm = cpu_ppm.map_or_else(whole, Ok).map_err(told)?;
+    Ok(SiteNode { site: site.clone(), node: node.clone(), cpu_ppm, services })
+}
+
+/// Nodes that are held otherwise than the sites that they serve are described.
+fn outdated(engine: &Engine) -> Vec<Name> {
+    let cluster = engine.cluster();
+    let is_outdated = |node: &Name| {
+        let held = engine.book().site_node(node).map(|(_, held)| held);
+        held.is_some_and(|held| described(engine, &held.site, node).is_ok_and(|new| new != *held))
+    };
+    let names = cluster.topology().node_indices().map(|index| cluster.name(index));
+    names.filter(|node| is_outdated(node)).cloned().collect()
+}
+
+/// Nothing happens if somebody was quicker.
+async fn hold_as_described(core: &Core, node: &Name) -> Result<(), String> {
+    let caller = Caller { user: OWNER.parse().map_err(told)?, operator: true };
+    let own = node.clone();
+    let look = move |engine: &Engine| -> Result<Option<Call>, String> {
+        let Some((handle, held)) = engine.book().site_node(&own) else { return Ok(None) };
+        let asked = described(engine, &held.site, &own)?;
+        let is_outdated = asked != *held;
+        let request = Request::new(Ask::SiteNode(asked));
+        Ok(is_outdated.then_some(Call::Modify { handle, request }))
+    };
+    match core.read(look).await.map_err(told)?? {
+        None => Ok(()),
+        Some(call) => core.call(caller, call).await.map_err(told)?.map(drop).map_err(told),
+    }
 }
 
 fn told(error: impl std::fmt::Display) -> String {

@@ -121,6 +121,38 @@ fn a_flooded_site_gains_reserved_nodes_within_guarantees_and_loses_no_post() {
 }
 
 #[test]
+fn a_site_that_is_described_anew_has_its_nodes_as_described() {
+    let farm = Farm::new(2, &["shop"]);
+    farm.add("shop", [2, 2, 2], 1).unwrap();
+    wait("its guarantee", || farm.nodes_of("shop").len() == 2);
+    let client = farm.world.client();
+    let job = client.reserve("job".parse().unwrap(), request(1, 40, 0, 600)).unwrap();
+    let describe = |percent| {
+        let cpu_ppm = Some(CpuPpm::from_percent(percent));
+        client.add_site(&SiteSpec { cpu_ppm, ..farm.spec("shop", [2, 2, 2], 1) }).unwrap();
+    };
+    let held = || {
+        let live = Filter { live: Some(true), ..Filter::default() };
+        let found = client.reservations(&live).unwrap().reservations;
+        let asked = found.iter().filter_map(|found| match &found.request.ask {
+            Ask::SiteNode(asked) => Some(asked.cpu_ppm.get() / 10_000),
+            _ => None,
+        });
+        let mut asked: Vec<_> = asked.collect();
+        asked.sort_unstable();
+        asked
+    };
+    describe(60);
+    wait("the new share", || held() == [60, 60]);
+    // A job has what one of them would need: that one stays as it is, until the job is over.
+    describe(80);
+    wait("where it can be", || held() == [60, 80]);
+    client.cancel(job.handle).unwrap();
+    wait("where a job was", || held() == [80, 80]);
+    assert_eq!(farm.nodes_of("shop").len(), 2);
+}
+
+#[test]
 fn a_node_that_dies_is_replaced_and_one_that_comes_back_is_a_spare() {
     let farm = Farm::new(3, &["shop"]);
     farm.add("shop", [2, 2, 2], 1).unwrap();
