@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Requests that wait while a partition gets its records: more than clients ask in that time, and
 /// each asks one thing at once.
 const PARKED_MOST: usize = 4096;
+/// How often its server asks a partition to leave before what it gives away at the time counts as lost on the way:
+/// ten seconds.
+const HELD_UP_MOST: u32 = 20;
 /// Bytes of records that are handed over in one message.
 const RECORDS_BYTES: usize = 1 << 20;
 
@@ -79,6 +82,8 @@ struct Child {
 struct Handing {
     extent: Extent,
     server: ResourceId,
+    /// How often something else waited for it since.
+    held_up: u32,
 }
 
 #[derive(Debug, Default)]
@@ -176,7 +181,7 @@ impl Partition {
         let missed = std::mem::take(&mut self.missed);
         let mut outputs: Vec<_> = missed.iter().flat_map(|to| self.say_handed(*to)).collect();
         let is_mine = |living: &Living| living.giver == Some(self.me);
-        self.handing.take_if(|Handing { extent, server }| {
+        self.handing.take_if(|Handing { extent, server, .. }| {
             let mut made = chart.partitions().filter(|living| is_mine(living));
             !chart.has(*server) || made.any(|living| living.extent == *extent)
         });
@@ -280,11 +285,16 @@ impl Partition {
     }
 
     fn leave(&mut self, server: ResourceId) -> Vec<Output> {
-        // One thing at a time; who wants it says it again.
+        // One thing at a time; who wants it says it again. What was given, or the answer to it, may have been lost
+        // where nodes could not reach each other.
+        if let Some(handing) = &mut self.handing {
+            handing.held_up += 1;
+        }
+        self.handing.take_if(|handing| handing.held_up > HELD_UP_MOST);
         if self.handing.is_some() || !matches!(self.stage, Stage::Serving) {
             return Vec::new();
         }
-        self.handing = Some(Handing { extent: self.extent, server });
+        self.handing = Some(Handing { extent: self.extent, server, held_up: 0 });
         let (extent, generation) = (self.extent, self.generation + 1);
         vec![Output::Send(server, Message::Given { number: None, extent, generation })]
     }
@@ -401,7 +411,7 @@ impl Partition {
         let Some(extent) = Extent::new(start, end).and_then(Extent::part) else {
             return refused;
         };
-        self.handing = Some(Handing { extent, server });
+        self.handing = Some(Handing { extent, server, held_up: 0 });
         Output::Send(server, Message::Given { number: Some(number), extent, generation: 0 })
     }
 

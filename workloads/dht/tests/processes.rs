@@ -11,6 +11,7 @@ use keeptime_fabric::echo::Echo;
 use keeptime_linux::testing::{can, rig::Space};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -38,19 +39,11 @@ impl Node {
         self.space.run(move || Server(command(&words).stdout(Stdio::null()).spawn().unwrap()))
     }
 
-    /// Until the table has so many partitions, and one of them is the super-partition.
-    fn has(&self, partitions: usize) {
-        let start = Instant::now();
-        loop {
-            let output = self.run("status");
-            let told = String::from_utf8(output.stdout).unwrap();
-            let roots = told.lines().filter(|line| line.starts_with("0-4294967295 ")).count();
-            if roots == 1 && told.contains(&format!("\n{partitions} partitions, ")) {
-                return;
-            }
-            assert!(start.elapsed() < LONG, "not {partitions} partitions:\n{told}");
-            thread::park_timeout(Duration::from_millis(50));
-        }
+    /// What `status` tells here: the range of each partition.
+    fn ranges(&self) -> Vec<String> {
+        let told = String::from_utf8(self.run("status").stdout).unwrap();
+        let range = |line: &str| line.split_once(' ').map(|(range, _)| range.to_owned());
+        told.lines().filter_map(range).filter(|range| range.contains('-')).collect()
     }
 
     fn store(&self, keys: std::ops::Range<u32>) {
@@ -65,6 +58,25 @@ impl Node {
         let output = self.run(&format!("get key{key}"));
         let told = [output.stdout, output.stderr].concat();
         (String::from_utf8(told).unwrap(), output.status.code())
+    }
+}
+
+/// Until all nodes know of one table with so many partitions. Before they do there may be several tables, and what
+/// is stored in one is not found in another.
+fn has(nodes: &[Node], partitions: usize) {
+    let start = Instant::now();
+    loop {
+        let told: Vec<_> = nodes.iter().map(Node::ranges).collect();
+        let is_one = |ranges: &Vec<String>| {
+            let once: BTreeSet<_> = ranges.iter().collect();
+            let has_root = ranges.iter().any(|range| range == "0-4294967295");
+            has_root && once.len() == partitions && ranges.len() == partitions
+        };
+        if told.iter().all(is_one) {
+            return;
+        }
+        assert!(start.elapsed() < LONG, "not {partitions} partitions:\n{told:?}");
+        thread::park_timeout(Duration::from_millis(50));
     }
 }
 
@@ -125,8 +137,7 @@ fn servers_start_at_once_and_one_leaves() {
     // The ends have no network in common.
     let nodes = row(3);
     let servers: Vec<_> = nodes.iter().map(Node::server).collect();
-    nodes[0].has(3 * PARTITIONS);
-    nodes[2].has(3 * PARTITIONS);
+    has(&nodes, 3 * PARTITIONS);
     nodes[0].store(0..20);
     let mut servers = servers.into_iter();
     let (first, second, third) =
@@ -135,7 +146,7 @@ fn servers_start_at_once_and_one_leaves() {
     for key in 0..20 {
         assert_eq!(nodes[2].get(key), (format!("value{key}\n"), Some(0)));
     }
-    nodes[0].has(3 * PARTITIONS);
+    has(&nodes, 3 * PARTITIONS);
     assert_eq!(first.end(Signal::SIGTERM), Some(0));
     // Nobody is left to take it, and that is told.
     assert_eq!(third.end(Signal::SIGTERM), Some(1));
@@ -148,7 +159,7 @@ fn what_a_killed_server_had_is_told_to_be_lost() {
     }
     let nodes = row(2);
     let (stays, killed) = (nodes[0].server(), nodes[1].server());
-    nodes[0].has(2 * PARTITIONS);
+    has(&nodes, 2 * PARTITIONS);
     nodes[1].store(0..40);
     killed.end(Signal::SIGKILL);
     let told: Vec<_> = (0..40).map(|key| (key, nodes[1].get(key))).collect();
@@ -178,7 +189,7 @@ fn clients_on_every_node_are_answered_right() {
     }
     let nodes = row(3);
     let servers = [nodes[0].server(), nodes[2].server()];
-    nodes[1].has(2 * PARTITIONS);
+    has(&nodes, 2 * PARTITIONS);
     let keys = "--keys 50 --value-bytes 20000";
     assert!(nodes[1].run(&format!("bench --fill {keys}")).status.success());
     for (node, misses) in [(0, "0"), (1, "0.5"), (2, "1")] {
