@@ -331,7 +331,7 @@ fn a_service_counts_to_the_job_that_names_it_and_goes_on_when_that_ends() {
     let node = Node::first(&world);
     let start = |service: &str| {
         let exec = Exec::shell("n1", ["sleep 600 & wait"]).of_service(service.parse().unwrap());
-        world.lab().spawn(exec.die_with_parent()).unwrap()
+        world.lab().spawn_daemon(exec).unwrap();
     };
     let naming = |service: &str| {
         let services = vec![service.parse::<ServiceName>().unwrap()];
@@ -342,7 +342,7 @@ fn a_service_counts_to_the_job_that_names_it_and_goes_on_when_that_ends() {
         node.group().service_processes(&unit).unwrap().len()
     };
     let borrowed = || node.job().unwrap().borrowed.len();
-    let _programs = ["web@shop", "web@blog"].map(&start);
+    ["web@shop", "web@blog"].iter().for_each(|service| start(service));
     wait("both services", PATIENCE, || (running("web@shop"), running("web@blog")) == (2, 2));
 
     let reason = refusal(naming("wbe@shop"));
@@ -351,7 +351,7 @@ fn a_service_counts_to_the_job_that_names_it_and_goes_on_when_that_ends() {
     naming("web@shop").unwrap();
     assert_eq!((borrowed(), running("web@shop"), running("web@blog")), (2, 0, 2));
     // What is started later joins.
-    let _later = start("web@shop");
+    start("web@shop");
     wait("the later ones", PATIENCE, || borrowed() == 4 && running("web@shop") == 0);
     // Another agent knows whose they are, and hands the job from one service to the other.
     world.kill_agent("n1");
