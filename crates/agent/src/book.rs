@@ -313,7 +313,8 @@ mod tests {
         let flow = AssignedFlow {
             destination: Ipv4Addr::new(10, 0, 0, 2),
             bits_per_second: BitsPerSecond::from_mbit(mbit),
-            burst_bytes: None,
+            up_to_bits_per_second: None,
+        burst_bytes: None,
             class: TrafficClass::Premium,
         };
         Assignment {

@@ -196,6 +196,7 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     let flow = AssignedFlow {
         destination: world.address(1),
         bits_per_second: BitsPerSecond::from_mbit(20),
+        up_to_bits_per_second: None,
         burst_bytes: None,
         class: TrafficClass::Premium,
     };

@@ -47,6 +47,7 @@ fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
     let flow = AssignedFlow {
         destination: world.address(1),
         bits_per_second: BitsPerSecond::from_mbit(20),
+        up_to_bits_per_second: None,
         burst_bytes: None,
         class: TrafficClass::Premium,
     };

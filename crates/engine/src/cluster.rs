@@ -34,7 +34,7 @@ pub struct Cluster {
     access: Vec<Option<[LinkDirection; 2]>>,
     /// By link direction: the node whose only link it is.
     owners: Vec<Option<NodeIndex>>,
-    /// Every link direction out of a node.
+    /// Every link direction out of a node, in order.
     ways_out: Vec<LinkDirection>,
     /// By link direction.
     reservable: Vec<BitsPerSecond>,
@@ -75,7 +75,8 @@ impl Cluster {
         let addresses = nodes().map(address).collect::<Result<_, _>>()?;
         let names: HashMap<_, _> = nodes().map(|(at, node)| (node.name.clone(), at)).collect();
         let links = links_of_nodes(&topology, &names);
-        let ways_out = links.iter().flatten().map(|[out, _]| *out).collect();
+        let mut ways_out: Vec<_> = links.iter().flatten().map(|[out, _]| *out).collect();
+        ways_out.sort_unstable();
         let only = |links: &Vec<_>| if let [link] = links[..] { Some(link) } else { None };
         let access: Vec<_> = links.iter().map(only).collect();
         let mut owners = vec![None; topology.direction_count()];
@@ -223,6 +224,34 @@ impl Cluster {
         Ok((demands, BitsPerSecond::new(sent)))
     }
 
+    /// How often the flows of a grant's pattern pass each link direction behind the first of their way, where the
+    /// sender's own card does not part them; and the least that may be reserved of the links that they pass.
+    ///
+    /// # Errors
+    /// As [`Self::demands`].
+    pub(crate) fn shared_links(
+        &self,
+        grant: &Grant,
+    ) -> Result<(BTreeMap<LinkDirection, u64>, BitsPerSecond), Invalid> {
+        let nodes = self.nodes(grant)?;
+        let (mut passed, mut least) = (BTreeMap::new(), u64::MAX);
+        for flow in flows(grant)? {
+            let (from, to) = (nodes[flow.from as usize], nodes[flow.to as usize]);
+            self.index.for_each_direction(from, to, |direction| {
+                least = least.min(self.reservable(direction).get());
+                if self.ways_out.binary_search(&direction).is_err() {
+                    *passed.entry(direction).or_default() += 1;
+                }
+            });
+        }
+        Ok((passed, BitsPerSecond::new(least)))
+    }
+
+    /// What of a link direction may be reserved.
+    pub(crate) fn reservable(&self, direction: LinkDirection) -> BitsPerSecond {
+        self.reservable[direction.0 as usize]
+    }
+
     /// What is free during all of `span`: on `nodes`, their links, and all links between switches.
     /// Nothing is free of the other nodes. Looks at no more slot tables than that.
     pub(crate) fn free(
@@ -260,7 +289,8 @@ impl Cluster {
         grant.nodes.iter().map(|name| self.node(name)).collect()
     }
 
-    /// What every node of `grant` is told to enforce.
+    /// What every node of `grant` is told to enforce. Each flow of its pattern may use `spare` beside what is
+    /// reserved for it.
     ///
     /// # Errors
     /// As [`Self::demands`].
@@ -271,11 +301,13 @@ impl Cluster {
         grant: &Grant,
         from: WallTime,
         until: Option<WallTime>,
+        spare: BitsPerSecond,
     ) -> Result<BTreeMap<NodeIndex, Assignment>, Invalid> {
         let nodes = self.nodes(grant)?;
         let flow = |destination, bits_per_second, class| AssignedFlow {
             destination,
             bits_per_second,
+            up_to_bits_per_second: None,
             burst_bytes: None,
             class,
         };
@@ -289,10 +321,12 @@ impl Cluster {
             ..Assignment::new(handle.job(), grant.cpu(), until)
         };
         let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
+        let up_to = grant.bits_per_second.checked_add(spare).filter(|_| spare > BitsPerSecond::ZERO);
         for rank_flow in flows(grant)? {
             let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
             if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {
-                assignment.flows.push(flow(to, grant.bits_per_second, TrafficClass::Premium));
+                let flow = flow(to, grant.bits_per_second, TrafficClass::Premium);
+                assignment.flows.push(AssignedFlow { up_to_bits_per_second: up_to, ..flow });
             }
         }
         for beside in &grant.extension.flows {

@@ -64,6 +64,7 @@ pub mod policy;
 mod earliest;
 mod less;
 mod offers;
+mod spare;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};
 pub use cluster::Cluster;

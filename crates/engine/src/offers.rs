@@ -20,10 +20,19 @@ pub(crate) struct Offer {
     pub proposal: Proposal,
     /// Agents that have not accepted yet.
     pub waiting: BTreeSet<NodeIndex>,
+    /// Agents of other jobs that may still let those use what is held here.
+    pub yielding: BTreeSet<(NodeIndex, Handle)>,
     /// Who is to be answered: several if the request was repeated.
     pub tickets: Vec<Ticket>,
     /// Until then, by the steady clock.
     pub deadline: Nanos,
+}
+
+impl Offer {
+    /// Whether nobody has to be waited for.
+    pub fn is_ready(&self) -> bool {
+        self.waiting.is_empty() && self.yielding.is_empty()
+    }
 }
 
 /// What is offered.

@@ -3,7 +3,8 @@
 //! A link is shared by three kinds of traffic. **Control** (low latency) has a small share and
 //! goes first, also with what others leave of half of the link: an exchange of small messages that is
 //! held up by its own limit has no low latency. Each **premium** flow has a class of its own whose guarantee is also its limit, as
-//! with the inter-dispatch time of the paper; what it leaves unused goes to the others.
+//! with the inter-dispatch time of the paper, unless it was told that it may use more as long as nobody else
+//! does; what it leaves unused goes to the others.
 //! **Best effort** has what is left, and never less than 1 % of the link, so that nobody
 //! starves for good. At a switch port, where flows cannot be told apart, all premium traffic is
 //! one class by its DiffServ code point.
@@ -47,8 +48,10 @@ pub struct Flow {
     pub cgroup_id: u64,
     /// Nothing stands for every destination that has no flow of its own.
     pub destination: Option<Ipv4Addr>,
-    /// Reserved on the wire, headers included: a guarantee and a limit. Premium only.
+    /// Reserved on the wire, headers included: a guarantee. Premium only.
     pub rate: BitsPerSecond,
+    /// The limit: so much more than the guarantee as whoever reserves says that nobody else has.
+    pub up_to: BitsPerSecond,
     /// Token bucket depth of whoever polices it on the way, in which all that leaves here fits; nothing =
     /// nobody does, and the class has 2 ms of the rate.
     pub burst: Option<Bytes>,
@@ -186,7 +189,8 @@ fn both(one: &Flow, other: &Flow) -> Flow {
         (None, None) => None,
         _ => Some(Bytes::new(depth(one).saturating_add(depth(other)))),
     };
-    Flow { rate: one.rate.checked_add(other.rate).unwrap_or(max), burst, ..*one }
+    let sum = |of: fn(&Flow) -> BitsPerSecond| of(one).checked_add(of(other)).unwrap_or(max);
+    Flow { rate: sum(|flow| flow.rate), up_to: sum(|flow| flow.up_to), burst, ..*one }
 }
 
 fn check(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Result<(), EgressError> {
@@ -232,10 +236,12 @@ fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
 
 fn flow_class(flow: &Flow) -> Class {
     let burst = flow.burst.map_or_else(|| burst_of(flow.rate), burst_within);
+    // Who polices it drops what is more than the guarantee.
+    let ceil = if flow.burst.is_some() { flow.rate } else { flow.up_to.max(flow.rate) };
+    let cburst = if ceil > flow.rate { burst_of(ceil) } else { burst };
     let queue = Queue::Bytes(queue_bytes(flow.rate, FLOW_QUEUE_SPAN, NODE_QUEUE_MIN));
     let leaf = Leaf { prio: PREMIUM_PRIO, quantum: QUANTUM, queue: Some(queue) };
-    let (rate, ceil) = (flow.rate, flow.rate);
-    Class { parent: ROOT_MINOR, rate, ceil, burst, cburst: burst, leaf: Some(leaf) }
+    Class { parent: ROOT_MINOR, rate: flow.rate, ceil, burst, cburst, leaf: Some(leaf) }
 }
 
 /// The bucket of a class whose packets all fit a policer's of this `depth`. HTB sends a packet whenever its
@@ -362,6 +368,7 @@ mod tests {
             cgroup_id,
             destination: Some(Ipv4Addr::new(10, 0, 0, host)),
             rate: BitsPerSecond::from_mbit(mbit),
+            up_to: BitsPerSecond::from_mbit(mbit),
             burst: None,
             class: TrafficClass::Premium,
         }
@@ -422,6 +429,25 @@ mod tests {
         assert!(is_policed(3 * FRAME, 4 * FRAME, &frames, &late));
         let bucket = burst_within(Bytes::new(4 * FRAME)).get();
         assert!(!is_policed(bucket, 4 * FRAME, &frames, &late));
+    }
+
+    #[test]
+    fn a_flow_that_may_use_more_borrows_it_unless_somebody_polices_it() {
+        let up_to = BitsPerSecond::from_mbit(90);
+        let ceil = |flow: Flow| {
+            let egress = plan(&link(100), PLACE, &[flow], &FlowTable::default()).unwrap();
+            let class = egress.tree.classes[&FLOW_MINOR_MIN];
+            assert_eq!(class.rate, BitsPerSecond::from_mbit(40));
+            class.ceil.as_mbit_f64()
+        };
+        assert_eq!(ceil(Flow { up_to, ..premium(7, 2, 40) }), 90.0);
+        assert_eq!(ceil(Flow { up_to: BitsPerSecond::from_mbit(1), ..premium(7, 2, 40) }), 40.0);
+        let burst = Some(Bytes::new(30_000));
+        assert_eq!(ceil(Flow { up_to, burst, ..premium(7, 2, 40) }), 40.0);
+        // Guarantees are what may not exceed the link, not what is used of what others leave.
+        let flows = [2, 3].map(|host| Flow { up_to, ..premium(7, host, 40) });
+        let egress = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap();
+        assert!(egress.tree.classes.values().all(|class| class.ceil <= BitsPerSecond::from_mbit(100)));
     }
 
     #[test]

@@ -79,8 +79,12 @@ pub enum CpuMechanism {
 pub struct AssignedFlow {
     /// The receiving node's address.
     pub destination: Ipv4Addr,
-    /// Reserved: a guarantee and a limit.
+    /// Reserved: a guarantee, and a limit unless there is another.
     pub bits_per_second: BitsPerSecond,
+    /// It may use so much as long as others leave it: not less than what is reserved. Nothing = no more than
+    /// that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to_bits_per_second: Option<BitsPerSecond>,
     /// Token bucket depth; nothing = chosen from the rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<Bytes>,
@@ -131,13 +135,21 @@ impl Assignment {
         if self.flows.len() > FLOWS_MAX {
             return Err(Invalid::new("flows", self.flows.len(), format!("at most {FLOWS_MAX}")));
         }
-        match self.flows.iter().position(|f| f.bits_per_second == BitsPerSecond::ZERO) {
-            None => Ok(()),
-            Some(at) => {
+        self.flows.iter().enumerate().try_for_each(|(at, flow)| {
+            let reserved = flow.bits_per_second;
+            if reserved == BitsPerSecond::ZERO {
                 let field = format!("flows[{at}].bits_per_second");
-                Err(Invalid::new(field, BitsPerSecond::ZERO, "more than 0 bit/s"))
+                return Err(Invalid::new(field, reserved, "more than 0 bit/s"));
             }
-        }
+            match flow.up_to_bits_per_second.filter(|up_to| *up_to < reserved) {
+                None => Ok(()),
+                Some(up_to) => {
+                    let field = format!("flows[{at}].up_to_bits_per_second");
+                    let expected = format!("at least what is reserved: {reserved}");
+                    Err(Invalid::new(field, up_to, expected))
+                }
+            }
+        })
     }
 
     fn check_disks(&self) -> Result<(), Invalid> {

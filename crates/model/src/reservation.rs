@@ -57,6 +57,10 @@ pub struct Request {
     /// no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_nanos: Option<Nanos>,
+    /// The flows of its pattern may use what nobody has reserved, too, as long as nobody does. Nothing that is
+    /// promised counts on it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub spare: bool,
 }
 
 /// What is asked for.
@@ -232,7 +236,14 @@ impl State {
 impl Request {
     /// `ask` from now on until it is cancelled.
     pub fn new(ask: Ask) -> Self {
-        Self { ask, from_unix_nanos: None, duration_nanos: None, on_loss: None, lease_nanos: None }
+        Self {
+            ask,
+            from_unix_nanos: None,
+            duration_nanos: None,
+            on_loss: None,
+            lease_nanos: None,
+            spare: false,
+        }
     }
 
     /// Checks what does not depend on a cluster.
@@ -306,6 +317,11 @@ impl NodeChoice {
             Self::Named(names) => u32::try_from(names.len()).unwrap_or(u32::MAX),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl fmt::Display for Handle {

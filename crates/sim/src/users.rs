@@ -259,6 +259,7 @@ impl Users {
             duration_nanos: duration.map(Nanos::from_secs),
             on_loss,
             lease_nanos: None,
+            spare: self.random.is_one_in(2),
         }
     }
 

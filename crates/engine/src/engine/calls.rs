@@ -243,7 +243,9 @@ impl Engine {
             let expected = "more than 0, of a reservation that has begun";
             return Err(Invalid::new("actual_nanos", actual.get(), expected).into());
         }
-        let observation = found.grant.as_ref().and_then(|grant| self.observe(grant, actual));
+        // What it took with more than was reserved says nothing of what it takes with that.
+        let grant = found.grant.as_ref().filter(|_| !found.request.spare);
+        let observation = grant.and_then(|grant| self.observe(grant, actual));
         self.record(Event::Ran { handle, actual_nanos: actual, observation });
         self.current(handle).ok_or(CallError::NotFound { handle })
     }

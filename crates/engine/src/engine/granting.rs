@@ -23,20 +23,34 @@ impl Engine {
     pub(super) fn accepted(&mut self, node: NodeIndex, handle: Handle) {
         if let Some(offer) = self.offers.get_mut(&handle) {
             offer.waiting.remove(&node);
-            if offer.waiting.is_empty()
-                && let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle)
-            {
-                self.grant(handle, proposal, &kind);
-                self.answer_all(handle, tickets);
-            }
+        }
+        self.grant_if_ready(handle);
+        if !self.spare.is_empty() {
+            let yields = |offer: &mut Offer| offer.yielding.remove(&(node, handle));
+            let waited = self.offers.iter_mut().filter_map(|(about, o)| yields(o).then_some(*about));
+            let waited: Vec<_> = waited.collect();
+            waited.into_iter().for_each(|about| self.grant_if_ready(about));
+            self.share_soon();
         }
         self.start_now(handle);
+    }
+
+    /// Grants an offer for which nobody has to be waited any more.
+    pub(super) fn grant_if_ready(&mut self, handle: Handle) {
+        if self.offers.get(&handle).is_some_and(Offer::is_ready)
+            && let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle)
+        {
+            self.grant(handle, proposal, &kind);
+            self.answer_all(handle, tickets);
+        }
     }
 
     pub(super) fn agent_refused(&mut self, node: NodeIndex, handle: Handle, why: String) {
         let name = self.cluster.name(node).clone();
         if self.offers.contains_key(&handle) {
             self.give_up(handle, Reason::AgentRefused { node: name, why });
+        } else if self.take_spare_back(handle) {
+            // What is reserved is kept: an agent that cannot do that either says so next.
         } else if self.is_live(handle) {
             self.end(handle, Event::Failed { handle, node: name, why });
         }
@@ -70,6 +84,7 @@ impl Engine {
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
                 self.align(handle, former);
+                self.take_spare_anew(handle);
             }
         }
         self.schedule(handle);
@@ -79,6 +94,7 @@ impl Engine {
     /// answer is returned too. A change goes back to what was.
     pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
         let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
+        self.share_soon();
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
         match kind {
             Kind::New { .. } => {

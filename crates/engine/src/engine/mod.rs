@@ -7,6 +7,7 @@ mod moving;
 mod offering;
 mod passing;
 mod restart;
+mod sharing;
 mod sites;
 
 use crate::agents::{Agents, Order, Sent, Session};
@@ -16,6 +17,7 @@ use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
 use crate::offers::{Offers, span};
 use crate::policy::Policy;
+use crate::spare::Spare;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
@@ -143,6 +145,10 @@ pub struct Engine {
     users: BTreeMap<UserName, [ResourceId; 2]>,
     offers: Offers,
     agents: Agents,
+    /// What running jobs use beside what is reserved for them.
+    spare: Spare,
+    /// Whether that is about to be parted anew.
+    is_share_due: bool,
     /// When the holder of a reservation with a lease was heard of last.
     holders: BTreeMap<Handle, Nanos>,
     /// How the last goals were decided, newest last.
@@ -188,6 +194,8 @@ enum Timeout {
     Lease(NodeIndex),
     /// Something should have been heard of a holder.
     Holder(Handle),
+    /// What nobody has reserved is to be parted anew.
+    Share,
 }
 
 /// Decisions that can still be explained in full: with a large profile each takes some hundred
@@ -209,6 +217,8 @@ impl Engine {
         Self {
             calendar,
             agents,
+            spare: Spare::default(),
+            is_share_due: false,
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -359,6 +369,7 @@ impl Engine {
         self.release(handle);
         self.holders.remove(&handle);
         self.record(event);
+        self.take_spare_anew(handle);
         self.forget_later(handle);
         self.site_lost_node(handle);
     }
@@ -404,7 +415,8 @@ impl Engine {
             let found = self.book.reservations().get(&handle)?;
             let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
             let grant = found.grant.as_ref()?;
-            self.cluster.assignments(handle, &found.owner, grant, from, until).ok()
+            let spare = self.spare.of(handle);
+            self.cluster.assignments(handle, &found.owner, grant, from, until, spare).ok()
         };
         assignments().unwrap_or_default()
     }

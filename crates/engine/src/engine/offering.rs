@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::BTreeMap;
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
@@ -169,13 +169,17 @@ impl Engine {
             self.grant(handle, proposal, &kind);
             return self.current(handle);
         }
+        // What is changed has what is reserved and no more until that is granted.
+        self.spare.set(handle, BitsPerSecond::ZERO);
         let Proposal { owner, grant, from, until, .. } = &proposal;
-        let assignments = self.cluster.assignments(handle, owner, grant, *from, *until);
+        let yielding = self.make_room(handle, owner, grant);
+        let assignments =
+            self.cluster.assignments(handle, owner, grant, *from, *until, BitsPerSecond::ZERO);
         let assignments = assignments.unwrap_or_default();
         let waiting = assignments.keys().copied().collect();
         let deadline = self.after(self.policy.answer_within_nanos);
         self.timeouts.insert((deadline, Timeout::Offer(handle)));
-        self.offers.insert(handle, Offer { kind, proposal, waiting, tickets, deadline });
+        self.offers.insert(handle, Offer { kind, proposal, waiting, yielding, tickets, deadline });
         for (node, assignment) in assignments {
             let sent = self.agents.tell(node, handle, assignment);
             self.send(sent);

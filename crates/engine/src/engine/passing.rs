@@ -8,6 +8,7 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
+use std::collections::BTreeSet;
 
 impl Engine {
     /// Everything whose time has come, in order.
@@ -17,7 +18,7 @@ impl Engine {
         {
             self.deadlines.pop_first();
             match deadline {
-                Deadline::Tell(handle) => self.align(handle, Vec::new()),
+                Deadline::Tell(handle) => self.tell_soon(handle),
                 Deadline::Start(handle) => self.start_soon(handle),
                 Deadline::End(handle) => self.end_now(handle),
                 Deadline::Forget(handle) => self.forget(handle),
@@ -32,6 +33,7 @@ impl Engine {
                 Timeout::Start(handle) => self.never_started(handle),
                 Timeout::Lease(node) => self.lease(node),
                 Timeout::Holder(handle) => self.holder_silent(handle),
+                Timeout::Share => self.share(),
             }
         }
     }
@@ -48,9 +50,22 @@ impl Engine {
     pub(super) fn silent(&mut self, handle: Handle) {
         let due = |offer: &&Offer| offer.deadline <= self.steady;
         let Some(offer) = self.offers.get(&handle).filter(due) else { return };
-        let silent = offer.waiting.iter().map(|node| self.cluster.name(*node).clone());
-        let silent = silent.collect();
+        let yielding = offer.yielding.iter().map(|(node, _)| node);
+        let silent: BTreeSet<_> = offer.waiting.iter().chain(yielding).collect();
+        let silent = silent.into_iter().map(|node| self.cluster.name(*node).clone()).collect();
         self.give_up(handle, Reason::AgentsSilent(silent));
+    }
+
+    /// It begins soon: its agents are told, and others leave what it has.
+    fn tell_soon(&mut self, handle: Handle) {
+        self.align(handle, Vec::new());
+        let live = self.book.reservations().get(&handle).filter(|found| found.state.is_live());
+        if let Some(found) = live.cloned()
+            && let Some(grant) = &found.grant
+        {
+            // It begins only when they have long been silent, or said so.
+            self.make_room(handle, &found.owner, grant);
+        }
     }
 
     /// Its time has come: agents have a lease's time to enforce it.
@@ -66,6 +81,7 @@ impl Engine {
     pub(super) fn start_now(&mut self, handle: Handle) {
         if self.is_due(handle) && self.all_accepted(handle) {
             self.record(Event::Started { handle });
+            self.take_spare_anew(handle);
         }
     }
 

@@ -54,6 +54,7 @@ impl Engine {
                 self.site_lost_node(handle);
             } else {
                 self.tell_taken_up(&found);
+                self.take_spare_anew(handle);
                 self.schedule(handle);
             }
         }
