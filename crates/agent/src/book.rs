@@ -314,7 +314,7 @@ mod tests {
             destination: Ipv4Addr::new(10, 0, 0, 2),
             bits_per_second: BitsPerSecond::from_mbit(mbit),
             up_to_bits_per_second: None,
-        burst_bytes: None,
+            burst_bytes: None,
             class: TrafficClass::Premium,
         };
         Assignment {

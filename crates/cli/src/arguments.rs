@@ -500,6 +500,10 @@ pub struct RunArguments {
     /// while it runs. Its application file says by which lines it tells `progress`
     #[arg(long, conflicts_with_all = ["unprotected", "rate", "by"])]
     pub steady: bool,
+    /// Let it use bandwidth that nobody has reserved, too, until somebody does: it may take less than is
+    /// promised, and is promised nothing more
+    #[arg(long, conflicts_with_all = ["unprotected", "steady", "reservation", "rate", "by"])]
+    pub spare: bool,
     /// Instead of a time, hold it at this part of full speed, as in "30 %", on --nodes nodes [default:
     /// the fewest that it can use]
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["unprotected", "within", "at_least"])]

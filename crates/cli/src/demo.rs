@@ -142,7 +142,7 @@ fn answer(session: &Session) -> Result<Request> {
     step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
     let goal = goal("1s", &["interleave=0"], "fastest")?;
     let topology = session.cluster.topology();
-    let Held { decision, plan, hold } = match admit(session, &goal)? {
+    let Held { decision, plan, hold } = match admit(session, &goal, false)? {
         Admitted::Held(held) => *held,
         Admitted::Refused { decision, .. } => {
             print!("{}", story::decision(&decision, topology));
@@ -224,7 +224,7 @@ pub fn try_goal(
     first: First,
     steady: bool,
 ) -> Result<Option<Trial>> {
-    let Held { plan, hold, .. } = match admit(session, goal)? {
+    let Held { plan, hold, .. } = match admit(session, goal, false)? {
         Admitted::Held(held) => *held,
         Admitted::Refused { decision, .. } => {
             if let Verdict::Refused(refusal) = &decision.verdict {
@@ -268,7 +268,7 @@ pub fn try_goal(
 
 /// The same goal once more: as it was planned before, since nothing has changed.
 fn hold_again(session: &Session, goal: &GoalArguments, plan: &Plan) -> Result<Hold> {
-    match admit(session, goal)? {
+    match admit(session, goal, false)? {
         Admitted::Held(held) if held.plan == *plan => Ok(held.hold),
         _ => bail!("{} was planned, and a moment later it is not, or otherwise", goal.goal()?),
     }

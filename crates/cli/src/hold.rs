@@ -36,13 +36,13 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Reserves `ask` from now on, for work that takes `limit` at most.
+    /// Reserves what is asked from now on, for work that takes `limit` at most.
     ///
     /// # Errors
     /// Why the broker does not grant it; nothing is held then.
-    pub fn take(cluster: &Cluster, ask: Ask, limit: Nanos) -> Result<Self> {
+    pub fn take(cluster: &Cluster, asked: impl Into<Request>, limit: Nanos) -> Result<Self> {
         let duration_nanos = Some(limit.saturating_add(MARGIN));
-        Self::reserve(cluster, Request { duration_nanos, ..Request::new(ask) })
+        Self::reserve(cluster, Request { duration_nanos, ..asked.into() })
     }
 
     /// Reserves `ask` in advance.

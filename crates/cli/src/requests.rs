@@ -61,6 +61,7 @@ pub fn changed(
         new.duration_nanos = Some(end.saturating_since(start));
     }
     new.on_loss = wanted.on_loss.or(new.on_loss);
+    new.spare = wanted.spare.unwrap_or(new.spare);
     new.check()?;
     Ok(new)
 }
@@ -206,6 +207,8 @@ mod tests {
     fn a_change_keeps_what_it_does_not_name() {
         let old = new(None, &pair(), &now()).unwrap();
         let wanted = Wanted { cpu: Some(CpuPpm::from_percent(30)), ..Wanted::default() };
+        let old = Request { spare: true, ..old };
+        assert!(changed(old.clone(), WallTime::default(), &wanted, &now()).unwrap().spare);
         let start = WallTime::from_unix_nanos(300 * 1_000_000_000);
         let Ask::Resources(asked) = changed(old.clone(), start, &wanted, &now()).unwrap().ask
         else {

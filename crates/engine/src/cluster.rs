@@ -321,7 +321,8 @@ impl Cluster {
             ..Assignment::new(handle.job(), grant.cpu(), until)
         };
         let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
-        let up_to = grant.bits_per_second.checked_add(spare).filter(|_| spare > BitsPerSecond::ZERO);
+        let up_to =
+            grant.bits_per_second.checked_add(spare).filter(|_| spare > BitsPerSecond::ZERO);
         for rank_flow in flows(grant)? {
             let to = self.addresses[nodes[rank_flow.to as usize].0 as usize];
             if let Some(assignment) = all.get_mut(&nodes[rank_flow.from as usize]) {

@@ -49,7 +49,7 @@ pub(crate) struct Changes {
 
 /// Fractions of a reserved rate are kept with so many binary places.
 const PLACES: u32 = 24;
-/// Not worth telling agents: less than this part of what a flow may use.
+/// Not worth telling agents: more by less than this part of what a flow may use.
 const NOTABLE_PART: u64 = 20;
 
 impl Spare {
@@ -126,7 +126,9 @@ impl Spare {
             let fits: Vec<_> = match self.alone(link, state) {
                 Some((handle, most)) => vec![(handle, now(&handle).min(most))],
                 None => {
-                    let taken = |handle: &Handle| now(handle).get().saturating_mul(self.flows(*handle, link));
+                    let taken = |handle: &Handle| {
+                        now(handle).get().saturating_mul(self.flows(*handle, link))
+                    };
                     let taken: u64 = handles.iter().map(taken).fold(0, u64::saturating_add);
                     let free = state.free.get().min(taken);
                     let part = |rate: BitsPerSecond| match taken {
@@ -145,17 +147,18 @@ impl Spare {
         less
     }
 
-    /// What everybody should have and notably has not. O(passed links x log links).
+    /// Who should have less, and who notably more. O(passed links x log links).
     pub fn changes(&self, state: impl Fn(LinkDirection) -> LinkState) -> Changes {
         let mut changes = Changes::default();
         for (handle, fair) in self.fair(state) {
             let Some(job) = self.jobs.get(&handle) else { continue };
             let all = job.rate.get().saturating_add(job.spare.get());
-            if fair.get().abs_diff(job.spare.get()) <= all / NOTABLE_PART {
-                continue;
+            if fair < job.spare {
+                // Others' parts count on it, however little it is.
+                changes.less.insert(handle, fair);
+            } else if fair.get() - job.spare.get() > all / NOTABLE_PART {
+                changes.more.insert(handle, fair);
             }
-            let side = if fair < job.spare { &mut changes.less } else { &mut changes.more };
-            side.insert(handle, fair);
         }
         changes
     }
@@ -289,7 +292,11 @@ mod tests {
     }
 
     /// What each link has when everybody reserved what the jobs say, and others so much.
-    fn state(spare: &Spare, reservable: u64, others: u64) -> impl Fn(LinkDirection) -> LinkState + use<> {
+    fn state(
+        spare: &Spare,
+        reservable: u64,
+        others: u64,
+    ) -> impl Fn(LinkDirection) -> LinkState + use<> {
         let own = |link: &LinkDirection| -> u64 {
             spare.on_link[link].iter().map(|handle| spare.weight(*handle, *link) as u64).sum()
         };
@@ -343,7 +350,10 @@ mod tests {
         let spare = spare(&jobs);
         let Changes { less, more } = spare.changes(state(&spare, 600, 0));
         assert_eq!(less, BTreeMap::new());
-        assert_eq!(more.into_iter().collect::<Vec<_>>(), [(Handle::new(2), BitsPerSecond::new(500))]);
+        assert_eq!(
+            more.into_iter().collect::<Vec<_>>(),
+            [(Handle::new(2), BitsPerSecond::new(500))]
+        );
     }
 
     fn any_job() -> impl Strategy<Value = Job> {

@@ -675,3 +675,23 @@ fn what_is_over_is_forgotten_in_time_and_its_key_is_free() {
     assert_eq!(world.reserve("k", request(named(&["n1"]), 40, 0, 0, 60)), Ok(Handle::new(2)));
     assert!(world.replayed().book() == world.engine.book());
 }
+
+// What was told at the former start would have been taken for the change, when the agent said yes to it.
+#[test]
+fn a_change_that_waits_when_the_former_start_comes_near_is_what_agents_are_told() {
+    let mut world = World::star(2);
+    let ahead = policy().tell_ahead_nanos.get() / world::SECOND;
+    let later = world.reserve("a", request(named(&["n1"]), 10, 0, ahead + 2, 60)).unwrap();
+    world.agents[0].manner = Manner::Silent;
+    let change = Call::Modify { handle: later, request: request(named(&["n1"]), 40, 0, ahead, 60) };
+    let ticket = world.begin("ada", change);
+    world.now = at(3);
+    world.input(Input::Passed);
+    let told: Vec<_> = world.engine.told(NodeIndex(0)).map(|(_, told, _)| told.cpu_ppm).collect();
+    assert_eq!(told, [CpuPpm::from_percent(40)]);
+    world.agents[0].manner = Manner::Obeys;
+    world.connect(0);
+    world.pump();
+    assert!(world.answers[&ticket].is_ok());
+    assert_eq!(world.agents[0].holding[&later.job()].cpu_ppm, CpuPpm::from_percent(40));
+}

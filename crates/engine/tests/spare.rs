@@ -7,6 +7,7 @@ mod world;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, Input};
 use keeptime_model::reservation::{Handle, NodeChoice, Request, State};
+use keeptime_model::units::Nanos;
 use world::*;
 
 /// All-to-all at `mbit` between `nodes`, and what is spare.
@@ -71,7 +72,7 @@ fn what_was_not_asked_to_use_more_does_not_and_a_promise_is_not_learned_from_it(
     let job = world.reserve("b", Request { spare: true, ..goal(2_000, 0, 3_600) }).unwrap();
     world.pass(1);
     assert!(up_to(&world, 0, job)[0] > 90.0);
-    let actual = keeptime_model::units::Nanos::from_millis(700);
+    let actual = Nanos::from_millis(700);
     assert!(world.call("ada", Call::Report { handle: job, actual }).unwrap().is_ok());
     let observed = world.record.iter().any(|(_, event)| {
         matches!(event, keeptime_engine::Event::Ran { observation: Some(_), .. })
@@ -122,6 +123,8 @@ fn who_waits_for_a_job_that_ends_waits_no_longer() {
     world.pump();
     assert!(!world.answers.contains_key(&ticket));
     world.begin("ada", Call::Cancel { handle: job });
+    assert_eq!(world.engine.idle(), Some(Nanos::new(0)));
+    world.input(Input::Passed);
     assert!(world.answers[&ticket].is_ok());
 }
 
@@ -137,7 +140,7 @@ fn an_agent_that_refuses_more_leaves_the_reservation_as_it_is() {
 
     let mut world = World::star(2);
     let job = world.reserve("a", spare(&["n1", "n2"], 10)).unwrap();
-    world.steady = world.steady.saturating_add(keeptime_model::units::Nanos::from_millis(60));
+    world.steady = world.steady.saturating_add(Nanos::from_millis(60));
     world.agents[0].manner = Manner::Refuses;
     world.input(Input::Passed);
     assert!(world.obey(0));

@@ -447,7 +447,9 @@ mod tests {
         // Guarantees are what may not exceed the link, not what is used of what others leave.
         let flows = [2, 3].map(|host| Flow { up_to, ..premium(7, host, 40) });
         let egress = plan(&link(100), PLACE, &flows, &FlowTable::default()).unwrap();
-        assert!(egress.tree.classes.values().all(|class| class.ceil <= BitsPerSecond::from_mbit(100)));
+        assert!(
+            egress.tree.classes.values().all(|class| class.ceil <= BitsPerSecond::from_mbit(100))
+        );
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn a_reserved_flow_has_its_rate_whatever_others_do() {
         cgroup_id,
         destination: Some(rig.address(1)),
         rate: BitsPerSecond::from_mbit(mbit),
+        up_to: BitsPerSecond::from_mbit(mbit),
         burst: None,
         class: TrafficClass::Premium,
     };
@@ -104,7 +105,7 @@ fn what_leaves_a_class_passes_a_policer_of_the_depth_it_states() {
     let (rate, depth) = (BitsPerSecond::from_mbit(2), Bytes::new(4 * 1_514));
     let class = TrafficClass::Premium;
     let destination = Some(rig.address(1));
-    let flow = Flow { cgroup_id, destination, rate, burst: Some(depth), class };
+    let flow = Flow { cgroup_id, destination, rate, up_to: rate, burst: Some(depth), class };
     rig.enforce(0, &[flow]).unwrap();
     rig.police(0, Policer { rate, depth, dscp: class.dscp() }).unwrap();
     let start = Instant::now();

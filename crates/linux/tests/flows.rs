@@ -145,7 +145,7 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
     let (other_directory, other_id) = rig.job("other").unwrap();
     let flow = |cgroup_id, destination, class| {
         let rate = BitsPerSecond::from_mbit(10);
-        Flow { cgroup_id, destination, rate, burst: None, class }
+        Flow { cgroup_id, destination, rate, up_to: rate, burst: None, class }
     };
     let flows = [
         flow(cgroup_id, Some(rig.address(1)), TrafficClass::Premium),
@@ -202,6 +202,7 @@ fn a_socket_that_is_open_already_is_bound_and_let_go() {
         cgroup_id,
         destination: Some(rig.address(1)),
         rate: BitsPerSecond::from_mbit(10),
+        up_to: BitsPerSecond::from_mbit(10),
         burst: None,
         class: TrafficClass::Premium,
     };

@@ -120,7 +120,7 @@ fn open_connections_hand_over_short_packets_while_others_ask_for_more_than_best_
     let destination = Some(rig.address(1));
     let flow = |class| {
         let rate = BitsPerSecond::from_mbit(1);
-        Flow { cgroup_id, destination, rate, burst: None, class }
+        Flow { cgroup_id, destination, rate, up_to: rate, burst: None, class }
     };
     rig.enforce(0, &[flow(TrafficClass::BestEffort)]).unwrap();
     let _traffic = rig.send(0, 1, None, 0).unwrap();

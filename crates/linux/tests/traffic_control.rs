@@ -176,6 +176,7 @@ fn a_thousand_flows_are_one_batch() {
                 cgroup_id: 7,
                 destination: Some(Ipv4Addr::from(0x0a00_0000 + host)),
                 rate: BitsPerSecond::from_mbit(mbit),
+                up_to: BitsPerSecond::from_mbit(mbit),
                 burst: None,
                 class: TrafficClass::Premium,
             };

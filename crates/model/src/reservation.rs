@@ -265,6 +265,12 @@ impl Request {
     }
 }
 
+impl From<Ask> for Request {
+    fn from(ask: Ask) -> Self {
+        Self::new(ask)
+    }
+}
+
 impl Resources {
     /// Of no node, nothing: what to start from.
     pub fn nothing() -> Self {

@@ -8,7 +8,7 @@ use keeptime_agent::book::Capacity;
 use keeptime_agent::store::{MemoryFile, Store};
 use keeptime_agent::wire::{JobStatus, Request, Response};
 use keeptime_engine::agents::Act;
-use keeptime_model::assignment::{Assignment, TrafficClass};
+use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
 use keeptime_model::capability::Capabilities;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{Disk, DiskId, DiskRates};
@@ -16,6 +16,7 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often an agent looks at its clock. (The real one does so four times as often.)
@@ -322,15 +323,36 @@ impl Node {
         Ok(true)
     }
 
+    /// What jobs may send beside what is reserved for them: which, to where and how much. Nothing is known of a node
+    /// whose agent has what it shall enforce and cannot have made the kernel agree yet.
+    pub fn spare(&self, now: Nanos) -> Vec<(Name, Ipv4Addr, u64)> {
+        let machine = self.kernel.lock();
+        if self.is_up() && !self.is_well(&machine, now) {
+            return Vec::new();
+        }
+        let of_job = |(job, assignment): (&Name, &Assignment)| {
+            let more = |flow: &AssignedFlow| {
+                let up_to = flow.up_to_bits_per_second?;
+                let more = up_to.get() - flow.bits_per_second.get();
+                Some((job.clone(), flow.destination, more))
+            };
+            assignment.flows.iter().filter_map(more).collect::<Vec<_>>()
+        };
+        machine.enforced.iter().flat_map(of_job).collect()
+    }
+
+    /// Whether what the agent has is what the kernel enforces.
+    fn is_well(&self, machine: &Machine, now: Nanos) -> bool {
+        self.is_up() && now.saturating_sub(self.well_since) > GRACE && !machine.refuses
+    }
+
     /// Nothing is enforced beyond the machine's capacity, nor longer than it lasts.
     ///
     /// # Errors
     /// What is.
     pub fn check(&self, now: Nanos) -> Result<(), Violation> {
         let machine = self.kernel.lock();
-        let is_well =
-            self.is_up() && now.saturating_sub(self.well_since) > GRACE && !machine.refuses;
-        if !is_well {
+        if !self.is_well(&machine, now) {
             return Ok(());
         }
         let mut cpu = 0u64;

@@ -7,10 +7,12 @@ use keeptime_broker::records::Found;
 use keeptime_engine::agents::{Act, Order};
 use keeptime_engine::{Call, Cluster, Event, Step};
 use keeptime_model::Invalid;
+use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::BitsPerSecond;
 use keeptime_sim::run::{Failure, Options, run_with};
 use keeptime_sim::seams::{Passage, Seams};
+use std::collections::BTreeSet;
 
 /// A planted bug is found within so many seeds of so many events.
 const SEEDS: u64 = 12;
@@ -44,7 +46,7 @@ impl Seams for OneTooMany {
 fn a_capacity_that_is_one_too_large_is_found() {
     expect(
         &found(|| OneTooMany),
-        &["is promised of link", "no agent has a reason", "the slot table"],
+        &["is promised of link", "no agent has a reason", "the slot table", "may still be used"],
     );
 }
 
@@ -62,6 +64,27 @@ impl Seams for Hasty {
 #[test]
 fn a_commit_before_all_agents_accepted_is_found() {
     expect(&found(|| Hasty), &["has not accepted that"]);
+}
+
+/// An agent is taken to have given back what is spare before it has.
+#[derive(Default)]
+struct Trusting(BTreeSet<Name>);
+impl Seams for Trusting {
+    fn order(&mut self, order: &Order) -> Passage {
+        let Act::Enforce(assignment) = &order.act else { return Passage::Sent };
+        let has_more = assignment.flows.iter().any(|flow| flow.up_to_bits_per_second.is_some());
+        let had_more = !has_more && self.0.contains(&assignment.job);
+        if has_more {
+            self.0.insert(assignment.job.clone());
+        }
+        if had_more { Passage::SentAndAccepted } else { Passage::Sent }
+    }
+}
+
+#[test]
+fn a_grant_of_what_somebody_still_uses_is_found() {
+    let words = ["or may still be used", "has not accepted that"];
+    expect(&found(Trusting::default), &words);
 }
 
 /// Answers do not wait for the disk.

@@ -6,9 +6,10 @@ use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Step, Ticket,
 };
 use keeptime_model::Invalid;
+use keeptime_model::assignment::TrafficClass;
 use keeptime_model::reservation::{Handle, RequestKey};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::{BTreeSet, VecDeque};
 
 /// An engine in virtual time, which begins at 0.
@@ -75,6 +76,15 @@ impl Broker {
         let reservation = self.engine.book().reservations().get(&handle)?;
         let names = reservation.grant.as_ref()?.nodes.iter();
         names.map(|name| self.engine.cluster().node(name).ok()).collect()
+    }
+
+    /// What each flow of a reservation that is there may use now; nothing if it has none.
+    pub fn flow_rate(&self, handle: Handle) -> Option<BitsPerSecond> {
+        let node = *self.nodes(handle)?.first()?;
+        let (_, assignment, _) = self.engine.told(node).find(|(told, ..)| *told == handle)?;
+        let mut premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
+        let flow = premium.next()?;
+        Some(flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second))
     }
 
     /// When something is due next; leases of agents, which never end, count as well.

@@ -15,7 +15,7 @@ use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A cluster and what was measured of its applications.
 #[derive(Debug, Clone)]
@@ -56,60 +56,165 @@ pub struct Fate {
     pub ended: Option<Nanos>,
 }
 
-/// The real broker admits, and every run is held at what was promised.
+/// How fast a run is that has a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speed {
+    /// Held at what was promised.
+    Promised,
+    /// As fast as half of the runs, with what nobody has reserved.
+    Spare,
+}
+
+/// The real broker admits, and what it promises is kept.
 ///
 /// # Errors
 /// If the cluster, an application or a request makes no sense.
-pub fn reserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
+pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate>, Invalid> {
     let mut broker = Broker::new(Cluster::new(world.topology.clone(), world.reservable)?)?;
     for (application, profile) in &world.known {
         let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
         answered(broker.call(Call::Register { application, profile }))?;
     }
     let mut fates = vec![Fate::default(); asked.len()];
-    let mut ends: BTreeSet<(Nanos, Handle)> = BTreeSet::new();
-    for (request, fate) in asked.iter().zip(&mut fates) {
-        while let Some((end, handle)) = ends.first().copied().filter(|(end, _)| *end <= request.at)
-        {
-            ends.remove(&(end, handle));
-            broker.set_time(end);
-            answered(broker.call(Call::Cancel { handle }))?;
-        }
-        broker.set_time(request.at);
+    let mut running: Vec<Held> = Vec::new();
+    let mut waiting = asked.iter().enumerate().peekable();
+    let mut now = Nanos::new(0);
+    loop {
+        let next = waiting.peek().map(|(_, request)| request.at);
+        let end = running.iter().map(|held| held.end(now)).min();
+        let Some(then) = end.into_iter().chain(next).min() else { return Ok(fates) };
+        // What is spare is parted anew a moment after something has changed.
+        let then = broker.next().map_or(then, |due| due.min(then)).max(now);
+        running.iter_mut().for_each(|held| held.pass(now, then));
+        now = then;
+        broker.set_time(now);
         broker.pass();
-        let Some((handle, granted)) = ask(&mut broker, world, request)? else { continue };
-        *fate = granted;
-        ends.extend(fate.ended.map(|end| (end, handle)));
+        while let Some(at) = running.iter().position(Held::is_over) {
+            let held = running.swap_remove(at);
+            answered(broker.call(Call::Cancel { handle: held.handle }))?;
+            let request = &asked[held.number];
+            let took = now.saturating_sub(request.begin()).as_secs_f64();
+            fates[held.number].unit = Some(seconds_of(took / f64::from(request.units))?);
+            fates[held.number].ended = Some(now);
+        }
+        if let Some((number, request)) = waiting.next_if(|(_, request)| request.at <= now)
+            && let Some((held, fate)) = ask(&mut broker, world, number, request, speed)?
+        {
+            fates[number] = fate;
+            running.push(held);
+        }
+        for held in &mut running {
+            held.has(broker.flow_rate(held.handle));
+        }
     }
-    Ok(fates)
 }
 
-/// What the broker grants, and how long it takes; nothing if it refuses.
+/// A run that has a reservation.
+struct Held {
+    number: usize,
+    handle: Handle,
+    /// When its first unit begins.
+    begins: Nanos,
+    units_left: f64,
+    unit: Unit,
+}
+
+/// How long a unit takes.
+enum Unit {
+    /// In seconds.
+    Fixed(f64),
+    /// By what each flow has of late.
+    Following { curve: Box<FittedCurve>, seconds: f64 },
+}
+
+impl Held {
+    fn seconds(&self) -> f64 {
+        match self.unit {
+            Unit::Fixed(seconds) | Unit::Following { seconds, .. } => seconds,
+        }
+    }
+
+    /// When it ends if nothing changes.
+    fn end(&self, now: Nanos) -> Nanos {
+        let left = Nanos::from_secs_f64((self.units_left * self.seconds()).max(0.0));
+        self.begins.max(now).saturating_add(left.unwrap_or_default())
+    }
+
+    /// Instants are whole nanoseconds.
+    fn is_over(&self) -> bool {
+        self.units_left * self.seconds() <= 1e-9
+    }
+
+    fn pass(&mut self, from: Nanos, to: Nanos) {
+        let runs = to.saturating_sub(self.begins.max(from)).as_secs_f64();
+        self.units_left -= runs / self.seconds();
+    }
+
+    fn has(&mut self, rate: Option<BitsPerSecond>) {
+        if let (Unit::Following { curve, seconds }, Some(rate)) = (&mut self.unit, rate) {
+            *seconds = seconds_at(curve, rate);
+        }
+    }
+}
+
+/// Of a unit when each flow has `rate`: as measured, or continued by its computing and what it exchanges.
+fn seconds_at(curve: &FittedCurve, rate: BitsPerSecond) -> f64 {
+    let points = curve.points();
+    let [slowest, fastest] = [points[0], points[points.len() - 1]];
+    match curve.expected_at(rate) {
+        Some(time) => time.as_secs_f64(),
+        None if rate < slowest.bandwidth_bits_per_second => slowest.time_nanos.as_secs_f64(),
+        None => {
+            let compute = curve.computing().as_secs_f64();
+            let exchange = (fastest.time_nanos.as_secs_f64() - compute).max(0.0);
+            let part = fastest.bandwidth_bits_per_second.get() as f64 / rate.get() as f64;
+            compute + exchange * part
+        }
+    }
+}
+
+/// What the broker grants; nothing if it refuses.
 fn ask(
     broker: &mut Broker,
     world: &World,
+    number: usize,
     asked: &Asked,
-) -> Result<Option<(Handle, Fate)>, Invalid> {
+    speed: Speed,
+) -> Result<Option<(Held, Fate)>, Invalid> {
     let Asked { application, goal, .. } = asked;
     let ask = Ask::Goal { application: application.clone(), goal: goal.clone() };
-    let limit = world.application(application)?.0.timeout();
-    let request = Request { duration_nanos: Some(limit), ..Request::new(ask) };
+    let (application, profile) = world.application(application)?;
+    let duration_nanos = Some(application.timeout());
+    let spare = speed == Speed::Spare;
+    let request = Request { duration_nanos, spare, ..Request::new(ask) };
     let key = broker.new_key()?;
     let reservation = match answered(broker.call(Call::Reserve { key, request }))? {
         Some(Answer::Reservation(reservation)) => reservation,
         _ => return Ok(None),
     };
-    let promise = reservation.grant.as_ref().and_then(|grant| grant.promise.as_ref());
-    let expected = || format!("a goal of {application}");
-    let promise = promise.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
-    let unit = seconds_of(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN))?;
+    let grant = reservation.grant.as_ref();
+    let granted = grant.and_then(|grant| Some((grant, grant.promise.as_ref()?)));
+    let expected = || format!("a goal of {}", application.name());
+    let (grant, promise) = granted.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
     let fate = Fate {
         promised: Some(promise.time_nanos),
         expected: Some(promise.median_nanos),
-        unit: Some(unit),
-        ended: Some(asked.end_with(unit)),
+        ..Fate::default()
     };
-    Ok(Some((reservation.handle, fate)))
+    let unit = match speed {
+        Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
+        Speed::Spare => {
+            let fitted = FittedProfile::new(application.clone(), profile)?;
+            let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
+            let curve = fitted.curve(&promise.parameters, nodes);
+            let curve = curve.ok_or_else(|| Invalid::new("goal", goal, expected()))?.clone();
+            let seconds = seconds_at(&curve, grant.bits_per_second);
+            Unit::Following { curve: Box::new(curve), seconds }
+        }
+    };
+    let (handle, begins) = (reservation.handle, asked.begin());
+    let units_left = f64::from(asked.units);
+    Ok(Some((Held { number, handle, begins, units_left, unit }, fate)))
 }
 
 /// A refusal is an answer, too: nothing.
@@ -242,11 +347,6 @@ impl Asked {
     fn begin(&self) -> Nanos {
         self.at.saturating_add(self.beside)
     }
-
-    fn end_with(&self, unit: Nanos) -> Nanos {
-        let units = Nanos::new(unit.get().saturating_mul(self.units.into()));
-        self.begin().saturating_add(units)
-    }
 }
 
 fn seconds_of(seconds: f64) -> Result<Nanos, Invalid> {
@@ -309,12 +409,27 @@ mod tests {
     #[test]
     fn what_fits_is_promised_and_kept_and_the_rest_refused() {
         let requests = [asked(0, 2_000), asked(1, 2_000), asked(12, 2_000), asked(16, 2_000)];
-        let fates = reserved(&world(), &requests).unwrap();
+        let fates = reserved(&world(), &requests, Speed::Promised).unwrap();
         let promised = |fate: &Fate| fate.promised.map(|time| time.get() / 1_000_000);
         let all: Vec<_> = fates.iter().map(promised).collect();
         assert_eq!(all, [Some(1_500), Some(1_500), None, Some(1_500)], "{fates:?}");
         assert_eq!(fates[0].ended, Some(Nanos::from_millis(15_775)));
         assert_eq!(fates[2], Fate::default());
+    }
+
+    // Alone, each flow has all that can be reserved of a link, 900 Mbit/s; of two, each has half of what is left
+    // beside 400 for both flows of both.
+    #[test]
+    fn with_what_is_spare_a_run_is_as_fast_as_the_links_let_it() {
+        let seconds = |fate: &Fate| fate.unit.unwrap().as_secs_f64();
+        let alone = reserved(&world(), &[asked(0, 2_000)], Speed::Spare).unwrap();
+        assert!((seconds(&alone[0]) - (1.0 + 100.0 / 900.0)).abs() < 0.01, "{alone:?}");
+        let two = reserved(&world(), &[asked(0, 2_000), asked(0, 2_000)], Speed::Spare).unwrap();
+        assert!((seconds(&two[0]) - (1.0 + 100.0 / 225.0)).abs() < 0.01, "{two:?}");
+        assert_eq!(two[0].promised, Some(Nanos::from_millis(1_500)));
+        let third = [asked(0, 2_000), asked(0, 2_000), asked(15, 2_000)];
+        let fates = reserved(&world(), &third, Speed::Spare).unwrap();
+        assert!(fates[2].promised.is_none(), "both still run: {fates:?}");
     }
 
     #[test]
@@ -337,6 +452,6 @@ mod tests {
             unreserved(&world(), std::slice::from_ref(&other)).unwrap_err().field,
             "application"
         );
-        assert!(reserved(&world(), &[other]).is_err());
+        assert!(reserved(&world(), &[other], Speed::Promised).is_err());
     }
 }

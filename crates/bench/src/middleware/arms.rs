@@ -58,8 +58,6 @@ pub struct Outcome {
     pub mbit: Option<f64>,
     /// Measured; nothing if it was refused or did not end.
     pub seconds: Option<f64>,
-    /// What it would have taken had it not been held at what was promised.
-    pub full_seconds: Option<f64>,
     /// From launch to end.
     pub wall_seconds: Option<f64>,
 }
@@ -196,14 +194,16 @@ impl Measured {
             Ok(Session { application: self.drawing(request)?, ..session })
         };
         let drawing = requests.iter().map(drawing).collect::<Result<Vec<_>>>()?;
-        each_at_its_time(requests, |number, request| match admit(&asking, &self.goal(request)?)? {
-            Admitted::Held(held) => keep(&drawing[number], *held),
-            Admitted::Refused { decision, .. } => {
-                let Verdict::Refused(why) = &decision.verdict else {
-                    bail!("refused without a reason");
-                };
-                let why = keeptime::story::refusal(why);
-                Ok(Outcome { refused: Some(why), ..Outcome::default() })
+        each_at_its_time(requests, |number, request| {
+            match admit(&asking, &self.goal(request)?, true)? {
+                Admitted::Held(held) => keep(&drawing[number], *held),
+                Admitted::Refused { decision, .. } => {
+                    let Verdict::Refused(why) = &decision.verdict else {
+                        bail!("refused without a reason");
+                    };
+                    let why = keeptime::story::refusal(why);
+                    Ok(Outcome { refused: Some(why), ..Outcome::default() })
+                }
             }
         })
     }
@@ -223,7 +223,7 @@ impl Measured {
 }
 
 fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
-    let kept = run_reserved(session, &Promised::from(&plan), &hold, true, &mut |_| {})?;
+    let kept = run_reserved(session, &Promised::from(&plan), &hold, false, &mut |_| {})?;
     let Plan { time_nanos, median_nanos, bandwidth_bits_per_second, .. } = plan;
     Ok(Outcome {
         refused: None,
@@ -231,7 +231,6 @@ fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
         expected_seconds: Some(median_nanos.as_secs_f64()),
         mbit: Some(bandwidth_bits_per_second.as_mbit_f64()),
         seconds: Some(kept.ran.time.as_secs_f64()),
-        full_seconds: Some(kept.at_full.as_secs_f64()),
         wall_seconds: Some(kept.ran.wall.as_secs_f64()),
     })
 }

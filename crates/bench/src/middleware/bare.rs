@@ -2,8 +2,7 @@
 //! shares with all that is there: each connection with each other, or, with plain HTB, each program with each
 //! other.
 //!
-//! A process has one "processor" at the most, as on a node with as many. The nodes themselves have no bound here:
-//! what of the machine is left for four of them is a little more than their promised share.
+//! A process has one "processor" at the most, and all of a node together as many as it has: as with Keeptime.
 
 use crate::lab::down;
 use anyhow::{Context, Result, ensure};
@@ -15,7 +14,7 @@ use keeptime_lab::{Exec, Lab, Labs, NODE_SHAPER_MAJOR, Spec};
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_launch::process::{Progress, RunError, run};
 use keeptime_launch::told_time::told_time;
-use keeptime_linux::cgroup::Hierarchies;
+use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::ffi::OsString;
@@ -58,6 +57,9 @@ pub struct ProcessorArguments {
     /// How much of the machine's CPU a processor of a node is
     #[arg(long)]
     cpu: CpuPpm,
+    /// How much all programs of a node have together
+    #[arg(long)]
+    node: CpuPpm,
     /// The lab's group, below the root of every hierarchy
     #[arg(long)]
     group: PathBuf,
@@ -74,6 +76,8 @@ const SLOTS: usize = 16;
 /// Ports of a program: enough for all its connections.
 const PORTS: u16 = 256;
 const PORT_FIRST: u16 = 0x5000;
+/// The group of all programs of a node, in the node's.
+const PROGRAMS: &str = "programs";
 /// Below the node's own card.
 const HTB_MAJOR: &str = "77";
 
@@ -146,15 +150,17 @@ impl BareLab {
 
     /// What stands before a rank's command: its ports, by which HTB knows it, and its processor.
     fn processor(&self, number: usize, slot: usize, cpu: CpuPpm) -> Result<Vec<String>> {
-        let node = &self.lab.topology().nodes()[0].name;
-        let group = self.lab.group_path(node).context("nodes have no control groups here")?;
+        let node = &self.lab.topology().nodes()[0];
+        let group = self.lab.group_path(&node.name).context("nodes have no control groups here")?;
         let group = group.parent().context("a node's group is in its lab's")?.display().to_string();
         let ports = [
             format!("OMPI_MCA_btl_tcp_port_min_v4={}", port_first(slot)),
             format!("OMPI_MCA_btl_tcp_port_range_v4={PORTS}"),
         ];
         let own = own_path()?.display().to_string();
-        let words = ["processor", "--cpu", &cpu.to_string(), "--group", &group].map(String::from);
+        let (cpu, of_node) = (cpu.to_string(), node.cpu.to_string());
+        let words = ["processor", "--cpu", &cpu, "--node", &of_node, "--group", &group];
+        let words = words.map(String::from);
         let program = ["--program".into(), format!("request-{number}"), "--".into()];
         Ok(["env".into()]
             .into_iter()
@@ -227,11 +233,16 @@ fn htb(device: &str, link: BitsPerSecond) -> String {
 /// Joins a group of its own beside the node's others, and becomes the command.
 pub fn become_limited(arguments: &ProcessorArguments) -> Result<()> {
     let node = fs::read_to_string("/proc/sys/kernel/hostname")?;
-    let path = arguments.group.join(node.trim()).join(&arguments.program);
-    let group = Hierarchies::discover()?.group(path)?;
-    group.create()?;
-    group.set_cpu(arguments.cpu)?;
-    group.join(OWN)?;
+    let hierarchies = Hierarchies::discover()?;
+    let limited = |path: PathBuf, cpu: CpuPpm| -> Result<Group> {
+        let group = hierarchies.group(path)?;
+        group.create()?;
+        group.set_cpu(cpu)?;
+        Ok(group)
+    };
+    let programs = arguments.group.join(node.trim()).join(PROGRAMS);
+    limited(programs.clone(), arguments.node)?;
+    limited(programs.join(&arguments.program), arguments.cpu)?.join(OWN)?;
     let (program, words) = arguments.command.split_first().context("no command")?;
     Err(Command::new(program).args(words).exec()).context(program.display().to_string())
 }

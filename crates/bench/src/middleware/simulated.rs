@@ -9,7 +9,7 @@ use anyhow::Result;
 use keeptime_lab::Spec;
 use keeptime_linux::egress::{self, Link};
 use keeptime_model::units::Nanos;
-use keeptime_whatif::goals::{Asked, Fate, World, reserved, unreserved};
+use keeptime_whatif::goals::{Asked, Fate, Speed, World, reserved, unreserved};
 use serde::Serialize;
 
 /// What would become of a load.
@@ -62,7 +62,7 @@ pub fn simulate(
         })
     };
     let asked = requests.iter().map(asked).collect::<Result<Vec<_>>>()?;
-    let with = reserved(&world, &asked)?.into_iter().map(outcome).collect();
+    let with = reserved(&world, &asked, Speed::Spare)?.into_iter().map(outcome).collect();
     let without = unreserved(&world, &asked)?.into_iter().map(outcome).collect();
     Ok(Simulation { load, nodes, with, without })
 }

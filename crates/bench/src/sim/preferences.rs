@@ -10,7 +10,7 @@ use keeptime_model::application::Application;
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
-use keeptime_whatif::goals::{Asked, World, reserved};
+use keeptime_whatif::goals::{Asked, Speed, World, reserved};
 use keeptime_whatif::shape::{self, Shape};
 use serde::Serialize;
 
@@ -116,7 +116,7 @@ fn one(world: &World, known: &[Known], interval: f64, prefer: Preference) -> Res
         });
         best.push(of.best);
     }
-    let fates = reserved(world, &asked)?;
+    let fates = reserved(world, &asked, Speed::Promised)?;
     let admitted: Vec<(f64, f64)> = fates
         .iter()
         .zip(best)

@@ -144,6 +144,9 @@ pub struct Wanted {
     /// the time that is left [default: as the application says, or offer]
     #[arg(long, value_name = "POLICY")]
     pub on_loss: Option<OnLoss>,
+    /// Whether the flows of the pattern may use bandwidth that nobody has reserved, too, until somebody does
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    pub spare: Option<bool>,
 }
 
 #[derive(Debug, Args)]

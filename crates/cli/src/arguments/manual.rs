@@ -111,6 +111,13 @@ the one that is done first, at what rate is free from then on. That is reserved 
 more time than the profile says, and the command waits until its time comes. What cannot be done by then is
 refused, with the earliest time that can be kept. Ending the command gives everything back.
 
+With what nobody has reserved:
+
+  keeptime run raycast --within 1s --spare     # reserves what that takes, and uses what is free beside it
+
+Its flows may then fill what is left of the links that they pass, as long as nobody reserves it: whoever does is
+granted it when the nodes have taken it back, a few milliseconds later. What is promised does not count on it.
+
 When a node goes away, the reservation is lost. Where the application file says on_loss = "move", the run
 begins anew on other nodes, within the same time limit; otherwise it ends and says so.
 

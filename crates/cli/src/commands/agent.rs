@@ -194,8 +194,10 @@ fn describe_job(job: &JobStatus) -> String {
         text.push_str(&format!("    disk {disk}: {read} read, {written} written\n"));
     }
     for flow in &job.flows {
+        let up_to = flow.flow.up_to_bits_per_second;
+        let up_to = up_to.map(|most| format!(" (up to {most} now)")).unwrap_or_default();
         text.push_str(&format!(
-            "    to {}: {} {}, {} sent, {} dropped\n",
+            "    to {}: {} {}{up_to}, {} sent, {} dropped\n",
             flow.flow.destination,
             flow.flow.class,
             flow.flow.bits_per_second,

@@ -209,6 +209,9 @@ fn describe(reservation: &Reservation) -> String {
     let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
     let when = times::show_span(from, until, &zone);
     let what = match (&reservation.grant, &reservation.refusal) {
+        (Some(grant), _) if reservation.request.spare => {
+            format!("{}, and what is spare", words::grant(grant))
+        }
         (Some(grant), _) => words::grant(grant),
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),

@@ -26,10 +26,7 @@ impl Engine {
         }
         self.grant_if_ready(handle);
         if !self.spare.is_empty() {
-            let yields = |offer: &mut Offer| offer.yielding.remove(&(node, handle));
-            let waited = self.offers.iter_mut().filter_map(|(about, o)| yields(o).then_some(*about));
-            let waited: Vec<_> = waited.collect();
-            waited.into_iter().for_each(|about| self.grant_if_ready(about));
+            self.has_yielded(handle, Some(node));
             self.share_soon();
         }
         self.start_now(handle);
@@ -50,7 +47,8 @@ impl Engine {
         if self.offers.contains_key(&handle) {
             self.give_up(handle, Reason::AgentRefused { node: name, why });
         } else if self.take_spare_back(handle) {
-            // What is reserved is kept: an agent that cannot do that either says so next.
+            // What is reserved is kept: an agent that cannot do that either says so next. More is not asked again.
+            self.spare.bar(handle);
         } else if self.is_live(handle) {
             self.end(handle, Event::Failed { handle, node: name, why });
         }

@@ -149,6 +149,10 @@ pub struct Engine {
     spare: Spare,
     /// Whether that is about to be parted anew.
     is_share_due: bool,
+    /// What would begin, did nobody still use what it has.
+    held_up: BTreeSet<Handle>,
+    /// Whether an offer, or what is held up, has to wait for fewer than it did.
+    has_room: bool,
     /// When the holder of a reservation with a lease was heard of last.
     holders: BTreeMap<Handle, Nanos>,
     /// How the last goals were decided, newest last.
@@ -219,6 +223,8 @@ impl Engine {
             agents,
             spare: Spare::default(),
             is_share_due: false,
+            held_up: BTreeSet::new(),
+            has_room: false,
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -247,6 +253,9 @@ impl Engine {
         self.now = self.now.max(moment.wall);
         self.steady = self.steady.max(moment.steady);
         self.pass();
+        self.go_on_with_what_has_room();
+        // What is answered stays so for this step.
+        let is_call = matches!(input, Input::Call { .. });
         match input {
             Input::Call { ticket, caller, call } => self.call(ticket, &caller, call),
             Input::Connected { node, session, refused, holding } => {
@@ -265,6 +274,9 @@ impl Engine {
             }
             Input::Passed => {}
         }
+        if !is_call {
+            self.go_on_with_what_has_room();
+        }
         self.finish()
     }
 
@@ -274,7 +286,8 @@ impl Engine {
         let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
         let timeout = self.timeouts.first();
         let timeout = timeout.map(|(time, _)| time.saturating_sub(self.steady));
-        deadline.into_iter().chain(timeout).min()
+        let room = self.has_room.then_some(Nanos::new(0));
+        deadline.into_iter().chain(timeout).chain(room).min()
     }
 
     /// Everything that was recorded.

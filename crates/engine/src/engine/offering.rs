@@ -169,8 +169,8 @@ impl Engine {
             self.grant(handle, proposal, &kind);
             return self.current(handle);
         }
-        // What is changed has what is reserved and no more until that is granted.
-        self.spare.set(handle, BitsPerSecond::ZERO);
+        // What is changed has what is reserved and no more until that is granted, on nodes that it leaves too.
+        self.take_spare_back(handle);
         let Proposal { owner, grant, from, until, .. } = &proposal;
         let yielding = self.make_room(handle, owner, grant);
         let assignments =

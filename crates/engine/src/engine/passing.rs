@@ -56,14 +56,17 @@ impl Engine {
         self.give_up(handle, Reason::AgentsSilent(silent));
     }
 
-    /// It begins soon: its agents are told, and others leave what it has.
+    /// It begins soon: its agents are told, and others leave what it has. What is being changed is told when that is
+    /// decided; agents that are asked about the change would take what was for an answer.
     fn tell_soon(&mut self, handle: Handle) {
+        if self.offers.contains_key(&handle) {
+            return;
+        }
         self.align(handle, Vec::new());
         let live = self.book.reservations().get(&handle).filter(|found| found.state.is_live());
         if let Some(found) = live.cloned()
             && let Some(grant) = &found.grant
         {
-            // It begins only when they have long been silent, or said so.
             self.make_room(handle, &found.owner, grant);
         }
     }
@@ -77,9 +80,16 @@ impl Engine {
         }
     }
 
-    /// It is active when its time has come and every agent has accepted.
+    /// It is active when its time has come, every agent has accepted, and nobody else can still use what it has.
     pub(super) fn start_now(&mut self, handle: Handle) {
-        if self.is_due(handle) && self.all_accepted(handle) {
+        // What agents have accepted of what is being changed is the change.
+        let is_changed = self.offers.contains_key(&handle);
+        if is_changed || !self.is_due(handle) || !self.all_accepted(handle) {
+            return;
+        }
+        if self.has_to_wait(handle) {
+            self.held_up.insert(handle);
+        } else {
             self.record(Event::Started { handle });
             self.take_spare_anew(handle);
         }

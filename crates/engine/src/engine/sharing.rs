@@ -22,7 +22,7 @@ impl Engine {
             self.spare.insert(handle, job);
         }
         if was_wanted {
-            self.has_yielded(handle);
+            self.has_yielded(handle, None);
         }
         self.share_soon();
     }
@@ -52,7 +52,9 @@ impl Engine {
         for (handle, spare) in less {
             self.tell_spare(handle, spare);
         }
-        for (handle, spare) in more {
+        // What is being changed has none until that is decided.
+        let more = more.into_iter().filter(|(handle, _)| !self.offers.contains_key(handle));
+        for (handle, spare) in more.collect::<Vec<_>>() {
             let beside = self.spare.beside_job(handle);
             let mut all = beside.into_iter().chain([handle]);
             if all.all(|job| self.waits_for(job).is_empty()) && self.all_connected(handle) {
@@ -85,30 +87,50 @@ impl Engine {
         }
         self.share_soon();
         let beside = self.spare.beside(links).into_iter().filter(|job| *job != handle);
-        beside.flat_map(|job| self.waits_for(job).into_iter().map(move |node| (node, job))).collect()
+        beside
+            .flat_map(|job| self.waits_for(job).into_iter().map(move |node| (node, job)))
+            .collect()
     }
 
-    /// An agent refuses what it may use beside what is reserved: the job has no more than that. Whether it was so.
+    /// A job has what is reserved for it and no more. Whether it had more.
     pub(super) fn take_spare_back(&mut self, handle: Handle) -> bool {
-        let has_some = self.spare.of(handle) > BitsPerSecond::ZERO;
-        if has_some {
+        let had_more = self.spare.of(handle) > BitsPerSecond::ZERO;
+        if had_more {
             self.tell_spare(handle, BitsPerSecond::ZERO);
-            self.spare.bar(handle);
         }
-        has_some
+        had_more
     }
 
-    /// Nobody has to wait for a job any more.
-    pub(super) fn has_yielded(&mut self, handle: Handle) {
-        let mut ready = Vec::new();
-        for (about, offer) in &mut self.offers {
+    /// Nobody has to wait for a job any more, or for what one of its nodes says.
+    pub(super) fn has_yielded(&mut self, handle: Handle, node: Option<NodeIndex>) {
+        for offer in self.offers.values_mut() {
             let waited = offer.yielding.len();
-            offer.yielding.retain(|(_, job)| *job != handle);
-            if offer.yielding.len() < waited {
-                ready.push(*about);
-            }
+            offer.yielding.retain(|(on, job)| *job != handle || node.is_some_and(|n| n != *on));
+            self.has_room |= offer.yielding.len() < waited;
         }
-        ready.into_iter().for_each(|about| self.grant_if_ready(about));
+        self.has_room |= !self.held_up.is_empty();
+    }
+
+    /// Whether somebody may still use what a reservation has that would begin.
+    pub(super) fn has_to_wait(&mut self, handle: Handle) -> bool {
+        let found = self.book.reservations().get(&handle).filter(|_| !self.spare.is_empty());
+        let Some(found) = found.cloned() else { return false };
+        found
+            .grant
+            .as_ref()
+            .is_some_and(|grant| !self.make_room(handle, &found.owner, grant).is_empty())
+    }
+
+    /// Grants and begins what had to wait for others and has not to any more, when all is done whose
+    /// time has come.
+    pub(super) fn go_on_with_what_has_room(&mut self) {
+        if std::mem::take(&mut self.has_room) {
+            let held_up = std::mem::take(&mut self.held_up);
+            held_up.into_iter().for_each(|handle| self.start_now(handle));
+            let ready = self.offers.iter().filter(|(_, offer)| offer.is_ready());
+            let ready: Vec<_> = ready.map(|(handle, _)| *handle).collect();
+            ready.into_iter().for_each(|handle| self.grant_if_ready(handle));
+        }
     }
 
     fn tell_spare(&mut self, handle: Handle, spare: BitsPerSecond) {
@@ -134,7 +156,7 @@ impl Engine {
 
     /// What begins soon counts as taken.
     fn link_state(&self, link: LinkDirection) -> LinkState {
-        let span = Span::lasting(self.now, self.policy.tell_ahead_nanos);
+        let span = Span::lasting(self.now, self.policy.tell_ahead_nanos.max(Nanos::new(1)));
         let free = self.cluster.least_free(&self.calendar, span, Resource::Link(link));
         LinkState { reservable: self.cluster.reservable(link), free: BitsPerSecond::new(free) }
     }

@@ -43,6 +43,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
         cgroup_id,
         destination: Some(rig.address(1)),
         rate,
+        up_to: rate,
         burst: None,
         class: TrafficClass::Premium,
     };

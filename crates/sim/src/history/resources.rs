@@ -6,12 +6,14 @@ use crate::Violation;
 use crate::clock::{SECOND, second};
 use crate::slots::{Entry, Over};
 use crate::users::NAMES;
+use keeptime_engine::book::{Book, Reservation};
 use keeptime_engine::cluster::Resource;
 use keeptime_engine::{Engine, Policy};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Grant, Handle, UserName};
+use keeptime_model::reservation::{Grant, Handle, State, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{BitsPerSecond, WallTime};
+use std::collections::BTreeMap;
 
 /// CPU, read rate, write rate.
 const RESOURCES_OF_A_NODE: usize = 3;
@@ -60,21 +62,13 @@ impl History {
         owner: &UserName,
         grant: &Grant,
     ) -> Result<Vec<(usize, u64)>, String> {
-        let nodes = grant.nodes.iter().map(|name| self.names.get(name).copied());
-        let nodes: Vec<_> = nodes.collect::<Option<_>>().ok_or("an unknown node")?;
+        let nodes = self.nodes_of(grant)?;
         let more = &grant.extension;
         let cpu = u64::from(grant.cpu_ppm.max(more.cpu_ppm).get());
         let read = grant.disk_read_bytes_per_second.max(more.disk_read_bytes_per_second);
         let write = grant.disk_write_bytes_per_second.max(more.disk_write_bytes_per_second);
-        let mut flows: Vec<_> =
-            more.premium().map(|flow| (flow.from, flow.to, flow.bits_per_second)).collect();
-        if let Some(pattern) = &grant.pattern {
-            let of_pattern = pattern.flows(nodes.len() as u32).map_err(|e| e.to_string())?;
-            flows.extend(of_pattern.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second)));
-        }
         let (mut amounts, mut sent) = (Vec::new(), 0);
-        for (from, to, rate) in flows {
-            let path = self.topology.path(nodes[from as usize], nodes[to as usize]);
+        for (path, rate) in self.ways(&nodes, grant)? {
             amounts.extend(path.into_iter().map(|way| (way.0 as usize, rate.get())));
             sent += rate.get();
         }
@@ -89,6 +83,81 @@ impl History {
         amounts.push((first, cpu * nodes.len() as u64));
         amounts.push((first + 1, sent));
         Ok(amounts)
+    }
+
+    /// The links that the flows of a grant pass, and their rates.
+    fn ways(
+        &self,
+        nodes: &[NodeIndex],
+        grant: &Grant,
+    ) -> Result<Vec<(Vec<LinkDirection>, BitsPerSecond)>, String> {
+        let beside = grant.extension.premium();
+        let mut flows: Vec<_> =
+            beside.map(|flow| (flow.from, flow.to, flow.bits_per_second)).collect();
+        if let Some(pattern) = &grant.pattern {
+            let of_pattern = pattern.flows(nodes.len() as u32).map_err(|e| e.to_string())?;
+            flows.extend(of_pattern.iter().map(|flow| (flow.from, flow.to, grant.bits_per_second)));
+        }
+        let path =
+            |from: u32, to: u32| self.topology.path(nodes[from as usize], nodes[to as usize]);
+        Ok(flows.into_iter().map(|(from, to, rate)| (path(from, to), rate)).collect())
+    }
+
+    /// Nobody uses more than is left of the links of what begins now, `handle` in `book`: `used` is what
+    /// the jobs on a node may use of links beside what is reserved for them, by what it really enforces. A node
+    /// that a job has left may not know it yet, as with what is reserved.
+    ///
+    /// # Errors
+    /// The first link of which more is promised and used than there is.
+    pub fn check_room(
+        &self,
+        book: &Book,
+        handle: Handle,
+        now: WallTime,
+        used: &[(NodeIndex, Handle, LinkDirection, u64)],
+    ) -> Result<(), String> {
+        let lasts = |found: &Reservation| {
+            let is_over = found.until_unix_nanos.is_some_and(|until| until <= now);
+            found.state == State::Active && !is_over
+        };
+        let Some(granted) = book.reservations().get(&handle).filter(|found| lasts(found)) else {
+            return Ok(());
+        };
+        let mut taken: BTreeMap<LinkDirection, u64> = BTreeMap::new();
+        for found in book.reservations().values().filter(|found| lasts(found)) {
+            let Some(grant) = &found.grant else { continue };
+            for (path, rate) in self.ways(&self.nodes_of(grant)?, grant)? {
+                path.into_iter().for_each(|link| *taken.entry(link).or_default() += rate.get());
+            }
+        }
+        let is_used = |node: NodeIndex, job: Handle| {
+            let running = book.reservations().get(&job).filter(|found| lasts(found));
+            let grant = running.and_then(|found| found.grant.as_ref());
+            let name = &self.topology.node(node).name;
+            job != handle && grant.is_some_and(|grant| grant.nodes.contains(name))
+        };
+        let used: Vec<_> = used.iter().filter(|(node, job, ..)| is_used(*node, *job)).collect();
+        for (.., link, rate) in &used {
+            *taken.entry(*link).or_default() += rate;
+        }
+        let Some(grant) = &granted.grant else { return Ok(()) };
+        let own = self.ways(&self.nodes_of(grant)?, grant)?;
+        for link in own.into_iter().flat_map(|(path, _)| path) {
+            let there_is = self.topology.rate(link).get();
+            if used.iter().any(|(.., on, _)| *on == link) && taken[&link] > there_is {
+                let name = self.topology.direction_name(link);
+                let taken = taken[&link];
+                let more: Vec<_> = used.iter().filter(|(.., on, _)| *on == link).collect();
+                let what = format!("{taken} bit/s of {name} are promised or may still be used");
+                return Err(format!("{what}, beside what is reserved: {more:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn nodes_of(&self, grant: &Grant) -> Result<Vec<NodeIndex>, String> {
+        let nodes = grant.nodes.iter().map(|name| self.names.get(name).copied());
+        Ok(nodes.collect::<Option<_>>().ok_or("an unknown node")?)
     }
 
     /// The resources of a node follow those of all links.

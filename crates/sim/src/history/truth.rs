@@ -8,12 +8,15 @@ use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What users asked and agents did, as they themselves know it.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub(super) asked: BTreeMap<(UserName, RequestKey), Vec<Request>>,
+    /// What was asked last. What had such a key before may be forgotten in the same step, and that it was becomes
+    /// durable after more has been asked.
+    last_asked: VecDeque<(UserName, RequestKey)>,
     pub(super) changes: BTreeMap<Handle, Vec<Request>>,
     pub(super) extensions: BTreeMap<Handle, Vec<Extension>>,
     pub(super) cancelled: BTreeSet<Handle>,
@@ -23,12 +26,20 @@ pub struct Truth {
     pub(super) refused: BTreeMap<(Handle, NodeIndex), bool>,
 }
 
+/// More than are asked while the disk is busy.
+const LAST_ASKED: usize = 64;
+
 impl Truth {
     /// A user asks.
     pub fn asks(&mut self, caller: &Caller, call: &Call) {
         match call {
             Call::Reserve { key, request } => {
-                let asked = self.asked.entry((caller.user.clone(), key.clone())).or_default();
+                let of = (caller.user.clone(), key.clone());
+                self.last_asked.push_back(of.clone());
+                if self.last_asked.len() > LAST_ASKED {
+                    self.last_asked.pop_front();
+                }
+                let asked = self.asked.entry(of).or_default();
                 if !asked.contains(request) {
                     asked.push(request.clone());
                 }
@@ -78,7 +89,10 @@ impl Truth {
 
     pub(super) fn forget(&mut self, over: &Reservation) {
         let handle = over.handle;
-        self.asked.remove(&(over.owner.clone(), over.key.clone()));
+        let of = (over.owner.clone(), over.key.clone());
+        if !self.last_asked.contains(&of) {
+            self.asked.remove(&of);
+        }
         self.changes.remove(&handle);
         self.extensions.remove(&handle);
         self.cancelled.remove(&handle);

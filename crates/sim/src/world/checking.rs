@@ -3,9 +3,10 @@
 use super::{SLOTS_COMPARED, World};
 use crate::Violation;
 use crate::broker::Broker;
+use keeptime_engine::{Event, Step};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::Handle;
-use keeptime_model::topology::NodeIndex;
+use keeptime_model::topology::{LinkDirection, NodeIndex};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
@@ -41,6 +42,40 @@ impl World {
             return Err(Violation(format!("node {node} {what}: {held:?} and not {expected:?}")));
         }
         Ok(())
+    }
+
+    /// What begins or is changed has its links: whoever used what was spare there has given it back.
+    pub(super) fn check_room(&self, step: &Step) -> Result<(), Violation> {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let begun = step.events.iter().filter_map(|event| match event {
+            Event::Started { handle } | Event::Modified { handle, .. } => Some(*handle),
+            _ => None,
+        });
+        for handle in begun {
+            let (book, now) = (broker.engine.book(), broker.engine.now());
+            let room = self.history.check_room(book, handle, now, &self.spare());
+            room.map_err(|what| Violation(format!("when {handle} begins, {what}")))?;
+        }
+        Ok(())
+    }
+
+    /// What jobs may use of links beside what is reserved for them, behind the first of their way.
+    fn spare(&self) -> Vec<(NodeIndex, Handle, LinkDirection, u64)> {
+        let node_at = |address| {
+            let has = |node: &NodeIndex| self.topology.node(*node).address == Some(address);
+            self.topology.node_indices().find(has)
+        };
+        let mut used = Vec::new();
+        for node in &self.nodes {
+            for (job, destination, more) in node.spare(self.now()) {
+                let (Ok(handle), Some(to)) = (job.as_str().parse(), node_at(destination)) else {
+                    continue;
+                };
+                let path = self.topology.path(node.index(), to).into_iter().skip(1);
+                used.extend(path.map(|link| (node.index(), handle, link, more)));
+            }
+        }
+        used
     }
 
     /// When everything that was decided is durable, the slot tables are those of the array, at a

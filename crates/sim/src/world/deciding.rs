@@ -76,6 +76,7 @@ impl World {
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.history.decided(&step, |node| broker.silence(node, now))?;
+        self.check_room(&step)?;
         if self.is_doomed(Point::Decided) {
             return Ok(());
         }

@@ -153,12 +153,16 @@ fn of_request(request: &Request) -> String {
     };
     let from = request.from_unix_nanos.map_or("now".into(), of_time);
     let lasts = request.duration_nanos.map_or("for ever".into(), |d| format!("for {d}"));
-    format!("{what}, from {from} {lasts}")
+    let spare = if request.spare { " and what is spare" } else { "" };
+    format!("{what}{spare}, from {from} {lasts}")
 }
 
 fn of_assignment(assignment: &Assignment) -> String {
     let Assignment { job, cpu_ppm, flows, until_unix_nanos, .. } = assignment;
-    format!("{job} ({cpu_ppm} CPU, {} flows) until {}", flows.len(), of_time(*until_unix_nanos))
+    let up_to = flows.iter().find_map(|flow| flow.up_to_bits_per_second);
+    let up_to = up_to.map(|most| format!(" of up to {most}")).unwrap_or_default();
+    let until = of_time(*until_unix_nanos);
+    format!("{job} ({cpu_ppm} CPU, {} flows{up_to}) until {until}", flows.len())
 }
 
 /// Seconds since the beginning.

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::wire::Problem;
 use keeptime_engine::Refusal;
+use keeptime_model::reservation::Request;
 use keeptime_planner::translate::{Decision, Plan, Verdict};
 
 /// What came of a goal.
@@ -36,14 +37,16 @@ pub struct Held {
     pub hold: Hold,
 }
 
-/// Asks the broker to keep a goal: it plans and reserves in one step.
+/// Asks the broker to keep a goal: it plans and reserves in one step. With `spare` the run may use bandwidth
+/// that nobody has reserved, too.
 ///
 /// # Errors
 /// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
 /// the user has had their share.
-pub fn admit(session: &Session, goal: &GoalArguments) -> Result<Admitted> {
-    let (ask, broker) = (session.ask(goal)?, session.cluster.broker()?);
-    let error = match Hold::take(&session.cluster, ask, session.application.timeout()) {
+pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Admitted> {
+    let broker = session.cluster.broker()?;
+    let asked = Request { spare, ..Request::new(session.ask(goal)?) };
+    let error = match Hold::take(&session.cluster, asked, session.application.timeout()) {
         Ok(hold) => {
             let decision = broker.decision(hold.handle())?;
             let Verdict::Planned(plan) = &decision.verdict else {

@@ -51,7 +51,7 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         return run_in(arguments, &session, handle);
     }
     let admitted = match arguments.unprotected {
-        false => admit(&session, &arguments.goal)?,
+        false => admit(&session, &arguments.goal, arguments.spare)?,
         true => admit_unprotected(&session, &arguments.goal)?,
     };
     let Held { decision, plan, hold } = match admitted {
