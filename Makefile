@@ -119,7 +119,7 @@ bench-first-light: build workloads ## Promised against actual under contention, 
 eval-mpich-gq: build workloads ## Figures and a table of MPICH-GQ, done again (root, 20 minutes; goes on where it was interrupted)
 	@$(KEEPTIME)-bench mpich-gq --out $(OUT)
 
-eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done again, as one page (root, 2 hours; goes on where it was interrupted)
+eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done again, as one page (root, 4 hours; goes on where it was interrupted)
 	@$(KEEPTIME)-bench middleware --out $(OUT)
 
 eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)

@@ -56,14 +56,14 @@ fn setting(raw: &Raw) -> Markup {
                 "Tasks arrive at random intervals of up to 10, 20 and 50 s; each is a chain of one to five requests \
                  for pictures, up to 20 s from one to the next (Figure 4.8). A request names its parameters and a bound \
                  on the time of a frame: 150, 200 or 300 % of the least that was measured. The same requests come at the \
-                 same times three times: with Keeptime, which admits, reserves and holds what it promised; without, \
-                 where all start at once on all nodes; and with plain HTB, where each program has an equal class of \
+                 same times three times: with Keeptime, which admits, reserves, and lets each run use what nobody has \
+                 reserved; without, where all start at once on all nodes; and with plain HTB, where each program has an equal class of \
                  every link that borrows what others leave."
             }
             p {
-                "Scaled: four nodes of four processors in the place of the thesis' sixteen of two. A processor is a \
-                 tenth of a CPU of this machine; a link has " (super::LINK) "; a request draws as many frames as take \
-                 some seconds. Image sizes, interleaving factors, their ratios and the intervals are the thesis' own. \
+                "Scaled: four nodes in the place of the thesis' sixteen. Each has two processors, as there, and each of those a \
+                 twentieth of a CPU of this machine; a link has " (super::LINK) ", as there; a request draws as many frames \
+                 as take some seconds. Image sizes, interleaving factors, their ratios and the intervals are the thesis' own. \
                  Machine load when the arms began: " (format!("{:.1}", quantile(&loads, 0.5))) " at the median, "
                 (format!("{:.1}", quantile(&loads, 1.0))) " at most."
             }
