@@ -47,6 +47,33 @@ fn a_reservation_is_enforced_by_every_kernel_until_it_is_given_back() {
 }
 
 #[test]
+fn what_is_spare_is_used_until_somebody_reserves_it() {
+    let Some(world) = World::of("spare", &["--nodes", "3"], 30, None) else { return };
+    let reserve = [&["reserve"], &PAIR[..], &["--for", "10min", "--spare"]].concat();
+    let text = world.run(&reserve, 0);
+    assert!(text.contains("20 Mbit/s for each flow (pairs), and what is spare"), "{text}");
+    // What the flow from the first node to the second may use, by its agent.
+    let up_to = || {
+        let jobs = world.statuses().remove(0).jobs;
+        let job = jobs.iter().find(|job| job.assignment.job.as_str() == "r1").unwrap();
+        let flow = job.assignment.flows[0];
+        flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second).get()
+    };
+    wait("all of the link", LIMIT, || up_to() == World::reservable());
+    let status = world.run(&["lab", "status"], 0);
+    assert!(status.contains("premium 20 Mbit/s (up to 97 Mbit/s now)"), "{status}");
+
+    let other = ["reserve", "--nodes", "n3,n2", "--pattern", "0>1", "--rate", "50 Mbit/s"];
+    world.run(&[&other[..], &["--cpu", "10%", "--for", "10min"]].concat(), 0);
+    // Before that was answered.
+    assert_eq!(up_to(), World::reservable() - 50_000_000);
+    world.run(&["cancel", "r2"], 0);
+    wait("all of the link again", LIMIT, || up_to() == World::reservable());
+    world.run(&["modify", "r1", "--spare=false"], 0);
+    assert_eq!(up_to(), 20_000_000);
+}
+
+#[test]
 fn what_begins_later_is_told_to_agents_at_once_and_enforced_from_its_start_on() {
     let Some(world) = World::new("ahead", 30) else { return };
     let reserve = [&["reserve"], &PAIR[..], &["--from", "+3s", "--for", "10min"]].concat();

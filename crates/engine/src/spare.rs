@@ -47,7 +47,7 @@ pub(crate) struct Changes {
     pub more: BTreeMap<Handle, BitsPerSecond>,
 }
 
-/// Fractions of a reserved rate are kept with so many binary places.
+/// Parts of reserved rates are compared with so many binary places.
 const PLACES: u32 = 24;
 /// Not worth telling agents: more by less than this part of what a flow may use.
 const NOTABLE_PART: u64 = 20;
@@ -130,12 +130,9 @@ impl Spare {
                         now(handle).get().saturating_mul(self.flows(*handle, link))
                     };
                     let taken: u64 = handles.iter().map(taken).fold(0, u64::saturating_add);
-                    let free = state.free.get().min(taken);
-                    let part = |rate: BitsPerSecond| match taken {
-                        0 => rate,
-                        _ => scaled(rate, free, taken),
-                    };
-                    handles.iter().map(|handle| (*handle, part(now(handle)))).collect()
+                    let left = state.free.get().min(taken).into();
+                    let filling = Filling { left, weight: taken.into() };
+                    handles.iter().map(|handle| (*handle, filling.part(now(handle)))).collect()
                 }
             };
             for (handle, spare) in fits {
@@ -178,20 +175,20 @@ impl Spare {
                 *of_job = limit.min(*of_job);
             } else {
                 let weight = handles.iter().map(|handle| self.weight(*handle, *link)).sum();
-                let link_filling = Filling { left: u128::from(state.free.get()) << PLACES, weight };
+                let link_filling = Filling { left: state.free.get().into(), weight };
                 limits.push(Reverse((link_filling.share(), Limit::Link(*link))));
                 filling.insert(*link, link_filling);
             }
         }
         for (handle, job) in &self.jobs {
             let more = most[handle].saturating_sub(job.rate.get());
-            let share = (u128::from(more) << PLACES) / u128::from(job.rate.get().max(1));
-            limits.push(Reverse((share, Limit::Job(*handle))));
+            let own = Filling { left: more.into(), weight: job.rate.get().into() };
+            limits.push(Reverse((own.share(), Limit::Job(*handle, own))));
         }
         let mut fair = BTreeMap::new();
         while let Some(Reverse((share, limit))) = limits.pop() {
-            let stopped: Vec<Handle> = match limit {
-                Limit::Job(handle) => vec![handle],
+            let (stopped, at): (Vec<Handle>, Filling) = match limit {
+                Limit::Job(handle, own) => (vec![handle], own),
                 Limit::Link(link) => {
                     let now = filling[&link];
                     if now.weight == 0 {
@@ -202,7 +199,7 @@ impl Spare {
                         limits.push(Reverse((now.share(), limit)));
                         continue;
                     }
-                    self.on_link[&link].iter().copied().collect()
+                    (self.on_link[&link].iter().copied().collect(), now)
                 }
             };
             for handle in stopped {
@@ -210,13 +207,13 @@ impl Spare {
                     continue;
                 }
                 let job = &self.jobs[&handle];
-                let spare = (u128::from(job.rate.get()) * share) >> PLACES;
-                fair.insert(handle, BitsPerSecond::new(u64::try_from(spare).unwrap_or(u64::MAX)));
+                let spare = at.part(job.rate);
+                fair.insert(handle, spare);
                 for link in job.links.keys() {
                     if let Some(filling) = filling.get_mut(link) {
-                        let weight = self.weight(handle, *link);
-                        filling.weight -= weight;
-                        filling.left = filling.left.saturating_sub(weight * share);
+                        let taken = u128::from(self.flows(handle, *link)) * u128::from(spare.get());
+                        filling.weight -= self.weight(handle, *link);
+                        filling.left = filling.left.saturating_sub(taken);
                     }
                 }
             }
@@ -246,14 +243,14 @@ impl Spare {
 /// What stops jobs from having more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Limit {
-    Job(Handle),
+    /// And what each of its flows can have.
+    Job(Handle, Filling),
     Link(LinkDirection),
 }
 
-/// A link while shares grow.
-#[derive(Debug, Clone, Copy)]
+/// A link, or a flow, while shares grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Filling {
-    /// With binary places.
     left: u128,
     /// What those reserved on it whose share still grows.
     weight: u128,
@@ -262,14 +259,14 @@ struct Filling {
 impl Filling {
     /// By which part of what is reserved all can grow, with binary places.
     fn share(&self) -> u128 {
-        self.left / self.weight.max(1)
+        (self.left << PLACES) / self.weight.max(1)
     }
-}
 
-/// `rate` times `part` over `whole`, rounded down.
-fn scaled(rate: BitsPerSecond, part: u64, whole: u64) -> BitsPerSecond {
-    let scaled = u128::from(rate.get()) * u128::from(part) / u128::from(whole.max(1));
-    BitsPerSecond::new(u64::try_from(scaled).unwrap_or(u64::MAX))
+    /// What one has who reserved `rate`, rounded down.
+    fn part(&self, rate: BitsPerSecond) -> BitsPerSecond {
+        let part = u128::from(rate.get()) * self.left / self.weight.max(1);
+        BitsPerSecond::new(u64::try_from(part).unwrap_or(u64::MAX))
+    }
 }
 
 #[cfg(test)]

@@ -93,6 +93,46 @@ fn a_reserved_flow_has_its_rate_whatever_others_do() {
     rig.release(0).unwrap();
 }
 
+// A flow with 20 Mbit/s that may use 70: it does while nobody else has anything, beside three greedy flows too, which
+// are best effort; and it has its 20 and no more than is left when another has 60 of the link.
+#[test]
+fn a_flow_that_may_use_more_does_and_leaves_others_what_they_have() {
+    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+        return;
+    }
+    let rig = Rig::new(3, &link()).unwrap();
+    let jobs = ["job", "other"].map(|name| rig.job(name).unwrap());
+    let flow = |job: usize, mbit, up_to| Flow {
+        cgroup_id: jobs[job].1,
+        destination: Some(rig.address(1)),
+        rate: BitsPerSecond::from_mbit(mbit),
+        up_to: BitsPerSecond::from_mbit(up_to),
+        burst: None,
+        class: TrafficClass::Premium,
+    };
+    rig.protect_ports().unwrap();
+    for node in 0..3 {
+        rig.enforce(node, &[]).unwrap();
+    }
+    let mut traffic = vec![rig.send(0, 1, Some(&jobs[0].0), 0).unwrap()];
+    for _ in 0..3 {
+        traffic.push(rig.send(0, 1, None, 0).unwrap());
+    }
+    rig.enforce(0, &[flow(0, 20, 70)]).unwrap();
+    assert_has(&rig, &traffic, 70.0);
+    rig.enforce(0, &[flow(0, 20, 70), flow(1, 60, 60)]).unwrap();
+    let other = [rig.send(0, 1, Some(&jobs[1].0), 0).unwrap()];
+    let both_have = (0..TRIES).any(|_| {
+        std::thread::sleep(SETTLE);
+        let arrived = measure(&[&traffic[0], &other[0]], PHASE);
+        println!("20 and what is left: {:.2}, 60: {:.2}", arrived[0], arrived[1]);
+        let has = |at: usize, mbit: f64| arrived[at] >= 0.85 * mbit * PAYLOAD;
+        has(0, 20.0) && has(1, 60.0) && arrived[0] <= 45.0
+    });
+    assert!(both_have, "somebody had less than is reserved, {TRIES} times");
+    rig.release(0).unwrap();
+}
+
 // A flow that states a bucket of four frames, and a sender that does not pace at all, through a policer
 // with that bucket: the class alone keeps all of it, from the first packet on.
 #[test]
