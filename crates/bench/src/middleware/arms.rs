@@ -18,6 +18,7 @@ use keeptime::promised::Promised;
 use keeptime_lab::Spec;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
+use keeptime_model::units::CpuPpm;
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::translate::{Plan, Verdict};
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,7 @@ pub struct Care {
     pub samples: u32,
 }
 
+const WHOLE_NODE: CpuPpm = CpuPpm::from_percent(40);
 /// Programs that compute on every node while a curve is measured, on what jobs leave.
 const BUSY_PROGRAMS: usize = 2;
 /// What the thesis prefers.
@@ -115,8 +117,9 @@ impl Arm {
 /// Measures the renderers' curves while the rest of every node computes, as it does when the cluster is full, or
 /// goes on with what is in `directory`.
 pub fn measured(care: Care, out: &Path, directory: &Path) -> Result<[Measured; 2]> {
+    // Who makes the input needs more of a node than renderers have.
+    make_surface(&BenchLab::up(&Spec::star(lab_name()?, NODES, LINK, WHOLE_NODE)?)?, out)?;
     let lab = with_keeptime()?;
-    make_surface(&lab, out)?;
     let [raycast, render] = Renderer::ALL.map(|renderer| {
         let path = directory.join(format!("{}.json", renderer.name()));
         measure(&lab, renderer, care, path, out)
