@@ -92,14 +92,20 @@ fn two_part_it_by_what_they_reserved() {
     assert_eq!(up_to(&world, 0, one), [100.0]);
 }
 
-#[test]
-fn nobody_is_granted_what_an_agent_does_not_say_it_gave_back() {
+/// A job uses all of the way from n1 to n2; the agent of n1 falls silent; and a call asks for 60 of the way to n2.
+fn beside_a_silent_agent() -> (World, Handle, u64) {
     let mut world = World::star(3);
     let job = world.reserve("a", spare(&["n1", "n2"], 10)).unwrap();
     world.pass(1);
     world.agents[0].manner = Manner::Silent;
     let call = Call::Reserve { key: "b".parse().unwrap(), request: firm(&["n3", "n2"], 60) };
     let ticket = world.begin("ada", call);
+    (world, job, ticket)
+}
+
+#[test]
+fn nobody_is_granted_what_an_agent_does_not_say_it_gave_back() {
+    let (mut world, job, ticket) = beside_a_silent_agent();
     world.pass(3);
     let refusal = refused(world.answers[&ticket].clone());
     assert_eq!(refusal.reason, Reason::AgentsSilent(vec!["n1".parse().unwrap()]));
@@ -114,12 +120,7 @@ fn nobody_is_granted_what_an_agent_does_not_say_it_gave_back() {
 
 #[test]
 fn who_waits_for_a_job_that_ends_waits_no_longer() {
-    let mut world = World::star(3);
-    let job = world.reserve("a", spare(&["n1", "n2"], 10)).unwrap();
-    world.pass(1);
-    world.agents[0].manner = Manner::Silent;
-    let call = Call::Reserve { key: "b".parse().unwrap(), request: firm(&["n3", "n2"], 60) };
-    let ticket = world.begin("ada", call);
+    let (mut world, job, ticket) = beside_a_silent_agent();
     world.pump();
     assert!(!world.answers.contains_key(&ticket));
     world.begin("ada", Call::Cancel { handle: job });
