@@ -494,7 +494,7 @@ fn kernel_flow(cgroup_id: u64, flow: &AssignedFlow) -> Flow {
         cgroup_id,
         destination: destination(flow),
         rate: flow.bits_per_second,
-        up_to: flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second),
+        up_to: flow.limit(),
         burst: flow.burst_bytes,
         class: flow.class,
     }

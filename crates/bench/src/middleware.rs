@@ -3,7 +3,7 @@
 //! plain HTB. Figures 4.9 to 4.17 and Tables 4.1 and 4.2, the paper's numbers beside ours.
 //!
 //! Scaled: four nodes in the place of sixteen. Each has two "processors", as there, and each of those a twentieth
-//! of a CPU here: about what one of 2003 could do; links are the thesis' 210 MB/s. A request draws as many frames as
+//! of a CPU here: about what one of 1 GHz from 2001 could do; links are the thesis' 210 MB/s. A request draws as many frames as
 //! take some seconds. Intervals, ratios, image sizes and interleaving factors are the thesis' own.
 
 mod arms;

@@ -56,8 +56,7 @@ fn what_is_spare_is_used_until_somebody_reserves_it() {
     let up_to = || {
         let jobs = world.statuses().remove(0).jobs;
         let job = jobs.iter().find(|job| job.assignment.job.as_str() == "r1").unwrap();
-        let flow = job.assignment.flows[0];
-        flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second).get()
+        job.assignment.flows[0].limit().get()
     };
     wait("all of the link", LIMIT, || up_to() == World::reservable());
     let status = world.run(&["lab", "status"], 0);

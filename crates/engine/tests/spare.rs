@@ -6,6 +6,7 @@ mod world;
 
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, Input};
+use keeptime_model::assignment::AssignedFlow;
 use keeptime_model::reservation::{Handle, NodeChoice, Request, State};
 use keeptime_model::units::Nanos;
 use world::*;
@@ -23,8 +24,10 @@ fn firm(nodes: &[&str], mbit: u64) -> Request {
 fn up_to(world: &World, node: u32, job: Handle) -> Vec<f64> {
     let holding = &world.agents[node as usize].holding[&job.job()];
     let premium = holding.flows.iter().filter(|flow| flow.bits_per_second.as_mbit_f64() > 1.0);
-    let most = premium.map(|flow| flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second));
-    most.map(|rate| (rate.as_mbit_f64() * 100.0).round() / 100.0).collect()
+    premium
+        .map(AssignedFlow::limit)
+        .map(|rate| (rate.as_mbit_f64() * 100.0).round() / 100.0)
+        .collect()
 }
 
 fn state(world: &World, job: Handle) -> State {

@@ -92,6 +92,13 @@ pub struct AssignedFlow {
     pub class: TrafficClass,
 }
 
+impl AssignedFlow {
+    /// The limit: what is reserved, or what it may use beside.
+    pub fn limit(&self) -> BitsPerSecond {
+        self.up_to_bits_per_second.unwrap_or(self.bits_per_second)
+    }
+}
+
 impl Assignment {
     /// A share of the CPU for `job` from now until `until`, and nothing else.
     pub fn new(job: Name, cpu_ppm: CpuPpm, until: WallTime) -> Self {

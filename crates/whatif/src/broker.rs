@@ -6,7 +6,7 @@ use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Step, Ticket,
 };
 use keeptime_model::Invalid;
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{AssignedFlow, TrafficClass};
 use keeptime_model::reservation::{Handle, RequestKey};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
@@ -83,8 +83,7 @@ impl Broker {
         let node = *self.nodes(handle)?.first()?;
         let (_, assignment, _) = self.engine.told(node).find(|(told, ..)| *told == handle)?;
         let mut premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
-        let flow = premium.next()?;
-        Some(flow.up_to_bits_per_second.unwrap_or(flow.bits_per_second))
+        premium.next().map(AssignedFlow::limit)
     }
 
     /// When something is due next; leases of agents, which never end, count as well.

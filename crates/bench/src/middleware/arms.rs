@@ -87,6 +87,7 @@ pub struct Care {
     pub samples: u32,
 }
 
+/// A node of the lab in which the input is made.
 const WHOLE_NODE: CpuPpm = CpuPpm::from_percent(40);
 /// Programs that compute on every node while a curve is measured, on what jobs leave.
 const BUSY_PROGRAMS: usize = 2;

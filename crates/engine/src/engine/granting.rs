@@ -128,6 +128,11 @@ impl Engine {
         let wanted = if near { self.assignments(handle) } else { BTreeMap::new() };
         let others = nodes.into_iter().filter(|node| !wanted.contains_key(node)).collect();
         self.withdraw_from(handle, others);
+        self.tell_anew(handle, wanted);
+    }
+
+    /// Agents that were told something else of the reservation are told this.
+    pub(super) fn tell_anew(&mut self, handle: Handle, wanted: BTreeMap<NodeIndex, Assignment>) {
         for (node, assignment) in wanted {
             if !self.agents.is_told(node, handle, &assignment) {
                 let sent = self.agents.tell(node, handle, assignment);

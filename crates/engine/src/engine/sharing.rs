@@ -135,12 +135,8 @@ impl Engine {
 
     fn tell_spare(&mut self, handle: Handle, spare: BitsPerSecond) {
         self.spare.set(handle, spare);
-        for (node, assignment) in self.assignments(handle) {
-            if !self.agents.is_told(node, handle, &assignment) {
-                let sent = self.agents.tell(node, handle, assignment);
-                self.send(sent);
-            }
-        }
+        let wanted = self.assignments(handle);
+        self.tell_anew(handle, wanted);
     }
 
     /// Agents that may enforce something else of a job than they were told last.
