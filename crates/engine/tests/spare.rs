@@ -8,7 +8,7 @@ use keeptime_engine::call::Reason;
 use keeptime_engine::{Call, Input};
 use keeptime_model::assignment::AssignedFlow;
 use keeptime_model::reservation::{Handle, NodeChoice, Request, State};
-use keeptime_model::units::Nanos;
+use keeptime_model::units::{BitsPerSecond, Nanos};
 use world::*;
 
 /// All-to-all at `mbit` between `nodes`, and what is spare.
@@ -81,6 +81,20 @@ fn what_was_not_asked_to_use_more_does_not_and_a_promise_is_not_learned_from_it(
         matches!(event, keeptime_engine::Event::Ran { observation: Some(_), .. })
     });
     assert!(!observed);
+}
+
+// Goal: what made runs slower when they were measured is not given, however much is free.
+#[test]
+fn nobody_has_more_than_was_of_use_when_it_was_measured() {
+    let mut world = World::star(2);
+    let (application, mut profile) = application();
+    let (rate, time) = (BitsPerSecond::from_mbit(40), Nanos::from_millis(900));
+    profile.record(&Default::default(), 2, rate, time);
+    let call = Call::Register { application: Box::new(application), profile: Box::new(profile) };
+    assert!(world.call("root", call).unwrap().is_ok());
+    let job = world.reserve("a", Request { spare: true, ..goal(2_000, 0, 3_600) }).unwrap();
+    world.pass(1);
+    assert_eq!(up_to(&world, 0, job), [40.0]);
 }
 
 #[test]

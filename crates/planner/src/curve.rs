@@ -7,7 +7,7 @@ use crate::drift::Drift;
 use crate::prediction::{Method, Prediction};
 use crate::promise::{Deviations, Interval, MedianBounds, Promise};
 use keeptime_model::application::Parameters;
-use keeptime_model::profile::Curve;
+use keeptime_model::profile::{Curve, Point};
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct FittedCurve {
     lent: Deviations,
     /// What an infinite bandwidth would leave of the time, as measured.
     computing: Nanos,
+    /// See [`Self::useful_most`].
+    useful_most: Option<BitsPerSecond>,
     drift: Drift,
 }
 
@@ -97,6 +99,7 @@ impl FittedCurve {
             lent: deviations.clone(),
             deviations,
             computing: computing(prediction.points()),
+            useful_most: useful_most(&curve.points),
             drift: Drift::NONE,
         })
     }
@@ -150,6 +153,13 @@ impl FittedCurve {
     /// at the greatest measured bandwidth.
     pub fn knee(&self) -> FittedPoint {
         self.points[self.knee]
+    }
+
+    /// The greatest measured bandwidth that did not slow runs down: with more, medians of the runs are more than
+    /// [`KNEE_PERCENT`] above the least of all. `None` if that was not seen. The fitted times do not tell it,
+    /// since they never rise. What comes at once has to be taken at once, which processors may have no time for.
+    pub fn useful_most(&self) -> Option<BitsPerSecond> {
+        self.useful_most
     }
 
     /// How much of a run is computing: the time that no bandwidth shortens, by the line in
@@ -402,6 +412,15 @@ pub(crate) fn knee_index(points: &[FittedPoint]) -> Option<usize> {
     points.iter().position(|p| within_knee(p.time_nanos, last))
 }
 
+/// See [`FittedCurve::useful_most`].
+fn useful_most(points: &[Point]) -> Option<BitsPerSecond> {
+    let measured = || points.iter().filter(|point| !point.samples_nanos.is_empty());
+    let least = measured().map(Point::median).min()?;
+    let useful = measured().rfind(|point| within_knee(point.median(), least))?;
+    let last = measured().next_back()?;
+    (useful != last).then_some(useful.bandwidth_bits_per_second)
+}
+
 /// Whether `time` is at most [`KNEE_PERCENT`] above `least`.
 pub(crate) fn within_knee(time: Nanos, least: Nanos) -> bool {
     u128::from(time.get()) * 100 <= u128::from(least.get()) * u128::from(100 + KNEE_PERCENT)
@@ -476,6 +495,20 @@ mod tests {
     #[test]
     fn a_curve_without_points_has_no_fit() {
         assert_eq!(FittedCurve::new(&curve(&[])), None);
+    }
+
+    #[test]
+    fn more_than_was_useful_is_what_made_runs_slower() {
+        let useful = |points: &[(u64, &[u64])]| {
+            fitted(points).useful_most().map(|bandwidth| bandwidth.get() / 1_000)
+        };
+        assert_eq!(
+            useful(&[(10, &[900]), (20, &[500]), (40, &[520]), (80, &[600, 640])]),
+            Some(40)
+        );
+        assert_eq!(useful(&[(10, &[900]), (20, &[500]), (40, &[520])]), None, "within the knee's");
+        assert_eq!(useful(&[(10, &[900]), (20, &[500])]), None);
+        assert_eq!(useful(&[(10, &[900])]), None);
     }
 
     #[test]

@@ -33,7 +33,17 @@ impl Engine {
         let grant = found.grant.as_ref().filter(|grant| runs && grant.pattern.is_some())?;
         let (links, most) = self.cluster.shared_links(grant).ok()?;
         let rate = grant.bits_per_second;
+        // More than made runs slower when they were measured would break what is promised.
+        let most = self.useful_most(grant).map_or(most, |useful| most.min(useful.max(rate)));
         Some(Job { rate, links, most, spare: BitsPerSecond::ZERO })
+    }
+
+    /// What of bandwidth the application of a grant can make use of, if its curve tells.
+    fn useful_most(&self, grant: &Grant) -> Option<BitsPerSecond> {
+        let promise = grant.promise.as_ref()?;
+        let known = self.book.applications().get(&promise.application)?;
+        let nodes = u32::try_from(grant.nodes.len()).ok()?;
+        known.fitted.curve(&promise.parameters, nodes)?.useful_most()
     }
 
     /// Parts it anew in a while, if anybody wants it.
