@@ -95,7 +95,7 @@ bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, pro
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
 	@$(KEEPTIME)-bench rate --out $(OUT)
 
-eval-time-sharing: bench-control bench-deadline bench-rate ## The time-sharing paper's numbers beside ours, as one page
+eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 45 minutes; goes on where it was interrupted)
 	@$(KEEPTIME)-bench time-sharing --out $(OUT)
 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)

@@ -121,7 +121,7 @@ pub enum Command {
     /// Change the rate of a run that was started with --rate
     #[command(subcommand)]
     Rate(RateCommand),
-    /// Show the runs that are held at a rate: target and actual, live
+    /// Show the runs that are held at a rate, live: target and actual, and plots of how they went; q ends it
     Top(TopArguments),
     /// Write one self-contained HTML page from a directory of results
     Report(ReportArguments),
@@ -511,6 +511,10 @@ pub struct RunArguments {
     /// How far from --rate is near enough, in parts of full speed [default: 2 %]
     #[arg(long, value_name = "SHARE", requires = "rate")]
     pub threshold: Option<Share>,
+    /// Measure the full speed that --rate is a part of, even if an earlier run has: it begins with all CPU that
+    /// its application file asks for
+    #[arg(long, requires = "rate")]
+    pub measure: bool,
     /// It must be done by then: start it when, on as many of --nodes, and as fast as that takes. As in
     /// 18:00, "tomorrow 9:00" or +2h
     #[arg(long, value_name = "TIME", conflicts_with_all = ["unprotected", "within", "at_least", "rate"])]

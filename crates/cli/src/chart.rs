@@ -1,4 +1,4 @@
-//! Pictures as SVG text: lines with marked points, and grouped bars. Every plot shows what was
+//! Pictures as SVG text: lines with marked points, series over time, and grouped bars. Every plot shows what was
 //! measured; nothing is smoothed.
 
 use anyhow::{Result, ensure};
@@ -33,6 +33,30 @@ pub struct LineChart {
     pub lines: Vec<Line>,
     /// A horizontal bound, such as the time that was asked for.
     pub bound: Option<f64>,
+}
+
+/// A series of a chart.
+#[derive(Debug, Clone)]
+pub struct Series {
+    /// Its name in the legend.
+    pub label: String,
+    /// Ascending.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A chart of series over something that passes evenly, such as time: both axes begin at 0.
+#[derive(Debug, Clone)]
+pub struct SeriesChart {
+    /// Above the chart.
+    pub title: String,
+    /// Under the horizontal axis.
+    pub x_label: String,
+    /// Beside the vertical axis.
+    pub y_label: String,
+    /// The series.
+    pub series: Vec<Series>,
+    /// Horizontal bounds, such as what was asked for.
+    pub bounds: Vec<f64>,
 }
 
 /// One group of bars.
@@ -112,6 +136,39 @@ impl LineChart {
                 chart.draw_series(line.samples.iter().map(dot(1)))?;
                 let ring = line.marked.iter().map(|p| Circle::new(*p, 8, colour.stroke_width(2)));
                 chart.draw_series(ring)?;
+            }
+            legend(&mut chart)
+        })
+    }
+}
+
+impl SeriesChart {
+    /// The chart as an SVG element.
+    ///
+    /// # Errors
+    /// If the drawing library refuses.
+    pub fn to_svg(&self) -> Result<String> {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let x_most = points().map(|p| p.0).fold(1e-9, f64::max);
+        let y_most = points().map(|p| p.1).chain(self.bounds.iter().copied()).fold(1e-9, f64::max);
+        draw(|area| {
+            let mut chart = plotters::chart::ChartBuilder::on(area)
+                .caption(&self.title, ("sans-serif", 17))
+                .margin(10)
+                .x_label_area_size(42)
+                .y_label_area_size(58)
+                .build_cartesian_2d(0.0..x_most, 0.0..y_most * 1.06)?;
+            axes(&mut chart, &self.x_label, &self.y_label)?;
+            for bound in &self.bounds {
+                let line = [(0.0, *bound), (x_most, *bound)];
+                chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
+            }
+            for (index, series) in self.series.iter().enumerate() {
+                let colour = COLOURS[index % COLOURS.len()];
+                let line = LineSeries::new(series.points.clone(), colour.stroke_width(1));
+                chart.draw_series(line)?.label(&series.label).legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
+                });
             }
             legend(&mut chart)
         })
@@ -254,6 +311,22 @@ mod tests {
         let mut nowhere = chart;
         nowhere.lines[0].points[0].0 = 0.0;
         assert!(nowhere.to_svg().unwrap_err().to_string().contains("logarithmic"));
+    }
+
+    #[test]
+    fn series_begin_at_0_and_have_their_bounds() {
+        let series =
+            |label: &str| Series { label: label.into(), points: vec![(0.0, 50.0), (9.0, 48.0)] };
+        let chart = SeriesChart {
+            title: "t".into(),
+            x_label: "s".into(),
+            y_label: "%".into(),
+            series: vec![series("one"), series("other")],
+            bounds: vec![30.0],
+        };
+        let svg = chart.to_svg().unwrap();
+        assert_eq!(svg.matches("#D55E00").count(), 2, "a line and its legend: {svg}");
+        assert!(svg.contains("one") && svg.contains("other") && svg.contains("#FF0000"));
     }
 
     #[test]

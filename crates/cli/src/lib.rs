@@ -9,6 +9,7 @@
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
 //! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
+//! * [`live`]: what a terminal shows of runs while they go on;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod gantt;
 pub mod hold;
 pub mod interrupt;
 pub mod job_command;
+pub mod live;
 pub mod load;
 pub mod machine;
 pub mod pacing;

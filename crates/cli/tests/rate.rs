@@ -25,16 +25,15 @@ impl<'a> Running<'a> {
     fn start(world: &'a World, script: &str, words: &[&str]) -> Self {
         let mut command = world.keeptime(&["run"]);
         command.arg(application(world, script)).args(words);
+        // What is found out of full speed is this test's own.
+        command.arg("--profile").arg(world.directory.path().join("turns.json"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         Self { world, child }
     }
 
     /// The one run that `keeptime top` shows; nothing if there is none.
     fn view(&self) -> Value {
-        let output = self.world.keeptime(&["top", "--json"]).output().unwrap();
-        assert_code(&output, 0);
-        let mut all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-        all.pop().unwrap_or_default()
+        views(self.world).pop().unwrap_or_default()
     }
 
     fn wait_for(&self, phase: &str) -> Value {
@@ -73,6 +72,13 @@ impl Drop for Running<'_> {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// All runs that `keeptime top` shows.
+fn views(world: &World) -> Vec<Value> {
+    let output = world.keeptime(&["top", "--json"]).output().unwrap();
+    assert_code(&output, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn application(world: &World, script: &str) -> PathBuf {
@@ -138,6 +144,27 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert_eq!(running.view(), Value::Null);
     let output = set("30 %");
     assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+// Goal: programs share nodes that could not have one of them at full speed beside the other. Method: the first measures
+// full speed; the second, for which that would be too much, has its rate at once; a third that insists is refused.
+#[test]
+fn a_full_speed_that_is_known_leaves_room_for_others() {
+    let Some(world) = World::new("rates", 40) else { return };
+    let first = Running::start(&world, TURNS, &["--rate", "60 %"]);
+    first.wait_for("steered");
+    let kept = world.directory.path().join("turns.full-speed.json");
+    wait("what was found to be kept", PATIENCE, || kept.exists());
+    let _second = Running::start(&world, TURNS, &["--rate", "60 %"]);
+    wait("both to be held", 3 * PATIENCE, || {
+        let views = views(&world);
+        views.len() == 2 && views.iter().all(|view| view["state"]["phase"] == "steered")
+    });
+    let mut third = world.keeptime(&["run"]);
+    third.arg(application(&world, TURNS)).args(["--rate", "60 %", "--measure", "--profile"]);
+    let output = third.arg(world.directory.path().join("turns.json")).output().unwrap();
+    assert_code(&output, 1);
+    assert!(said(&output).contains("CPU"), "{}", said(&output));
 }
 
 #[test]

@@ -7,11 +7,13 @@ use crate::execute::{Ran, Run, execute};
 use crate::hold::Hold;
 use crate::rate::Steered;
 use crate::rate::door::{self, Answer, Asked, RateView};
+use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::node_indices;
 use crate::rate::steering::{Phase, Wanted};
-use crate::{brokers, interrupt, place};
+use crate::{brokers, interrupt, live, place};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
+use keeptime_control::{FullSpeed, Policy, Schedule};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
@@ -34,32 +36,69 @@ pub struct Held<'a> {
     session: &'a Session,
     parameters: Parameters,
     nodes: Vec<NodeIndex>,
+    known: Option<FullSpeed>,
     steered: Steered,
     hold: Hold,
 }
 
+/// Where a run has its full speed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FullSpeedFrom {
+    /// What an earlier run has measured, if there is that; otherwise it is measured.
+    Known,
+    /// It is measured, whatever is known: the run begins with all CPU of the application.
+    Measured,
+}
+
 impl<'a> Held<'a> {
-    /// Reserves what the application needs at full speed, on the nodes that `goal` wants and with what it
-    /// sets.
+    /// Reserves what the application needs at its rate, or at full speed if that has to be measured first, on
+    /// the nodes that `goal` wants and with what it sets. A full speed that is measured is kept for later runs.
     ///
     /// # Errors
     /// If something makes no sense, or the broker refuses.
-    pub fn new(session: &'a Session, goal: &Goal, wanted: Wanted) -> Result<Self> {
+    pub fn new(
+        session: &'a Session,
+        goal: &Goal,
+        wanted: Wanted,
+        from: FullSpeedFrom,
+    ) -> Result<Self> {
         let application = &session.application;
         goal.check(application)?;
         wanted.check()?;
         let count = goal.nodes.or(application.nodes().first().copied()).unwrap_or(1);
-        let full = application.cpu();
-        let nodes = NodeChoice::Any(count);
-        let ask = Ask::Resources(Resources { nodes, cpu_ppm: full, ..Resources::nothing() });
+        let (full, parameters) = (application.cpu(), parameters(application, goal));
+        let speeds = KnownSpeeds::of(session);
+        let known = match from {
+            FullSpeedFrom::Known => speeds.find(&parameters, count)?,
+            FullSpeedFrom::Measured => None,
+        };
+        let first = known.as_ref().map(|known| wanted.first_schedule(full, known)).transpose()?;
+        let ask = Ask::Resources(Resources {
+            nodes: NodeChoice::Any(count),
+            cpu_ppm: first.map_or(full, Schedule::cpu),
+            cpu_period_nanos: first.map(Schedule::period),
+            ..Resources::nothing()
+        });
         let cluster = &session.cluster;
         let hold = Hold::take(cluster, ask, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());
         let reservation = reservation.map_err(brokers::failure)?;
         let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
         let nodes = node_indices(cluster, grant)?;
-        let steered = Steered::start(cluster, application, &reservation, wanted, full)?;
-        Ok(Self { session, parameters: parameters(application, goal), nodes, steered, hold })
+        let of = parameters.clone();
+        let keep = move |found: &FullSpeed| {
+            if let Err(error) = speeds.keep(&of, count, found) {
+                eprintln!("the next run has to measure full speed again: {error:#}");
+            }
+        };
+        let steered =
+            Steered::start(cluster, application, &reservation, wanted, full, known.clone(), keep)?;
+        Ok(Self { session, parameters, nodes, known, steered, hold })
+    }
+
+    /// Full speed, if it was known before.
+    pub fn known(&self) -> Option<&FullSpeed> {
+        self.known.as_ref()
     }
 
     /// Its reservation.
@@ -92,7 +131,12 @@ impl<'a> Held<'a> {
 pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
     let threshold = arguments.threshold.unwrap_or(THRESHOLD);
-    let held = match Held::new(&session, &arguments.goal.goal()?, Wanted { target, threshold }) {
+    let wanted = Wanted { target, threshold, policy: Policy::predictive() };
+    let from = match arguments.measure {
+        true => FullSpeedFrom::Measured,
+        false => FullSpeedFrom::Known,
+    };
+    let held = match Held::new(&session, &arguments.goal.goal()?, wanted, from) {
         Ok(held) => held,
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
@@ -104,6 +148,12 @@ pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
         println!("{reservation}: {} at {target} of full speed", application.name());
         if application.progress().is_none() {
             println!("its application file names no `progress`: it has its part of the CPU");
+        }
+        if let Some(known) = held.known() {
+            let rate = known.rate();
+            println!(
+                "full speed is {rate:.2} /s, as an earlier run has measured (--measure: anew)"
+            );
         }
     }
     let (ran, rate) = held.run(&interrupt::stopped, &mut |line| {
@@ -135,21 +185,20 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
     }
 }
 
-/// Shows all runs that are held at a rate, until it is ended.
+/// Shows all runs that are held at a rate, until it is ended; on a terminal with plots of them.
 pub fn top(arguments: &TopArguments) -> Result<Ending> {
     let runs = place::find(&arguments.place)?.rates_directory();
     if arguments.json {
         print_json(&door::views(&runs)?)?;
         return Ok(Ending::Done);
     }
+    if !arguments.once && std::io::stdout().is_terminal() {
+        live::show(|| door::views(&runs), table)?;
+        return Ok(Ending::Done);
+    }
     loop {
-        let table = table(&door::views(&runs)?);
         let mut out = std::io::stdout().lock();
-        if !arguments.once && out.is_terminal() {
-            // Home, and away with what was there.
-            write!(out, "\x1b[H\x1b[2J")?;
-        }
-        write!(out, "{table}")?;
+        write!(out, "{}", table(&door::views(&runs)?))?;
         out.flush()?;
         if arguments.once {
             return Ok(Ending::Done);
@@ -227,7 +276,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use crate::rate::steering::State;
-    use keeptime_control::Schedule;
     use keeptime_model::units::CpuPpm;
 
     const BSP: &str = r#"

@@ -1,16 +1,19 @@
 //! A run that is held at a part of its full speed.
 //!
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
+//! * [`known`]: full speed as an earlier run has measured it;
 //! * [`nodes`]: its nodes, by the broker and the agents;
 //! * [`door`]: where it is asked how it stands, and told another rate.
 
 pub mod door;
+pub mod known;
 pub mod nodes;
 pub mod steering;
 
 use crate::cluster::Cluster;
 use anyhow::Result;
 use door::{Answer, Asked, Door, RateView};
+use keeptime_control::FullSpeed;
 use keeptime_engine::book::Reservation;
 use keeptime_model::application::Application;
 use keeptime_model::units::CpuPpm;
@@ -43,7 +46,8 @@ enum Input {
 }
 
 impl Steered {
-    /// Begins to steer what runs under `reservation`, whose nodes have `full` each.
+    /// Begins to steer what runs under `reservation`, with a full speed that is `known` or is found first; what is
+    /// found is given to `found`. At full speed nodes have `full` each.
     ///
     /// # Errors
     /// A target or threshold of nothing; if the directory of such runs is not writable.
@@ -53,10 +57,15 @@ impl Steered {
         reservation: &Reservation,
         wanted: Wanted,
         full: CpuPpm,
+        known: Option<FullSpeed>,
+        found: impl FnOnce(&FullSpeed) + Send + 'static,
     ) -> Result<Self> {
         let clock = Instant::now();
         let nodes = GrantedNodes::new(cluster, reservation, clock)?;
-        let steering = Steering::new(nodes, wanted, full)?;
+        let steering = match known {
+            Some(full_speed) => Steering::knowing(nodes, wanted, full, full_speed)?,
+            None => Steering::new(nodes, wanted, full)?,
+        };
         let grant = reservation.grant.as_ref();
         let view = RateView {
             job: reservation.handle,
@@ -69,7 +78,7 @@ impl Steered {
         let door = Door::open(&cluster.rates_directory(), reservation.handle, move |asked| {
             pass(&asks, asked)
         })?;
-        let thread = std::thread::spawn(move || steer(steering, view, &received, clock));
+        let thread = std::thread::spawn(move || steer(steering, view, found, &received, clock));
         let word = application.progress().map(str::to_owned);
         Ok(Self { inputs, word, work: 0, clock, door: Some(door), thread: Some(thread) })
     }
@@ -115,9 +124,11 @@ fn pass(inputs: &SyncSender<Input>, asked: Asked) -> Answer {
 fn steer(
     mut steering: Steering<GrantedNodes>,
     mut view: RateView,
+    found: impl FnOnce(&FullSpeed),
     inputs: &Receiver<Input>,
     clock: Instant,
 ) {
+    let mut found = Some(found);
     let mut ticked = Instant::now();
     loop {
         match inputs.recv_timeout(TICK) {
@@ -136,6 +147,11 @@ fn steer(
             }
             Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(full_speed) = steering.take_found()
+            && let Some(found) = found.take()
+        {
+            found(&full_speed);
         }
         if ticked.elapsed() >= TICK {
             steering.tick(clock.elapsed().into());

@@ -5,7 +5,8 @@
 
 use keeptime_control::schedule::cpu_floor;
 use keeptime_control::{
-    Calibration, Controller, FullSpeed, Health, Outcome, Proposal, Report, Schedule, Settings,
+    Calibration, Controller, FullSpeed, Health, Outcome, Policy, Proposal, Report, Schedule,
+    Settings,
 };
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
@@ -39,12 +40,14 @@ pub enum Applied {
 }
 
 /// What is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
     /// The part of full speed.
     pub target: Share,
     /// How far from it is near enough, in parts of full speed.
     pub threshold: Share,
+    /// How schedules are found.
+    pub policy: Policy,
 }
 
 /// How far it is.
@@ -92,6 +95,8 @@ pub struct Steering<N> {
     fresh_from: Nanos,
     /// Since when nothing was told, while full speed is measured.
     silent: Option<Mark>,
+    /// Full speed, when it was just measured.
+    found: Option<FullSpeed>,
 }
 
 #[derive(Debug)]
@@ -114,7 +119,7 @@ struct Mark {
 }
 
 impl<N: Nodes> Steering<N> {
-    /// Begins with nodes that have `full` each.
+    /// Begins with nodes that have `full` each, by measuring full speed.
     ///
     /// # Errors
     /// A target or a threshold of nothing.
@@ -122,7 +127,30 @@ impl<N: Nodes> Steering<N> {
         wanted.check()?;
         let stage = Stage::Measured { calibration: Calibration::new(1), reports: 0 };
         let fresh_from = Nanos::default();
-        Ok(Self { nodes, wanted, full, stage, mark: None, fresh_from, silent: None })
+        let (mark, silent, found) = (None, None, None);
+        Ok(Self { nodes, wanted, full, stage, mark, fresh_from, silent, found })
+    }
+
+    /// Begins at the target, with nodes that have what [`Wanted::first_schedule`] says.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn knowing(
+        nodes: N,
+        wanted: Wanted,
+        full: CpuPpm,
+        full_speed: FullSpeed,
+    ) -> Result<Self, Invalid> {
+        let mut steering = Self::new(nodes, wanted, full)?;
+        let (controller, proposal) = steering.start(full_speed, Nanos::default())?;
+        steering.stage = Stage::Steered(Box::new(controller));
+        steering.carry_out(Some(proposal));
+        Ok(steering)
+    }
+
+    /// Full speed, once after it was measured.
+    pub fn take_found(&mut self) -> Option<FullSpeed> {
+        self.found.take()
     }
 
     /// `work` units were done in all when it was `at`.
@@ -233,8 +261,13 @@ impl<N: Nodes> Steering<N> {
 
     /// Full speed is known.
     fn begin(&mut self, found: Result<FullSpeed, Invalid>, now: Nanos) {
-        match found.and_then(|full_speed| self.start(full_speed, now)) {
-            Ok((controller, proposal)) => {
+        let started = found.and_then(|full_speed| {
+            let started = self.start(full_speed.clone(), now)?;
+            Ok((full_speed, started))
+        });
+        match started {
+            Ok((full_speed, (controller, proposal))) => {
+                self.found = Some(full_speed);
                 self.stage = Stage::Steered(Box::new(controller));
                 self.carry_out(Some(proposal));
             }
@@ -246,8 +279,7 @@ impl<N: Nodes> Steering<N> {
     }
 
     fn start(&self, full_speed: FullSpeed, now: Nanos) -> Result<(Controller, Proposal), Invalid> {
-        let Wanted { target, threshold } = self.wanted;
-        Controller::start(Settings::new(target, threshold, full_speed), now)
+        Controller::start(self.wanted.settings(self.full, full_speed)?, now)
     }
 
     /// A program that tells nothing for long enough has its part of what it used until then.
@@ -301,6 +333,32 @@ impl Wanted {
     pub fn check(&self) -> Result<(), Invalid> {
         check("rate", self.target)?;
         check("threshold", self.threshold)
+    }
+
+    /// What each node has at first of a program whose full speed is known; at full speed it has `full`.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn first_schedule(
+        &self,
+        full: CpuPpm,
+        full_speed: &FullSpeed,
+    ) -> Result<Schedule, Invalid> {
+        self.check()?;
+        let settings = self.settings(full, full_speed.clone())?;
+        let (_, Proposal { schedules, .. }) = Controller::start(settings, Nanos::default())?;
+        let none = || Invalid::new("nodes", 0, "one that stands for all");
+        schedules.first().copied().ok_or_else(none)
+    }
+
+    fn settings(&self, full: CpuPpm, full_speed: FullSpeed) -> Result<Settings, Invalid> {
+        let Self { target, threshold, policy } = self.clone();
+        // The paper's utilisation is a part of all that a node gives, whatever the program makes of it.
+        let full_speed = match policy {
+            Policy::Paper(_) => FullSpeed::new(full_speed.rate(), &[full])?.polling(true),
+            _ => full_speed,
+        };
+        Ok(Settings { policy, ..Settings::new(target, threshold, full_speed) })
     }
 }
 
@@ -368,6 +426,8 @@ mod tests {
         obeys: bool,
     }
 
+    const FULL: CpuPpm = CpuPpm::from_percent(100);
+
     #[derive(Clone)]
     struct Shared(Rc<RefCell<Simulated>>);
 
@@ -401,6 +461,11 @@ mod tests {
         Share::from_percent(value).unwrap()
     }
 
+    fn wanted(target: u32, threshold: u32) -> Wanted {
+        let (target, threshold) = (percent(target), percent(threshold));
+        Wanted { target, threshold, policy: Policy::predictive() }
+    }
+
     impl Run {
         fn start(target: u32) -> Self {
             let program = Program::balanced(2, 0.04, 1.0, Waiting::Blocks);
@@ -408,9 +473,7 @@ mod tests {
             let used = vec![Nanos::default(); 2];
             let world = Simulated { plant, used, schedule: None, answer: None, obeys: false };
             let world = Shared(Rc::new(RefCell::new(world)));
-            let wanted = Wanted { target: percent(target), threshold: percent(2) };
-            let full = CpuPpm::from_percent(100);
-            let steering = Steering::new(world.clone(), wanted, full).unwrap();
+            let steering = Steering::new(world.clone(), wanted(target, 2), FULL).unwrap();
             Self { world, steering, work: 0 }
         }
 
@@ -470,6 +533,39 @@ mod tests {
         assert!((mean - 0.6).abs() < 0.02, "{mean}");
         let state = run.steering.state();
         assert!(state.actual.is_some() && state.full_speed.is_some_and(|rate| rate > 5.0));
+    }
+
+    // Goal: who knows full speed has no more than its part, from the first moment on. Method: the full speed that one
+    // run has found, for another.
+    #[test]
+    fn a_full_speed_that_is_known_needs_no_full_speed() {
+        let mut first = Run::start(30);
+        first.mean(200);
+        let full_speed = first.steering.take_found().unwrap();
+        assert_eq!(first.steering.take_found(), None, "it is told once");
+        let Run { world, .. } = Run::start(30);
+        let steering =
+            Steering::knowing(world.clone(), wanted(30, 2), FULL, full_speed.clone()).unwrap();
+        let mut run = Run { world, steering, work: 0 };
+        assert_eq!(run.steering.state().phase, Phase::Steered);
+        let begins = wanted(30, 2).first_schedule(FULL, &full_speed).unwrap();
+        assert_eq!(run.world.0.borrow().schedule, Some(begins));
+        assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+        run.mean(100);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+        assert_eq!(run.steering.take_found(), None, "nothing was measured");
+    }
+
+    #[test]
+    fn the_papers_utilisation_is_a_part_of_all_that_a_node_gives() {
+        let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(20)]).unwrap();
+        let paper = Wanted { policy: Policy::paper(), ..wanted(50, 3) };
+        let cpu = |wanted: &Wanted| {
+            wanted.first_schedule(CpuPpm::from_percent(40), &full_speed).unwrap().cpu()
+        };
+        assert_eq!(cpu(&paper), CpuPpm::from_percent(20));
+        assert_eq!(cpu(&wanted(50, 3)), CpuPpm::from_percent(10));
     }
 
     #[test]
@@ -535,10 +631,8 @@ mod tests {
     #[test]
     fn nothing_is_no_rate() {
         let run = Run::start(30);
-        let wanted =
-            |target, threshold| Wanted { target: percent(target), threshold: percent(threshold) };
         for (wanted, field) in [(wanted(0, 2), "rate"), (wanted(30, 0), "threshold")] {
-            let refused = Steering::new(run.world.clone(), wanted, CpuPpm::from_percent(100));
+            let refused = Steering::new(run.world.clone(), wanted, FULL);
             assert_eq!(refused.err().unwrap().field, field);
         }
     }
