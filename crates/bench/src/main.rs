@@ -1,5 +1,6 @@
 //! `keeptime-bench`: the figures that Keeptime promises, each by one command that anyone can run.
 
+mod awake;
 mod balancers;
 mod broker;
 mod calendar;

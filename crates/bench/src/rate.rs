@@ -8,10 +8,11 @@ use crate::lab::BenchLab;
 use crate::quick;
 use anyhow::{Context, Result, bail};
 use keeptime::cluster::Cluster;
-use keeptime::commands::rate::Held;
+use keeptime::commands::rate::{FullSpeedFrom, Held};
 use keeptime::machine::Machine;
 use keeptime::rate::door::{Answer, Asked, RateView, ask};
 use keeptime::rate::steering::{Phase, Wanted};
+use keeptime_control::Policy;
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Share};
@@ -78,8 +79,9 @@ pub fn run(out: &Path) -> Result<()> {
     let mut session = bench.session("bsp", &out.join("rate").join("none.json"))?;
     session.application = session.application.with_constant("seconds".parse()?, SECONDS_MAX);
     let goal = Goal { nodes: Some(NODES), ..Goal::default() };
-    let wanted = Wanted { target: percent(100)?, threshold: percent(THRESHOLD)? };
-    let held = Held::new(&session, &goal, wanted)?;
+    let (target, threshold) = (percent(100)?, percent(THRESHOLD)?);
+    let wanted = Wanted { target, threshold, policy: Policy::predictive() };
+    let held = Held::new(&session, &goal, wanted, FullSpeedFrom::Measured)?;
     let (job, word) = (held.handle(), session.application.progress().context("no progress")?);
     let (ended, lines) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let trials = std::thread::scope(|scope| {

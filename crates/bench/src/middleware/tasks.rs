@@ -67,14 +67,14 @@ const WITHIN: [u64; 3] = [150, 200, 300];
 
 const RAYCAST: [Setting; 4] = [
     Setting { set: &["size=512", "interleave=0"], frames: 2 },
-    Setting { set: &["size=512", "interleave=2"], frames: 12 },
+    Setting { set: &["size=512", "interleave=2"], frames: 14 },
     Setting { set: &["size=1024", "interleave=0"], frames: 1 },
-    Setting { set: &["size=1024", "interleave=2"], frames: 4 },
+    Setting { set: &["size=1024", "interleave=2"], frames: 5 },
 ];
 const RENDER: [Setting; 3] = [
-    Setting { set: &["size=256"], frames: 34 },
-    Setting { set: &["size=512"], frames: 14 },
-    Setting { set: &["size=1024"], frames: 6 },
+    Setting { set: &["size=256"], frames: 46 },
+    Setting { set: &["size=512"], frames: 19 },
+    Setting { set: &["size=1024"], frames: 8 },
 ];
 
 impl Setting {
