@@ -223,7 +223,9 @@ fn the_commands_share_nodes_among_sites_and_lose_no_post() {
     };
     // What is told of a second is how it ended: moves within one would leave no trace of what was before.
     wait_until("a second with one node of the shop is over", || {
-        shop_past().split_last().is_some_and(|(_, over)| over.iter().any(|second| second.nodes == 1))
+        shop_past()
+            .split_last()
+            .is_some_and(|(_, over)| over.iter().any(|second| second.nodes == 1))
     });
     let blog = Load::start(&cluster.haproxy.sites[1..], 24.0);
     wait_until("the blog has the spares", || cluster.count("blog") == 3);

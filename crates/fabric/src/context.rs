@@ -227,11 +227,18 @@ impl Resource {
         patience: Patience,
     ) -> Result<(), SendError> {
         let core = &self.shared.core;
+        let mut last = lock(&self.last);
+        if let Some(link) = last.as_deref()
+            && core.send_at_once(self.place, to, tag, payload.as_bytes(), link)
+        {
+            return Ok(());
+        }
         // Taken out, so that a thread that waits in here does not hold up the resource's other
         // threads.
-        let mut last = lock(&self.last).take();
-        let sent = core.send(self.place, to, tag, payload, patience, &mut last);
-        *lock(&self.last) = last;
+        let mut link = last.take();
+        drop(last);
+        let sent = core.send(self.place, to, tag, payload, patience, &mut link);
+        *lock(&self.last) = link;
         sent
     }
 

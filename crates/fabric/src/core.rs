@@ -12,7 +12,7 @@ use crate::flow::charge;
 use crate::flusher::Flusher;
 use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Reason};
 use crate::id::{ContextId, Place, ResourceId};
-use crate::inbox::{Arrived, Body, Inboxes, Left, Taken, Undelivered};
+use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Assembled, Attempt, Home, Link};
 use crate::links::{Links, View};
@@ -25,6 +25,7 @@ use crate::random;
 use crate::streams::{Stream, Streams, Wanted};
 use crate::transport::{Broken, Ends, rails};
 use crate::turns::{Flow, Turns};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -147,6 +148,24 @@ impl Core {
         &self.inboxes
     }
 
+    /// Sends a short message by `link` if nothing has to be waited for; false if it has to be sent
+    /// otherwise.
+    pub fn send_at_once(
+        &self,
+        from: Place,
+        to: ResourceId,
+        tag: Tag,
+        payload: &[u8],
+        link: &Link,
+    ) -> bool {
+        let may = payload.len() <= EAGER_MOST && self.turns.are_free() && link.leads_to(to.context);
+        let sent = may && link.message(from, to.place, tag, payload) == Ok(Attempt::Done);
+        if sent {
+            self.flush_soon(link);
+        }
+        sent
+    }
+
     /// Sends a message. `last` is the link that was used last, if that led to the same context.
     pub fn send(
         &self,
@@ -167,8 +186,7 @@ impl Core {
         if to.context == self.id {
             return self.send_within(from, to.place, tag, payload, patience);
         }
-        let usable = |link: &Arc<Link>| link.peer == to.context && link.broken().is_none();
-        let link = match last.take().filter(usable) {
+        let link = match last.take().filter(|link| link.leads_to(to.context)) {
             Some(link) => link,
             None => self.link_to(to.context)?,
         };
@@ -272,23 +290,29 @@ impl Core {
     }
 
     fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
+        let caught = RefCell::new(None);
+        let catcher = Catcher { core: self, place, wanted, enlisted: RefCell::new(None), caught };
         let take = || {
+            if let Some(caught) = catcher.caught.take() {
+                return Some(caught);
+            }
             let (taken, senders) = self.inboxes.with(place, |inbox| inbox.take(&wanted))?;
             senders.iter().for_each(|parker| self.progress.wake(parker));
             taken
         };
         let Patience::Until(deadline) = patience else {
             return take().or_else(|| {
-                self.progress.look(self);
+                self.progress.look(&catcher);
                 take()
             });
         };
-        let mut enlisted: Option<Arc<Parker>> = None;
-        let taken = self.progress.wait(self, deadline, take, |parker| {
+        let taken = self.progress.wait(&catcher, deadline, take, |parker| {
             self.inboxes.with(place, |inbox| inbox.enlist_receiver(wanted, parker));
-            enlisted = Some(parker.clone());
+            *catcher.enlisted.borrow_mut() = Some(parker.clone());
         });
-        let Some(parker) = enlisted else { return taken };
+        // Caught when time was up.
+        let taken = taken.or_else(|| catcher.caught.take());
+        let Some(parker) = catcher.enlisted.take() else { return taken };
         self.inboxes.with(place, |inbox| inbox.delist_receiver(&parker));
         // Woken for a message at the last moment: nobody else was woken for it.
         taken.or_else(take)
@@ -564,7 +588,7 @@ impl Core {
 
     /// Looks after a stream: handles what has arrived, and says what has to be said.
     pub fn tend(&self, stream: &Stream) {
-        self.receive_on(&stream.link);
+        self.receive_on(&stream.link, self);
         if let Err(broken) = stream.link.pump(self) {
             self.lost(&stream.link, broken);
         }
@@ -670,7 +694,7 @@ impl Core {
         for link in links() {
             self.flush_on(link);
             if link.is_unsettled() {
-                self.receive_on(link);
+                self.receive_on(link, self);
             }
         }
         any
@@ -691,11 +715,114 @@ impl Core {
         }
     }
 
-    fn receive_on(&self, link: &Arc<Link>) -> usize {
-        link.receive(self).unwrap_or_else(|broken| {
+    fn receive_on(&self, link: &Arc<Link>, home: &impl Home) -> usize {
+        link.receive(home).unwrap_or_else(|broken| {
             self.lost(link, broken);
             1
         })
+    }
+
+    /// [`Work::poll`], with everything for `home`.
+    fn poll_for(&self, home: &impl Home, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+        self.links.refresh(view);
+        let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
+        let mut handled: usize = in_memory.map(|link| self.receive_on(link, home)).sum();
+        if ask_kernel && !self.are_many(view) {
+            handled += view.others.iter().map(|link| self.receive_on(link, home)).sum::<usize>();
+        } else {
+            view.others.iter().for_each(|link| self.flush_on(link));
+        }
+        handled
+    }
+
+    /// [`Work::signalled`], with everything for `home`.
+    fn signalled_for(&self, home: &impl Home, token: u64) {
+        if Listeners::is_theirs(token) {
+            match self.listeners.signalled(token, self.id, &self.progress) {
+                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.connected(from, ends)),
+                Some((Greeting { from, stream, .. }, ends)) => {
+                    if let Err(error) = self.wanted(from, stream, ends) {
+                        tracing::warn!(%from, %error, "a connection is given up");
+                    }
+                }
+                None => {}
+            }
+        } else if let Some(link) = self.links.numbered(token as u32) {
+            match link.signalled(home) {
+                Ok(()) => self.flush_soon(&link),
+                Err(broken) => self.lost(&link, broken),
+            }
+        }
+    }
+}
+
+/// A thread that waits for a message: one that it finds itself is handed to it, without the way through
+/// its inbox, unless it is enlisted there: then others count on its being woken for the next that comes.
+struct Catcher<'a> {
+    core: &'a Core,
+    place: Place,
+    wanted: Match,
+    enlisted: RefCell<Option<Arc<Parker>>>,
+    caught: RefCell<Option<Taken>>,
+}
+
+impl Home for Catcher<'_> {
+    fn message_most(&self) -> u64 {
+        self.core.message_most()
+    }
+
+    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
+        let mut caught = self.caught.borrow_mut();
+        let is_free = caught.is_none() && self.enlisted.borrow().is_none();
+        if to != self.place || !is_free || !self.wanted.wants(&message) {
+            return self.core.deliver(to, message);
+        }
+        let hand = |inbox: &mut Inbox, message| inbox.hand(message, &self.wanted);
+        match self.core.inboxes.give(to, message, hand)? {
+            Ok(taken) => *caught = Some(taken),
+            Err(message) => self.core.deliver(to, message)?,
+        }
+        Ok(())
+    }
+
+    fn notify(&self, sender: Place, notice: Undelivered) {
+        self.core.notify(sender, notice);
+    }
+
+    fn progress(&self) -> &Progress {
+        self.core.progress()
+    }
+}
+
+impl Work for Catcher<'_> {
+    type View = Arc<View>;
+
+    fn view(&self) -> Arc<View> {
+        self.core.view()
+    }
+
+    fn poll(&self, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+        self.core.poll_for(self, view, ask_kernel)
+    }
+
+    fn is_in_memory(&self, view: &Arc<View>) -> bool {
+        self.core.is_in_memory(view)
+    }
+
+    fn are_many(&self, view: &Arc<View>) -> bool {
+        self.core.are_many(view)
+    }
+
+    fn falls_asleep(&self) -> bool {
+        self.core.falls_asleep()
+    }
+
+    fn wakes_up(&self) {
+        self.core.wakes_up();
+    }
+
+    fn signalled(&self, token: u64) {
+        self.core.signalled_for(self, token);
     }
 }
 
@@ -705,13 +832,8 @@ impl Home for Core {
     }
 
     fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
-        let mut message = Some(message);
-        let receiver = self.inboxes.with(to, |inbox| message.take().and_then(|m| inbox.deliver(m)));
-        match (receiver, message) {
-            (Some(Some(parker)), _) => self.progress.wake(&parker),
-            (_, Some(message)) => return Err(message),
-            _ => {}
-        }
+        let receiver = self.inboxes.give(to, message, Inbox::deliver)?;
+        receiver.iter().for_each(|parker| self.progress.wake(parker));
         Ok(())
     }
 
@@ -734,14 +856,7 @@ impl Work for Core {
     }
 
     fn poll(&self, view: &mut Arc<View>, ask_kernel: bool) -> usize {
-        self.links.refresh(view);
-        let mut handled: usize = view.in_memory.iter().map(|link| self.receive_on(link)).sum();
-        if ask_kernel && !self.are_many(view) {
-            handled += view.others.iter().map(|link| self.receive_on(link)).sum::<usize>();
-        } else {
-            view.others.iter().for_each(|link| self.flush_on(link));
-        }
-        handled
+        self.poll_for(self, view, ask_kernel)
     }
 
     fn is_in_memory(&self, view: &Arc<View>) -> bool {
@@ -763,22 +878,7 @@ impl Work for Core {
     }
 
     fn signalled(&self, token: u64) {
-        if Listeners::is_theirs(token) {
-            match self.listeners.signalled(token, self.id, &self.progress) {
-                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.connected(from, ends)),
-                Some((Greeting { from, stream, .. }, ends)) => {
-                    if let Err(error) = self.wanted(from, stream, ends) {
-                        tracing::warn!(%from, %error, "a connection is given up");
-                    }
-                }
-                None => {}
-            }
-        } else if let Some(link) = self.links.numbered(token as u32) {
-            match link.signalled(self) {
-                Ok(()) => self.flush_soon(&link),
-                Err(broken) => self.lost(&link, broken),
-            }
-        }
+        self.signalled_for(self, token);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::frame::EAGER_MOST;
 use crate::id::ResourceId;
 use crate::matching::{Match, Tag};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ use thiserror::Error;
 
 /// The tag of messages that are not answered.
 pub const TAKEN: Tag = Tag(0);
+/// The attribute that tells at which port the node's directory server is: over bridges nobody else's is
+/// reached.
+pub const DIRECTORY: &str = "directory";
 /// The longest message that is answered: one that has come whole before anybody looks at it, so that
 /// nobody who stops in the middle of one holds up the others.
 pub const BYTES_MOST: usize = EAGER_MOST;
@@ -71,14 +75,15 @@ pub fn query() -> Attributes {
 }
 
 impl Echo {
-    /// Answers on `node`, whose directory server is there already.
+    /// Answers on `node`, whose directory server is there already, at `directory`.
     ///
     /// # Errors
     /// If there is no directory, or the kernel does not give what is needed.
-    pub fn start(mut config: Config, node: &str) -> Result<Self, EchoError> {
+    pub fn start(mut config: Config, node: &str, directory: SocketAddr) -> Result<Self, EchoError> {
         config.message_most = BYTES_MOST as u64;
         let context = Context::open(config)?;
-        let resource = Arc::new(context.register(query().with("node", node))?);
+        let attributes = query().with("node", node).with(DIRECTORY, directory.port().to_string());
+        let resource = Arc::new(context.register(attributes)?);
         let (answers, own) = (resource.clone(), context.id());
         let thread = std::thread::Builder::new().name("echo".into());
         let thread = thread.spawn(move || {

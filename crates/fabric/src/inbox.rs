@@ -6,7 +6,7 @@ use crate::id::{Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
 use crate::progress::{Parker, lock};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use thiserror::Error;
 
 /// Most resources of one context at a time.
@@ -132,6 +132,16 @@ impl Inbox {
         waits.map(|at| self.receivers.swap_remove(at).1)
     }
 
+    /// `message`, which `wanted` wants, arrives by a link while its receiver looks: it is taken at once,
+    /// or given back if another that is wanted came before it.
+    pub fn hand(&mut self, message: Arrived, wanted: &Match) -> Result<Taken, Arrived> {
+        if self.queue.has(wanted) {
+            return Err(message);
+        }
+        let credit = self.owed.taken(message.link, message.charge);
+        Ok(Taken::Message(message, credit))
+    }
+
     /// Takes the first message that `wanted` wants, or else the oldest notice. If that makes room
     /// for senders in this context, they are returned to be woken.
     pub fn take(&mut self, wanted: &Match) -> (Option<Taken>, Vec<Arc<Parker>>) {
@@ -246,9 +256,26 @@ impl Inboxes {
 
     /// What `action` makes of the inbox at `place`. None if it leads nowhere.
     pub fn with<T>(&self, place: Place, action: impl FnOnce(&mut Inbox) -> T) -> Option<T> {
+        self.at(place).map(|mut inbox| action(&mut inbox))
+    }
+
+    /// What `action` makes of it and `message`, which is given back if the place leads nowhere.
+    pub fn give<T>(
+        &self,
+        place: Place,
+        message: Arrived,
+        action: impl FnOnce(&mut Inbox, Arrived) -> T,
+    ) -> Result<T, Arrived> {
+        match self.at(place) {
+            Some(mut inbox) => Ok(action(&mut inbox, message)),
+            None => Err(message),
+        }
+    }
+
+    fn at(&self, place: Place) -> Option<MutexGuard<'_, Inbox>> {
         let chunk = self.chunks.get((place.slot / CHUNK) as usize)?.get()?;
-        let mut inbox = lock(&chunk[(place.slot % CHUNK) as usize]);
-        (inbox.open && inbox.generation == place.generation).then(|| action(&mut inbox))
+        let inbox = lock(&chunk[(place.slot % CHUNK) as usize]);
+        (inbox.open && inbox.generation == place.generation).then_some(inbox)
     }
 
     /// Does `action` to every open inbox.
@@ -297,6 +324,16 @@ mod tests {
         let last = Place { slot: first.slot, generation: u32::MAX - 1 };
         inboxes.close(last).unwrap();
         assert_ne!(inboxes.open().unwrap().slot, first.slot);
+    }
+
+    #[test]
+    fn who_looks_is_handed_a_message_unless_another_came_before() {
+        let mut inbox = Inbox::new();
+        let handed = inbox.hand(message(1), &Match::tag(1));
+        assert!(matches!(handed, Ok(Taken::Message(m, None)) if m.tag == Tag(1)));
+        inbox.deliver(message(1));
+        assert!(inbox.hand(message(1), &Match::tag(1)).is_err());
+        assert!(inbox.hand(message(2), &Match::tag(2)).is_ok());
     }
 
     #[test]

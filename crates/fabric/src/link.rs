@@ -7,7 +7,7 @@ use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Undelivered};
 use crate::matching::Tag;
 use crate::progress::{Parker, Progress, lock};
-use crate::transport::{self, Broken, Ends, Receiver, Sender, Sink};
+use crate::transport::{self, Broken, Ends, Glance, Receiver, Sender, Sink};
 use std::collections::{BTreeMap, HashMap, TryReserveError, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ const IN_A_ROW: u32 = 4;
 const PARKED_MOST: usize = 64 << 20;
 
 /// What a link needs of its context.
-pub trait Home: Sync {
+pub trait Home {
     /// The longest message that is accepted.
     fn message_most(&self) -> u64;
     /// Gives a message to its receiver; back if there is none.
@@ -63,6 +63,7 @@ pub struct Link {
     pub peer: ContextId,
     /// Looking for frames needs no system call.
     pub in_memory: bool,
+    glance: Option<Glance>,
     out: Mutex<Out>,
     input: Mutex<Option<Box<dyn Receiver>>>,
     assemblies: Mutex<HashMap<u32, Assembly>>,
@@ -145,6 +146,7 @@ impl Link {
             id,
             peer,
             in_memory: ends.in_memory,
+            glance: ends.glance,
             out: Mutex::new(out),
             input: Mutex::new(Some(ends.receiver)),
             assemblies: Mutex::default(),
@@ -157,6 +159,11 @@ impl Link {
             broken: OnceLock::new(),
             watched: Mutex::new(ends.readable.into_iter().chain(ends.writable).collect()),
         }
+    }
+
+    /// Whether what is for `context` can be sent by it.
+    pub fn leads_to(&self, context: ContextId) -> bool {
+        self.peer == context && self.broken.get().is_none()
     }
 
     /// Why it broke, if it did.
@@ -363,6 +370,11 @@ impl Link {
         }
         let assembly = assemblies.remove(&token).filter(|assembly| assembly.done);
         assembly.and_then(|assembly| assembly.buffer).map_or(Assembled::Never, Assembled::Whole)
+    }
+
+    /// Whether [`Self::receive`] may have something to do.
+    pub fn may_have_frames(&self) -> bool {
+        self.glance.as_ref().is_none_or(|glance| glance()) || self.has_backlog()
     }
 
     /// Handles frames that have arrived, unless another thread does. Returns how many.

@@ -1,5 +1,6 @@
 //! Connections of other contexts to this one, until they have said who they are.
 
+use crate::bridge::request::Whom;
 use crate::bridge::{self, routes::Way};
 use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
@@ -277,7 +278,7 @@ pub fn call_way(greeting: Greeting, way: &Way, protocol: Protocol) -> io::Result
     if protocol != Protocol::Tcp && way.hops.len() == 1 {
         return call_remote(greeting, &way.hops, protocol);
     }
-    let mut stream = bridge::call(way)?;
+    let mut stream = bridge::call(way, Whom::Context(greeting.to))?;
     stream.write_all(&greeting.encode())?;
     transport::tcp::ends(stream)
 }

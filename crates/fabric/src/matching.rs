@@ -88,6 +88,11 @@ impl<T: Envelope> Queue<T> {
         self.arrived.remove(position)
     }
 
+    /// Whether there is one that `wanted` wants.
+    pub fn has(&self, wanted: &Match) -> bool {
+        self.arrived.iter().any(|message| wanted.wants(message))
+    }
+
     /// All that is there, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.arrived.iter()

@@ -224,6 +224,13 @@ impl<M: Memory> Reader<M> {
     }
 }
 
+/// Whether [`Reader::head`] may find a frame, for threads of the reader's side that do not have it: two
+/// reads of words that stay in this core's cache until there is one.
+pub fn may_have_frame(memory: &impl Memory) -> bool {
+    let next = memory.given_back().load(Relaxed) & (memory.slots() - 1);
+    memory.word(next).load(Relaxed) != 0
+}
+
 /// The slots of the longest frame that a writer may wait for: half of the ring.
 fn longest(slots: u32) -> u32 {
     slots / 2

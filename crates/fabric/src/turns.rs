@@ -48,7 +48,7 @@ impl Turns {
 
     /// Gives back what `place` has reserved, for one receiver or for all.
     pub fn release(&self, place: Place, to: Option<ResourceId>) {
-        if self.reserved.load(Relaxed) == 0 {
+        if self.are_free() {
             return;
         }
         let mut state = lock(&self.state);
@@ -58,9 +58,14 @@ impl Turns {
         self.reserved.store(state.pacer.flows().count(), Relaxed);
     }
 
+    /// Whether nothing is reserved, so that nobody has to wait.
+    pub fn are_free(&self) -> bool {
+        self.reserved.load(Relaxed) == 0
+    }
+
     /// `flow` has a message to send. Returns whether it has to wait for its turn.
     pub fn post(&self, flow: Flow) -> bool {
-        self.reserved.load(Relaxed) > 0 && lock(&self.state).pacer.post(flow, self.now())
+        !self.are_free() && lock(&self.state).pacer.post(flow, self.now())
     }
 
     /// It will not be sent.

@@ -13,7 +13,7 @@ use std::time::Duration;
 fn probes_are_answered_over_every_transport() {
     for &way in WAYS {
         let node = Node::start("n1", &[]);
-        let echo = Echo::start(node.settings(way), "n1").unwrap();
+        let echo = Echo::start(node.settings(way), "n1", node.address()).unwrap();
         let context = node.context(way);
         let peer = context.find(query().with("node", "n1")).one_of_any().unwrap();
         let mut probe = Probe::new(&context, peer).unwrap();
@@ -34,7 +34,7 @@ fn probes_are_answered_over_every_transport() {
 fn who_takes_no_answers_holds_up_nobody() {
     let node = Node::start("n1", &[]);
     let way = WAYS[0];
-    let _echo = Echo::start(node.settings(way), "n1").unwrap();
+    let _echo = Echo::start(node.settings(way), "n1", node.address()).unwrap();
     let (deaf, other) = (node.context(way), node.context(way));
     let peer = other.find(query()).one_of_any().unwrap();
     let asks = deaf.register(attrs! { "test" => "deaf" }).unwrap();

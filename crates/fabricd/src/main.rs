@@ -94,7 +94,8 @@ fn run(arguments: Arguments) -> Result<()> {
     measuring.directory.clone_from(&name);
     let directory = ServerConfig { name, node: node.clone(), address, members };
     let directory = Server::start(directory).context("while starting the directory")?;
-    let _echo = Echo::start(measuring.clone(), &node).context("while preparing to answer pings")?;
+    let echo = Echo::start(measuring.clone(), &node, directory.address());
+    let _echo = echo.context("while preparing to answer pings")?;
     let publish = || publish_load(measuring.clone(), &node, cgroup.as_deref(), cpu);
     let _load = (!no_load).then(publish).transpose().context("while publishing the node's load")?;
     let start = || Bridge::start(measuring, &node, bridge_port);

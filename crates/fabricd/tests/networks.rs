@@ -5,10 +5,16 @@
 
 mod nodes;
 
-use keeptime_fabric::{Match, Reason, RecvError, Tag};
+use keeptime_fabric::bridge::{
+    self,
+    request::{Refusal, Whom},
+    routes::Way,
+};
+use keeptime_fabric::{Config, Context, Match, Reason, RecvError, Tag};
 use keeptime_linux::testing::can;
-use nodes::{LONG, Node, wait_for};
+use nodes::{LONG, Node, PORT, wait_for};
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -156,6 +162,39 @@ fn nodes_without_a_common_network_talk_over_a_bridge() {
     let back = Traffic::between(&there, &here);
     back.goes_on(500);
     assert_eq!(back.end().1, BTreeSet::new());
+}
+
+/// Whatever else listens on a node is not reached over a bridge.
+#[test]
+fn a_bridge_carries_to_contexts_and_directories_alone() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there, mut bridges) = bridged(&["middle"]);
+    start_all(&mut [&mut there, &mut here, &mut bridges[0]]);
+    let (near, far) = (Ipv4Addr::new(10, 80, 0, 2), Ipv4Addr::new(10, 81, 0, 1));
+    let stranger = there.space.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap());
+    let stranger = stranger.local_addr().unwrap().port();
+    let held = there.open("one");
+    let resource = held.id();
+    let asks = here.space.run(|| Context::open(Config::default()).unwrap());
+    let bridge = asks.find(bridge::query()).one_within(LONG).unwrap();
+    let known = bridge::known(&asks.find(bridge::query()).all().unwrap());
+    let at = asks.locate(resource).unwrap().unwrap().addresses[0].port();
+    let call = |port: u16, whom| {
+        let hops = vec![(near, known[0].port).into(), (far, port).into()];
+        let called = here.space.run(move || bridge::call(&Way { hops }, whom).map(drop));
+        called.map_err(|error| error.to_string())
+    };
+    let (it, another) = (Whom::Context(resource.context), Whom::Context(bridge.context));
+    let unknown = Err(Refusal::Unknown.to_string());
+    assert_eq!(call(at, it), Ok(()));
+    assert_eq!(call(PORT, Whom::Directory), Ok(()));
+    for (port, whom) in
+        [(stranger, it), (stranger, Whom::Directory), (at, another), (at, Whom::Directory)]
+    {
+        assert_eq!(call(port, whom), unknown, "{port} as {whom:?}");
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Node {
             let config = Config::default();
             let (name, address) = (config.directory.clone(), at(Ipv4Addr::UNSPECIFIED));
             let server = Server::start(ServerConfig { name, node: node.into(), address, members })?;
-            let echo = Echo::start(blocking(), node)?;
+            let echo = Echo::start(blocking(), node, server.address())?;
             pin(CORES[0])?;
             let bridge = Bridge::start(blocking(), node, 0)?;
             pin(core)?;

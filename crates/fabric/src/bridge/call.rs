@@ -1,6 +1,6 @@
 //! Connections over bridges, for whoever makes one.
 
-use super::request::{ANSWER, Refusal, Request};
+use super::request::{ANSWER, Refusal, Request, Whom};
 use super::routes::Way;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval};
@@ -14,17 +14,17 @@ const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// asked, a second apart.
 const GONE_AFTER: u32 = 5;
 
-/// A connection to the end of `way`.
+/// A connection to the end of `way`, which is `whom`.
 ///
 /// # Errors
 /// If one of its hops does not answer or refuses.
-pub fn call(way: &Way) -> io::Result<TcpStream> {
+pub fn call(way: &Way, whom: Whom) -> io::Result<TcpStream> {
     let (first, rest) = way.hops.split_first().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let mut stream = connect(*first)?;
     if rest.is_empty() {
         return Ok(stream);
     }
-    let request = Request::new(rest).ok_or(io::ErrorKind::InvalidInput)?;
+    let request = Request::new(whom, rest).ok_or(io::ErrorKind::InvalidInput)?;
     stream.write_all(&request.encode())?;
     // Each bridge on the way may take its time.
     stream.set_read_timeout(Some(CONNECT_TIME * rest.len() as u32 + CONNECT_TIME))?;

@@ -21,8 +21,9 @@ use crate::directory::protocol::Record;
 use crate::echo;
 use crate::error::{OpenError, RegisterError};
 use crate::networks::Network;
+use request::{Request, Whom};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use thiserror::Error;
 
 /// Carries for others, until it is dropped.
@@ -84,12 +85,12 @@ impl Bridge {
         if networks.len() < 2 {
             return Ok(None);
         }
-        let seeks = Seeks { context };
-        let register = |attributes| seeks.context.register(attributes);
+        let guard = Guard { context };
+        let register = |attributes| guard.context.register(attributes);
         let listener = relay::listen(port).map_err(BridgeError::Listen)?;
         let port = listener.local_addr().map_err(BridgeError::Listen)?.port();
         let resource = register(Known { networks, port }.write().with("node", node))?;
-        let relay = Relay::start(listener, move |to| seeks.is_of_a_node(to.ip()));
+        let relay = Relay::start(listener, move |request| guard.permits(request));
         let relay = relay.map_err(BridgeError::Listen)?;
         Ok(Some(Self { relay, _resource: resource }))
     }
@@ -100,16 +101,41 @@ impl Bridge {
     }
 }
 
-/// Knows the nodes of the cluster: nobody else is carried to.
-struct Seeks {
+/// Carries to the fabric's own alone, as the directory knows them: whatever else listens on a node is not
+/// reached over a bridge.
+struct Guard {
     context: Context,
 }
 
-impl Seeks {
-    fn is_of_a_node(&self, address: IpAddr) -> bool {
+impl Guard {
+    fn permits(&self, request: &Request) -> bool {
+        let to = request.first();
+        if to.ip().is_loopback() {
+            return false;
+        }
+        match request.whom() {
+            _ if request.rest().is_some() => self.is_bridge(to),
+            Whom::Context(id) => {
+                let context = self.context.core().directory().resolve(id);
+                context.is_ok_and(|context| context.is_some_and(|c| c.addresses.contains(&to)))
+            }
+            Whom::Directory => self.is_directory(to),
+        }
+    }
+
+    fn is_bridge(&self, to: SocketAddr) -> bool {
+        let bridges = self.context.find(query()).all().unwrap_or_default();
+        known(&bridges).iter().any(|bridge| {
+            bridge.port == to.port() && bridge.networks.iter().any(|n| n.address == to.ip())
+        })
+    }
+
+    fn is_directory(&self, to: SocketAddr) -> bool {
         let daemons = self.context.find(echo::query()).all().unwrap_or_default();
-        let mut addresses = daemons.iter().flat_map(|daemon| &daemon.home.addresses);
-        !address.is_loopback() && addresses.any(|other| other.ip() == address)
+        daemons.iter().any(|daemon| {
+            let port = daemon.attributes.value(echo::DIRECTORY).and_then(|port| port.parse().ok());
+            port == Some(to.port()) && daemon.home.addresses.iter().any(|own| own.ip() == to.ip())
+        })
     }
 }
 

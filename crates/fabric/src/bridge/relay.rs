@@ -9,7 +9,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
@@ -50,13 +50,13 @@ pub(super) fn listen(port: u16) -> io::Result<TcpListener> {
 }
 
 impl Relay {
-    /// Carries whoever calls `listener` to addresses that are `permitted`.
+    /// Carries whoever calls `listener` and asks for what is `permitted`.
     ///
     /// # Errors
     /// If the kernel does not give what is needed.
     pub fn start(
         listener: TcpListener,
-        permitted: impl Fn(SocketAddr) -> bool + Send + Sync + 'static,
+        permitted: impl Fn(&Request) -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
@@ -105,7 +105,7 @@ impl Drop for Relay {
     }
 }
 
-type Permitted = dyn Fn(SocketAddr) -> bool + Send + Sync;
+type Permitted = dyn Fn(&Request) -> bool + Send + Sync;
 
 struct Shell {
     listener: TcpListener,
@@ -271,7 +271,7 @@ fn connect(
     said: Vec<u8>,
     permitted: &Permitted,
 ) -> Option<Pair> {
-    let connected = if permitted(request.first()) {
+    let connected = if permitted(request) {
         call::connect(request.first()).map_err(|_| Refusal::Unreachable)
     } else {
         Err(Refusal::Unknown)
@@ -398,10 +398,12 @@ fn is_patient(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bridge::request::Whom;
     use crate::bridge::routes::Way;
+    use std::net::SocketAddr;
     use std::time::Duration;
 
-    fn relay(permitted: impl Fn(SocketAddr) -> bool + Send + Sync + 'static) -> Relay {
+    fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {
         Relay::start(TcpListener::bind("127.0.0.1:0").unwrap(), permitted).unwrap()
     }
 
@@ -431,7 +433,7 @@ mod tests {
     fn everything_is_carried_both_ways_and_the_end_as_well() {
         let (one, other) = (relay(|_| true), relay(|_| true));
         let way = Way { hops: vec![here(one.port()), here(other.port()), echo()] };
-        let mut stream = call::call(&way).unwrap();
+        let mut stream = call::call(&way, Whom::Directory).unwrap();
         let sent: Vec<u8> = (0..20_000_000_u32).map(|at| (at ^ (at >> 8)) as u8).collect();
         let mut writing = stream.try_clone().unwrap();
         let received = thread::scope(|scope| {
@@ -460,9 +462,11 @@ mod tests {
         drop(listener);
         let open = relay(|_| true);
         let open_at = here(open.port());
-        let closed = relay(move |to| to == open_at);
-        let refused =
-            |hops: &[SocketAddr]| call::call(&Way { hops: hops.to_vec() }).unwrap_err().to_string();
+        let closed = relay(move |request| request.first() == open_at);
+        let refused = |hops: &[SocketAddr]| {
+            let way = Way { hops: hops.to_vec() };
+            call::call(&way, Whom::Directory).unwrap_err().to_string()
+        };
         let closed = here(closed.port());
         assert_eq!(refused(&[closed, nobody]), Refusal::Unknown.to_string());
         assert_eq!(refused(&[open_at, nobody]), Refusal::Unreachable.to_string());
@@ -479,7 +483,7 @@ mod tests {
     fn the_end_of_a_bridge_is_the_end_of_what_it_carries() {
         let bridge = relay(|_| true);
         let way = Way { hops: vec![here(bridge.port()), echo()] };
-        let mut stream = call::call(&way).unwrap();
+        let mut stream = call::call(&way, Whom::Directory).unwrap();
         stream.write_all(b"here").unwrap();
         let mut answer = [0; 4];
         stream.read_exact(&mut answer).unwrap();

@@ -1,14 +1,16 @@
 //! What is said to a bridge before it carries (pure).
 //!
 //! ```text
-//!  0        4         6       8
-//!  | "ktb\n" | version | count | count x (address: 16 bytes, port: 2 bytes) |
+//!  0        4         6       8         16
+//!  | "ktb\n" | version | count | context | count x (address: 16 bytes, port: 2 bytes) |
 //! ```
+//! The context is the one that is called at the last address, 0 if that is a node's directory server.
 //! It is answered with two bytes: 0 when the last of the addresses is connected, and everything
 //! after that is carried; otherwise why not, and the connection ends. All numbers are little-endian;
 //! an IPv4 address is written as the IPv6 address that maps it.
 
 use super::routes::BRIDGES_MOST;
+use crate::id::ContextId;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use thiserror::Error;
 
@@ -16,14 +18,24 @@ use thiserror::Error;
 pub const ANSWER: usize = 2;
 
 const MAGIC: [u8; 4] = *b"ktb\n";
-const VERSION: u16 = 1;
-const HEAD: usize = 8;
+const VERSION: u16 = 2;
+const HEAD: usize = 16;
 const HOP: usize = 18;
 
 /// Where a bridge is to connect to, and what that one is to be asked: what is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
+    whom: Whom,
     hops: Vec<SocketAddr>,
+}
+
+/// Who is called at the end of a way: bridges carry to these and nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whom {
+    /// This context.
+    Context(ContextId),
+    /// The directory server of a node.
+    Directory,
 }
 
 /// Why a bridge does not carry.
@@ -33,8 +45,8 @@ pub enum Refusal {
     /// It does not understand.
     #[error("the bridge does not understand the request")]
     Malformed,
-    /// It carries only to nodes that its directory knows.
-    #[error("the bridge knows no node with that address")]
+    /// It carries only to contexts, directory servers and bridges that its directory knows.
+    #[error("the bridge does not know who is called there")]
     Unknown,
     /// Whom it called did not answer.
     #[error("the bridge cannot reach it")]
@@ -48,10 +60,15 @@ pub enum Refusal {
 }
 
 impl Request {
-    /// To connect to each of `hops` from the one before. None if these are none, or more than there
-    /// are bridges on a way.
-    pub fn new(hops: &[SocketAddr]) -> Option<Self> {
-        (1..=BRIDGES_MOST).contains(&hops.len()).then(|| Self { hops: hops.to_vec() })
+    /// To connect to each of `hops` from the one before, to `whom` at the last. None if these are
+    /// none, or more than there are bridges on a way.
+    pub fn new(whom: Whom, hops: &[SocketAddr]) -> Option<Self> {
+        (1..=BRIDGES_MOST).contains(&hops.len()).then(|| Self { whom, hops: hops.to_vec() })
+    }
+
+    /// Who is called at the last hop.
+    pub fn whom(&self) -> Whom {
+        self.whom
     }
 
     /// Whom to call.
@@ -61,7 +78,7 @@ impl Request {
 
     /// What to ask of it, if it is a bridge.
     pub fn rest(&self) -> Option<Self> {
-        Self::new(&self.hops[1..])
+        Self::new(self.whom, &self.hops[1..])
     }
 
     /// Its bytes.
@@ -70,6 +87,11 @@ impl Request {
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.hops.len() as u16).to_le_bytes());
+        let context = match self.whom {
+            Whom::Context(context) => context.number(),
+            Whom::Directory => 0,
+        };
+        bytes.extend_from_slice(&context.to_le_bytes());
         for hop in &self.hops {
             let address = match hop.ip() {
                 IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -92,6 +114,10 @@ impl Request {
         if head[..4] != MAGIC || number(4) != VERSION || !(1..=BRIDGES_MOST).contains(&count) {
             return Err(Refusal::Malformed);
         }
+        let whom = match u64::from_le_bytes(std::array::from_fn(|at| head[8 + at])) {
+            0 => Whom::Directory,
+            context => Whom::Context(ContextId::new(context)),
+        };
         let length = HEAD + count * HOP;
         let Some(body) = bytes.get(HEAD..length) else { return Ok(None) };
         let (hops, _) = body.as_chunks::<HOP>();
@@ -100,7 +126,7 @@ impl Request {
             let port = u16::from_le_bytes([hop[16], hop[17]]);
             SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port)
         });
-        Ok(Some((Self { hops: hops.collect() }, length)))
+        Ok(Some((Self { whom, hops: hops.collect() }, length)))
     }
 }
 
@@ -139,6 +165,7 @@ mod tests {
     proptest! {
         #[test]
         fn requests_are_read_as_they_were_written_and_only_whole(
+            context in 0..3_u64,
             hops in prop::collection::vec((any::<bool>(), any::<[u8; 16]>(), any::<u16>()), 1..=BRIDGES_MOST)
         ) {
             let hops: Vec<_> = hops
@@ -152,7 +179,11 @@ mod tests {
                     SocketAddr::new(address, port)
                 })
                 .collect();
-            let request = Request::new(&hops).unwrap();
+            let whom = match context {
+                0 => Whom::Directory,
+                context => Whom::Context(ContextId::new(context << 40)),
+            };
+            let request = Request::new(whom, &hops).unwrap();
             let mut bytes = request.encode();
             let length = bytes.len();
             for part in 0..length {
@@ -167,7 +198,7 @@ mod tests {
             let mut bytes = bytes;
             if honest && bytes.len() >= HEAD {
                 bytes[..4].copy_from_slice(&MAGIC);
-                bytes[4..8].copy_from_slice(&[1, 0, 2, 0]);
+                bytes[4..8].copy_from_slice(&[VERSION as u8, 0, 2, 0]);
             }
             let _ = Request::decode(&bytes);
         }
@@ -182,9 +213,9 @@ mod tests {
     #[test]
     fn a_way_of_no_or_too_many_hops_is_no_request() {
         let hop = SocketAddr::from(([10, 0, 0, 1], 1));
-        assert_eq!(Request::new(&[]), None);
-        assert_eq!(Request::new(&[hop; BRIDGES_MOST + 1]), None);
-        let two = Request::new(&[hop; 2]).unwrap();
+        assert_eq!(Request::new(Whom::Directory, &[]), None);
+        assert_eq!(Request::new(Whom::Directory, &[hop; BRIDGES_MOST + 1]), None);
+        let two = Request::new(Whom::Directory, &[hop; 2]).unwrap();
         assert_eq!(two.rest().and_then(|one| one.rest()), None);
     }
 }

@@ -5,6 +5,7 @@ use super::protocol::{decode, encode};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::bridge::{
     self,
+    request::Whom,
     routes::{Way, routes},
 };
 use crate::networks::discover;
@@ -346,7 +347,7 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known]) -> io::Result<TcpStream
     let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
     let over = |error| {
         let ways: Vec<Way> = routes(&discover()?, bridges, &[address]);
-        let mut calls = ways.iter().map(bridge::call);
+        let mut calls = ways.iter().map(|way| bridge::call(way, Whom::Directory));
         calls.find_map(Result::ok).ok_or(error)
     };
     straight.or_else(over)

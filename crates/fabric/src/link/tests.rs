@@ -190,6 +190,7 @@ impl World {
                 readable: Vec::new(),
                 writable: None,
                 in_memory: true,
+                glance: None,
             };
             Arc::new(Link::new(1, peer, ends))
         };

@@ -135,7 +135,13 @@ pub struct Ends {
     pub writable: Option<OwnedFd>,
     /// Looking for frames needs no system call.
     pub in_memory: bool,
+    /// Whether [`Receiver::poll`] may have something to do, told without a lock; none where only that
+    /// tells.
+    pub glance: Option<Glance>,
 }
+
+/// Looks without a lock. It may be wrong for a moment, but not for ever.
+pub type Glance = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Wakes whoever sleeps on `bell`.
 fn ring_bell(bell: &EventFd) -> Result<(), Broken> {

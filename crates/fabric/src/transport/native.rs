@@ -59,6 +59,7 @@ pub fn ends(library: Library, mut stream: TcpStream) -> io::Result<Ends> {
         writable: None,
         // It is looked at in each round, and told before this process sleeps.
         in_memory: true,
+        glance: None,
     })
 }
 

@@ -5,7 +5,7 @@
 use super::{Broken, Ends, Receiver, Sender, Sent, Sink, ring_bell};
 use crate::frame::{EAGER_MOST, HEAD, Head};
 use crate::mapping::{Access, Mapping};
-use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer};
+use crate::ring::{Memory, Push, Reader, SLOT, Word, Writer, may_have_frame};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// Slots of one ring: 512 KiB hold eight of the longest messages that are sent without asking.
 const SLOTS: u32 = 8192;
@@ -121,19 +121,23 @@ fn halves(
     let readable =
         vec![own_bell.as_fd().try_clone_to_owned()?, socket.as_fd().try_clone_to_owned()?];
     let sender = SharedSender { ring: Writer::new(ring(write)), bell: other_bell.clone() };
+    let closed = Arc::new(AtomicBool::new(false));
     let receiver = SharedReceiver {
         ring: Reader::new(ring(read)),
         own_bell,
         other_bell,
         socket,
-        closed: false,
+        closed: closed.clone(),
     };
+    let looked_at = ring(read);
+    let glance = move || may_have_frame(&looked_at) || closed.load(Ordering::Relaxed);
     Ok(Ends {
         sender: Box::new(sender),
         receiver: Box::new(receiver),
         readable,
         writable: None,
         in_memory: true,
+        glance: Some(Box::new(glance)),
     })
 }
 
@@ -148,7 +152,7 @@ struct SharedReceiver {
     other_bell: Arc<EventFd>,
     socket: UnixStream,
     /// The other process has ended; what it had written is still read.
-    closed: bool,
+    closed: Arc<AtomicBool>,
 }
 
 impl Sender for SharedSender {
@@ -184,7 +188,8 @@ impl Receiver for SharedReceiver {
         let (mut frames, mut total) = (0, 0);
         while frames < FRAMES_MOST && total < BYTES_MOST {
             let Some(bytes) = self.ring.head()? else {
-                return if frames == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) };
+                let ended = frames == 0 && self.closed.load(Ordering::Relaxed);
+                return if ended { Err(Broken::Closed) } else { Ok(frames) };
             };
             let head = Head::decode(&bytes)?;
             let mut buffer = sink.buffer(&head)?;
@@ -199,7 +204,7 @@ impl Receiver for SharedReceiver {
     }
 
     fn falls_asleep(&mut self) -> bool {
-        !self.closed && self.ring.falls_asleep()
+        !self.closed.load(Ordering::Relaxed) && self.ring.falls_asleep()
     }
 
     fn wakes_up(&mut self) {
@@ -212,7 +217,9 @@ impl Receiver for SharedReceiver {
         let mut byte = [0];
         let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
         let received = nix::sys::socket::recv(self.socket.as_raw_fd(), &mut byte, flags);
-        self.closed |= !matches!(received, Err(Errno::EAGAIN | Errno::EINTR));
+        if !matches!(received, Err(Errno::EAGAIN | Errno::EINTR)) {
+            self.closed.store(true, Ordering::Relaxed);
+        }
     }
 }
 

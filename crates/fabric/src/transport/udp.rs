@@ -123,6 +123,7 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
         readable,
         writable: None,
         in_memory: false,
+        glance: None,
     })
 }
 

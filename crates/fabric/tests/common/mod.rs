@@ -58,6 +58,10 @@ impl Node {
         Self { server: Server::start(config.clone()).unwrap(), config }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
     pub fn context(&self, way: Way) -> Context {
         Context::open(self.settings(way)).unwrap()
     }

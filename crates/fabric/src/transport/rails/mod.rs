@@ -62,6 +62,7 @@ pub fn ends() -> io::Result<(Ends, Rails)> {
         readable,
         writable: None,
         in_memory: false,
+        glance: None,
     };
     Ok((ends, Rails(shared)))
 }
