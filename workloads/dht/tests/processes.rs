@@ -120,8 +120,8 @@ fn row(length: u8) -> Vec<Node> {
             let address = (Ipv4Addr::UNSPECIFIED, PORT).into();
             let directory = ServerConfig { name, node: node.clone(), address, members };
             let directory = Directory::start(directory).unwrap();
-            // Bridges carry to nodes that have something registered, as every daemon has.
-            let echo = Echo::start(Config::default(), &node).unwrap();
+            // Bridges carry to directories that daemons tell of.
+            let echo = Echo::start(Config::default(), &node, directory.address()).unwrap();
             (directory, echo, Bridge::start(Config::default(), &node, 0).unwrap())
         };
         Node { _daemon: space.run(start), space }
