@@ -12,7 +12,7 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::UserName;
-use keeptime_model::units::{CpuPpm, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::Arc;
@@ -92,6 +92,11 @@ pub trait Enforcer: Send {
 
     /// What the kernel counts for one job.
     fn measure(&mut self, assignment: &Assignment) -> JobStatus;
+
+    /// Of that, the CPU time that the job has used.
+    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
+        self.measure(assignment).cpu_used_nanos
+    }
 
     /// What this node cannot enforce, and why: a sentence each.
     fn not_enforced(&self) -> Vec<String>;
@@ -265,7 +270,17 @@ impl<E: Enforcer> Agent<E> {
         }
         let turned = match request {
             Request::Status => return Response::Status(self.status()),
-            Request::Job { job } => return self.job(&job),
+            Request::Job { job } => {
+                return self.told_of(&job, |agent, assignment| {
+                    Response::Job(agent.job_status(assignment))
+                });
+            }
+            Request::Used { job } => {
+                let used = |agent: &mut Self, assignment: &Assignment| {
+                    Response::Used(agent.enforcer.cpu_used(assignment))
+                };
+                return self.told_of(&job, used);
+            }
             Request::Mpi(_) | Request::MpiProgress { .. } | Request::Start { .. } => {
                 let reason = "a program asks on a connection of its own".into();
                 return Response::Refused { reason };
@@ -328,6 +343,7 @@ impl<E: Enforcer> Agent<E> {
         let (Request::Bind { job, .. }
         | Request::BindFlow { job, .. }
         | Request::Job { job }
+        | Request::Used { job }
         | Request::Restrain { job, .. }) = request
         else {
             return Err("only root and the agent's own user may ask for that".into());
@@ -425,9 +441,14 @@ impl<E: Enforcer> Agent<E> {
         self.reconcile()
     }
 
-    fn job(&mut self, job: &Name) -> Response {
+    /// What `tell` says of a job that is assigned.
+    fn told_of(
+        &mut self,
+        job: &Name,
+        tell: impl FnOnce(&mut Self, &Assignment) -> Response,
+    ) -> Response {
         match self.book.assignments().get(job).cloned() {
-            Some(assignment) => Response::Job(self.job_status(&assignment)),
+            Some(assignment) => tell(self, &assignment),
             None => Response::Refused { reason: Refusal::Unknown { job: job.clone() }.to_string() },
         }
     }
@@ -716,9 +737,13 @@ mod tests {
         }
         let told = agent.answer(Request::Job { job: job("theirs") }, user, at(1));
         assert!(matches!(told, Response::Job(_)), "{told:?}");
+        let told = agent.answer(Request::Used { job: job("theirs") }, user, at(1));
+        assert_eq!(told, Response::Used(Nanos::default()));
         for (name, requester) in [("nobodys", user), ("away", user), ("away", ROOT)] {
-            let told = agent.answer(Request::Job { job: job(name) }, requester, at(1));
-            assert!(matches!(told, Response::Refused { .. }), "{name}: {told:?}");
+            for request in [Request::Job { job: job(name) }, Request::Used { job: job(name) }] {
+                let told = agent.answer(request, requester, at(1));
+                assert!(matches!(told, Response::Refused { .. }), "{name}: {told:?}");
+            }
         }
     }
 

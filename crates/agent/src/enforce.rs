@@ -358,6 +358,11 @@ impl Enforcer for Kernel {
         Some(&self.capabilities)
     }
 
+    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
+        let group = self.group.child(assignment.job.as_str());
+        group.and_then(|group| group.cpu_usage()).unwrap_or_default()
+    }
+
     fn measure(&mut self, assignment: &Assignment) -> JobStatus {
         // What cannot be counted now counts as nothing: a status is a look, not a promise.
         let mut status = JobStatus::unmeasured(assignment.clone());

@@ -79,6 +79,11 @@ pub enum Request {
         /// Which.
         job: Name,
     },
+    /// Tell how much CPU time a job has used here, and nothing else: asked several times a second for a rate.
+    Used {
+        /// Which.
+        job: Name,
+    },
     /// Tell what is assigned, enforced and measured.
     Status,
 }
@@ -104,6 +109,8 @@ pub enum Response {
     Started(Place),
     /// The answer to [`Request::Job`].
     Job(JobStatus),
+    /// The answer to [`Request::Used`], in nanoseconds.
+    Used(Nanos),
     /// The answer to [`Request::Status`].
     Status(Status),
     /// The answer to [`Request::Mpi`].

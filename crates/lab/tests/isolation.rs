@@ -48,7 +48,7 @@ fn used(lab: &Lab) -> Vec<f64> {
 fn four_nodes_on_two_cpus_do_not_slow_each_other() {
     const SHARE: u32 = 20;
     let _machine = alone();
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let lab = world.up(4, SHARE);
     let steps = calibrate(&lab, 0.5);
     let (start, before) = (Instant::now(), used(&lab));
@@ -67,7 +67,7 @@ fn four_nodes_on_two_cpus_do_not_slow_each_other() {
 fn a_node_has_its_share_and_no_more() {
     const TRIES: usize = 10;
     let _machine = alone();
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let lab = world.up(2, 30);
     let hog = lab.spawn(Exec::new("n2", [HAND, "compute", "99999999999"])).unwrap();
     // It has less while others on this machine take more than the reserve.
@@ -91,7 +91,7 @@ fn a_node_has_its_share_and_no_more() {
 #[ignore = "an experiment of some minutes"]
 fn periods_compared() {
     let _machine = alone();
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let lab = world.up(4, 40);
     let steps = calibrate(&lab, 1.0);
     let rounds = std::env::var("ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());

@@ -92,7 +92,7 @@ fn assert_have(enough: f64, rate: BitsPerSecond, measure: impl Fn() -> Vec<Recei
 
 #[test]
 fn one_flow_two_pairs_and_both_directions_have_their_rate() {
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let lab = world.up(4, 5);
     let (sender, _) = connect(&lab, "n1", "n2");
     let algorithm = getsockopt(&sender, sockopt::TcpCongestion).unwrap();
@@ -109,7 +109,7 @@ fn one_flow_two_pairs_and_both_directions_have_their_rate() {
 
 #[test]
 fn an_uplink_is_shared_by_those_below() {
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let uplink = BitsPerSecond::from_mbit(100);
     let cpu = CpuPpm::from_percent(5);
     let spec = Spec::two_tier(world.name("up"), 4, 2, RATE, uplink, cpu).unwrap();
@@ -123,7 +123,7 @@ fn an_uplink_is_shared_by_those_below() {
 
 #[test]
 fn a_fast_link_is_fast() {
-    let Some(world) = World::new() else { return };
+    let Some(world) = World::to_measure() else { return };
     let (rate, cpu) = (BitsPerSecond::from_mbit(1_000), CpuPpm::from_percent(5));
     let lab = world.labs.up(&Spec::star(world.name("fast"), 2, rate, cpu).unwrap()).unwrap();
     // More than a slower link lets pass; for all of it a busy machine may not have the CPU.

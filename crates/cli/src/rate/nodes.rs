@@ -58,8 +58,7 @@ impl GrantedNodes {
 impl Nodes for GrantedNodes {
     fn used(&mut self) -> Option<Vec<Nanos>> {
         let job = &self.job;
-        let used =
-            |agent: &mut KeptAgent| Some(agent.ask(|client| client.job(job)).ok()?.cpu_used_nanos);
+        let used = |agent: &mut KeptAgent| agent.ask(|client| client.used(job)).ok();
         self.agents.iter_mut().map(used).collect()
     }
 

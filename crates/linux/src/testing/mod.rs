@@ -6,6 +6,7 @@
 
 pub mod rig;
 pub mod scenario;
+mod speed;
 
 use crate::probe::try_on_loopback;
 use aya::programs::ProgramType;
@@ -31,8 +32,8 @@ pub fn in_network_namespace(needs: &[&str], test: impl FnOnce() + Send + 'static
     }
 }
 
-/// True if everything in `needs` is there: `htb`, `tbf`, `bpf`, `cgroup2`; network namespaces go
-/// without saying. Otherwise says what is missing. What is tried is the mechanism, not our use of
+/// True if everything in `needs` is there: `htb`, `tbf`, `bpf`, `cgroup2`, and `speed` for what a machine cannot
+/// show whose memory is far slower than memory is; network namespaces go without saying. Otherwise says what is missing. What is tried is the mechanism, not our use of
 /// it, so that a fault of ours never looks like a poor kernel.
 ///
 /// # Panics
@@ -102,6 +103,7 @@ fn probe(need: &str) -> Result<(), String> {
             let writable = nix::unistd::access(&root, nix::unistd::AccessFlags::W_OK);
             writable.map_err(|errno| format!("{}: {errno}", root.display()))
         }
+        "speed" => speed::probe(),
         other => panic!("a test needs {other:?}, which nobody knows how to look for"),
     }
 }
