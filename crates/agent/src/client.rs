@@ -4,7 +4,7 @@ use crate::wire::{JobStatus, LINE_BYTES_MAX, Place, Request, Response, Status};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
-use keeptime_model::units::{CpuPpm, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

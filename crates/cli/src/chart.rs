@@ -106,30 +106,17 @@ impl LineChart {
         ensure!(x_least > 0.0, "{}: {x_least} is not on a logarithmic axis", self.title);
         let y_most = points().map(|p| p.1).chain(self.bound).fold(0.0, f64::max).max(1e-9) * 1.06;
         draw(|area| {
-            let mut chart = plotters::chart::ChartBuilder::on(area)
-                .caption(&self.title, ("sans-serif", 17))
-                .margin(10)
-                .x_label_area_size(42)
-                .y_label_area_size(58)
-                .build_cartesian_2d(
-                    (x_least / 1.1..x_most * 1.1)
-                        .log_scale()
-                        .with_key_points(ticks(x_least / 1.1, x_most * 1.1)),
-                    0.0..y_most,
-                )?;
+            let (left, right) = (x_least / 1.1, x_most * 1.1);
+            let x = (left..right).log_scale().with_key_points(ticks(left, right));
+            let mut chart = framed(area, &self.title).build_cartesian_2d(x, 0.0..y_most)?;
             axes(&mut chart, &self.x_label, &self.y_label)?;
-            if let Some(bound) = self.bound {
-                let line = [(x_least / 1.1, bound), (x_most * 1.1, bound)];
-                chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
-            }
+            bounds(&mut chart, (left, right), self.bound)?;
             for (index, line) in self.lines.iter().enumerate() {
                 let colour = if line.faded { FADED } else { COLOURS[index % COLOURS.len()] };
                 let stroke = colour.stroke_width(if line.faded { 1 } else { 2 });
                 let drawn = chart.draw_series(LineSeries::new(line.points.clone(), stroke))?;
                 if !line.faded {
-                    drawn.label(&line.label).legend(move |(x, y)| {
-                        PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
-                    });
+                    drawn.label(&line.label).legend(move |at| sample(at, colour));
                 }
                 let dot = |radius| move |p: &(f64, f64)| Circle::new(*p, radius, colour.filled());
                 chart.draw_series(line.points.iter().map(dot(3)))?;
@@ -152,23 +139,15 @@ impl SeriesChart {
         let x_most = points().map(|p| p.0).fold(1e-9, f64::max);
         let y_most = points().map(|p| p.1).chain(self.bounds.iter().copied()).fold(1e-9, f64::max);
         draw(|area| {
-            let mut chart = plotters::chart::ChartBuilder::on(area)
-                .caption(&self.title, ("sans-serif", 17))
-                .margin(10)
-                .x_label_area_size(42)
-                .y_label_area_size(58)
-                .build_cartesian_2d(0.0..x_most, 0.0..y_most * 1.06)?;
+            let mut chart =
+                framed(area, &self.title).build_cartesian_2d(0.0..x_most, 0.0..y_most * 1.06)?;
             axes(&mut chart, &self.x_label, &self.y_label)?;
-            for bound in &self.bounds {
-                let line = [(0.0, *bound), (x_most, *bound)];
-                chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
-            }
+            bounds(&mut chart, (0.0, x_most), self.bounds.iter().copied())?;
             for (index, series) in self.series.iter().enumerate() {
                 let colour = COLOURS[index % COLOURS.len()];
                 let line = LineSeries::new(series.points.clone(), colour.stroke_width(1));
-                chart.draw_series(line)?.label(&series.label).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
-                });
+                let drawn = chart.draw_series(line)?;
+                drawn.label(&series.label).legend(move |at| sample(at, colour));
             }
             legend(&mut chart)
         })
@@ -191,15 +170,8 @@ impl BarChart {
                 .unwrap_or_default()
         };
         draw(|area| {
-            let mut chart = plotters::chart::ChartBuilder::on(area)
-                .caption(&self.title, ("sans-serif", 17))
-                .margin(10)
-                .x_label_area_size(42)
-                .y_label_area_size(58)
-                .build_cartesian_2d(
-                    0.0..self.groups.len() as f64,
-                    0.0..(y_most * 1.15).max(1e-9),
-                )?;
+            let (x, y) = (0.0..self.groups.len() as f64, 0.0..(y_most * 1.15).max(1e-9));
+            let mut chart = framed(area, &self.title).build_cartesian_2d(x, y)?;
             chart
                 .configure_mesh()
                 .disable_x_mesh()
@@ -237,6 +209,14 @@ fn draw(body: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<String> {
     Ok(svg)
 }
 
+/// A chart with its title above, and room for what is said beside its axes.
+fn framed<'a, 'b>(area: &'a Area<'b>, title: &str) -> ChartBuilder<'a, 'static, SVGBackend<'b>> {
+    let mut chart = ChartBuilder::on(area);
+    chart.caption(title, ("sans-serif", 17)).margin(10);
+    chart.x_label_area_size(42).y_label_area_size(58);
+    chart
+}
+
 fn axes<'b, X, Y>(chart: &mut Chart<'_, 'b, X, Y>, x_label: &str, y_label: &str) -> Result<()>
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -252,6 +232,28 @@ where
         .label_style(("sans-serif", 12))
         .draw()?;
     Ok(())
+}
+
+/// Dashed lines from the left to the right, at these heights.
+fn bounds<'b, X, Y>(
+    chart: &mut Chart<'_, 'b, X, Y>,
+    (left, right): (f64, f64),
+    heights: impl IntoIterator<Item = f64>,
+) -> Result<()>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    for height in heights {
+        let line = [(left, height), (right, height)];
+        chart.draw_series(DashedLineSeries::new(line, 6, 4, RED.stroke_width(1)))?;
+    }
+    Ok(())
+}
+
+/// A piece of a line, for the legend.
+fn sample((x, y): (i32, i32), colour: RGBColor) -> PathElement<(i32, i32)> {
+    PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
 }
 
 type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;

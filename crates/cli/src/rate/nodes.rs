@@ -90,3 +90,21 @@ pub fn node_indices(cluster: &Cluster, grant: &Grant) -> Result<Vec<NodeIndex>> 
     };
     grant.nodes.iter().map(index).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_agent::wire;
+
+    // Goal: what a report costs a node's link, where nothing has to change: at most 64 bytes, twice what the
+    // time-sharing paper's prototype needs.
+    #[test]
+    fn a_report_is_a_short_question_and_a_short_answer() {
+        let job = "r123456".parse().unwrap();
+        let question = serde_json::to_string(&wire::Request::Used { job }).unwrap();
+        let a_week = Nanos::from_secs(7 * 24 * 3_600);
+        let answer = serde_json::to_string(&wire::Response::Used(a_week)).unwrap();
+        let bytes = format!("{question}\n{answer}\n").len();
+        assert!(bytes <= 64, "{bytes}: {question} {answer}");
+    }
+}
