@@ -1,5 +1,5 @@
 # Keeptime: `make demo` shows the main job on real input, `make test` runs every test.
-# Both install what they need (scripts/setup) and build in release mode.
+# Both install what they need (scripts/setup). Tests are built in the profile `dev`, all else in `release`.
 
 CARGO ?= cargo
 KEEPTIME = target/release/keeptime
