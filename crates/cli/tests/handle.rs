@@ -10,7 +10,7 @@ use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_linux::deadline;
 use keeptime_linux::disk::Throttle;
 use keeptime_linux::tc::TREE_MAJOR;
-use keeptime_linux::testing::{can, skip};
+use keeptime_linux::testing::skip;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
@@ -196,9 +196,6 @@ fn disk_below(directory: &Path) -> Result<DiskId, String> {
 
 #[test]
 fn one_handle_has_network_cpu_and_disk_of_every_node_and_gives_all_of_it_back() {
-    if !can(&["speed"]) {
-        return;
-    }
     let place = std::env::var_os("TMPDIR").unwrap_or("/var/tmp".into());
     let place = tempfile::tempdir_in(place).unwrap();
     let disk = match disk_below(place.path()) {

@@ -7,7 +7,7 @@ mod world;
 use keeptime::web::{SitePlaces, Web};
 use keeptime_agent::client::Client;
 use keeptime_lab::{FRONT_END, Labs};
-use keeptime_linux::testing::{can, skip};
+use keeptime_linux::testing::skip;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -106,9 +106,6 @@ fn is_alive(process: &i32) -> bool {
 fn real_web_servers_share_the_nodes_of_a_lab() {
     if let Err(error) = Web::check_programs() {
         return skip(&["web".to_owned()], &error.to_string());
-    }
-    if !can(&["speed"]) {
-        return;
     }
     let shape = ["--nodes", "3", "--web", "shop,blog"];
     let Some(world) = World::of("web", &shape, 20, None) else { return };
