@@ -56,7 +56,7 @@ fn assert_has(rig: &Rig, traffic: &[Traffic], mbit: f64) {
 // change is made as by an agent that has just started. Two greedy flows claim to be premium.
 #[test]
 fn a_reserved_flow_has_its_rate_whatever_others_do() {
-    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+    if !can(&["htb", "tbf", "bpf", "cgroup2", "speed"]) {
         return;
     }
     let rig = Rig::new(3, &link()).unwrap();
@@ -97,7 +97,7 @@ fn a_reserved_flow_has_its_rate_whatever_others_do() {
 // are best effort; and it has its 20 and no more than is left when another has 60 of the link.
 #[test]
 fn a_flow_that_may_use_more_does_and_leaves_others_what_they_have() {
-    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+    if !can(&["htb", "tbf", "bpf", "cgroup2", "speed"]) {
         return;
     }
     let rig = Rig::new(3, &link()).unwrap();
@@ -137,7 +137,7 @@ fn a_flow_that_may_use_more_does_and_leaves_others_what_they_have() {
 // with that bucket: the class alone keeps all of it, from the first packet on.
 #[test]
 fn what_leaves_a_class_passes_a_policer_of_the_depth_it_states() {
-    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+    if !can(&["htb", "tbf", "bpf", "cgroup2", "speed"]) {
         return;
     }
     let rig = Rig::new(2, &link()).unwrap();

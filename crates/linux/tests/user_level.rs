@@ -3,7 +3,7 @@
 
 use keeptime_control::admission::Bounds;
 use keeptime_control::schedule::Schedule;
-use keeptime_linux::testing::skip;
+use keeptime_linux::testing::{can, skip};
 use keeptime_linux::user_level::{ScheduleError, Scheduler, give_back};
 use keeptime_model::units::{CpuPpm, Nanos};
 use nix::time::{ClockId, clock_gettime};
@@ -93,6 +93,9 @@ fn have(busy: &[&Busy], wanted: &[f64]) -> bool {
 // ordinary ones; the tolerance leaves room for a machine that others use.
 #[test]
 fn processes_have_their_share_and_no_more() {
+    if !can(&["speed"]) {
+        return;
+    }
     let Some(_alone) = alone() else { return };
     let _others: Vec<_> = (0..4).map(|_| Busy::start()).collect();
     let (one, two) = (Busy::start(), Busy::start());
