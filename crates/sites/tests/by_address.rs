@@ -95,6 +95,7 @@ fn flood(specs: &[SiteSpec], shop: SocketAddr, blog: SocketAddr) {
         assert!(record.count("blog") >= 1, "its hard guarantee");
         record.count("shop") == 2
     });
+    assert_eq!((record.count("shop"), record.count("blog")), (2, 1));
     loads.iter().for_each(Load::stop);
     wait_until("the end of the loads", || {
         pass();

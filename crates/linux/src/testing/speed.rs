@@ -40,7 +40,7 @@ fn one_read() -> Duration {
     };
     let mut rounds: [Duration; 15] = std::array::from_fn(|_| round());
     rounds.sort_unstable();
-    rounds[7]
+    rounds[rounds.len() / 2]
 }
 
 #[cfg(test)]
