@@ -130,8 +130,8 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 	        $(DESTDIR)$(PREFIX)/share/man/man3 $(DESTDIR)$(PREFIX)/share/man/man7
 	install target/release/keeptime-fabricd $(DESTDIR)$(PREFIX)/bin
 	install -m 644 crates/fabric-c/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 target/release/libkeeptime_fabric.a $(DESTDIR)$(PREFIX)/lib
-	install target/release/libkeeptime_fabric.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
+	install -m 644 target/release/libkeeptime_fabric_c.a $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.a
+	install target/release/libkeeptime_fabric_c.so $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so.0
 	ln -sf libkeeptime_fabric.so.0 $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.so
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|0.1.0|' crates/fabric-c/keeptime_fabric.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc

@@ -15,20 +15,14 @@ use std::sync::OnceLock;
 const HEADER: &str = include_str!("../include/keeptime_fabric.h");
 const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 
-/// Where the library is: built once, as a build of the workspace does, unless that was done just before.
+/// Where the library is, by the names that `make install-fabric` gives it.
 fn library() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--locked", "--package", env!("CARGO_PKG_NAME")]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        let is_built = std::env::var_os("KEEPTIME_IS_BUILT").is_some();
-        assert!(is_built || build.status().unwrap().success());
-        // Beside this program: who builds tests alone has it there and nowhere else.
-        let built = std::env::current_exe().unwrap().with_file_name("libkeeptime_fabric.so");
-        // As `make install` leaves it: by the name for the compiler and the one for the loader.
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // Cargo leaves it beside this program.
+        let built = std::env::current_exe().unwrap().with_file_name("libkeeptime_fabric_c.so");
+        assert!(built.exists(), "{} is not there", built.display());
+        // The name for the compiler and the one for the loader.
         let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lib");
         fs::create_dir_all(&installed).unwrap();
         for name in ["libkeeptime_fabric.so", "libkeeptime_fabric.so.0"] {
