@@ -47,7 +47,8 @@ pub fn run(out: &Path) -> Result<()> {
     let directory = format!("bench-{}", std::process::id());
     let address = ([127, 0, 0, 1], 0).into();
     let (name, node) = (directory.clone(), "bench".into());
-    let _server = Server::start(ServerConfig { name, node, address, members: Vec::new() })?;
+    let _server =
+        Server::start(ServerConfig { name, node, address, members: Vec::new(), key: None })?;
     let mut variants = variants(&directory)?;
     variants.extend(networks::bridged()?);
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();

@@ -262,7 +262,8 @@ impl Drop for Hogs {
 }
 
 fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Result<Server> {
-    Ok(Server::start(ServerConfig { name: NAME.into(), node: node.into(), address, members })?)
+    let (name, node, key) = (NAME.into(), node.into(), None);
+    Ok(Server::start(ServerConfig { name, node, address, members, key })?)
 }
 
 fn context(address: Ipv4Addr, wait: Wait) -> Result<Context> {

@@ -208,7 +208,8 @@ impl Fabric {
         let regions = RegionServerConfig { name: name.into(), port: 0 };
         let regions = RegionServer::start(&regions, |_| Ok(Box::new(PlainMemories))).unwrap();
         let (node, address) = ("n1".to_string(), ([127, 0, 0, 1], 0).into());
-        let directory = ServerConfig { name: name.into(), node, address, members: vec![] };
+        let directory =
+            ServerConfig { name: name.into(), node, address, members: vec![], key: None };
         let directory = Server::start(directory).unwrap();
         let mut config = fabric::Config::default();
         config.directory = name.into();

@@ -20,6 +20,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -297,9 +298,14 @@ fn start_servers(lab: &Lab, node: &Node, pages: &Path, programs: &Programs) -> R
 
 /// The fabric's daemon on the front end and on every node: how busy a node is, is read from it.
 fn start_fabric(lab: &Lab, program: &Path) -> Result<()> {
+    let key = directory(lab.directory()).join("fabric.key");
+    let made = Command::new(program).arg("--make-key").arg(&key).status();
+    let made = made.with_context(|| format!("cannot start {}", program.display()))?;
+    ensure!(made.success(), "{} --make-key has failed", program.display());
     let at = |address: Ipv4Addr| format!("{address}:{FABRIC_PORT}");
     let words = |node: &str, address: Ipv4Addr| {
-        ["--node", node, "--address", &at(address), "--name", &fabric(lab)]
+        let key = key.display().to_string();
+        ["--node", node, "--address", &at(address), "--name", &fabric(lab), "--key", &key]
             .map(String::from)
             .to_vec()
     };

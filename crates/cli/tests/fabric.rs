@@ -5,7 +5,8 @@
 use keeptime_fabric::{Config, Context, attrs};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 const KEEPTIME: &str = env!("CARGO_BIN_EXE_keeptime");
@@ -24,6 +25,7 @@ impl Daemon {
         let directory = format!("t{}-{test}-{node}", std::process::id());
         let mut command = Command::new(program);
         command.args(["--node", node, "--name", &directory, "--address", "127.0.0.1:0"]);
+        command.arg("--key").arg(key(test));
         command.args(member.iter().flat_map(|other| ["--member", &other.address]));
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         // "listening on ADDRESS, answering on port PORT": everything is there then.
@@ -51,6 +53,17 @@ impl Drop for Daemon {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// That of the nodes of a test.
+fn key(test: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let path = path.join(format!("{test}-{}.key", std::process::id()));
+    if !path.exists() {
+        let mut command = Command::new(Path::new(KEEPTIME).with_file_name("keeptime-fabricd"));
+        assert!(command.arg("--make-key").arg(&path).status().unwrap().success());
+    }
+    path
 }
 
 fn said(output: &Output) -> String {
@@ -160,4 +173,29 @@ fn bad_input_names_what_would_be_accepted() {
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("start keeptime-fabricd"), "{}", said(&output));
+}
+
+/// A daemon that others reach, or that calls others, says whom it believes.
+#[test]
+fn a_daemon_that_others_reach_needs_a_key() {
+    let program = Path::new(KEEPTIME).with_file_name("keeptime-fabricd");
+    let run = |words: &[&str]| Command::new(&program).args(words).output().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let short = place.path().join("short.key");
+    std::fs::write(&short, "secret\n").unwrap();
+    let path = short.to_str().unwrap();
+    let keyed = ["--node", "n1", "--key", path];
+    for (words, text) in [
+        (&["--node", "n1", "--address", "0.0.0.0:0"][..], "expected --key FILE"),
+        (&["--node", "n1", "--member", "127.0.0.1:9"], "expected --key FILE"),
+        (&keyed, "others could read a secret; expected 0600"),
+        (&["--make-key", path], "is there already"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(said(&output).contains(text), "{words:?}: {}", said(&output));
+    }
+    std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let told = said(&run(&keyed));
+    assert!(told.contains("at least 32 bytes") && !told.contains("secret\n"), "{told}");
 }

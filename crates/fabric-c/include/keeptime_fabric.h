@@ -73,6 +73,10 @@ typedef struct ktf_attribute {
 #define KTF_BETWEEN_LIBFABRIC UINT8_C(2)	/* FI_PROVIDER chooses the network */
 #define KTF_BETWEEN_UCX UINT8_C(3)	/* UCX_TLS and UCX_NET_DEVICES choose it */
 
+/* Whose programs may send, ktf_config.callers. */
+#define KTF_CALLERS_SAME_USER UINT8_C(0)	/* those of this program's user, and root's */
+#define KTF_CALLERS_ANY_USER UINT8_C(1)
+
 /* What a context is to be. Only fields whose bit is in field_mask are looked at; others are as in
  * ktf_context_open() with a null pointer. Fields and bits may be added at the end. */
 typedef struct ktf_config {
@@ -84,6 +88,7 @@ typedef struct ktf_config {
 	uint8_t shared_memory;		/* 0: processes of a node use TCP */
 	uint8_t progress_thread;	/* 1: a thread of its own handles what arrives */
 	uint8_t between_nodes;		/* what carries messages to other nodes, where this context connects */
+	uint8_t callers;		/* whose programs may send to this context's resources */
 } ktf_config;
 
 #define KTF_CONFIG_DIRECTORY UINT64_C(1)
@@ -93,6 +98,7 @@ typedef struct ktf_config {
 #define KTF_CONFIG_SHARED_MEMORY UINT64_C(16)
 #define KTF_CONFIG_PROGRESS_THREAD UINT64_C(32)
 #define KTF_CONFIG_BETWEEN_NODES UINT64_C(64)
+#define KTF_CONFIG_CALLERS UINT64_C(128)
 
 /* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
 typedef struct ktf_match {

@@ -3,7 +3,7 @@
 use crate::arguments::{known, output, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
-use fabric::{Config, Context, Protocol, Wait};
+use fabric::{Callers, Config, Context, Protocol, Wait};
 use std::ptr::addr_of;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ const CLOSE: u64 = 8;
 const SHARED_MEMORY: u64 = 16;
 const PROGRESS_THREAD: u64 = 32;
 const BETWEEN_NODES: u64 = 64;
-const ALL: u64 = 127;
+const CALLERS: u64 = 128;
+const ALL: u64 = 255;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_context_open(
@@ -76,6 +77,16 @@ unsafe fn config_of(fields: *const ConfigFields) -> Result<Config, Failure> {
                 3 => Protocol::Ucx,
                 other => {
                     let text = format!("between_nodes is {other}: 0 to 3 are accepted");
+                    return Err(Failure::invalid(text));
+                }
+            };
+        }
+        if mask & CALLERS != 0 {
+            config.callers = match addr_of!((*fields).callers).read() {
+                0 => Callers::SameUser,
+                1 => Callers::AnyUser,
+                other => {
+                    let text = format!("callers is {other}: 0 and 1 are accepted");
                     return Err(Failure::invalid(text));
                 }
             };

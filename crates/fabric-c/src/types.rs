@@ -32,6 +32,7 @@ pub struct ConfigFields {
     pub shared_memory: u8,
     pub progress_thread: u8,
     pub between_nodes: u8,
+    pub callers: u8,
 }
 
 /// `ktf_match`.
@@ -101,7 +102,7 @@ impl From<Id> for ResourceId {
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Id>() == 16 && size_of::<Attribute>() == 16);
-    assert!(size_of::<ConfigFields>() == 48 && offset_of!(ConfigFields, between_nodes) == 42);
+    assert!(size_of::<ConfigFields>() == 48 && offset_of!(ConfigFields, callers) == 43);
     assert!(size_of::<MatchFields>() == 32 && offset_of!(MatchFields, from) == 16);
     assert!(size_of::<UndeliveredFields>() == 32 && offset_of!(UndeliveredFields, reason) == 24);
     assert!(size_of::<EventFields>() == 24 && offset_of!(EventFields, id) == 8);

@@ -59,7 +59,7 @@ fn daemon(name: &str) -> (Server, RegionServer) {
     let (node, address) = ("n1".into(), ([127, 0, 0, 1], 0).into());
     let regions = RegionServerConfig { name: name.into(), port: 0 };
     let regions = RegionServer::start(&regions, |_| Ok(Box::new(PlainMemories))).unwrap();
-    let directory = ServerConfig { name: name.into(), node, address, members: vec![] };
+    let directory = ServerConfig { name: name.into(), node, address, members: vec![], key: None };
     (Server::start(directory).unwrap(), regions)
 }
 

@@ -1,6 +1,7 @@
 //! What a context is to be.
 
 use crate::directory::DEFAULT_NAME;
+use crate::door::Callers;
 use crate::progress::Wait;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -31,9 +32,11 @@ pub struct Config {
     /// Where other nodes reach this context; unspecified address: on every interface, port 0: any
     /// free one.
     pub listen: SocketAddr,
+    /// Whose programs may send to this context's resources.
+    pub callers: Callers,
     /// How threads wait.
     pub wait: Wait,
-    /// Whether processes of one node use shared memory. If not, they use TCP.
+    /// Whether processes of one node and one user use shared memory. If not, they use TCP.
     pub shared_memory: bool,
     /// What carries messages to other nodes, where this context connects.
     pub between_nodes: Protocol,
@@ -52,6 +55,7 @@ impl Default for Config {
         Self {
             directory: DEFAULT_NAME.into(),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            callers: Callers::default(),
             // Longer than an answer takes that is on its way, shorter than a time slice.
             wait: Wait::SpinFor(Duration::from_micros(50)),
             shared_memory: true,

@@ -112,7 +112,8 @@ impl Context {
     /// # Errors
     /// If the directory does not answer.
     pub fn locate(&self, resource: ResourceId) -> Result<Option<ContextInfo>, FindError> {
-        Ok(self.shared.core.directory().resolve(resource.context)?)
+        let found = self.shared.core.directory().resolve(resource.context)?;
+        Ok(found.map(|found| found.context))
     }
 
     /// What this program holds of it.

@@ -5,7 +5,8 @@ use crate::bridge;
 use crate::bridge::routes::{Way, routes};
 use crate::config::Config;
 use crate::directory::client::{Client, DirectoryError};
-use crate::directory::protocol::ContextInfo;
+use crate::directory::protocol::{ContextInfo, Introduction};
+use crate::door::{Pass, is_trusted};
 use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::charge;
@@ -84,7 +85,9 @@ impl Core {
         } else {
             vec![SocketAddr::new(config.listen.ip(), port)]
         };
-        let info = ContextInfo { id, node: String::new(), addresses };
+        // Who it belongs to, and where, its daemon says.
+        let (node, owner, callers) = (String::new(), 0, config.callers);
+        let info = ContextInfo { id, node, owner, callers, addresses };
         let directory = Client::connect(&config.directory, info)?;
         Ok(Self {
             id,
@@ -494,25 +497,34 @@ impl Core {
         if let Some(link) = self.links.to(peer) {
             return Ok(link);
         }
-        let info = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
-        let same_node = info.node == self.directory.node();
-        let link = if same_node && self.config.shared_memory {
-            let ends = call_neighbour(self.greeting(peer, 0));
+        let found = self.directory.resolve(peer)?.ok_or(SendError::NoContext(peer))?;
+        let info = &found.context;
+        let own = self.directory.welcome();
+        let unreachable = |why: String| {
+            let node = info.node.clone();
+            SendError::Unreachable { context: peer, node, why }
+        };
+        if !info.callers.include(info.owner, own.owner) {
+            let owner = info.owner;
+            let why = format!("it takes messages of programs of user {owner} and of root alone");
+            return Err(unreachable(why));
+        }
+        let same_node = info.node == own.node;
+        let link = if same_node && self.config.shared_memory && is_trusted(info.owner, own.owner) {
+            let ends = call_neighbour(self.greeting(peer, 0, None));
             ends.map(|ends| self.connected(peer, ends))
         } else if same_node {
-            self.call_any(peer, &candidates(&self.networks, &info.addresses, true))
+            self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
         } else {
-            self.reach(peer, &info)
+            self.reach(&found)
         };
-        link.map_err(|error| {
-            let why = error.to_string();
-            SendError::Unreachable { context: peer, node: info.node, why }
-        })
+        link.map_err(|error| unreachable(error.to_string()))
     }
 
     /// A link to another node: over the network that both are on, over all of them if they are
     /// several, over bridges if there is none, and else wherever a router may lead.
-    fn reach(&self, peer: ContextId, info: &ContextInfo) -> io::Result<Arc<Link>> {
+    fn reach(&self, peer: &Introduction) -> io::Result<Arc<Link>> {
+        let info = &peer.context;
         let networks = shared(&self.networks, &info.addresses);
         let one = (networks.len() == 1).then(|| self.call_any(peer, &networks));
         if let Some(Ok(link)) = one {
@@ -523,22 +535,31 @@ impl Core {
         let ways: Vec<_> = straight.chain(self.bridged(info)).collect();
         let number = self.streams.next_number();
         for way in ways {
-            let greeting = self.greeting(peer, number);
+            let greeting = self.greeting(info.id, number, peer.pass);
             if let Ok(ends) = call_way(greeting, &way, self.config.between_nodes) {
-                return self.begin(info, number, way, ends);
+                return self.begin(peer, number, way, ends);
             }
         }
         self.call_any(peer, &candidates(&self.networks, &info.addresses, false))
     }
 
-    fn call_any(&self, peer: ContextId, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
-        let greeting = self.greeting(peer, 0);
+    fn call_any(&self, peer: &Introduction, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
+        let greeting = self.greeting(peer.context.id, 0, peer.pass);
         let ends = call_remote(greeting, addresses, self.config.between_nodes)?;
-        Ok(self.connected(peer, ends))
+        Ok(self.connected(peer.context.id, ends))
     }
 
-    fn greeting(&self, to: ContextId, stream: u64) -> Greeting {
-        Greeting { from: self.id, to, carrier: Carrier::Itself, stream }
+    fn greeting(&self, to: ContextId, stream: u64, pass: Option<Pass>) -> Greeting {
+        Greeting { from: self.id, to, carrier: Carrier::Itself, stream, pass }
+    }
+
+    /// Whether a caller from elsewhere is who it says, and of a user who is let in.
+    fn lets_in(&self, greeting: &Greeting) -> bool {
+        let own = self.directory.welcome();
+        let Some(key) = own.key else { return true };
+        greeting.pass.is_some_and(|pass| {
+            key.knows(&pass, greeting.from) && self.config.callers.include(own.owner, pass.user)
+        })
     }
 
     /// Ways over bridges.
@@ -553,14 +574,14 @@ impl Core {
     /// A stream of this context's own, with its first rail.
     fn begin(
         &self,
-        peer: &ContextInfo,
+        peer: &Introduction,
         number: u64,
         way: Way,
         first: Ends,
     ) -> io::Result<Arc<Link>> {
         let (ends, rails) = rails::ends()?;
         let rail = rails.join(first)?;
-        let link = self.connected(peer.id, ends);
+        let link = self.connected(peer.context.id, ends);
         self.streams.insert(link.clone(), rails, number, Some((peer.clone(), rail, way)));
         self.keeper.notice();
         Ok(link)
@@ -601,10 +622,10 @@ impl Core {
         let is_alone = stream.rails.all().is_empty();
         // A context is gone if its node's daemon is there and does not know it: before and after it
         // was asked for, since the way to that daemon may be what was lost.
-        let is_there = || stream.peer().is_some_and(|peer| self.has_daemon(&peer.node));
+        let is_there = || stream.peer().is_some_and(|peer| self.has_daemon(&peer.context.node));
         let was_there = is_there();
         match self.directory.resolve(link.peer) {
-            Ok(Some(info)) => stream.learn(info),
+            Ok(Some(found)) => stream.learn(found),
             Ok(None) if is_alone && was_there && is_there() => {
                 return self.lost(link, Broken::Closed);
             }
@@ -613,8 +634,8 @@ impl Core {
         if is_alone && stream.alone_for(Instant::now()) >= ALONE_MOST {
             return self.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
         }
-        if let Some(info) = stream.peer().filter(|_| stream.is_own) {
-            self.make_missing(stream, &info, is_alone);
+        if let Some(peer) = stream.peer().filter(|_| stream.is_own) {
+            self.make_missing(stream, &peer, is_alone);
         }
     }
 
@@ -624,13 +645,14 @@ impl Core {
         matches!(found, Ok(Some(())))
     }
 
-    fn make_missing(&self, stream: &Stream, info: &ContextInfo, is_alone: bool) {
+    fn make_missing(&self, stream: &Stream, peer: &Introduction, is_alone: bool) {
+        let info = &peer.context;
         let networks = shared(&self.networks, &info.addresses);
         let bridged = if is_alone || networks.is_empty() { self.bridged(info) } else { Vec::new() };
         let ways = networks.into_iter().map(Way::straight).chain(bridged).collect();
         let missing = stream.missing(ways);
         for way in missing.into_iter().take(rails::RAILS_MOST) {
-            let greeting = self.greeting(stream.link.peer, stream.number());
+            let greeting = self.greeting(info.id, stream.number(), peer.pass);
             let called = call_way(greeting, &way, self.config.between_nodes);
             // Tried again later.
             if let Ok(rail) = called.and_then(|ends| stream.rails.join(ends)) {
@@ -738,7 +760,8 @@ impl Core {
     /// [`Work::signalled`], with everything for `home`.
     fn signalled_for(&self, home: &impl Home, token: u64) {
         if Listeners::is_theirs(token) {
-            match self.listeners.signalled(token, self.id, &self.progress) {
+            let lets_in = |greeting: &Greeting| self.lets_in(greeting);
+            match self.listeners.signalled(token, self.id, &self.progress, lets_in) {
                 Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.connected(from, ends)),
                 Some((Greeting { from, stream, .. }, ends)) => {
                     if let Err(error) = self.wanted(from, stream, ends) {

@@ -8,6 +8,7 @@
 //! ```
 //! All numbers are little-endian. What a kind does not use is zero, and anything else is refused.
 
+use crate::door::{KEY, Pass};
 use crate::id::{ContextId, Place};
 use crate::matching::Tag;
 use crate::transport::native::Library;
@@ -21,10 +22,10 @@ pub const EAGER_MOST: usize = 64 << 10;
 /// Longest part of an offered message in one frame: others use the link in between.
 pub const PIECE_MOST: usize = 256 << 10;
 /// Bytes of a greeting.
-pub const GREETING: usize = 33;
+pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +176,8 @@ pub struct Greeting {
     /// among those that the caller has begun to the other context; later ones take the place of
     /// earlier ones.
     pub stream: u64,
+    /// What its daemon has given the caller to show; none if daemons have no key.
+    pub pass: Option<Pass>,
 }
 
 /// Bytes that are no frame. The link is given up: nothing after them can be trusted.
@@ -295,6 +298,11 @@ impl Greeting {
         bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
         bytes[24..32].copy_from_slice(&self.stream.to_le_bytes());
+        if let Some(Pass { user, proof }) = self.pass {
+            bytes[33] = 1;
+            bytes[36..40].copy_from_slice(&user.to_le_bytes());
+            bytes[40..].copy_from_slice(&proof);
+        }
         bytes
     }
 
@@ -320,7 +328,9 @@ impl Greeting {
             (3, 0) => Carrier::Library(Library::Ucx),
             (other, _) => return Err(Malformed::Carrier(other)),
         };
-        Ok(Self { from: context(8), to: context(16), carrier, stream: u64_at(bytes, 24) })
+        let pass =
+            (bytes[33] != 0).then(|| Pass { user: u32_at(bytes, 36), proof: array(bytes, 40) });
+        Ok(Self { from: context(8), to: context(16), carrier, stream: u64_at(bytes, 24), pass })
     }
 }
 
@@ -518,17 +528,17 @@ mod tests {
             Carrier::Library(Library::Libfabric),
             Carrier::Library(Library::Ucx),
         ] {
-            let greeting = Greeting { from, to, carrier, stream: 3 };
-            bytes = greeting.encode();
-            assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+            for pass in [None, Some(Pass { user: 1000, proof: [7; KEY] })] {
+                let greeting = Greeting { from, to, carrier, stream: 3, pass };
+                bytes = greeting.encode();
+                assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+            }
         }
         bytes[32] = 1;
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Carrier(1)));
         bytes[4] = 9;
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(9)));
-        assert_eq!(
-            Greeting::decode(b"GET / HTTP/1.1\r\nHost: a.bcdefghij"),
-            Err(Malformed::Magic(*b"GET "))
-        );
+        bytes[..4].copy_from_slice(b"GET ");
+        assert_eq!(Greeting::decode(&bytes), Err(Malformed::Magic(*b"GET ")));
     }
 }

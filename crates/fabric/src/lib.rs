@@ -13,7 +13,7 @@
 //!
 //! // Usually the daemon `keeptime-fabricd` runs on each node.
 //! let (node, address) = ("n1".into(), "127.0.0.1:0".parse()?);
-//! let server = ServerConfig { name: name.clone(), node, address, members: vec![] };
+//! let server = ServerConfig { name: name.clone(), node, address, members: vec![], key: None };
 //! let _server = Server::start(server)?;
 //!
 //! let mut config = Config::default();
@@ -53,6 +53,7 @@
 //! | [`pacing`] | whose turn it is among flows with reserved rates (pure; the thesis' section 2.1) |
 //! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
 //! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
+//! | [`door`], [`directory::seal`] | who may call whom, and how servers know each other (pure) |
 //! | `transport` | the narrow trait; shared memory, TCP, UDP |
 //! | `transport::rails` | one stream of frames over several connections (its decisions are pure) |
 //! | [`bridge`] | ways over other nodes (pure), and what a daemon carries for others |
@@ -94,21 +95,29 @@
 //! arrives once. When there has been no way for ten seconds, the link is broken, and its senders are
 //! told.
 //!
+//! # Who is let in
+//!
+//! A context takes messages of programs of its own user and of root, of whatever node, or of everybody's
+//! ([`Config::callers`]). The kernel tells each daemon who its programs are; with the cluster's key
+//! ([`ClusterKey`]) daemons tell each other, and contexts, what cannot be made up. Memory is shared between
+//! processes of one user alone, and with root; regions are read by whoever finds them. Daemons without a key believe everybody who reaches their port,
+//! and so do the contexts of their nodes.
+//!
 //! # Limits of this version
 //!
 //! Two nodes with one network in common use that alone, over one connection. A bridge that hangs
 //! without ending is only found out if there is another way beside it. Networks are those that the
 //! node had when the context was opened, and two networks of one address and prefix are one.
-//! Networks are trusted, as MPI trusts them: contexts of other nodes are not authenticated, and
-//! bridges carry for whoever calls them, though only to nodes that the directory knows, for at most
-//! [`bridge::RELAYED_MOST`] connections. A directory server is known to the others by the one address from
+//! Messages between nodes can be read and changed by whoever rules the network between them, as MPI's can;
+//! directories' can only be read. Bridges carry for whoever calls them, though only to nodes that the directory
+//! knows, for at most [`bridge::RELAYED_MOST`] connections. A directory server is known to the others by the one address from
 //! which it calls them first: on nodes with several networks its `--member` should be an address on one
-//! that all share, unless there are bridges. On one node,
-//! only processes of the same user (and root) are let in.
+//! that all share, unless there are bridges.
 
 pub mod attributes;
 pub mod bridge;
 pub mod directory;
+pub mod door;
 pub mod echo;
 pub mod flow;
 pub mod frame;
@@ -143,6 +152,7 @@ pub use config::{Config, Protocol};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;
 pub use directory::protocol::{ContextInfo, Record};
+pub use door::{Callers, ClusterKey};
 pub use error::{FindError, OpenError, RecvError, RegisterError, SendError};
 pub use frame::Reason;
 pub use id::{ContextId, ResourceId};
@@ -155,8 +165,13 @@ pub use transport::Broken;
 
 /// 64 bits that nobody can foresee.
 fn random() -> std::io::Result<u64> {
+    random_bytes().map(u64::from_le_bytes)
+}
+
+/// Bytes that nobody can foresee.
+fn random_bytes<const BYTES: usize>() -> std::io::Result<[u8; BYTES]> {
     use std::io::Read;
-    let mut bytes = [0; 8];
+    let mut bytes = [0; BYTES];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(bytes)
 }

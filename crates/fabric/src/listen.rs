@@ -3,6 +3,7 @@
 use crate::bridge::request::Whom;
 use crate::bridge::{self, routes::Way};
 use crate::config::Protocol;
+use crate::door::is_trusted;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
@@ -82,13 +83,14 @@ impl Listeners {
         token >= CALLERS
     }
 
-    /// What is watched as `token` became ready. Returns callers that have said who they are and
-    /// meant this context, `id`.
+    /// What is watched as `token` became ready. Returns callers that have said who they are, meant this
+    /// context, `id`, and are let in if they come from elsewhere.
     pub fn signalled(
         &self,
         token: u64,
         id: ContextId,
         progress: &Progress,
+        lets_in: impl FnOnce(&Greeting) -> bool,
     ) -> Option<(Greeting, Ends)> {
         match token {
             NEIGHBOURS => {
@@ -103,7 +105,7 @@ impl Listeners {
                 }
                 None
             }
-            _ => self.greeted(token, id, progress),
+            _ => self.greeted(token, id, progress, lets_in),
         }
     }
 
@@ -125,7 +127,13 @@ impl Listeners {
         callers.waiting.insert(token, caller);
     }
 
-    fn greeted(&self, token: u64, id: ContextId, progress: &Progress) -> Option<(Greeting, Ends)> {
+    fn greeted(
+        &self,
+        token: u64,
+        id: ContextId,
+        progress: &Progress,
+        lets_in: impl FnOnce(&Greeting) -> bool,
+    ) -> Option<(Greeting, Ends)> {
         let mut callers = lock(&self.callers);
         let caller = callers.waiting.get(&token)?;
         let result = caller.greeting();
@@ -138,6 +146,10 @@ impl Listeners {
         // Whoever is refused finds the connection closed, and has its messages back.
         let (greeting, handed_over) = result.ok()?;
         if greeting.to != id || greeting.from == id {
+            return None;
+        }
+        if matches!(caller, Caller::Remote(_)) && !lets_in(&greeting) {
+            tracing::warn!(from = %greeting.from, pass = ?greeting.pass, "a caller is not let in");
             return None;
         }
         let ends = match caller {
@@ -177,12 +189,13 @@ impl Caller {
         }
     }
 
-    /// Names without a file have no permissions: only the own user is let in, and root.
+    /// Names without a file have no permissions: only the own user is let in, and root. Others come as
+    /// from another node.
     fn is_welcome(&self) -> bool {
         match self {
             Self::Remote(stream) => stream.set_nonblocking(true).is_ok(),
             Self::Neighbour(stream) => getsockopt(stream, PeerCredentials)
-                .is_ok_and(|peer| peer.uid() == geteuid().as_raw() || peer.uid() == 0),
+                .is_ok_and(|peer| is_trusted(geteuid().as_raw(), peer.uid())),
         }
     }
 

@@ -2,7 +2,7 @@
 //! has begun one makes its rails, again and again as they are lost.
 
 use crate::bridge::routes::Way;
-use crate::directory::protocol::ContextInfo;
+use crate::directory::protocol::Introduction;
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::progress::lock;
@@ -51,8 +51,8 @@ pub struct Stream {
 
 #[derive(Debug)]
 struct Making {
-    /// Where the other context was when the directory last knew it.
-    peer: Option<ContextInfo>,
+    /// Where the other context was when the directory last knew it, and what to show it.
+    peer: Option<Introduction>,
     ways: BTreeMap<RailId, Way>,
     last: Option<Instant>,
     /// Since when it has no rail.
@@ -103,7 +103,7 @@ impl Streams {
         link: Arc<Link>,
         rails: Rails,
         number: u64,
-        own: Option<(ContextInfo, RailId, Way)>,
+        own: Option<(Introduction, RailId, Way)>,
     ) -> Arc<Stream> {
         let is_own = own.is_some();
         let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
@@ -157,12 +157,12 @@ impl Stream {
     }
 
     /// The directory knows where the other context is.
-    pub fn learn(&self, peer: ContextInfo) {
+    pub fn learn(&self, peer: Introduction) {
         lock(&self.making).peer = Some(peer);
     }
 
     /// Where the other context is, or was when the directory last knew it.
-    pub fn peer(&self) -> Option<ContextInfo> {
+    pub fn peer(&self) -> Option<Introduction> {
         lock(&self.making).peer.clone()
     }
 

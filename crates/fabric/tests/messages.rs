@@ -283,7 +283,10 @@ fn strangers_are_not_let_in() {
             let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
             let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
             stream
-                .write_all(&Greeting { from, to, carrier: Carrier::Itself, stream: 0 }.encode())
+                .write_all(
+                    &Greeting { from, to, carrier: Carrier::Itself, stream: 0, pass: None }
+                        .encode(),
+                )
                 .unwrap();
         }
     }

@@ -8,13 +8,14 @@
 use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Heard, Request, Telling, VERSION};
 use keeptime_fabric::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use keeptime_fabric::id::Place;
-use keeptime_fabric::{Attributes, ContextId, ResourceId, attrs};
+use keeptime_fabric::{Attributes, Callers, ContextId, ResourceId, attrs};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 const NODES: usize = 4;
+const USER: u32 = 1000;
 /// The question that every program keeps open.
 const EVERYTHING: u32 = 1_000_000;
 
@@ -107,7 +108,7 @@ impl World {
             // network; the rest is learned.
             let other = |node| other_address(node % NODES);
             let known = [address((node + 1) % NODES), other(node), other(node + 1)];
-            let directory = Directory::new(format!("n{node}"), run, address(node), known);
+            let directory = Directory::new(format!("n{node}"), run, address(node), known, None);
             self.nodes[node] = Some(directory);
         }
     }
@@ -237,11 +238,17 @@ impl World {
         let context = ContextId::new(self.fresh());
         let (registered, told) = (BTreeSet::new(), BTreeSet::new());
         self.programs.push(Program { node, connection, context, registered, told, next: 0 });
-        let info = ContextInfo { id: context, node: String::new(), addresses: Vec::new() };
+        let info = ContextInfo {
+            id: context,
+            node: String::new(),
+            owner: USER,
+            callers: Callers::SameUser,
+            addresses: Vec::new(),
+        };
         let hello = Request::Hello { version: VERSION, context: info };
-        self.step(node, Input::Asked(connection, hello));
+        self.step(node, Input::Asked(connection, USER, hello));
         let everything = Request::Subscribe { number: EVERYTHING, query: Attributes::new() };
-        self.step(node, Input::Asked(connection, everything));
+        self.step(node, Input::Asked(connection, USER, everything));
     }
 
     fn apply(&mut self, op: &Op) {
@@ -260,7 +267,7 @@ impl World {
                 let attributes = attrs! { "number" => number.to_string() };
                 let request = Request::Register { number, place, attributes };
                 let (node, connection) = (program.node, program.connection);
-                self.step(node, Input::Asked(connection, request));
+                self.step(node, Input::Asked(connection, USER, request));
             }
             Op::Drop { program, which } => {
                 let Some(program) = self.programs.get_mut(program) else { return };
@@ -268,7 +275,7 @@ impl World {
                 program.registered.remove(&place);
                 let request = Request::Drop { number: place.slot, place };
                 let (node, connection) = (program.node, program.connection);
-                self.step(node, Input::Asked(connection, request));
+                self.step(node, Input::Asked(connection, USER, request));
             }
             Op::Deliver { wire, messages } => (0..messages).for_each(|_| {
                 self.deliver(wire);

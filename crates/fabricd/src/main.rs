@@ -1,12 +1,13 @@
 //! `keeptime-fabricd`: the fabric's daemon of a node.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use keeptime_fabric::Config;
+use keeptime_credentials::files::{self, FileError, Secrecy};
 use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{DEFAULT_NAME, Server, ServerConfig};
 use keeptime_fabric::echo::Echo;
 use keeptime_fabric::region::{Memories, PlainMemories, RegionServer, RegionServerConfig};
+use keeptime_fabric::{Callers, ClusterKey, Config};
 use keeptime_fabricd::{KernelMemories, LoadPublisher};
 use keeptime_linux::cgroup::Hierarchies;
 use keeptime_linux::load::Scope;
@@ -20,18 +21,33 @@ use std::process::ExitCode;
 /// It publishes how busy the node is, for the broker's web sites above all. It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for
 /// nodes that share none.
 ///
-/// One runs on each node, until it is told to end by SIGTERM.
+/// One runs on each node, until it is told to end by SIGTERM. Those of a cluster know each other, and programs that call each other from
+/// other nodes, by a key:
+///
+///   keeptime-fabricd --make-key /etc/keeptime/fabric.key     # once; copy it to every node
+///   keeptime-fabricd --node n1 --address 10.0.0.1:7400 --key /etc/keeptime/fabric.key
+///   keeptime-fabricd --node n2 --address 10.0.0.2:7400 --key /etc/keeptime/fabric.key --member 10.0.0.1:7400
 #[derive(Debug, Parser)]
+#[command(verbatim_doc_comment)]
 struct Arguments {
     /// The node's name, unlike that of any other node
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    node: String,
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new(), required_unless_present = "make_key")]
+    node: Option<String>,
     /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node; 127.0.0.1: nowhere
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     address: SocketAddr,
     /// Where another daemon is; the rest is learned from it
     #[arg(long = "member", value_name = "IP:PORT")]
     members: Vec<SocketAddr>,
+    /// The cluster's key: a file that its owner alone may read, the same on every node
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Believe whoever reaches this node, without a key: for networks on which everybody is trusted
+    #[arg(long, conflicts_with = "key")]
+    open: bool,
+    /// Write a new key to this file, which is not there yet, and end
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    make_key: Option<PathBuf>,
     /// What programs of this node ask for
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
@@ -79,11 +95,16 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<()> {
+    if let Some(path) = &arguments.make_key {
+        return make_key(path);
+    }
+    let key = key(&arguments)?;
     // Before any thread is made, so that all inherit that signals are waited for here.
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
     signals.thread_block()?;
     let Arguments { node, address, members, name, regions_port, answer_on, .. } = arguments;
     let Arguments { bridge_port, no_bridge, cgroup, cpu, no_load, .. } = arguments;
+    let node = node.context("no --node")?;
     let regions = RegionServerConfig { name: name.clone(), port: regions_port };
     let regions = RegionServer::start(&regions, |port| memories(port, &answer_on))
         .context("while making room for regions")?;
@@ -92,7 +113,9 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     let mut measuring = Config::default();
     measuring.directory.clone_from(&name);
-    let directory = ServerConfig { name, node: node.clone(), address, members };
+    // Pings are everybody's.
+    measuring.callers = Callers::AnyUser;
+    let directory = ServerConfig { name, node: node.clone(), address, members, key };
     let directory = Server::start(directory).context("while starting the directory")?;
     let echo = Echo::start(measuring.clone(), &node, directory.address());
     let _echo = echo.context("while preparing to answer pings")?;
@@ -106,6 +129,31 @@ fn run(arguments: Arguments) -> Result<()> {
     }
     signals.wait()?;
     Ok(())
+}
+
+/// The key of the cluster, or of a node alone. None if everybody is to be believed.
+fn key(arguments: &Arguments) -> Result<Option<ClusterKey>> {
+    if arguments.open {
+        return Ok(None);
+    }
+    if let Some(path) = &arguments.key {
+        let content = |source| FileError::Content { path: path.clone(), source };
+        let text = files::read(path, Secrecy::Secret)?;
+        return Ok(Some(ClusterKey::from_text(&text).map_err(content)?));
+    }
+    let is_alone = arguments.address.ip().is_loopback() && arguments.members.is_empty();
+    ensure!(
+        is_alone,
+        "no --key: others reach this node at {}, or it calls them; expected --key FILE, the same on every node \
+         (--make-key FILE writes one), or --open if whoever reaches it is to be believed",
+        arguments.address
+    );
+    Ok(Some(ClusterKey::random()?))
+}
+
+fn make_key(path: &Path) -> Result<()> {
+    ensure!(!path.exists(), "{} is there already: expected a file that is not", path.display());
+    Ok(files::replace(path, &(ClusterKey::new_text()? + "\n"), Secrecy::Secret)?)
 }
 
 fn memories(port: u16, interfaces: &[String]) -> std::io::Result<Box<dyn Memories>> {

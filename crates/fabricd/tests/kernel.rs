@@ -72,7 +72,14 @@ impl Cluster {
 }
 
 fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Server {
-    Server::start(ServerConfig { name: NAME.into(), node: node.into(), address, members }).unwrap()
+    Server::start(ServerConfig {
+        name: NAME.into(),
+        node: node.into(),
+        address,
+        members,
+        key: None,
+    })
+    .unwrap()
 }
 
 #[test]

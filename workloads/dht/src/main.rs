@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 use keeptime_dht::client::{Client, Found};
 use keeptime_dht::misses::Misses;
 use keeptime_dht::server::Server;
-use keeptime_fabric::Config;
 use keeptime_fabric::directory::DEFAULT_NAME;
+use keeptime_fabric::{Callers, Config};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::Write;
 use std::net::SocketAddr;
@@ -35,6 +35,9 @@ struct Place {
     /// Where other nodes reach this program; 0.0.0.0: on every network of the node
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:0", global = true)]
     listen: SocketAddr,
+    /// Speak with programs of every user, not of this one and root alone
+    #[arg(long, global = true)]
+    any_user: bool,
     /// Share of messages before which the directory is asked where their receiver is, as if it was not
     /// known: 0 to 1
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_misses, global = true)]
@@ -92,6 +95,9 @@ impl Place {
         let mut config = Config::default();
         config.directory.clone_from(&self.directory);
         config.listen = self.listen;
+        if self.any_user {
+            config.callers = Callers::AnyUser;
+        }
         config
     }
 

@@ -118,7 +118,7 @@ fn row(length: u8) -> Vec<Node> {
         let start = move || {
             let (name, node) = (Config::default().directory, format!("n{number}"));
             let address = (Ipv4Addr::UNSPECIFIED, PORT).into();
-            let directory = ServerConfig { name, node: node.clone(), address, members };
+            let directory = ServerConfig { name, node: node.clone(), address, members, key: None };
             let directory = Directory::start(directory).unwrap();
             // Bridges carry to directories that daemons tell of.
             let echo = Echo::start(Config::default(), &node, directory.address()).unwrap();

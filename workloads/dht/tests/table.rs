@@ -25,7 +25,8 @@ impl Node {
     fn new(test: &str) -> Self {
         let name = format!("dht-{test}-{}", std::process::id());
         let (node, address) = ("n0".into(), ([127, 0, 0, 1], 0).into());
-        let server = ServerConfig { name: name.clone(), node, address, members: Vec::new() };
+        let server =
+            ServerConfig { name: name.clone(), node, address, members: Vec::new(), key: None };
         let mut config = Config::default();
         config.directory = name;
         Self { config, _directory: Directory::start(server).unwrap() }

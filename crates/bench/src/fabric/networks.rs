@@ -52,7 +52,13 @@ impl Node {
             let members = member.map(at).into_iter().collect();
             let config = Config::default();
             let (name, address) = (config.directory.clone(), at(Ipv4Addr::UNSPECIFIED));
-            let server = Server::start(ServerConfig { name, node: node.into(), address, members })?;
+            let server = Server::start(ServerConfig {
+                name,
+                node: node.into(),
+                address,
+                members,
+                key: None,
+            })?;
             let echo = Echo::start(blocking(), node, server.address())?;
             pin(CORES[0])?;
             let bridge = Bridge::start(blocking(), node, 0)?;

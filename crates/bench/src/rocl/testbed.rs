@@ -178,8 +178,9 @@ impl Node {
     }
 
     fn start_daemon(&mut self, member: Option<Ipv4Addr>, is_bridge: bool) -> Result<()> {
-        let mut words =
-            vec!["--node".into(), self.name.clone(), "--address".into(), format!("0.0.0.0:{PORT}")];
+        // Whoever is on a testbed is the testbed's.
+        let mut words = vec!["--node".into(), self.name.clone(), "--open".into()];
+        words.extend(["--address".into(), format!("0.0.0.0:{PORT}")]);
         words.extend(member.iter().flat_map(|m| ["--member".into(), format!("{m}:{PORT}")]));
         words.extend((!is_bridge).then(|| "--no-bridge".to_owned()));
         let mut daemon = self.start("keeptime-fabricd", &words)?;

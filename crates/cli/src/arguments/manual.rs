@@ -129,8 +129,11 @@ See also: docs/clusters.md, docs/rate-control.md."#;
 pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts of a program find each other by
 attributes and exchange messages. Every node runs a daemon, which knows all resources of the cluster:
 
-  keeptime-fabricd --node n1 --address 10.0.0.1:7400
-  keeptime-fabricd --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # on the next; the rest it learns
+  keeptime-fabricd --make-key fabric.key                                       # once; copy it to every node
+  keeptime-fabricd --key fabric.key --node n1 --address 10.0.0.1:7400
+  keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # the rest it learns
+
+Programs take messages of their own user's and root's, wherever these run, unless they say otherwise.
 
 On a node with several networks, --address 0.0.0.0:7400 listens on all of them, and the daemon carries for nodes that
 share none (--no-bridge: it does not).

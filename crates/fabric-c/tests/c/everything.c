@@ -212,6 +212,11 @@ static void bad_arguments(ktf_context *context)
 	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
 	(void)ktf_error_text(text, sizeof(text));
 	CHECK(strcmp(text, "between_nodes is 4: 0 to 3 are accepted") == 0);
+	config.field_mask = KTF_CONFIG_CALLERS;
+	config.callers = 2;
+	CHECK(ktf_context_open(&config, &none) == KTF_INVALID);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strcmp(text, "callers is 2: 0 and 1 are accepted") == 0);
 	CHECK(ktf_resource_register(NULL, NULL, 0, &resource) == KTF_INVALID);
 	CHECK(ktf_error_text(text, sizeof(text)) == strlen("context is null"));
 	CHECK(strcmp(text, "context is null") == 0);

@@ -17,7 +17,7 @@ pub use relay::{RELAYED_MOST, Relay};
 use crate::attributes::{Attributes, TEXT_MOST};
 use crate::config::Config;
 use crate::context::{Context, Resource};
-use crate::directory::protocol::Record;
+use crate::directory::protocol::{Introduction, Record};
 use crate::echo;
 use crate::error::{OpenError, RegisterError};
 use crate::networks::Network;
@@ -116,8 +116,9 @@ impl Guard {
         match request.whom() {
             _ if request.rest().is_some() => self.is_bridge(to),
             Whom::Context(id) => {
-                let context = self.context.core().directory().resolve(id);
-                context.is_ok_and(|context| context.is_some_and(|c| c.addresses.contains(&to)))
+                let found = self.context.core().directory().resolve(id);
+                let has = |found: &Introduction| found.context.addresses.contains(&to);
+                found.is_ok_and(|found| found.as_ref().is_some_and(has))
             }
             Whom::Directory => self.is_directory(to),
         }

@@ -4,8 +4,11 @@
 //! the server ends, everything is said anew to the next one.
 
 use super::address_of;
-use super::protocol::{Answer, ContextInfo, Record, Request, VERSION, decode, encode};
+use super::protocol::{
+    Answer, ContextInfo, Introduction, Record, Request, VERSION, decode, encode,
+};
 use crate::attributes::Attributes;
+use crate::door::ContextKey;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::progress::lock;
 use nix::errno::Errno;
@@ -88,11 +91,11 @@ struct State {
     /// times it is known to have been read.
     behind: u64,
     caught_up: u64,
-    node: String,
+    welcome: Option<Welcome>,
     number: u32,
     /// Questions without an answer yet: said again to the next server.
     open: BTreeMap<u32, Request>,
-    answers: HashMap<u32, Result<Option<ContextInfo>, String>>,
+    answers: HashMap<u32, Result<Option<Introduction>, String>>,
     registered: BTreeMap<Place, Attributes>,
     subscriptions: HashMap<u32, Subscription>,
     by_query: HashMap<Attributes, u32>,
@@ -117,6 +120,17 @@ struct Subscription {
     current: bool,
     used: u64,
     watchers: HashMap<u64, VecDeque<Event>>,
+}
+
+/// What the server has said of this program.
+#[derive(Debug, Clone)]
+pub struct Welcome {
+    /// The name of its node.
+    pub node: String,
+    /// Its user.
+    pub owner: u32,
+    /// What its callers are known by; none if everybody is to be believed.
+    pub key: Option<ContextKey>,
 }
 
 /// Events of one question, from when it was made.
@@ -147,16 +161,14 @@ impl Client {
             .spawn(move || reading.listen(stream))
             .map_err(unreachable)?;
         let client = Self { shared, reader: Some(reader) };
-        client.shared.wait(Instant::now() + ANSWER_TIME, |state| match &state.refused {
-            Some(why) => Some(Err(DirectoryError::Refused(why.clone()))),
-            None => (!state.node.is_empty()).then_some(Ok(())),
-        })?;
+        client.shared.welcome()?;
         Ok(client)
     }
 
-    /// The name of this node.
-    pub fn node(&self) -> String {
-        lock(&self.shared.state).node.clone()
+    /// What the server, or the last one, has said of this program.
+    pub fn welcome(&self) -> Welcome {
+        let welcome = lock(&self.shared.state).welcome.clone();
+        welcome.unwrap_or_else(|| unreachable!("no client without one"))
     }
 
     /// Registers a resource. When this returns, every program that asks finds it.
@@ -178,11 +190,11 @@ impl Client {
         state.say(&Request::Drop { number, place });
     }
 
-    /// Where a context is, if it is anywhere.
+    /// Where a context is, if it is anywhere, and what to show it.
     ///
     /// # Errors
     /// If the server does not answer.
-    pub fn resolve(&self, context: ContextId) -> Result<Option<ContextInfo>, DirectoryError> {
+    pub fn resolve(&self, context: ContextId) -> Result<Option<Introduction>, DirectoryError> {
         self.ask(|number| Request::Resolve { number, context })
     }
 
@@ -268,7 +280,7 @@ impl Client {
     fn ask(
         &self,
         request: impl FnOnce(u32) -> Request,
-    ) -> Result<Option<ContextInfo>, DirectoryError> {
+    ) -> Result<Option<Introduction>, DirectoryError> {
         let mut state = lock(&self.shared.state);
         let number = state.next_number();
         let request = request(number);
@@ -389,6 +401,14 @@ impl Shared {
         }
     }
 
+    /// Waits until the server has taken this program in.
+    fn welcome(&self) -> Result<(), DirectoryError> {
+        self.wait(Instant::now() + ANSWER_TIME, |state| match &state.refused {
+            Some(why) => Some(Err(DirectoryError::Refused(why.clone()))),
+            None => state.welcome.as_ref().map(|_| Ok(())),
+        })
+    }
+
     fn wait<T>(
         &self,
         deadline: Instant,
@@ -497,11 +517,13 @@ impl State {
 
     fn hear(&mut self, answer: Answer) {
         match answer {
-            Answer::Welcome { node } => self.node = node,
+            Answer::Welcome { node, owner, key } => {
+                self.welcome = Some(Welcome { node, owner, key });
+            }
             Answer::Refused { number: None, why } => self.refused = Some(why),
             Answer::Refused { number: Some(number), why } => self.answered(number, Err(why)),
             Answer::Done { number } => self.answered(number, Ok(None)),
-            Answer::Resolved { number, context } => self.answered(number, Ok(context)),
+            Answer::Resolved { number, found } => self.answered(number, Ok(found)),
             Answer::Found { number, records } => {
                 if let Some(subscription) = self.subscriptions.get_mut(&number) {
                     subscription.found(records);
@@ -520,7 +542,7 @@ impl State {
         }
     }
 
-    fn answered(&mut self, number: u32, answer: Result<Option<ContextInfo>, String>) {
+    fn answered(&mut self, number: u32, answer: Result<Option<Introduction>, String>) {
         let asked = self.open.remove(&number).is_some();
         // What nobody waits for is what is said anew after a server's end.
         if asked || self.subscriptions.contains_key(&number) {
@@ -585,6 +607,7 @@ impl Subscription {
 mod tests {
     use super::*;
     use crate::attrs;
+    use crate::door::Callers;
     use std::io::Read;
     use std::os::unix::net::UnixListener;
 
@@ -604,17 +627,16 @@ mod tests {
             while let Some((request, length)) = decode(&bytes).unwrap() {
                 bytes.drain(..length);
                 let answers = match request {
-                    Request::Hello { .. } => vec![Answer::Welcome { node: "n0".into() }],
+                    Request::Hello { .. } => {
+                        vec![Answer::Welcome { node: "n0".into(), owner: 0, key: None }]
+                    }
                     Request::Subscribe { number, .. } => {
                         subscription = number;
                         let found = Answer::Found { number, records: vec![] };
                         [found].into_iter().chain((0..MANY).map(|n| appeared(number, n))).collect()
                     }
                     Request::Resolve { number, .. } => {
-                        vec![
-                            appeared(subscription, MANY),
-                            Answer::Resolved { number, context: None },
-                        ]
+                        vec![appeared(subscription, MANY), Answer::Resolved { number, found: None }]
                     }
                     _ => vec![],
                 };
@@ -629,7 +651,13 @@ mod tests {
     fn what_a_server_could_not_say_yet_is_waited_for() {
         let name = format!("behind-{}", std::process::id());
         let listener = UnixListener::bind_addr(&address_of(&name).unwrap()).unwrap();
-        let home = ContextInfo { id: ContextId::new(1), node: "n0".into(), addresses: vec![] };
+        let home = ContextInfo {
+            id: ContextId::new(1),
+            node: "n0".into(),
+            owner: 0,
+            callers: Callers::SameUser,
+            addresses: vec![],
+        };
         thread::scope(|scope| {
             scope.spawn(|| is_behind(listener.accept().unwrap().0, &home));
             let client = Client::connect(&name, home.clone()).unwrap();

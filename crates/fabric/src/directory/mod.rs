@@ -4,6 +4,7 @@
 pub mod client;
 pub mod protocol;
 pub mod records;
+pub mod seal;
 pub mod server;
 pub mod state;
 

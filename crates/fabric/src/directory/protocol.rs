@@ -3,6 +3,7 @@
 //! format.
 
 use crate::attributes::Attributes;
+use crate::door::{Callers, ContextKey, Pass};
 use crate::id::{ContextId, Place, ResourceId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,9 +11,9 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest message: the records of some hundred thousand resources.
-const MESSAGE_MOST: usize = 64 << 20;
+pub const MESSAGE_MOST: usize = 64 << 20;
 const LENGTH: usize = 4;
 
 /// A context, and where it can be reached.
@@ -22,8 +23,21 @@ pub struct ContextInfo {
     pub id: ContextId,
     /// The node that it is on; its directory server fills that in.
     pub node: String,
+    /// The user that it belongs to, which the kernel tells that server.
+    pub owner: u32,
+    /// Whose programs it lets in.
+    pub callers: Callers,
     /// Where it accepts TCP connections, best first.
     pub addresses: Vec<SocketAddr>,
+}
+
+/// A context, for another that wants to call it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    /// Who and where it is.
+    pub context: ContextInfo,
+    /// What to show it; none if daemons have no key.
+    pub pass: Option<Pass>,
 }
 
 /// A resource as directories know it.
@@ -91,6 +105,10 @@ pub enum Answer {
     Welcome {
         /// The node's name.
         node: String,
+        /// The program's user.
+        owner: u32,
+        /// What its callers are known by; none if everybody is to be believed.
+        key: Option<ContextKey>,
     },
     /// That cannot be.
     Refused {
@@ -129,8 +147,8 @@ pub enum Answer {
     Resolved {
         /// Which question.
         number: u32,
-        /// Where.
-        context: Option<ContextInfo>,
+        /// Where, and what to show it.
+        found: Option<Introduction>,
     },
 }
 
@@ -147,13 +165,12 @@ pub enum Change {
     Dropped(ResourceId),
 }
 
-/// What a server tells another about its own node, on a connection that it made for that.
+/// What a server tells another about its own node, on a connection that it made for that, after both have
+/// said hail ([`seal`](super::seal)).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Telling {
-    /// Comes first: everything there is.
+    /// Comes before any change: everything there is.
     Snapshot {
-        /// [`VERSION`].
-        version: u16,
         /// The node.
         node: String,
         /// This run of its server.
@@ -207,8 +224,13 @@ pub enum Heard {
 #[non_exhaustive]
 pub enum Garbled {
     /// Too long.
-    #[error("a message of {0} bytes: at most {MESSAGE_MOST} are accepted")]
-    TooLong(usize),
+    #[error("a message of {length} bytes: at most {most} are accepted")]
+    TooLong {
+        /// What it says.
+        length: usize,
+        /// What is accepted.
+        most: usize,
+    },
     /// Not as it should be.
     #[error("a message that is none: {0}")]
     Malformed(String),
@@ -230,14 +252,30 @@ pub fn encode(message: &impl Serialize, bytes: &mut Vec<u8>) {
 /// # Errors
 /// If that is no message.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, Garbled> {
+    let Some(framed) = framed(bytes, MESSAGE_MOST)? else { return Ok(None) };
+    Ok(Some((read(framed)?, framed.len())))
+}
+
+/// The first message in `bytes`, with its length, if it is there whole.
+///
+/// # Errors
+/// If it is longer than `most`.
+pub fn framed(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, Garbled> {
     let Some(length) = bytes.first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > MESSAGE_MOST {
-        return Err(Garbled::TooLong(length));
+    if length > most {
+        return Err(Garbled::TooLong { length, most });
     }
-    let Some(body) = bytes.get(LENGTH..LENGTH + length) else { return Ok(None) };
-    match postcard::take_from_bytes(body) {
-        Ok((message, [])) => Ok(Some((message, LENGTH + length))),
+    Ok(bytes.get(..LENGTH + length))
+}
+
+/// The message that `framed` is.
+///
+/// # Errors
+/// If it is none.
+pub fn read<T: DeserializeOwned>(framed: &[u8]) -> Result<T, Garbled> {
+    match postcard::take_from_bytes(&framed[LENGTH..]) {
+        Ok((message, [])) => Ok(message),
         Ok((_, rest)) => Err(Garbled::Malformed(format!("{} bytes are left over", rest.len()))),
         Err(error) => Err(Garbled::Malformed(error.to_string())),
     }
@@ -261,7 +299,8 @@ mod tests {
             assert_eq!(decode::<Request>(&bytes[..part]), Ok(None));
         }
         assert_eq!(decode(&bytes), Ok(Some((request, whole))));
-        assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong(u32::MAX as usize)));
+        let (length, most) = (u32::MAX as usize, MESSAGE_MOST);
+        assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong { length, most }));
     }
 
     proptest! {

@@ -103,12 +103,14 @@ fn each(attributes: &Attributes) -> impl Iterator<Item = Attribute> {
 mod tests {
     use super::*;
     use crate::directory::protocol::ContextInfo;
+    use crate::door::Callers;
     use crate::id::{ContextId, Place};
     use proptest::prelude::*;
 
     fn record(slot: u32, attributes: Attributes) -> Record {
         let context = ContextId::new(1);
-        let home = ContextInfo { id: context, node: "n1".into(), addresses: Vec::new() };
+        let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
+        let home = ContextInfo { id: context, node, owner: 0, callers, addresses };
         let id = ResourceId { context, place: Place { slot, generation: 0 } };
         Record { id, attributes, home }
     }

@@ -1,17 +1,20 @@
 //! The directory server of a node: one thread between its state and its connections.
 
 use super::address_of;
-use super::protocol::{decode, encode};
+use super::protocol::{Garbled, Heard, MESSAGE_MOST, Telling, encode, framed, read};
+use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::bridge::{
     self,
     request::Whom,
     routes::{Way, routes},
 };
+use crate::door::ClusterKey;
 use crate::networks::discover;
-use crate::random;
+use crate::{random, random_bytes};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// Bytes that wait for one connection at most: a little more than the longest message. Who does not
 /// read is disconnected, and has to begin anew.
@@ -29,6 +33,12 @@ const UNREAD_MOST: usize = 96 << 20;
 /// Bytes that are read before others get a turn.
 const READ_MOST: usize = 256 << 10;
 const DIAL_TIME: Duration = Duration::from_secs(1);
+/// How long a server may take to say hail, bridges on the way included.
+const HAIL_TIME: Duration = Duration::from_secs(5);
+/// Callers that have not shown that they are servers. If more come, the oldest goes: it is silent, or slow.
+const CALLERS_MOST: usize = 64;
+/// Longest message of a server that has not shown yet that it has the key: it says that it is alive.
+const FIRST_MOST: usize = 64;
 const PROGRAMS: u64 = 0;
 const SERVERS: u64 = 1;
 const BELL: u64 = 2;
@@ -46,6 +56,8 @@ pub struct ServerConfig {
     pub address: SocketAddr,
     /// Where to find some of the others; the rest is learned.
     pub members: Vec<SocketAddr>,
+    /// That of all servers and of nobody else; none: whoever reaches a server or a context is believed.
+    pub key: Option<ClusterKey>,
 }
 
 /// A running directory server. Ends when dropped.
@@ -69,8 +81,28 @@ impl Server {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let stop = Arc::new(AtomicBool::new(false));
-        let directory = Directory::new(config.node, random()?, address, config.members);
-        let shell = Shell::new(directory, address, programs, servers, bell.clone(), stop.clone())?;
+        let ServerConfig { node, members, key, .. } = config;
+        let directory = Directory::new(node, random()?, address, members, key.clone());
+        programs.set_nonblocking(true)?;
+        servers.set_nonblocking(true)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&programs, EpollEvent::new(EpollFlags::EPOLLIN, PROGRAMS))?;
+        epoll.add(&servers, EpollEvent::new(EpollFlags::EPOLLIN, SERVERS))?;
+        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
+        let shell = Shell {
+            directory,
+            address,
+            key,
+            start: Instant::now(),
+            epoll,
+            programs,
+            servers,
+            bell: bell.clone(),
+            stop: stop.clone(),
+            dialed: channel(),
+            connections: BTreeMap::new(),
+            next: FIRST_CONNECTION,
+        };
         let thread = thread::Builder::new().name("directory".into()).spawn(move || shell.run())?;
         Ok(Self { address, stop, bell, thread: Some(thread) })
     }
@@ -92,12 +124,21 @@ impl Drop for Server {
     }
 }
 
-type Dialed = (SocketAddr, io::Result<TcpStream>);
+type Dialed = (SocketAddr, Result<(TcpStream, Option<Sealers>), Unreachable>);
+
+/// Why another server is not told anything.
+enum Unreachable {
+    /// It does not answer.
+    Silent,
+    /// Somebody else does.
+    Stranger(Stranger),
+}
 
 /// Everything but the decisions.
 struct Shell {
     directory: Directory,
     address: SocketAddr,
+    key: Option<ClusterKey>,
     start: Instant,
     epoll: Epoll,
     programs: UnixListener,
@@ -112,6 +153,8 @@ struct Shell {
 struct Connection {
     stream: Stream,
     speaks: Speaks,
+    /// What it says is opened, and what it is told is sealed, with this.
+    sealers: Option<Sealers>,
     read: Vec<u8>,
     unsent: Vec<u8>,
     /// Close when everything is sent.
@@ -125,44 +168,31 @@ enum Stream {
     Tcp(TcpStream),
 }
 
-/// Which messages come in.
+/// What comes in.
 #[derive(Clone, Copy)]
 enum Speaks {
-    Requests,
+    /// Requests of a program of this user.
+    Requests { user: u32 },
+    /// The hail of a server, which is answered with this.
+    Hail(Hail),
+    /// A sign of life, which shows that it has the key.
+    First,
+    /// What a server tells.
     Tellings,
+    /// What a server answers.
     Hearings,
 }
 
-impl Shell {
-    fn new(
-        directory: Directory,
-        address: SocketAddr,
-        programs: UnixListener,
-        servers: TcpListener,
-        bell: Arc<EventFd>,
-        stop: Arc<AtomicBool>,
-    ) -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        programs.set_nonblocking(true)?;
-        servers.set_nonblocking(true)?;
-        epoll.add(&programs, EpollEvent::new(EpollFlags::EPOLLIN, PROGRAMS))?;
-        epoll.add(&servers, EpollEvent::new(EpollFlags::EPOLLIN, SERVERS))?;
-        epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
-        Ok(Self {
-            directory,
-            address,
-            start: Instant::now(),
-            epoll,
-            programs,
-            servers,
-            bell,
-            stop,
-            dialed: channel(),
-            connections: BTreeMap::new(),
-            next: FIRST_CONNECTION,
-        })
-    }
+/// Why a connection is given up.
+#[derive(Debug, Error)]
+enum GivenUp {
+    #[error(transparent)]
+    Garbled(#[from] Garbled),
+    #[error(transparent)]
+    Stranger(#[from] Stranger),
+}
 
+impl Shell {
     fn run(mut self) {
         let mut events = [EpollEvent::empty(); 64];
         let mut ticked = None;
@@ -187,28 +217,47 @@ impl Shell {
 
     fn accept_programs(&mut self) {
         while let Ok((stream, _)) = self.programs.accept() {
+            // Who it is can always be said while both ends are there.
+            let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
+            let speaks = Speaks::Requests { user: peer.uid() };
             // It says itself when it cannot go on; until then nothing depends on it.
-            let _ = self.connect(Stream::Unix(stream), Speaks::Requests);
+            let _ = self.connect(Stream::Unix(stream), speaks, None);
         }
     }
 
     fn accept_servers(&mut self) {
         while let Ok((stream, _)) = self.servers.accept() {
-            let _ = self.connect(Stream::Tcp(stream), Speaks::Tellings);
+            let Ok(drawn) = random_bytes() else { continue };
+            let waiting = self.connections.iter().filter(|(_, c)| c.speaks.is_unknown());
+            let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();
+            if let (Some(oldest), CALLERS_MOST..) = (waiting.first(), waiting.len()) {
+                self.lost(*oldest);
+            }
+            let hail = Hail::new(self.key.as_ref(), drawn);
+            let _ = self.connect(Stream::Tcp(stream), Speaks::Hail(hail), None);
         }
     }
 
     fn take_dialed(&mut self) {
         let _ = self.bell.read();
         while let Ok((address, result)) = self.dialed.1.try_recv() {
-            let connected = result.and_then(|stream| {
+            let connected = result.and_then(|(stream, sealers)| {
                 let reached_at = self.address_by(&stream)?;
-                Ok((self.connect(Stream::Tcp(stream), Speaks::Hearings)?, reached_at))
+                let stream = Stream::Tcp(stream);
+                Ok((self.connect(stream, Speaks::Hearings, sealers)?, reached_at))
             });
-            self.step(match connected {
-                Ok((connection, reached_at)) => Input::Dialed { address, connection, reached_at },
-                Err(_) => Input::Unreachable(address),
-            });
+            match connected {
+                Ok((connection, reached_at)) => {
+                    // Short, so that the other end need not take much in before it knows who says it.
+                    let mut written = Vec::new();
+                    self.write(connection, &Telling::Alive, &mut written);
+                    self.step(Input::Dialed { address, connection, reached_at });
+                }
+                Err(Unreachable::Silent) => self.step(Input::Unreachable(address)),
+                Err(Unreachable::Stranger(why)) => {
+                    self.step(Input::Stranger(address, why.to_string()));
+                }
+            }
         }
     }
 
@@ -221,7 +270,12 @@ impl Shell {
         Ok(SocketAddr::new(stream.local_addr()?.ip().to_canonical(), self.address.port()))
     }
 
-    fn connect(&mut self, stream: Stream, speaks: Speaks) -> io::Result<ConnectionId> {
+    fn connect(
+        &mut self,
+        stream: Stream,
+        speaks: Speaks,
+        sealers: Option<Sealers>,
+    ) -> io::Result<ConnectionId> {
         match &stream {
             Stream::Unix(stream) => stream.set_nonblocking(true)?,
             Stream::Tcp(stream) => {
@@ -235,6 +289,7 @@ impl Shell {
         let connection = Connection {
             stream,
             speaks,
+            sealers,
             read: Vec::new(),
             unsent: Vec::new(),
             closing: false,
@@ -250,9 +305,10 @@ impl Shell {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let open = connection.fill();
         while let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.closing) {
-            match connection.input(id) {
-                Ok(Some(input)) => self.step(input),
-                Ok(None) => break,
+            match connection.next(id, self.key.as_ref()) {
+                Ok(Next::Input(input)) => self.step(input),
+                Ok(Next::Hailed) => self.flush(id),
+                Ok(Next::Nothing) => break,
                 Err(error) => {
                     tracing::warn!(connection = id.0, %error, "a connection is given up");
                     return self.lost(id);
@@ -297,7 +353,7 @@ impl Shell {
         written: &mut Vec<ConnectionId>,
     ) {
         if let Some(connection) = self.connections.get_mut(&to) {
-            encode(message, &mut connection.unsent);
+            connection.say(message);
             written.push(to);
         }
     }
@@ -305,13 +361,17 @@ impl Shell {
     fn dial(&self, address: SocketAddr) {
         let (sender, bell) = (self.dialed.0.clone(), self.bell.clone());
         let bridges = bridge::known(&self.directory.find(&bridge::query()));
+        let key = self.key.clone();
         let dial = move || {
+            let hailed = reach(address, &bridges)
+                .map_err(Unreachable::from)
+                .and_then(|stream| Ok((hail(&stream, key.as_ref())?, stream)));
             // Nobody waits for it any more when the server has ended.
-            let _ = sender.send((address, reach(address, &bridges)));
+            let _ = sender.send((address, hailed.map(|(sealers, stream)| (stream, sealers))));
             let _ = bell.write(1);
         };
         if let Err(error) = thread::Builder::new().name("dial".into()).spawn(dial) {
-            let _ = self.dialed.0.send((address, Err(error)));
+            let _ = self.dialed.0.send((address, Err(error.into())));
             let _ = self.bell.write(1);
         }
     }
@@ -353,6 +413,47 @@ fn reach(address: SocketAddr, bridges: &[bridge::Known]) -> io::Result<TcpStream
     straight.or_else(over)
 }
 
+/// Says hail to the server at the other end, and hears its own and that it has the key.
+fn hail(mut stream: &TcpStream, key: Option<&ClusterKey>) -> Result<Option<Sealers>, Unreachable> {
+    let own = Hail::new(key, random_bytes()?);
+    stream.write_all(&own.encode())?;
+    stream.set_read_timeout(Some(HAIL_TIME))?;
+    let mut bytes = [0; HAIL];
+    stream.read_exact(&mut bytes)?;
+    let other = Hail::decode(&bytes).map_err(Unreachable::Stranger)?;
+    let sealers = own.meets(&other, End::Caller, key).map_err(Unreachable::Stranger)?;
+    let Some(mut sealers) = sealers else { return Ok(None) };
+    let (mut life, mut seal) = (Vec::new(), [0; SEAL]);
+    encode(&Heard::Alive, &mut life);
+    stream.read_exact(&mut life)?;
+    stream.read_exact(&mut seal)?;
+    sealers.heard.open(&life, seal).map_err(Unreachable::Stranger)?;
+    Ok(Some(sealers))
+}
+
+impl From<io::Error> for Unreachable {
+    fn from(_: io::Error) -> Self {
+        Self::Silent
+    }
+}
+
+impl Speaks {
+    /// Whether it has to show yet that it is a server.
+    fn is_unknown(self) -> bool {
+        matches!(self, Self::Hail(_) | Self::First)
+    }
+}
+
+/// What has come on a connection.
+enum Next {
+    /// That.
+    Input(Input),
+    /// A hail, which is answered.
+    Hailed,
+    /// Nothing whole yet.
+    Nothing,
+}
+
 impl Connection {
     /// Reads what has come. Returns whether more may come.
     fn fill(&mut self) -> bool {
@@ -389,18 +490,63 @@ impl Connection {
         stands
     }
 
-    /// The next message that was read whole.
-    fn input(&mut self, id: ConnectionId) -> Result<Option<Input>, super::protocol::Garbled> {
-        let bytes = &self.read;
-        let found = match self.speaks {
-            Speaks::Requests => decode(bytes)?.map(|(message, n)| (Input::Asked(id, message), n)),
-            Speaks::Tellings => decode(bytes)?.map(|(message, n)| (Input::Told(id, message), n)),
-            Speaks::Hearings => decode(bytes)?.map(|(message, n)| (Input::Heard(id, message), n)),
+    /// Says that when there is room, sealed if it has to be.
+    fn say(&mut self, message: &impl serde::Serialize) {
+        let start = self.unsent.len();
+        encode(message, &mut self.unsent);
+        if let Some(Sealers { said, .. }) = &mut self.sealers {
+            let seal = said.seal(&self.unsent[start..]);
+            self.unsent.extend_from_slice(&seal);
+        }
+    }
+
+    /// What comes next of what was read. `key` is this server's.
+    fn next(&mut self, id: ConnectionId, key: Option<&ClusterKey>) -> Result<Next, GivenUp> {
+        if let Speaks::Hail(own) = self.speaks {
+            return self.hailed(&own, key);
+        }
+        let most = if self.speaks.is_unknown() { FIRST_MOST } else { MESSAGE_MOST };
+        let Some(message) = framed(&self.read, most)? else { return Ok(Next::Nothing) };
+        let mut length = message.len();
+        if let Some(Sealers { heard, .. }) = &mut self.sealers {
+            let Some(seal) = self.read[length..].first_chunk::<SEAL>() else {
+                return Ok(Next::Nothing);
+            };
+            heard.open(message, *seal)?;
+            length += SEAL;
+        }
+        let input = match self.speaks {
+            Speaks::Requests { user } => Input::Asked(id, user, read(message)?),
+            Speaks::Hearings => Input::Heard(id, read(message)?),
+            Speaks::Tellings | Speaks::First | Speaks::Hail(_) => Input::Told(id, read(message)?),
         };
-        Ok(found.map(|(input, length)| {
-            self.read.drain(..length);
-            input
-        }))
+        if self.speaks.is_unknown() {
+            self.speaks = Speaks::Tellings;
+        }
+        self.read.drain(..length);
+        Ok(Next::Input(input))
+    }
+
+    /// Answers a hail with this server's `own`, so that who is a stranger knows why, and with what shows that it has
+    /// the key.
+    fn hailed(&mut self, own: &Hail, key: Option<&ClusterKey>) -> Result<Next, GivenUp> {
+        let Some(bytes) = self.read.first_chunk::<HAIL>() else { return Ok(Next::Nothing) };
+        let other = Hail::decode(bytes);
+        self.unsent.extend_from_slice(&own.encode());
+        self.read.drain(..HAIL);
+        match other.and_then(|other| own.meets(&other, End::Called, key)) {
+            Ok(sealers) => {
+                (self.sealers, self.speaks) = (sealers, Speaks::First);
+                if self.sealers.is_some() {
+                    self.say(&Heard::Alive);
+                }
+            }
+            Err(stranger) => {
+                tracing::warn!(%stranger, "a caller is not let in");
+                self.closing = true;
+            }
+        }
+        Ok(Next::Hailed)
     }
 }
 

@@ -11,9 +11,12 @@
 //! Programs keep what they asked as a subscription and are told each change of its answer. That is
 //! a watch, and a cache that is never stale for longer than a message takes.
 
-use super::protocol::{Answer, Change, ContextInfo, Heard, Record, Request, Telling, VERSION};
+use super::protocol::{
+    Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION,
+};
 use super::records::{Questions, Records};
 use crate::attributes::Attributes;
+use crate::door::ClusterKey;
 use crate::id::{ContextId, Place, ResourceId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -41,8 +44,8 @@ const SUBSCRIPTIONS_MOST: usize = 65_536;
 /// says nothing more.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// A program of this node says something.
-    Asked(ConnectionId, Request),
+    /// A program of this node, which the kernel says is of that user, says something.
+    Asked(ConnectionId, u32, Request),
     /// Another server tells something.
     Told(ConnectionId, Telling),
     /// A connection that was asked for is there.
@@ -56,6 +59,8 @@ pub enum Input {
     },
     /// It could not be made.
     Unreachable(SocketAddr),
+    /// What is there is none that this server can speak with, for that reason.
+    Stranger(SocketAddr, String),
     /// Another server answers.
     Heard(ConnectionId, Heard),
     /// A connection is no more.
@@ -87,6 +92,7 @@ pub struct Directory {
     node: String,
     incarnation: u64,
     address: SocketAddr,
+    key: Option<ClusterKey>,
     now: Duration,
     records: Records,
     questions: Questions<(ConnectionId, u32)>,
@@ -126,6 +132,8 @@ struct Member {
     tried: Option<Duration>,
     /// When there was last a sign of it.
     seen: Duration,
+    /// Why nothing was to be said to what was there.
+    strange: Option<String>,
 }
 
 /// A server that is told everything.
@@ -152,28 +160,29 @@ struct Teller {
     heard: Duration,
 }
 
+impl Member {
+    fn new(configured: bool, seen: Duration) -> Self {
+        Self { configured, node: None, busy: false, tried: None, seen, strange: None }
+    }
+}
+
 impl Directory {
     /// An empty directory. `incarnation` differs from that of any other run; `members` are where
-    /// other servers are expected.
+    /// other servers are expected. Without a key contexts believe their callers.
     pub fn new(
         node: impl Into<String>,
         incarnation: u64,
         address: SocketAddr,
         members: impl IntoIterator<Item = SocketAddr>,
+        key: Option<ClusterKey>,
     ) -> Self {
-        let member = || Member {
-            configured: true,
-            node: None,
-            busy: false,
-            tried: None,
-            seen: Duration::ZERO,
-        };
         let others = members.into_iter().filter(|other| *other != address);
-        let members = others.map(|other| (other, member())).collect();
+        let members = others.map(|other| (other, Member::new(true, Duration::ZERO))).collect();
         Self {
             node: node.into(),
             incarnation,
             address,
+            key,
             now: Duration::ZERO,
             records: Records::default(),
             questions: Questions::default(),
@@ -193,13 +202,14 @@ impl Directory {
         self.now = self.now.max(now);
         let mut outputs = Vec::new();
         match input {
-            Input::Asked(from, request) => self.asked(from, request, &mut outputs),
+            Input::Asked(from, user, request) => self.asked(from, user, request, &mut outputs),
             Input::Told(from, telling) => self.told(from, telling, &mut outputs),
             Input::Heard(from, heard) => self.heard(from, heard, &mut outputs),
             Input::Dialed { address, connection, reached_at } => {
                 self.dialed(address, connection, reached_at, &mut outputs);
             }
             Input::Unreachable(address) => self.failed(address),
+            Input::Stranger(address, why) => self.is_strange(address, why, &mut outputs),
             Input::Closed(connection) => self.closed(connection, &mut outputs),
             Input::Tick => self.tick(&mut outputs),
         }
@@ -211,11 +221,17 @@ impl Directory {
         self.records.find(query)
     }
 
-    fn asked(&mut self, from: ConnectionId, request: Request, outputs: &mut Vec<Output>) {
+    fn asked(
+        &mut self,
+        from: ConnectionId,
+        user: u32,
+        request: Request,
+        outputs: &mut Vec<Output>,
+    ) {
         let known = self.programs.contains_key(&from);
         let why = match request {
             Request::Hello { version, context } if !known => {
-                self.hello(from, version, context, outputs)
+                self.hello(from, version, ContextInfo { owner: user, ..context }, outputs)
             }
             _ if !known => Err((None, "the first message has to be a hello".into())),
             Request::Hello { .. } => Err((None, "a second hello".into())),
@@ -234,8 +250,8 @@ impl Directory {
                 Ok(())
             }
             Request::Resolve { number, context } => {
-                let context = self.contexts.get(&context).cloned();
-                outputs.push(Output::Answer(from, Answer::Resolved { number, context }));
+                let found = self.introduce(from, context);
+                outputs.push(Output::Answer(from, Answer::Resolved { number, found }));
                 Ok(())
             }
         };
@@ -272,9 +288,23 @@ impl Directory {
         };
         self.programs.insert(from, program);
         self.contexts.insert(context.id, context.clone());
-        outputs.push(Output::Answer(from, Answer::Welcome { node: self.node.clone() }));
+        let welcome = Answer::Welcome {
+            node: self.node.clone(),
+            owner: context.owner,
+            key: self.key.as_ref().map(|key| key.of_context(context.id)),
+        };
+        outputs.push(Output::Answer(from, welcome));
         self.tell(Change::Opened(context), outputs);
         Ok(())
+    }
+
+    /// What the program at `from` has to know to call `context`.
+    fn introduce(&self, from: ConnectionId, context: ContextId) -> Option<Introduction> {
+        let info = self.contexts.get(&context)?;
+        let caller = self.contexts.get(&self.programs.get(&from)?.context)?;
+        let key = self.key.as_ref().map(|key| key.of_context(context));
+        let pass = key.map(|key| key.pass(caller.id, caller.owner));
+        Some(Introduction { context: info.clone(), pass })
     }
 
     fn register(
@@ -362,22 +392,14 @@ impl Directory {
                 self.apply(from, what, outputs);
                 outputs.push(Output::Hear(from, Heard::Applied { change }));
             }
-            Telling::Snapshot {
-                version,
-                node,
-                incarnation,
-                address,
-                change,
-                contexts,
-                resources,
-            } => {
+            Telling::Snapshot { node, incarnation, address, change, contexts, resources } => {
                 if node == self.node && incarnation == self.incarnation {
                     // This very server, at one of its own addresses: it finds out by this.
                     let welcome = Heard::Welcome { node, members: Vec::new() };
                     outputs.push(Output::Hear(from, welcome));
                     return self.hang_up(from, outputs);
                 }
-                if let Err(why) = self.may_tell(from, version, &node, incarnation) {
+                if let Err(why) = self.may_tell(from, &node, incarnation) {
                     outputs.push(Output::Hear(from, Heard::Refused { why }));
                     return self.hang_up(from, outputs);
                 }
@@ -409,19 +431,7 @@ impl Directory {
         }
     }
 
-    fn may_tell(
-        &self,
-        from: ConnectionId,
-        version: u16,
-        node: &str,
-        incarnation: u64,
-    ) -> Result<(), String> {
-        if version != VERSION {
-            return Err(format!(
-                "version {version} of the protocol: {} speaks {VERSION}",
-                self.node
-            ));
-        }
+    fn may_tell(&self, from: ConnectionId, node: &str, incarnation: u64) -> Result<(), String> {
         if self.tellers.contains_key(&from) {
             return Err("a second snapshot".into());
         }
@@ -531,7 +541,7 @@ impl Directory {
         let listener = Listener { address, node, welcome: false, applied: 0, heard };
         self.listeners.insert(connection, listener);
         if let Some(member) = self.members.get_mut(&address) {
-            member.seen = self.now;
+            (member.seen, member.strange) = (self.now, None);
         }
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
         let contexts = own.iter().map(|id| self.contexts[id].clone()).collect();
@@ -541,7 +551,6 @@ impl Directory {
             .map(|record| (record.id, record.attributes))
             .collect();
         let telling = Telling::Snapshot {
-            version: VERSION,
             node: self.node.clone(),
             incarnation: self.incarnation,
             address: reached_at,
@@ -557,14 +566,24 @@ impl Directory {
         if address == self.address || node == self.node {
             return;
         }
-        let new =
-            || Member { configured: false, node: None, busy: false, tried: None, seen: self.now };
-        self.members.entry(address).or_insert_with(new).node = Some(node.into());
+        let new = Member::new(false, self.now);
+        self.members.entry(address).or_insert(new).node = Some(node.into());
     }
 
     fn failed(&mut self, address: SocketAddr) {
         if let Some(member) = self.members.get_mut(&address) {
             member.busy = false;
+        }
+    }
+
+    /// What is at `address` is tried again and again, and complained of once: whoever it is may have taken the
+    /// place of a server that is down, so that nothing else follows from what it says.
+    fn is_strange(&mut self, address: SocketAddr, why: String, outputs: &mut Vec<Output>) {
+        self.failed(address);
+        let Some(member) = self.members.get_mut(&address) else { return };
+        if member.strange.as_ref() != Some(&why) {
+            outputs.push(Output::Complain(format!("nothing is told to {address}: {why}")));
+            member.strange = Some(why);
         }
     }
 

@@ -71,7 +71,7 @@ impl Context {
         let node = record.home.node.clone();
         let core = self.core();
         let config = core.config();
-        let (wait, same_node) = (config.wait, node == core.directory().node());
+        let (wait, same_node) = (config.wait, node == core.directory().welcome().node);
         let way = if same_node && config.shared_memory {
             let found = hand::ask(&config.directory, &Ask::open(address.slot, address.key));
             let (words, writable) = mapped(found, id, &node, address)?;

@@ -1,12 +1,14 @@
 //! Nodes and contexts for tests. Contexts of one process are as far apart as those of two.
 
 #![allow(dead_code, reason = "each test uses some of it")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::{Config, Context, Protocol, Wait};
+use keeptime_fabric::{ClusterKey, Config, Context, Protocol, Wait};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Long enough for anything on a busy machine.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -39,6 +41,23 @@ pub const WAYS: &[Way] = &[
     Way::Ucx(Wait::SpinFor(Duration::from_micros(20))),
 ];
 
+/// The key that a text makes.
+pub fn key(text: &str) -> ClusterKey {
+    ClusterKey::from_text(text).unwrap()
+}
+
+/// What `look` gives, as soon as it gives something.
+pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LONG, "not within {LONG:?}");
+        thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
 /// A directory server under a name of its own.
 pub struct Node {
     pub server: Server,
@@ -47,6 +66,10 @@ pub struct Node {
 
 impl Node {
     pub fn start(node: &str, members: &[SocketAddr]) -> Self {
+        Self::with_key(node, members, Some(key("the key of all nodes of all tests")))
+    }
+
+    pub fn with_key(node: &str, members: &[SocketAddr], key: Option<ClusterKey>) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Relaxed);
         let config = ServerConfig {
@@ -54,6 +77,7 @@ impl Node {
             node: node.into(),
             address: ([127, 0, 0, 1], 0).into(),
             members: members.to_vec(),
+            key,
         };
         Self { server: Server::start(config.clone()).unwrap(), config }
     }

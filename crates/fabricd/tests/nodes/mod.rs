@@ -8,8 +8,9 @@ use keeptime_linux::testing::rig::Space;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,7 @@ impl Node {
     pub fn start(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime-fabricd"));
         command.args(["--node", self.name, "--address", &format!("0.0.0.0:{PORT}")]);
+        command.arg("--key").arg(key());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
         self.daemon = Some(self.space.run(move || command.spawn().unwrap()));
         wait_for(|| self.space.run(|| Context::open(Config::default()).is_ok()));
@@ -105,6 +107,19 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// That of all nodes of a test.
+fn key() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.key", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime-fabricd"));
+        assert!(command.arg("--make-key").arg(&path).status().unwrap().success());
+        path
+    })
 }
 
 pub fn wait_for(mut is_so: impl FnMut() -> bool) {

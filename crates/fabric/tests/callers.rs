@@ -1,0 +1,254 @@
+//! Who is let in: by the directory servers of other nodes, and by contexts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{LONG, Node, Way, key, until};
+use keeptime_fabric::directory::protocol::{Heard, Telling, encode, read};
+use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
+use keeptime_fabric::door::{ContextKey, Pass};
+use keeptime_fabric::frame::{Carrier, Frame, Greeting, Head};
+use keeptime_fabric::{
+    Callers, ClusterKey, Context, ContextId, Match, ResourceId, SendError, Tag, Wait, attrs,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+
+const WAY: Way = Way::Tcp(Wait::Block);
+/// Somebody who is not root.
+const USER: u32 = 60_321;
+const OTHER: u32 = 60_322;
+
+/// What `work` gives as done by a program of `user`. The kernel asks threads, not processes, who they are.
+fn as_user<T: Send>(user: u32, work: impl FnOnce() -> T + Send) -> T {
+    let become_user = move || {
+        let keep = u32::MAX;
+        // SAFETY: a system call about this thread alone, which ends with the work.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, keep, user, keep) }, 0);
+        work()
+    };
+    thread::scope(|scope| scope.spawn(become_user).join().unwrap())
+}
+
+fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        // Past what captures the output of tests that pass.
+        let _ = writeln!(std::io::stdout(), "skipped: users: only root has programs of several");
+    }
+    root
+}
+
+fn open(node: &Node, user: u32, callers: Callers) -> Context {
+    let mut settings = node.settings(Way::Memory(Wait::Block));
+    settings.callers = callers;
+    as_user(user, || Context::open(settings).unwrap())
+}
+
+#[test]
+fn programs_of_other_users_are_not_let_in_unless_they_are_wanted() {
+    if !is_root() {
+        return;
+    }
+    let first = Node::start("n1", &[]);
+    let nodes = [Node::start("n2", &[first.address()]), first];
+    for (here, there) in [(0, 1), (1, 1)] {
+        let wanted = [(USER, Callers::SameUser), (USER, Callers::AnyUser)];
+        for (owner, callers) in wanted {
+            let context = open(&nodes[there], owner, callers);
+            let receiver =
+                context.register(attrs! { "to" => format!("{here}{callers:?}") }).unwrap();
+            for caller in [USER, OTHER, 0] {
+                let calling = open(&nodes[here], caller, Callers::SameUser);
+                let sender = calling.register(attrs! { "from" => "here" }).unwrap();
+                let query = attrs! { "to" => format!("{here}{callers:?}") };
+                let to = calling.find(query).one_within(LONG).unwrap();
+                let sent = as_user(caller, || sender.send(to, Tag(caller.into()), b"may I?"));
+                if caller == OTHER && callers == Callers::SameUser {
+                    let why = sent.unwrap_err().to_string();
+                    assert!(why.contains("programs of user 60321 and of root alone"), "{why}");
+                    continue;
+                }
+                sent.unwrap();
+                let arrived = as_user(owner, || receiver.recv(Match::any()).unwrap());
+                assert_eq!((arrived.from, arrived.tag), (sender.id(), Tag(caller.into())));
+                // The answer goes back where the question came from, whoever that is.
+                as_user(owner, || receiver.send(arrived.from, Tag(9), b"yes")).unwrap();
+                assert_eq!(sender.recv(Match::tag(9)).unwrap().data, b"yes");
+            }
+        }
+    }
+}
+
+/// A message as of `from`, to the context of `to`, on a connection of its own.
+fn intrude(address: &SocketAddr, from: ContextId, to: ResourceId, pass: Option<Pass>) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let carrier = Carrier::Itself;
+    let greeting = Greeting { from, to: to.context, carrier, stream: 0, pass };
+    stream.write_all(&greeting.encode()).unwrap();
+    let frame = Frame::Message { from: to.place, to: to.place, tag: Tag(666) };
+    let head = Head { frame, length: 3, seen: 0 };
+    stream.write_all(&[&head.encode()[..], b"bad"].concat()).unwrap();
+    stream
+}
+
+/// Whether the other end closes it.
+fn is_closed(mut stream: TcpStream) -> bool {
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    match stream.read(&mut [0; 1]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+/// Whoever reaches a context's port can say that it is anybody, but not show it.
+#[test]
+fn nobody_makes_up_who_calls() {
+    let node = Node::start("n1", &[]);
+    let mut settings = node.settings(WAY);
+    // It takes calls by itself.
+    settings.progress_thread = true;
+    let context = Context::open(settings.clone()).unwrap();
+    let (receiver, calling) = (context.register(attrs! { "a" => "b" }).unwrap(), node.context(WAY));
+    let own = calling.register(attrs! { "c" => "d" }).unwrap().id().context;
+    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
+    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let other: ContextKey = key("not the key of this cluster's daemons").of_context(own);
+    let user = nix::unistd::geteuid().as_raw();
+    for pass in [None, Some(Pass { user, proof: [7; 32] }), Some(other.pass(own, user))] {
+        assert!(is_closed(intrude(address, own, receiver.id(), pass)), "{pass:?}");
+        assert!(receiver.try_recv(Match::any()).unwrap().is_none());
+    }
+    // With what its daemon would write it is let in: it is the pass that makes the difference.
+    let right = key("the key of all nodes of all tests").of_context(receiver.id().context);
+    let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)));
+    assert_eq!(receiver.recv(Match::any()).unwrap().data, b"bad");
+}
+
+fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sealers>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let own = Hail::new(key, [7; 32]);
+    stream.write_all(&own.encode()).unwrap();
+    let mut bytes = [0; HAIL];
+    stream.read_exact(&mut bytes).unwrap();
+    let met = own.meets(&Hail::decode(&bytes).unwrap(), End::Caller, key);
+    (stream, met.ok().flatten())
+}
+
+/// A node with one resource.
+fn snapshot(node: &str, address: SocketAddr) -> Telling {
+    Telling::Snapshot {
+        node: node.into(),
+        incarnation: 1,
+        address,
+        change: 0,
+        contexts: vec![],
+        resources: vec![],
+    }
+}
+
+fn say(mut stream: &TcpStream, sealer: Option<&mut Sealer>, telling: &Telling) {
+    let mut bytes = Vec::new();
+    encode(telling, &mut bytes);
+    let seal = sealer.map_or([0; SEAL], |sealer| sealer.seal(&bytes));
+    // It may have closed already.
+    let _ = stream.write_all(&[bytes, seal.to_vec()].concat());
+}
+
+#[test]
+fn a_server_hears_only_those_who_have_the_key() {
+    let node = Node::start("n1", &[]);
+    let somewhere = ([127, 0, 0, 1], 9).into();
+    let wrong = key("some other key, that is as long as keys are");
+    let strangers: [(&str, Option<&ClusterKey>); 2] = [("none", None), ("another", Some(&wrong))];
+    for (name, key) in strangers {
+        let (stream, mut sealers) = hail(node.address(), key);
+        let mut said = sealers.as_mut().map(|sealers| &mut sealers.said);
+        say(&stream, said.as_deref_mut(), &Telling::Alive);
+        say(&stream, said, &snapshot(name, somewhere));
+        assert!(is_closed_after(stream), "{name}");
+    }
+    // A long message before it is known who says it, as it stands and with the key.
+    let right = key("the key of all nodes of all tests");
+    let (stream, mut sealers) = hail(node.address(), Some(&right));
+    let long = snapshot(&"n".repeat(200), somewhere);
+    say(&stream, sealers.as_mut().map(|sealers| &mut sealers.said), &long);
+    assert!(is_closed_after(stream), "a long message first");
+    let (stream, mut sealers) = hail(node.address(), Some(&right));
+    let Sealers { said, heard } = sealers.as_mut().unwrap();
+    say(&stream, Some(said), &Telling::Alive);
+    say(&stream, Some(said), &snapshot("n2", somewhere));
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(next(&stream, heard), Heard::Alive);
+    assert!(matches!(next(&stream, heard), Heard::Welcome { node, .. } if node == "n1"));
+}
+
+/// What a server says next.
+fn next(mut stream: &TcpStream, sealer: &mut Sealer) -> Heard {
+    let mut message = vec![0; 4];
+    stream.read_exact(&mut message).unwrap();
+    let length = u32::from_le_bytes(message[..].try_into().unwrap());
+    message.resize(4 + length as usize, 0);
+    stream.read_exact(&mut message[4..]).unwrap();
+    let mut seal = [0; SEAL];
+    stream.read_exact(&mut seal).unwrap();
+    sealer.open(&message, seal).unwrap();
+    read(&message).unwrap()
+}
+
+/// The same, with what it said before.
+fn is_closed_after(mut stream: TcpStream) -> bool {
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+/// Nodes with another key, or with none, are none of the cluster: they are told nothing, and what they have is
+/// found by nobody.
+#[test]
+fn nodes_know_those_that_have_their_key() {
+    let first = Node::start("n1", &[]);
+    let other = key("some other key, that is as long as keys are");
+    let keyless = Node::with_key("n2", &[first.address()], None);
+    let wrong = Node::with_key("n3", &[first.address()], Some(other));
+    let right = Node::start("n4", &[first.address()]);
+    let nodes = [first, keyless, wrong, right];
+    let contexts: Vec<_> = nodes.iter().map(|node| node.context(WAY)).collect();
+    let register = |context: &Context| context.register(attrs! { "test" => "known" }).unwrap();
+    let _resources: Vec<_> = contexts.iter().map(register).collect();
+    let found = |context: &Context, count| {
+        let query = context.find(attrs! { "test" => "known" });
+        let all = query.all().unwrap();
+        let nodes: Vec<_> = all.into_iter().map(|record| record.home.node).collect();
+        (nodes.len() == count).then_some(nodes)
+    };
+    let both = ["n1", "n4"].map(String::from);
+    for context in [&contexts[0], &contexts[3]] {
+        let mut names = until(|| found(context, 2));
+        names.sort();
+        assert_eq!(names, both);
+    }
+    // By now they have tried.
+    assert_eq!(found(&contexts[1], 1), Some(vec!["n2".to_owned()]));
+    assert_eq!(found(&contexts[2], 1), Some(vec!["n3".to_owned()]));
+}
+
+/// Where nobody has a key, nodes believe each other, as on a network of one user's own.
+#[test]
+fn without_any_key_everybody_is_believed() {
+    let first = Node::with_key("n1", &[], None);
+    let second = Node::with_key("n2", &[first.address()], None);
+    let (here, there) = (first.context(WAY), second.context(WAY));
+    let receiver = there.register(attrs! { "test" => "open" }).unwrap();
+    let sender = here.register(attrs! {}).unwrap();
+    let to = here.find(attrs! { "test" => "open" }).one_within(LONG).unwrap();
+    sender.send(to, Tag(1), b"hello").unwrap();
+    assert_eq!(receiver.recv(Match::any()).unwrap().data, b"hello");
+    let gone = SendError::NoContext(ContextId::new(1));
+    let nobody = ResourceId { context: ContextId::new(1), ..to };
+    assert_eq!(sender.send(nobody, Tag(1), b"hello"), Err(gone));
+}
