@@ -7,7 +7,7 @@ mod common;
 use common::{LONG, Node, Way, key, until};
 use keeptime_fabric::directory::protocol::{Heard, Telling, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
-use keeptime_fabric::door::{ContextKey, Pass};
+use keeptime_fabric::door::Pass;
 use keeptime_fabric::frame::{Carrier, Frame, Greeting, Head};
 use keeptime_fabric::{
     Callers, ClusterKey, Context, ContextId, Match, ResourceId, SendError, Tag, Wait, attrs,
@@ -110,19 +110,20 @@ fn nobody_makes_up_who_calls() {
     let mut settings = node.settings(WAY);
     // It takes calls by itself.
     settings.progress_thread = true;
-    let context = Context::open(settings.clone()).unwrap();
+    let context = Context::open(settings).unwrap();
     let (receiver, calling) = (context.register(attrs! { "a" => "b" }).unwrap(), node.context(WAY));
     let own = calling.register(attrs! { "c" => "d" }).unwrap().id().context;
     let records = context.find(attrs! { "a" => "b" }).all().unwrap();
     let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
-    let other: ContextKey = key("not the key of this cluster's daemons").of_context(own);
+    let to = receiver.id().context;
+    let other = key("not the key of this cluster's daemons").of_context(to);
     let user = nix::unistd::geteuid().as_raw();
     for pass in [None, Some(Pass { user, proof: [7; 32] }), Some(other.pass(own, user))] {
         assert!(is_closed(intrude(address, own, receiver.id(), pass)), "{pass:?}");
         assert!(receiver.try_recv(Match::any()).unwrap().is_none());
     }
     // With what its daemon would write it is let in: it is the pass that makes the difference.
-    let right = key("the key of all nodes of all tests").of_context(receiver.id().context);
+    let right = key("the key of all nodes of all tests").of_context(to);
     let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)));
     assert_eq!(receiver.recv(Match::any()).unwrap().data, b"bad");
 }
@@ -137,7 +138,7 @@ fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sea
     (stream, met.ok().flatten())
 }
 
-/// A node with one resource.
+/// A node without any program.
 fn snapshot(node: &str, address: SocketAddr) -> Telling {
     Telling::Snapshot {
         node: node.into(),
@@ -170,7 +171,7 @@ fn a_server_hears_only_those_who_have_the_key() {
         say(&stream, said, &snapshot(name, somewhere));
         assert!(is_closed_after(stream), "{name}");
     }
-    // A long message before it is known who says it, as it stands and with the key.
+    // A long message before it is known who says it, although by one who has the key.
     let right = key("the key of all nodes of all tests");
     let (stream, mut sealers) = hail(node.address(), Some(&right));
     let long = snapshot(&"n".repeat(200), somewhere);

@@ -503,7 +503,7 @@ impl Connection {
     /// What comes next of what was read. `key` is this server's.
     fn next(&mut self, id: ConnectionId, key: Option<&ClusterKey>) -> Result<Next, GivenUp> {
         if let Speaks::Hail(own) = self.speaks {
-            return self.hailed(&own, key);
+            return Ok(self.hailed(&own, key));
         }
         let most = if self.speaks.is_unknown() { FIRST_MOST } else { MESSAGE_MOST };
         let Some(message) = framed(&self.read, most)? else { return Ok(Next::Nothing) };
@@ -529,8 +529,8 @@ impl Connection {
 
     /// Answers a hail with this server's `own`, so that who is a stranger knows why, and with what shows that it has
     /// the key.
-    fn hailed(&mut self, own: &Hail, key: Option<&ClusterKey>) -> Result<Next, GivenUp> {
-        let Some(bytes) = self.read.first_chunk::<HAIL>() else { return Ok(Next::Nothing) };
+    fn hailed(&mut self, own: &Hail, key: Option<&ClusterKey>) -> Next {
+        let Some(bytes) = self.read.first_chunk::<HAIL>() else { return Next::Nothing };
         let other = Hail::decode(bytes);
         self.unsent.extend_from_slice(&own.encode());
         self.read.drain(..HAIL);
@@ -546,7 +546,7 @@ impl Connection {
                 self.closing = true;
             }
         }
-        Ok(Next::Hailed)
+        Next::Hailed
     }
 }
 
