@@ -487,6 +487,8 @@ pub struct ApacheDaemon {
     servers: Vec<Server>,
 }
 
+/// It has more threads than [`plan`] has connections where many arrive: a process of Apache whose threads are all at
+/// work closes the connections that clients keep, perhaps just when one sends.
 pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
     let directory = TempDir::new().unwrap();
     let root = directory.path().display().to_string();
@@ -494,7 +496,8 @@ pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
     let mut text = format!(
         "ServerRoot {root}\nDefaultRuntimeDir {root}\nPidFile {root}/pid\nErrorLog {root}/error.log\n\
          ServerName localhost\nUser nobody\nGroup nogroup\nKeepAliveTimeout 5\n\
-         MaxKeepAliveRequests 0\nProxyTimeout 120\n"
+         MaxKeepAliveRequests 0\nProxyTimeout 120\n\
+         ServerLimit 1\nStartServers 1\nThreadLimit 128\nThreadsPerChild 128\nMaxRequestWorkers 128\n"
     );
     for module in [
         "mpm_event",

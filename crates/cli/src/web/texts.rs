@@ -95,12 +95,14 @@ pub fn nginx(directory: &Path, sites: &[SitePlaces]) -> String {
     text
 }
 
-/// An Apache in front of all sites.
+/// An Apache in front of all sites. One process with many threads: one whose threads are all at work closes the
+/// connections that clients keep, perhaps just when one sends an order.
 pub fn apache(directory: &Path, sites: &[SitePlaces], nodes: &[Node]) -> String {
     let own = directory.display();
     let mut text = format!(
         "ServerRoot {own}\nDefaultRuntimeDir {own}\nPidFile {own}/apache.pid\nErrorLog {own}/apache.log\n\
-         ServerName front-end\nUser nobody\nGroup nogroup\nMaxKeepAliveRequests 0\nProxyTimeout 120\n"
+         ServerName front-end\nUser nobody\nGroup nogroup\nMaxKeepAliveRequests 0\nProxyTimeout 120\n\
+         ServerLimit 1\nStartServers 1\nThreadLimit 512\nThreadsPerChild 512\nMaxRequestWorkers 512\n"
     );
     for module in [
         "mpm_event",
