@@ -99,8 +99,12 @@ fn what_is_registered_on_one_node_is_listed_and_found_on_the_other() {
     assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
     assert_eq!((&listed[0]["id"], &listed[0]["node"]), (&id.clone().into(), &"n1".into()));
     assert_eq!(listed[0]["attributes"]["range"], "0=9");
+    let owner = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().unwrap().name;
+    assert_eq!((&listed[0]["owner"], &listed[0]["any_user"]), (&owner.into(), &false.into()));
     assert_eq!(other.json(&["find", "name=dhash"]), listed[0]);
     assert!(said(&other.ask(&["ls"])).contains("name=dhash range=0=9"));
+    let echoes = other.json(&["ls", "service=echo"]);
+    assert!(echoes.as_array().unwrap().iter().all(|echo| echo["any_user"] == true), "{echoes}");
 
     drop(table);
     let none = other.ask(&["find", "name=dhash"]);

@@ -8,7 +8,7 @@ use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
 use crate::transport::native::Library;
-use crate::transport::{self, Ends};
+use crate::transport::{self, Ends, watch_over};
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
@@ -160,7 +160,7 @@ impl Listeners {
                 Carrier::Library(library) => transport::native::ends(library, stream),
                 Carrier::Itself => {
                     if greeting.stream != 0 {
-                        bridge::watch_over(&stream).ok()?;
+                        watch_over(&stream).ok()?;
                     }
                     transport::tcp::ends(stream)
                 }

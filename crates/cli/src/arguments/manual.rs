@@ -133,7 +133,8 @@ attributes and exchange messages. Every node runs a daemon, which knows all reso
   keeptime-fabricd --key fabric.key --node n1 --address 10.0.0.1:7400
   keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # the rest it learns
 
-Programs take messages of their own user's and root's, wherever these run, unless they say otherwise.
+Programs take messages of their own user's and root's, wherever these run, unless they say otherwise. Ls shows whose a
+resource is, and which are for every user.
 
 On a node with several networks, --address 0.0.0.0:7400 listens on all of them, and the daemon carries for nodes that
 share none (--no-bridge: it does not).

@@ -7,7 +7,8 @@ use crate::arguments::{
 };
 use anyhow::{Context as _, Result, bail};
 use keeptime_fabric::echo::{self, Probe, ProbeError};
-use keeptime_fabric::{Attributes, Config, Context, FindError, Protocol, Record};
+use keeptime_fabric::{Attributes, Callers, Config, Context, FindError, Protocol, Record};
+use keeptime_linux::users;
 use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use serde::Serialize;
@@ -25,6 +26,10 @@ const ROUND_MOST: Duration = Duration::from_secs(60);
 struct ResourceView {
     id: String,
     node: String,
+    /// Whose it is, by the name that the user has on this node.
+    owner: String,
+    /// Whether it takes messages of programs of every user, and not of its owner's and root's alone.
+    any_user: bool,
     addresses: Vec<String>,
     attributes: BTreeMap<String, String>,
 }
@@ -254,6 +259,8 @@ impl ResourceView {
         Self {
             id: record.id.to_string(),
             node: record.home.node.clone(),
+            owner: users::name_of(record.home.owner).to_string(),
+            any_user: record.home.callers == Callers::AnyUser,
             addresses: record.home.addresses.iter().map(ToString::to_string).collect(),
             attributes: record.attributes.iter().map(text).collect(),
         }
@@ -261,7 +268,9 @@ impl ResourceView {
 
     fn line(&self) -> String {
         let attributes: Vec<_> = self.attributes.iter().map(|(n, v)| format!("{n}={v}")).collect();
-        format!("{:<12} {:<22} {}", self.node, self.id, attributes.join(" "))
+        let callers = if self.any_user { "for every user" } else { "" };
+        let Self { node, id, owner, .. } = self;
+        format!("{node:<12} {id:<22} {owner:<12} {callers:<14} {}", attributes.join(" "))
     }
 }
 

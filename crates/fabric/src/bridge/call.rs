@@ -2,17 +2,13 @@
 
 use super::request::{ANSWER, Refusal, Request, Whom};
 use super::routes::Way;
-use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval};
+use crate::transport::watch_over;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// How long one hop may take to be connected.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Seconds after which a node that says nothing is asked whether it is there, and times that it is
-/// asked, a second apart.
-const GONE_AFTER: u32 = 5;
 
 /// A connection to the end of `way`, which is `whom`.
 ///
@@ -42,17 +38,4 @@ pub(super) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, CONNECT_TIME)?;
     watch_over(&stream)?;
     Ok(stream)
-}
-
-/// Has the kernel ask whether the other node is there when it says nothing.
-///
-/// # Errors
-/// If the socket cannot be set to that.
-pub(crate) fn watch_over(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    setsockopt(stream, KeepAlive, &true)?;
-    setsockopt(stream, TcpKeepIdle, &GONE_AFTER)?;
-    setsockopt(stream, TcpKeepInterval, &1)?;
-    setsockopt(stream, TcpKeepCount, &GONE_AFTER)?;
-    Ok(())
 }

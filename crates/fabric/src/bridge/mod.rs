@@ -11,7 +11,6 @@ mod call;
 mod relay;
 
 pub use call::call;
-pub(crate) use call::watch_over;
 pub use relay::{RELAYED_MOST, Relay};
 
 use crate::attributes::{Attributes, TEXT_MOST};

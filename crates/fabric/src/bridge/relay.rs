@@ -5,6 +5,7 @@
 use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
+use crate::transport::watch_over;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
@@ -292,7 +293,7 @@ fn connect(
         caller.write_all(&Refusal::answer(answer)).ok()?;
     }
     let (stream, _) = passed_on.ok()?;
-    call::watch_over(&caller).ok()?;
+    watch_over(&caller).ok()?;
     stream.set_nonblocking(true).ok()?;
     let flows = [Flow { kept: said, ..Flow::default() }, Flow::default()];
     Some(Pair { streams: [caller, stream], flows, watched: [EpollFlags::EPOLLIN; 2] })

@@ -10,16 +10,23 @@ pub mod tcp;
 pub mod udp;
 
 mod assemble;
+mod batch;
 #[cfg(test)]
 mod testing;
 
 use crate::frame::{HEAD, Head, Malformed};
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{KeepAlive, TcpKeepCount, TcpKeepIdle, TcpKeepInterval};
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use thiserror::Error;
+
+/// Seconds after which a node that says nothing is asked whether it is there, and times that it is asked, a
+/// second apart.
+const GONE_AFTER: u32 = 5;
 
 /// Whether a frame was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +157,20 @@ fn ring_bell(bell: &EventFd) -> Result<(), Broken> {
         Ok(_) | Err(Errno::EAGAIN) => Ok(()),
         Err(errno) => Err(Broken::System { call: "write to an event counter", errno }),
     }
+}
+
+/// Has the kernel ask whether the other node is there when it says nothing: its kernel answers, whatever its
+/// processes do. What is sent is sent at once.
+///
+/// # Errors
+/// If the socket cannot be set to that.
+pub(crate) fn watch_over(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    setsockopt(stream, KeepAlive, &true)?;
+    setsockopt(stream, TcpKeepIdle, &GONE_AFTER)?;
+    setsockopt(stream, TcpKeepInterval, &1)?;
+    setsockopt(stream, TcpKeepCount, &GONE_AFTER)?;
+    Ok(())
 }
 
 /// Whether the other end has not closed a connection that is not blocking, nor said what nobody of ours

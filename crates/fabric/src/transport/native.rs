@@ -11,8 +11,9 @@ mod slots;
 
 pub use library::Library;
 
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell};
-use crate::bridge;
+use super::{
+    Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell, watch_over,
+};
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
 use library::{ADDRESS_MOST, End};
@@ -38,7 +39,7 @@ const LENGTH: usize = 4;
 /// # Errors
 /// If the library is not built in, or has no network there.
 pub fn ends(library: Library, mut stream: TcpStream) -> io::Result<Ends> {
-    bridge::watch_over(&stream)?;
+    watch_over(&stream)?;
     let end = End::open(library, stream.local_addr()?.ip())?;
     let address = end.address()?;
     stream.write_all(&(address.len() as u32).to_le_bytes())?;

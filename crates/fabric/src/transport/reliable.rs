@@ -479,6 +479,17 @@ impl Receiving {
         Ok(true)
     }
 
+    /// Everything before this has arrived.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// So many bytes have arrived that come next, where nothing has arrived behind a gap.
+    pub fn went_on(&mut self, bytes: usize) {
+        debug_assert!(!self.has_gap(), "they might fill it");
+        self.received += bytes as u64;
+    }
+
     /// Whether something has arrived behind what is missing.
     pub fn has_gap(&self) -> bool {
         !self.ahead.is_empty()

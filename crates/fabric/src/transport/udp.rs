@@ -3,23 +3,20 @@
 //! tells that the other process has ended.
 
 use super::assemble::Assembler;
+use super::batch::Expected;
 use super::reliable::{self, Heard, Receiving, Segment, Sending};
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet};
+use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, watch_over};
 use crate::frame::{HEAD, PIECE_MOST};
 use crate::progress::lock;
 use keeptime_model::units::Nanos;
-use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{
-    IpMtu, KeepAlive, RcvBuf, RcvBufForce, SndBuf, TcpKeepCount, TcpKeepIdle, TcpKeepInterval,
-    UdpGroSegment,
-};
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, setsockopt,
-};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use nix::sys::socket::sockopt::{IpMtu, RcvBuf, RcvBufForce, SndBuf, UdpGroSegment};
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, setsockopt};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
@@ -33,15 +30,14 @@ const BATCH_SEGMENTS: usize = 64;
 /// A datagram's first bytes: which connection it belongs to. What is left of an older one with the
 /// same ports is not taken for it.
 const TOKEN: usize = 8;
+/// Bytes of a datagram before those of the stream, where it says of nothing behind a gap.
+const BEFORE: usize = TOKEN + reliable::HEAD;
 /// Bytes of IP and UDP before a datagram.
 const BELOW: usize = 28;
 /// Longest segment, where packets could be longer: eight of them fill a call.
-const SEGMENT_MOST: usize = (8 << 10) - 8 - TOKEN - reliable::HEAD;
+const SEGMENT_MOST: usize = (8 << 10) - 8 - BEFORE;
 /// Until the path is known.
 const SEGMENT_FIRST: usize = 1200;
-/// Seconds after which a node that does not answer at all is asked whether it is there, and times
-/// that it is asked.
-const GONE_AFTER: u32 = 5;
 /// Calls that read before somebody else gets a turn. After a long message there is none: who takes
 /// it before the next is read finds it in its cache, and its buffer serves for the next.
 const READS_MOST: usize = 2;
@@ -79,11 +75,7 @@ pub fn accept(mut stream: TcpStream, port: u16, token: u64) -> io::Result<Ends> 
 
 fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io::Result<Ends> {
     stream.set_nonblocking(true)?;
-    // The kernel of the other node answers, whatever its process does.
-    setsockopt(&stream, KeepAlive, &true)?;
-    setsockopt(&stream, TcpKeepIdle, &GONE_AFTER)?;
-    setsockopt(&stream, TcpKeepInterval, &1)?;
-    setsockopt(&stream, TcpKeepCount, &GONE_AFTER)?;
+    watch_over(&stream)?;
     socket.set_nonblocking(true)?;
     // Without it datagrams are read one by one.
     let _ = setsockopt(&socket, UdpGroSegment, &true);
@@ -113,6 +105,7 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
         assembler: Assembler::default(),
         room,
         bytes: vec![0; 1 << 16].into_boxed_slice(),
+        segment: 0,
         unconfirmed: 0,
         is_end: false,
         closed: false,
@@ -157,7 +150,10 @@ struct UdpReceiver {
     receiving: Receiving,
     assembler: Assembler,
     room: u32,
+    /// A batch, but for those of its bytes that were read to where they belong.
     bytes: Box<[u8]>,
+    /// Length of the datagrams of the batches before.
+    segment: usize,
     /// Bytes that have arrived since the other side was last told.
     unconfirmed: usize,
     /// What was read last was no whole batch: nothing more may come for now.
@@ -175,7 +171,7 @@ impl Shared {
     fn learn_path(&self, state: &mut State) {
         // A socket that does not say keeps what every path can carry.
         if let Ok(mtu) = getsockopt(&self.socket, IpMtu) {
-            let most = (mtu as usize).saturating_sub(BELOW + TOKEN + reliable::HEAD);
+            let most = (mtu as usize).saturating_sub(BELOW + BEFORE);
             state.sending.set_segment_most(most.clamp(SEGMENT_FIRST, SEGMENT_MOST));
         }
     }
@@ -197,7 +193,7 @@ impl Shared {
             let mut count = 1;
             // All of a call are of one length, but for the last, which may be shorter.
             while count < state.batch_most
-                && (count + 1) * (first.length + TOKEN + reliable::HEAD) <= BATCH
+                && (count + 1) * (first.length + BEFORE) <= BATCH
                 && batch[count - 1].length == first.length
             {
                 next = state.sending.next(now);
@@ -235,17 +231,16 @@ impl Shared {
         for segment in batch {
             self.head(segment.offset, &heard, heads);
         }
-        let length = TOKEN + reliable::HEAD;
         let mut parts = [IoSlice::new(&[]); 3 * BATCH_SEGMENTS];
         let mut count = 0;
-        for (segment, head) in batch.iter().zip(heads.chunks_exact(length)) {
+        for (segment, head) in batch.iter().zip(heads.chunks_exact(BEFORE)) {
             let (first, second) = sending.bytes(*segment);
             for part in [head, first, second].into_iter().filter(|part| !part.is_empty()) {
                 parts[count] = IoSlice::new(part);
                 count += 1;
             }
         }
-        let size = (length + batch[0].length) as u16;
+        let size = (BEFORE + batch[0].length) as u16;
         let control = [ControlMessage::UdpGsoSegments(&size)];
         self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })
     }
@@ -266,6 +261,51 @@ impl Shared {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         sendmsg::<()>(self.socket.as_raw_fd(), parts, control, flags, None).map(drop)
     }
+}
+
+/// Reads a batch of datagrams into `bytes`, and the parts of it that are `expected` to be the payload's into `missing`.
+/// Returns its bytes in all, and those of each of its datagrams, but for the last.
+fn receive(
+    fd: RawFd,
+    bytes: &mut [u8],
+    missing: &mut [MaybeUninit<u8>],
+    expected: Option<Expected>,
+) -> nix::Result<(usize, usize)> {
+    let part = |base: *mut u8, length| libc::iovec { iov_base: base.cast(), iov_len: length };
+    let mut parts = [part(std::ptr::null_mut(), 0); 2 * BATCH_SEGMENTS + 1];
+    let mut count = 0;
+    let (mut bytes, mut missing, mut at) = (bytes, missing, 0);
+    let length = bytes.len();
+    for place in expected.into_iter().flat_map(|expected| expected.parts(length)) {
+        let (before, rest) = bytes.split_at_mut(place.start - at);
+        let (here, others) = missing.split_at_mut(place.len());
+        parts[count] = part(before.as_mut_ptr(), before.len());
+        parts[count + 1] = part(here.as_mut_ptr().cast(), here.len());
+        count += 2;
+        (bytes, missing, at) = (&mut rest[place.len()..], others, place.end);
+    }
+    parts[count] = part(bytes.as_mut_ptr(), bytes.len());
+    // One word for the length of datagrams, aligned as its head is.
+    let mut control = [0_u64; 4];
+    // SAFETY: nothing of it has to be anything else than zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = count + 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    // SAFETY: the parts are of `bytes` and `missing`, none of another; the kernel writes there and to `control`.
+    let read = unsafe { libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+    let read = Errno::result(read)? as usize;
+    // SAFETY: the kernel has said how much of `control` there is.
+    let head = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
+    let says =
+        |head: &&libc::cmsghdr| (head.cmsg_level, head.cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO);
+    let segment = head.filter(says).map_or(read, |head| {
+        // SAFETY: this one has an int.
+        let size = unsafe { libc::CMSG_DATA(head).cast::<libc::c_int>().read_unaligned() };
+        size as usize
+    });
+    Ok((read, segment))
 }
 
 /// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on
@@ -330,30 +370,28 @@ impl Sender for UdpSender {
 impl UdpReceiver {
     /// Reads once and handles what that was. Returns how many frames; none if nothing had arrived.
     fn read(&mut self, sink: &mut dyn Sink) -> Result<Option<usize>, Broken> {
-        let mut space = cmsg_space!(i32);
-        let (length, segment) = {
-            let mut parts = [IoSliceMut::new(&mut self.bytes)];
-            let (fd, flags) = (self.shared.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
-            match recvmsg::<()>(fd, &mut parts, Some(&mut space), flags) {
-                Ok(message) => {
-                    let mut segment = message.bytes;
-                    for control in message.cmsgs().into_iter().flatten() {
-                        if let ControlMessageOwned::UdpGroSegments(size) = control {
-                            segment = size as usize;
-                        }
-                    }
-                    (message.bytes, segment)
-                }
-                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-                // It has ended, or not begun: the connection over TCP tells which.
-                Err(Errno::ECONNREFUSED) => return Ok(None),
-                Err(errno) => return Err(Broken::System { call: "recvmsg", errno }),
-            }
+        // Behind a gap nothing goes on with a payload.
+        let missing =
+            self.assembler.missing().filter(|_| !self.receiving.has_gap()).unwrap_or_default();
+        let count = (self.bytes.len() / self.segment.max(1)).min(BATCH_SEGMENTS);
+        let expected = Expected::new(self.segment, BEFORE, count, missing.len());
+        let fd = self.shared.socket.as_raw_fd();
+        let (length, segment) = match receive(fd, &mut self.bytes, missing, expected) {
+            Ok(arrived) => arrived,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            // It has ended, or not begun: the connection over TCP tells which.
+            Err(Errno::ECONNREFUSED) => return Ok(None),
+            Err(errno) => return Err(Broken::System { call: "recvmsg", errno }),
         };
         self.is_end = length < BATCH / 2;
+        let placed = expected.map_or(0, |expected| self.keep_placed(expected, length, segment));
+        // A shorter one by itself is the end of something.
+        if length > segment || segment > self.segment {
+            self.segment = segment;
+        }
         let mut frames = 0;
         let mut last: Option<Heard> = None;
-        for datagram in self.bytes[..length].chunks(segment.max(1)) {
+        for (number, datagram) in self.bytes[..length].chunks(segment.max(1)).enumerate() {
             let Some((token, rest)) = datagram.split_first_chunk() else { continue };
             if u64::from_le_bytes(*token) != self.shared.token {
                 continue;
@@ -367,12 +405,46 @@ impl UdpReceiver {
             let bytes = &rest[start..];
             self.unconfirmed += bytes.len();
             let assembler = &mut self.assembler;
+            let part = expected.filter(|_| number < placed).map(|e| e.part(number, length).len());
+            if let Some(part) = part {
+                // SAFETY: the kernel has written them, as `keep_placed` has found.
+                unsafe { assembler.filled(part) };
+                frames += assembler.feed(&bytes[part..], sink)?;
+                self.receiving.went_on(bytes.len());
+                continue;
+            }
             self.receiving.arrived(head.offset, bytes, |new| {
                 frames += assembler.feed(new, sink)?;
                 Ok::<_, Broken>(())
             })?;
         }
         Ok(Some(frames))
+    }
+
+    /// How many of the first datagrams of a batch have gone on with the payload as expected. The parts of others, which
+    /// were read as if they had, are put where they stand in the batch.
+    fn keep_placed(&mut self, expected: Expected, length: usize, segment: usize) -> usize {
+        let mut next = self.receiving.received();
+        let goes_on = |part: &Range<usize>| {
+            let start = part.start - BEFORE;
+            let (token, head) = self.bytes[start..part.start].split_at(TOKEN);
+            // Where it says of gaps too, its bytes begin later.
+            let is_next = token == self.shared.token.to_le_bytes()
+                && reliable::Head::decode(head).is_ok_and(|(head, _)| head.offset == next);
+            next += (segment.min(length - start) - BEFORE) as u64;
+            is_next
+        };
+        let placed = match expected.is_so(length, segment) {
+            true => expected.parts(length).take_while(goes_on).count(),
+            false => 0,
+        };
+        let missing = self.assembler.missing().unwrap_or_default();
+        for (number, part) in expected.parts(length).enumerate().skip(placed) {
+            let from = &missing[expected.place(number)..][..part.len()];
+            // SAFETY: the kernel has written them.
+            self.bytes[part].copy_from_slice(unsafe { from.assume_init_ref() });
+        }
+        placed
     }
 
     /// Whether the other side has to be told what has arrived: at the end of a batch, every now and
@@ -603,6 +675,36 @@ mod tests {
             prop_assert!(is_ours || result == Ok(0), "{result:?}");
             prop_assert!(collected.0.len() <= 4);
         }
+    }
+
+    /// Three datagrams by one call, of which the last is shorter: their heads and the end apart from what is a payload's.
+    #[test]
+    fn parts_of_a_payload_are_read_to_where_they_belong() {
+        let [from, to] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        setsockopt(&to, UdpGroSegment, &true).unwrap();
+        from.connect(to.local_addr().unwrap()).unwrap();
+        let sent: Vec<u8> = (0..2_500).map(|at| (at % 251) as u8).collect();
+        let size = 1_000;
+        let control = [ControlMessage::UdpGsoSegments(&size)];
+        let parts = [IoSlice::new(&sent)];
+        sendmsg::<()>(from.as_raw_fd(), &parts, &control, MsgFlags::empty(), None).unwrap();
+
+        let expected = Expected::new(1_000, BEFORE, 64, 2_000);
+        let mut missing = [MaybeUninit::new(0); 2_000];
+        let mut bytes = vec![0; 1 << 16];
+        let arrived = receive(to.as_raw_fd(), &mut bytes, &mut missing, expected).unwrap();
+        assert_eq!(arrived, (2_500, 1_000));
+        // SAFETY: all were made with a value.
+        let missing = missing.map(|byte| unsafe { byte.assume_init() });
+        let each = 1_000 - BEFORE;
+        assert_eq!(missing[..each], sent[BEFORE..1_000]);
+        assert_eq!(missing[each..2 * each], sent[1_000 + BEFORE..2_000]);
+        assert_eq!(missing[2 * each..], sent[2_000 + BEFORE..2_000 + BEFORE + 2_000 - 2 * each]);
+        for head in [0, 1_000, 2_000] {
+            assert_eq!(bytes[head..head + BEFORE], sent[head..head + BEFORE]);
+        }
+        let rest = 2_000 + BEFORE + 2_000 - 2 * each;
+        assert_eq!(bytes[rest..2_500], sent[rest..]);
     }
 
     #[test]
