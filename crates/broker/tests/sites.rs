@@ -7,7 +7,7 @@
 mod balancers;
 mod world;
 
-use balancers::{HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts};
+use balancers::{A_FIFTIETH, HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::config::Config;
 use keeptime_broker::wire::{Filter, LoadSource, NodeView, Overview};
@@ -42,7 +42,7 @@ impl Farm {
     }
 
     fn of(world: World, count: usize, sites: &[&str]) -> Self {
-        let single = |n| Node::single(&format!("n{n}"), Duration::from_millis(5));
+        let single = |n| Node::single(&format!("n{n}"), A_FIFTIETH);
         let nodes: Vec<_> = (1..=count).map(single).collect();
         let haproxy = haproxy(sites, &nodes.iter().collect::<Vec<_>>());
         Self { world, nodes, haproxy }
@@ -99,9 +99,9 @@ fn a_flooded_site_gains_reserved_nodes_within_guarantees_and_loses_no_post() {
     farm.add("blog", [1, 1, 3], 1).unwrap();
     farm.add("shop", [1, 3, 3], 10).unwrap();
     wait("hard guarantees", || ["shop", "blog"].iter().all(|site| farm.nodes_of(site).len() == 1));
-    let before = Load::start(&farm.haproxy.sites[1..], 450.0);
+    let before = Load::start(&farm.haproxy.sites[1..], 112.0);
     wait("the blog has both spares", || farm.nodes_of("blog").len() == 3);
-    let flood = Load::start(&farm.haproxy.sites[..1], 450.0);
+    let flood = Load::start(&farm.haproxy.sites[..1], 112.0);
     wait("the shop has three", || {
         assert!(!farm.nodes_of("blog").is_empty(), "its hard guarantee");
         farm.nodes_of("shop").len() == 3
@@ -326,9 +326,9 @@ fn nodes_of_jobs_are_not_taken_and_jobs_give_them_back_to_sites() {
     let job = client.reserve("job".parse().unwrap(), request(1, 80, 0, 600)).unwrap();
     farm.add("shop", [1, 2, 2], 1).unwrap();
     wait("its guarantee", || farm.nodes_of("shop").len() == 1);
-    let flood = Load::start(&farm.haproxy.sites, 300.0);
+    let flood = Load::start(&farm.haproxy.sites, 75.0);
     wait("the flood is seen", || {
-        farm.overview().sites[0].load.is_some_and(|load| load.arrivals_per_second > 100.0)
+        farm.overview().sites[0].load.is_some_and(|load| load.arrivals_per_second > 25.0)
     });
     assert_eq!(client.reservation(job.handle).unwrap().state, State::Active);
     assert_eq!(farm.nodes_of("shop").len(), 1, "the other node is the job's");

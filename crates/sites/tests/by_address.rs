@@ -6,7 +6,7 @@
 mod balancers;
 mod memory;
 
-use balancers::{Load, Node, apache, assert_none_lost, nginx, port, wait_until};
+use balancers::{A_FIFTIETH, Load, Node, apache, assert_none_lost, nginx, port, wait_until};
 use keeptime_model::name::Name;
 use keeptime_model::site::{BalancerPlace, Guarantee, HostedSite, SiteSpec};
 use keeptime_model::topology;
@@ -25,12 +25,11 @@ fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 1, number)
 }
 
-/// Servers that listen at one port, each on an address of its own, and answer 200 requests a second.
+/// Servers that listen at one port, each on an address of its own.
 fn nodes(port: u16) -> Vec<Node> {
-    let answer_after = Duration::from_millis(5);
     let node = |number| {
         let at = (address(number), port).into();
-        Node::single_at(at, &format!("n{number}"), answer_after)
+        Node::single_at(at, &format!("n{number}"), A_FIFTIETH)
     };
     (1..=NODES).map(node).collect()
 }
@@ -89,7 +88,7 @@ fn flood(specs: &[SiteSpec], shop: SocketAddr, blog: SocketAddr) {
     };
     // Told what is recorded, and looked at again.
     (0..6).for_each(|_| pass());
-    let loads = [Load::start(&[blog], 30.0), Load::start(&[shop], 300.0)];
+    let loads = [Load::start(&[blog], 8.0), Load::start(&[shop], 75.0)];
     wait_until("the shop has two", || {
         pass();
         assert!(record.count("blog") >= 1, "its hard guarantee");

@@ -7,7 +7,9 @@
 mod balancers;
 mod memory;
 
-use balancers::{HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts, wait_until};
+use balancers::{
+    A_FIFTIETH, HaProxyDaemon, Load, Node, assert_none_lost, haproxy, posts, wait_until,
+};
 use keeptime_balancers::balancer::Balancer;
 use keeptime_balancers::traffic::{Traffic, Weight};
 use keeptime_model::name::Name;
@@ -115,7 +117,7 @@ impl World {
     fn killed_at_a_change(&self) -> (Load, Change) {
         self.record.0.lock().unwrap().is_slow = true;
         let mut killed = self.settled();
-        let flood = Load::start(&self.haproxy.sites[..1], 450.0);
+        let flood = Load::start(&self.haproxy.sites[..1], 112.0);
         self.until("a change is asked for", &mut killed, || !self.asked().is_empty());
         (flood, self.asked().remove(0))
     }
@@ -173,11 +175,10 @@ impl World {
 
 #[test]
 fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
-    let world = World::new(4, Duration::from_millis(5));
+    let world = World::new(4, A_FIFTIETH);
     let mut controller = world.settled();
-    // A node answers 200 a second.
-    let quiet = Load::start(&world.haproxy.sites[1..], 60.0);
-    let flood = Load::start(&world.haproxy.sites[..1], 450.0);
+    let quiet = Load::start(&world.haproxy.sites[1..], 15.0);
+    let flood = Load::start(&world.haproxy.sites[..1], 112.0);
     world.until("the shop has three", &mut controller, || {
         assert!(world.count("blog") >= 1, "its hard guarantee");
         world.count("shop") == 3
@@ -190,7 +191,7 @@ fn a_flooded_site_gets_nodes_and_no_post_is_lost() {
 
 #[test]
 fn one_that_is_killed_between_drain_and_switch_leaves_the_node_where_it_was() {
-    let world = World::new(3, Duration::from_millis(5));
+    let world = World::new(3, A_FIFTIETH);
     let (flood, change) = world.killed_at_a_change();
     assert_eq!(world.traffic("blog", &change.node), Traffic::Off, "it is drained");
     let mut next = world.controller();
@@ -205,7 +206,7 @@ fn one_that_is_killed_between_drain_and_switch_leaves_the_node_where_it_was() {
 
 #[test]
 fn one_that_is_killed_after_the_switch_is_recorded_leaves_the_node_to_the_new_site() {
-    let world = World::new(3, Duration::from_millis(5));
+    let world = World::new(3, A_FIFTIETH);
     let (flood, change) = world.killed_at_a_change();
     {
         let mut kept = world.record.0.lock().unwrap();
@@ -235,7 +236,7 @@ fn a_balancer_that_restarts_is_told_again() {
 
 #[test]
 fn a_refused_change_leaves_the_node_where_it_was() {
-    let world = World::new(2, Duration::from_millis(5));
+    let world = World::new(2, A_FIFTIETH);
     let mut controller = world.controller();
     let node = world.nodes[1].server.name.clone();
     {
@@ -259,7 +260,7 @@ fn a_refused_change_leaves_the_node_where_it_was() {
 /// By the balancer all spares are alike: no request is in flight on any.
 #[test]
 fn a_spare_that_others_keep_busy_is_taken_last() {
-    let world = World::new(4, Duration::from_millis(5));
+    let world = World::new(4, A_FIFTIETH);
     let node = |number: usize| world.nodes[number].server.name.clone();
     world.record.0.lock().unwrap().standing.nodes[1..3].iter_mut().for_each(|n| n.site = None);
     let published = Published { used: Arc::default(), began: world.began };
@@ -277,7 +278,7 @@ fn a_spare_that_others_keep_busy_is_taken_last() {
             (Some(3), counters),
         ])
     });
-    let flood = Load::start(&world.haproxy.sites[..1], 450.0);
+    let flood = Load::start(&world.haproxy.sites[..1], 112.0);
     world.until("the shop has more", &mut controller, || !world.asked().is_empty());
     assert_eq!(world.asked()[0].node, node(2), "the first spare is silent");
     world.until("the shop has three", &mut controller, || world.count("shop") == 3);

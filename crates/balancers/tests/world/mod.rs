@@ -416,6 +416,9 @@ pub fn assert_none_lost(report: &Report) {
 
 pub const FULL: Weight = Weight::FULL;
 
+/// What a node takes that answers 50 requests a second, one at a time: so few that slow machines can send it more.
+pub const A_FIFTIETH: Duration = Duration::from_millis(20);
+
 /// nginx with a server on a port of its own for each site; the upstreams are files that are written
 /// by others.
 pub struct NginxDaemon {
@@ -487,7 +490,7 @@ pub struct ApacheDaemon {
     servers: Vec<Server>,
 }
 
-/// It has more threads than [`plan`] has connections where many arrive: a process of Apache whose threads are all at
+/// It has more threads than two loads of [`plan`] have connections: a process of Apache whose threads are all at
 /// work closes the connections that clients keep, perhaps just when one sends.
 pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
     let directory = TempDir::new().unwrap();
@@ -497,7 +500,7 @@ pub fn apache(sites: &[&str], nodes: &[&Node]) -> ApacheDaemon {
         "ServerRoot {root}\nDefaultRuntimeDir {root}\nPidFile {root}/pid\nErrorLog {root}/error.log\n\
          ServerName localhost\nUser nobody\nGroup nogroup\nKeepAliveTimeout 5\n\
          MaxKeepAliveRequests 0\nProxyTimeout 120\n\
-         ServerLimit 1\nStartServers 1\nThreadLimit 128\nThreadsPerChild 128\nMaxRequestWorkers 128\n"
+         ServerLimit 1\nStartServers 1\nThreadLimit 640\nThreadsPerChild 640\nMaxRequestWorkers 640\n"
     );
     for module in [
         "mpm_event",

@@ -33,7 +33,7 @@ pub fn in_network_namespace(needs: &[&str], test: impl FnOnce() + Send + 'static
 }
 
 /// True if everything in `needs` is there: `htb`, `tbf`, `bpf`, `cgroup2`, and `speed` for what a
-/// machine cannot show whose memory is far slower than memory is; network namespaces go without
+/// machine cannot show whose memory is far slower than memory is, or which stands still now and then; network namespaces go without
 /// saying. Otherwise says what is missing. What is tried is the mechanism, not our use of it, so that
 /// a fault of ours never looks like a poor kernel.
 ///
