@@ -77,7 +77,9 @@ bench-sites: build ## How soon a site that is flooded has a node more, with a br
 bench-testbed: build ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
 	@$(KEEPTIME)-bench testbed --out $(OUT)
 
-bench-fabric: build ## Messages and the directory against raw TCP and a bare ring in memory
+bench-fabric: build ## Messages and the directory against raw TCP, a bare ring in memory, and other libraries
+	@scripts/setup peers
+	@$(MAKE) --no-print-directory -C crates/bench/peers
 	@$(KEEPTIME)-bench fabric --out $(OUT)
 
 bench-regions: build ## Reading another node's memory against asking it, idle and under load (root)

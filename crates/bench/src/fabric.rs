@@ -1,10 +1,11 @@
 //! Messages between two processes, one pinned to each of two cores, against raw TCP with the same
 //! way of waiting, and against a bare ring between two cores. All variants run in turns, each with
 //! a process of its own that ends with it, since one that spins would be in the way of the next;
-//! each round gives one sample, and ratios are those of one round.
+//! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours.
 
 mod memory;
 mod networks;
+mod others;
 pub mod peer;
 mod tcp;
 
@@ -50,6 +51,7 @@ pub fn run(out: &Path) -> Result<()> {
     let _server =
         Server::start(ServerConfig { name, node, address, members: Vec::new(), key: None })?;
     let mut variants = variants(&directory)?;
+    variants.extend(others::variants());
     variants.extend(networks::bridged()?);
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
@@ -61,6 +63,7 @@ pub fn run(out: &Path) -> Result<()> {
     }
     let mut figures = Figures::new("fabric");
     report(&mut figures, &samples);
+    others::report(&mut figures, &samples);
     networks::report_bridged(&mut figures, &samples);
     let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
     let time = Duration::from_millis(time);
@@ -167,9 +170,7 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
     for (name, samples) in samples {
         figures.median(name, "us", samples, None, None);
     }
-    let ratio = |of: &str, to: &str| -> Vec<f64> {
-        samples[of].iter().zip(&samples[to]).map(|(of, to)| of / to).collect()
-    };
+    let ratio = |of: &str, to: &str| ratios(samples, of, to);
     let mut against = |name: String, of: &str, to: &str, target| {
         figures.median(name, "x", &ratio(of, to), None, Some(target));
     };
@@ -204,6 +205,11 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
     figures.median("find that was answered before", "us", find, None, Some(Target::AtMost(5.0)));
 }
 
+/// Of each round, the time of one variant against that of another.
+fn ratios(samples: &BTreeMap<String, Vec<f64>>, of: &str, to: &str) -> Vec<f64> {
+    samples[of].iter().zip(&samples[to]).map(|(of, to)| of / to).collect()
+}
+
 /// Resources here and the other process's.
 struct Pair {
     pairs: Vec<(Resource, ResourceId)>,
@@ -215,7 +221,7 @@ impl Pair {
     fn start(directory: &str, way: Way, spin: bool, threads: usize) -> Result<Self> {
         let way_name = format!("{way:?}");
         let words = ["fabric", directory, &way_name, &spin.to_string()];
-        let peer = Peer::start(&[&words[..], &[&threads.to_string()]].concat())?;
+        let peer = Peer::of_ours(&[&words[..], &[&threads.to_string()]].concat())?;
         let context = context(directory, way, spin)?;
         let peers = peer.said().split_whitespace().map(str::parse);
         let pairs = peers

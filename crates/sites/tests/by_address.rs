@@ -16,7 +16,7 @@ use keeptime_sites::fronts;
 use keeptime_sites::record::{NodeStanding, Standing};
 use memory::Memory;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const SITES: [&str; 2] = ["blog", "shop"];
 const NODES: u8 = 3;

@@ -1,7 +1,7 @@
-//! The other process: answers until this one ends.
+//! The other process, on the second core: answers until this one ends.
 
 use super::{CORES, Way, context, pin, tcp};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use keeptime_fabric::{Match, Resource, Tag, attrs};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -27,14 +27,15 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts it, and waits for what it says when it is ready.
-    pub fn start(words: &[&str]) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("fabric-peer")
-            .args(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+    /// This program as another process.
+    pub fn of_ours(words: &[&str]) -> Result<Self> {
+        Self::start(Command::new(std::env::current_exe()?).arg("fabric-peer").args(words))
+    }
+
+    /// Starts it on the second core, and waits for what it says when it is ready.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = spawn_on(CORES[1], command)?;
         let stdout = child.stdout.take().context("its output")?;
         let mut said = String::new();
         BufReader::new(stdout).read_line(&mut said)?;
@@ -53,9 +54,18 @@ impl Drop for Peer {
     }
 }
 
+/// Starts a program that stays on `core`: processes begin where the thread that starts them is.
+pub fn spawn_on(core: usize, command: &mut Command) -> Result<Child> {
+    let spawn = || {
+        pin(core)?;
+        command.spawn().with_context(|| format!("starting {command:?}"))
+    };
+    thread::scope(|scope| scope.spawn(spawn).join())
+        .unwrap_or_else(|_| bail!("the thread that starts programs has panicked"))
+}
+
 /// Is the other process.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    pin(CORES[1])?;
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     match words[..] {
         ["tcp", spin] => {
@@ -73,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
             say(&names.join(" "))?;
         }
-        _ => anyhow::bail!("no such peer: {words:?}"),
+        _ => bail!("no such peer: {words:?}"),
     }
     // Until the other end goes.
     std::io::stdin().read_to_end(&mut Vec::new())?;

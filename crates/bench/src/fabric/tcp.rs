@@ -28,7 +28,7 @@ pub struct Server {
 
 impl Client {
     pub fn start(spin: bool) -> Result<Self> {
-        let peer = Peer::start(&["tcp", &spin.to_string()])?;
+        let peer = Peer::of_ours(&["tcp", &spin.to_string()])?;
         let port: u16 = peer.said().parse()?;
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         Ok(Self { socket: Socket::new(stream, spin)?, _peer: peer })
