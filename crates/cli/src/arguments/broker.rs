@@ -152,8 +152,10 @@ pub struct Wanted {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
-    keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
-    keeptime reserve --application raycast --within 1s --from \"tomorrow 9:00\" --for 30min\n\n\
+    keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" \\\n      \
+        --from 14:00 --until 15:30\n  \
+    keeptime reserve --application raycast --within 1s \\\n      \
+        --from \"tomorrow 9:00\" --for 30min\n\n\
     Exit code 1: refused, with the reason and what would be admitted.")]
 pub struct ReserveArguments {
     #[command(flatten)]

@@ -31,7 +31,8 @@ pub enum TokenCommand {
     /// runs knows it within a second.
     #[command(after_help = "Examples:\n  \
         keeptime broker token add ada --expires +90d --out ada.token\n  \
-        keeptime list --broker https://broker:7411 --ca ca.pem --token-file ada.token")]
+        keeptime list --broker https://broker:7411 --ca ca.pem \\\n      \
+            --token-file ada.token")]
     Add {
         /// Whose it will be: reservations made with it are this user's
         user: UserName,
@@ -64,13 +65,15 @@ pub enum TokenCommand {
 /// What to issue.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    keeptime broker certificates /etc/keeptime/pki --broker broker.example,10.0.0.1 \\\n    \
+    keeptime broker certificates /etc/keeptime/pki \\\n      \
+        --broker broker.example,10.0.0.1 \\\n      \
         --topology /etc/keeptime/topology.toml --users ada,eve\n  \
-    keeptime broker certificates /etc/keeptime/pki --nodes n3          renew one\n  \
+    keeptime broker certificates /etc/keeptime/pki --nodes n3    # renew one\n  \
     keeptime broker certificates /etc/keeptime/pki --revoke pki/users/eve.pem\n\n\
-    The directory holds ca.pem and ca-key.pem (made at first), revoked.pem, broker.pem, nodes/NODE.pem and\n\
-    users/USER.pem, each with its key beside it as NAME-key.pem (mode 0600). Give everybody ca.pem and\n\
-    what is theirs, and nobody ca-key.pem: who has it can be anybody.")]
+    The directory holds ca.pem and ca-key.pem (made at first), revoked.pem,\n\
+    broker.pem, nodes/NODE.pem and users/USER.pem, each with its key beside it as\n\
+    NAME-key.pem (mode 0600). Give everybody ca.pem and what is theirs, and nobody\n\
+    ca-key.pem: who has it can be anybody.")]
 pub struct CertificatesArguments {
     /// The directory for all of them
     pub directory: PathBuf,

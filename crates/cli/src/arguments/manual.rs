@@ -5,185 +5,218 @@
 pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every default):
 
   topology = "/etc/keeptime/topology.toml"
-  ledger = "/var/lib/keeptime/ledger.db"       # on a local disk; made if there is none
-  socket = "/run/keeptime/broker.sock"         # for users of this machine
-  agents = "/run/keeptime/agents.sock"         # for an agent on this machine
-  operators = ["ada"]                          # beside root and the broker's own user
-  requests_per_second = 200                    # of one user, in the long run
+  ledger = "/var/lib/keeptime/ledger.db"    # on a local disk; made if missing
+  socket = "/run/keeptime/broker.sock"      # for users of this machine
+  agents = "/run/keeptime/agents.sock"      # for an agent on this machine
+  operators = ["ada"]                       # beside root and the broker's user
+  requests_per_second = 200                 # of one user, in the long run
 
   [policy]
-  agent_lease = "10 s"         # a node that says nothing for so long is away
-  answer_within = "2 s"        # agents accept within this time, or nothing is granted
-  tell_ahead = "600 s"         # agents are told so long before a reservation starts
-  ahead_max = "8784 h"         # reservations start at most so far ahead
-  search_ahead = "8784 h"      # the earliest start is sought so far ahead
-  remember = "24 h"            # what is over is remembered for so long
-  user_cpu = "50 %"            # of all CPU, one user's at any time
-  user_bandwidth = "50 %"      # of what all nodes can send, one user's at any time
-  user_reservations = 1000     # of one user at a time
+  agent_lease = "10 s"       # a node that says nothing for so long is away
+  answer_within = "2 s"      # agents accept by then, or nothing is granted
+  tell_ahead = "600 s"       # agents are told so long before a reservation
+  ahead_max = "8784 h"       # reservations start at most so far ahead
+  search_ahead = "8784 h"    # the earliest start is sought so far ahead
+  remember = "24 h"          # what is over is remembered for so long
+  user_cpu = "50 %"          # of all CPU, one user's at any time
+  user_bandwidth = "50 %"    # of what all nodes can send, at any time
+  user_reservations = 1000   # of one user at a time
 
-  [tcp]                                        # users and agents elsewhere; TLS always
-  address = "0.0.0.0:7411"
+  [tcp]                                     # for others, by TLS
+  address = "0.0.0.0:7411"                  # users
   agents = "0.0.0.0:7412"
   certificate = "/etc/keeptime/pki/broker.pem"
-  key = "/etc/keeptime/pki/broker-key.pem"     # mode 0600
+  key = "/etc/keeptime/pki/broker-key.pem"  # mode 0600
   client_ca = "/etc/keeptime/pki/ca.pem"
   revoked = "/etc/keeptime/pki/revoked.pem"
-  tokens = "/etc/keeptime/tokens.toml"         # mode 0600; see keeptime broker token
+  tokens = "/etc/keeptime/tokens.toml"      # mode 0600; keeptime broker token
 
 Signals:
-  SIGTERM, SIGINT   end; what is granted stays granted, and agents keep it until its end
-  SIGHUP            read certificates and tokens again (done within a second of a change, too)
+  SIGTERM, SIGINT   end; what is granted stays, and agents keep it to its end
+  SIGHUP            read certificates and tokens again (within a second of a
+                    change that is done, too)
 
 Exit codes: 0 ended as told, 2 error, 64 the configuration is wrong.
 
-See also: keeptime broker certificates --help, keeptime broker token --help, docs/security.md,
-contrib/systemd/keeptime-broker.service."#;
+See also: keeptime broker certificates --help, keeptime broker token --help,
+docs/security.md, contrib/systemd/keeptime-broker.service."#;
 
 /// Below `keeptime agent run --help`.
 pub const AGENT_RUN: &str = r#"Configuration (TOML):
 
-  node = "n1"                                  # as in the topology
-  socket = "/run/keeptime/agent.sock"          # for programs on this node
+  node = "n1"                           # as in the topology
+  socket = "/run/keeptime/agent.sock"   # for programs on this node
   assignments = "/var/lib/keeptime/assignments.json"
-  device = "eth0"                              # of the cluster's network
-  attach = "root"                              # or a class such as 1:1 under somebody else's shaper
-  rate = "10 Gbit/s"                           # of the device
-  cpu = "1600 %"                               # for jobs; 100 % is one processor
-  cgroup = "keeptime"                          # below the root of each hierarchy
+  device = "eth0"                       # of the cluster's network
+  attach = "root"                       # or 1:1, say, under another's shaper
+  rate = "10 Gbit/s"                    # of the device
+  cpu = "1600 %"                        # for jobs; 100 % is one processor
+  cgroup = "keeptime"                   # below the root of each hierarchy
 
-  [broker_tls]                                 # or, on the broker's machine, broker = "/run/keeptime/agents.sock"
+  # On the broker's machine: broker = "/run/keeptime/agents.sock". Elsewhere:
+  [broker_tls]
   address = "broker.example:7412"
-  certificate = "/etc/keeptime/n1.pem"         # names keeptime:node:n1
-  key = "/etc/keeptime/n1-key.pem"             # mode 0600
-  ca = "/etc/keeptime/ca.pem"                  # who issued the broker's certificate
+  certificate = "/etc/keeptime/n1.pem"  # names keeptime:node:n1
+  key = "/etc/keeptime/n1-key.pem"      # mode 0600
+  ca = "/etc/keeptime/ca.pem"           # who issued the broker's certificate
 
-Certificates are read for each connection: a renewed one is used when the former expires.
-What the kernel enforces stays when the agent ends; the next one takes it up.
+Certificates are read for each connection: a renewed one is used when the
+former expires. What the kernel enforces stays when the agent ends; the next
+one takes it up.
 
 Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
-See also: docs/formats/agent-link.md, docs/security.md, contrib/systemd/keeptime-agent.service."#;
+See also: docs/formats/agent-link.md, docs/security.md,
+contrib/systemd/keeptime-agent.service."#;
 
 /// Below `keeptime agent exec --help`.
 pub const AGENT_EXEC: &str = r#"Examples:
 
-  keeptime reserve --nodes n1,n2 --cpu 30% --for 1h         # r17
-  ssh n1 keeptime agent exec --job r17 -- ./simulate        # on n1, with its share of the CPU and its flows
+  keeptime reserve --nodes n1,n2 --cpu 30% --for 1h    # r17
+  ssh n1 keeptime agent exec --job r17 -- ./simulate   # with its CPU and flows
 
-Exit codes: that of the command, or 128 and the number of the signal that ended it; 125 it was not started: the
-job is not there, has not begun or is another user's, or the agent does not answer; 126 it cannot be run; 127 it
-was not found; 64 usage.
+Exit codes: that of the command, or 128 and the number of the signal that ended
+it; 125 it was not started: the job is not there, has not begun or is another
+user's, or the agent does not answer; 126 it cannot be run; 127 it was not
+found; 64 usage.
 
 See also: docs/clusters.md."#;
 
 /// Below `keeptime run --help`.
 pub const RUN: &str = r#"Where:
 
-  keeptime run raycast --within 1s                                   # in the lab called lab
-  keeptime run sum.toml --within 2s --broker https://head:7411       # on its cluster: by ssh, as who you are
-  keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"  # or by what is called as ssh is
+  # in the lab called lab
+  keeptime run raycast --within 1s
+  # on the broker's cluster: by ssh, as who you are, or by what is called so
+  keeptime run sum.toml --within 2s --broker https://head:7411
+  keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"
 
-Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The program, what it reads and writes, and
-the directory of this command have to be at the same place on all nodes. An application that the broker
-does not know, or knows otherwise, is made known to it, which is for operators.
+Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The
+program, what it reads and writes, and the directory of this command have to be
+at the same place on all nodes. An application that the broker does not know,
+or knows otherwise, is made known to it, which is for operators.
 
 At a rate:
 
-  keeptime run bsp --rate "30 %" --nodes 2     # a third of full speed, and of the CPU that it takes
-  keeptime rate set r17 "40 %"                 # at any time
-  keeptime top                                 # target and actual, live
+  keeptime run bsp --rate "30 %" --nodes 2   # of full speed, and of its CPU
+  keeptime rate set r17 "40 %"               # at any time
+  keeptime top                               # target and actual, live
 
-Full speed is what the program does with the CPU of its application file on every node. That much must
-be free at the start: it runs so for its first 5 reports of a second each. From then on it has, on every
-node, that part of what it used which was asked for, and small corrections by the progress that it tells:
-lines on its standard output that begin with the word `progress` of its application file. One that tells
-nothing for a minute has its part of the CPU, whatever it makes of it. The time limit of the application
-file stays what it is, however slow it runs.
+Full speed is what the program does with the CPU of its application file on
+every node. That much must be free at the start: it runs so for its first 5
+reports of a second each. From then on it has, on every node, that part of what
+it used which was asked for, and small corrections by the progress that it
+tells: lines on its standard output that begin with the word `progress` of its
+application file. One that tells nothing for a minute has its part of the CPU,
+whatever it makes of it. The time limit of the application file stays what it
+is, however slow it runs.
 
 By a time:
 
-  keeptime run batch --by 18:00 --nodes 2..8   # when, on how many nodes and how fast is Keeptime's business
-  keeptime run bsp --by +2h --takes 40min      # where the profile tells another time than that of a whole run
+  # when, on how many nodes and how fast is Keeptime's business
+  keeptime run batch --by 18:00 --nodes 2..8
+  # where the profile tells another time than that of a whole run
+  keeptime run bsp --by +2h --takes 40min
 
-Nodes, start and rate are chosen beside what is reserved: the fewest nodes that make it, and of all starts
-the one that is done first, at what rate is free from then on. That is reserved in advance, with a tenth
-more time than the profile says, and the command waits until its time comes. What cannot be done by then is
-refused, with the earliest time that can be kept. Ending the command gives everything back.
+Nodes, start and rate are chosen beside what is reserved: the fewest nodes that
+make it, and of all starts the one that is done first, at what rate is free
+from then on. That is reserved in advance, with a tenth more time than the
+profile says, and the command waits until its time comes. What cannot be done
+by then is refused, with the earliest time that can be kept. Ending the command
+gives everything back.
 
 With what nobody has reserved:
 
-  keeptime run raycast --within 1s --spare     # reserves what that takes, and uses what is free beside it
+  keeptime run raycast --within 1s --spare   # reserves that, and uses the rest
 
-Its flows may then fill what is left of the links that they pass, as long as nobody reserves it: whoever does is
-granted it when the nodes have taken it back, a few milliseconds later. What is promised does not count on it.
+Its flows may then fill what is left of the links that they pass, as long as
+nobody reserves it: whoever does is granted it when the nodes have taken it
+back, a few milliseconds later. What is promised does not count on it.
 
-When a node goes away, the reservation is lost. Where the application file says on_loss = "move", the run
-begins anew on other nodes, within the same time limit; otherwise it ends and says so.
+When a node goes away, the reservation is lost. Where the application file says
+on_loss = "move", the run begins anew on other nodes, within the same time
+limit; otherwise it ends and says so.
 
 Exit codes: 0 done, 1 refused, 2 error, 64 usage.
 
 See also: docs/clusters.md, docs/rate-control.md."#;
 
 /// Below `keeptime fabric ls --help`, and those of its other verbs.
-pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts of a program find each other by
-attributes and exchange messages. Every node runs a daemon, which knows all resources of the cluster:
+pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts
+of a program find each other by attributes and exchange messages. Every node
+runs a daemon, which knows all resources of the cluster:
 
-  keeptime-fabricd --make-key fabric.key                                       # once; copy it to every node
+  keeptime-fabricd --make-key fabric.key    # once; copy it to every node
   keeptime-fabricd --key fabric.key --node n1 --address 10.0.0.1:7400
-  keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400    # the rest it learns
+  keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 \
+      --member 10.0.0.1:7400                # it learns of the rest from n1
 
-Programs take messages of their own user's and root's, wherever these run, unless they say otherwise. Ls shows whose a
-resource is, and which are for every user.
+Programs take messages of their own user's and root's, wherever these run,
+unless they say otherwise. Ls shows whose a resource is, and which are for
+every user.
 
-On a node with several networks, --address 0.0.0.0:7400 listens on all of them, and the daemon carries for nodes that
-share none (--no-bridge: it does not).
+On a node with several networks, --address 0.0.0.0:7400 listens on all of them,
+and the daemon carries for nodes that share none (--no-bridge: it does not).
 
 Then, on any of them:
 
-  keeptime fabric ls                           # everything
-  keeptime fabric ls service=echo              # the daemons themselves: they answer pings
-  keeptime fabric ls service=node-load         # whose load the broker can read, if it has fabric = "NAME"
+  keeptime fabric ls                     # everything
+  keeptime fabric ls service=echo        # the daemons: they answer pings
+  keeptime fabric ls service=node-load   # nodes whose load brokers can read
   keeptime fabric find name=dhash type=server --within 10s
-  keeptime fabric ping                         # every node
+  keeptime fabric ping                   # every node
   keeptime fabric bench n2 --over udp
 
-Ping's first round trip makes the connection and is left out of the times. Shared memory is for processes of one
-user: the daemon of another user on the own node is reached with --over tcp.
+Ping's first round trip makes the connection and is left out of the times.
+Shared memory is for processes of one user: the daemon of another user on the
+own node is reached with --over tcp.
 
-Exit codes: 0 done, 1 nothing found, or a node did not answer, 2 error, 64 usage.
+Exit codes: 0 done, 1 nothing found, or a node did not answer, 2 error, 64
+usage.
 
-See also: man 7 keeptime_fabric, docs/formats/fabric.md."#;
+See also: docs/fabric.md, man 7 keeptime_fabric, docs/formats/fabric.md."#;
 
 /// Below `keeptime sim run --help`.
-pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs that it does not have, or that you do not have?
+pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs that it does not have, or that you
+do not have?
 
   keeptime sim run --topology star:64 --generate model --jobs 2000 --load 0.8
   keeptime sim run --topology fat-tree:10000 --trace jobs.swf --jobs 100000
-  keeptime sim run --topology fat-tree:512:4 --generate model --communication "40 %" --json
-  keeptime sim run --topology star:8 --generate chains --interval 10 --policy keeptime,keeptime-queue
+  keeptime sim run --topology fat-tree:512:4 --generate model \
+      --communication "40 %" --json
+  keeptime sim run --topology star:8 --generate chains --interval 10 \
+      --policy keeptime,keeptime-queue
 
 Policies:
-  keeptime          the broker's own engine: a job is promised its deadline when it is submitted, and has its
-                    processors and rates reserved, now or in advance, or is refused
+  keeptime          the broker's own engine: a job is promised its deadline
+                    when it is submitted, and has its processors and rates
+                    reserved, now or in advance, or is refused
   keeptime-greedy   the same, but only what can start at once is promised
-  keeptime-queue    the same engine behind a queue: the most urgent first, and others where they delay none of
-                    them; promised when it starts, or run without a promise when it is too late for that
+  keeptime-queue    the same engine behind a queue: the most urgent first, and
+                    others where they delay none of them; promised when it
+                    starts, or run without a promise when it is too late for
+                    that
   keeptime-classes  the same queue, in which urgent jobs come before all others
-  fcfs-backfill     whole nodes in the order of submission; nobody is refused and nothing promised
-  none              everything starts at once, on the nodes with the fewest jobs, and shares
+  fcfs-backfill     whole nodes in the order of submission; nobody is refused
+                    and nothing promised
+  none              everything starts at once, on the nodes with the fewest
+                    jobs, and shares
 
-The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40, rows of 40 racks; nodes do not
-fail. A job computes and exchanges with both neighbours in a ring, and waits for the slowest. Flows share
-links by max-min fairness; what is reserved is neither shared nor slowed down.
+The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40,
+rows of 40 racks; nodes do not fail. A job computes and exchanges with both
+neighbours in a ring, and waits for the slowest. Flows share links by max-min
+fairness; what is reserved is neither shared nor slowed down.
 
-The log: a processor is a node. A log says nothing of deadlines: each job has its submission and 1.5 to 5 times
-what was requested, drawn by --seed; one job in five is urgent, drawn as well. Policies know what was requested, and not how long a job really takes.
-The same arguments give the same result.
+The log: a processor is a node. A log says nothing of deadlines: each job has
+its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
+in five is urgent, drawn as well. Policies know what was requested, and not how
+long a job really takes. The same arguments give the same result.
 
-The table, a column for each policy: which part was admitted, and in time, also of the urgent jobs; promises broken; work done, of what
-the nodes could have done; and of the jobs that were run the wait, the slowdown (from submission to end
-over the time alone) and the run time over the time alone: median, 95th percentile, greatest.
+The table, a column for each policy: which part was admitted, and in time, also
+of the urgent jobs; promises broken; work done, of what the nodes could have
+done; and of the jobs that were run the wait, the slowdown (from submission to
+end over the time alone) and the run time over the time alone: median, 95th
+percentile, greatest.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 
@@ -199,27 +232,34 @@ Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage.
 
 Environment (arguments come first):
   KEEPTIME_BROKER           --broker: a socket, or https://HOST:PORT
-  KEEPTIME_CA, KEEPTIME_CERTIFICATE, KEEPTIME_CERTIFICATE_KEY, KEEPTIME_TOKEN_FILE
-                            what is shown and trusted there
-  KEEPTIME_CLIENT_CONFIG    a file with the same [default: ~/.config/keeptime/client.toml]
+  KEEPTIME_CA, KEEPTIME_CERTIFICATE, KEEPTIME_CERTIFICATE_KEY,
+  KEEPTIME_TOKEN_FILE       what is shown and trusted there
+  KEEPTIME_CLIENT_CONFIG    a file with the same
+                            [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab
-  KEEPTIME_AGENT            --socket of keeptime agent exec, and of keeptime bind
-  KEEPTIME_LOG              what is logged, as in debug or keeptime_broker=debug";
+  KEEPTIME_AGENT            --socket of agent exec and of bind
+  KEEPTIME_LOG              what is logged: debug, or keeptime_broker=debug";
 
 pub const LAB_POLICE: &str = r#"Examples:
-  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit       # two sites and a narrow path
-  keeptime lab police --node n1 --rate 40Mbit --depth 100kB    # premium packets beyond that are dropped
-  keeptime lab police --node n1                                # what passed, what was dropped
+  # two sites and a narrow path
+  keeptime lab up --nodes 4 --switches 2 --uplink 50Mbit
+  # premium packets beyond that are dropped
+  keeptime lab police --node n1 --rate 40Mbit --depth 100kB
+  keeptime lab police --node n1              # what passed, what was dropped
   keeptime lab police --node n1 --off
 
-Ports of a lab's switches send premium packets first, then low-latency ones, then the rest. The policer counts
-packets as on a wire: connections that the node makes from then on send no longer ones."#;
+Ports of a lab's switches send premium packets first, then low-latency ones,
+then the rest. The policer counts packets as on a wire: connections that the
+node makes from then on send no longer ones."#;
 
 pub const LAB_LOAD: &str = r#"Examples:
-  keeptime lab load --for 30s                                  # four greedy connections from every node to every other
-  keeptime lab load --from n2 --to n4 --rate 120Mbit           # datagrams
+  # four greedy connections from every node to every other
+  keeptime lab load --for 30s
+  # datagrams
+  keeptime lab load --from n2 --to n4 --rate 120Mbit
 
-They are best effort. They end after --for, or when this command ends, however it does."#;
+They are best effort. They end after --for, or when this command ends, however
+it does."#;
 
 #[cfg(test)]
 mod tests {
@@ -249,6 +289,21 @@ mod tests {
         let known: Vec<_> = list.get_arguments().filter_map(|a| a.get_env()).collect();
         for name in known {
             assert!(OVERVIEW.contains(name.to_str().unwrap()), "{name:?}");
+        }
+    }
+
+    /// What is wider is broken anywhere, examples too.
+    #[test]
+    fn texts_fit_in_a_terminal_of_80_columns() {
+        use clap::CommandFactory;
+        let mut commands = vec![crate::arguments::Arguments::command()];
+        while let Some(command) = commands.pop() {
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                let wide = text.lines().find(|line| line.chars().count() > 80);
+                assert_eq!(wide, None, "below keeptime {}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
         }
     }
 }

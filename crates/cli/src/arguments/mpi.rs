@@ -19,8 +19,9 @@ pub enum MpiCommand {
 #[command(after_help = "Examples:\n  \
     keeptime mpi attach r17 --class premium --bandwidth 40Mbit --ranks 0,3\n  \
     keeptime mpi attach r17 --class best-effort\n\n\
-    It holds at once, for connections that are open already too, and takes the place of the flows that the\n\
-    reservation had. What the program asks for by attributes stays. Nodes count as ranks, in their order.\n\
+    It holds at once, for connections that are open already too, and takes the\n\
+    place of the flows that the reservation had. What the program asks for by\n\
+    attributes stays. Nodes count as ranks, in their order.\n\
     Exit code 1: refused, with the reason; all is as before then.")]
 pub struct AttachArguments {
     #[command(flatten)]
@@ -36,12 +37,14 @@ pub struct AttachArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    eval \"$(keeptime mpi environment --class premium)\"       # then mpiexec, or srun\n  \
+    eval \"$(keeptime mpi environment --class premium)\"   # then mpiexec, or srun\n  \
     keeptime mpi environment --class premium --service-level 3 --json\n\n\
-    Over RoCE and InfiniBand no kernel sees packets, so that UCX and Open MPI have to mark them. They read these\n\
-    variables when a program starts; Open MPI's mpirun passes UCX's on with -x UCX_IB_TRAFFIC_CLASS.\n\
-    What switches make of the marks is the site's: the code points are those of Keeptime's own classes, and which\n\
-    service level of InfiniBand goes first is known to its subnet manager. Bandwidth is not limited by it.")]
+    Over RoCE and InfiniBand no kernel sees packets, so that UCX and Open MPI have\n\
+    to mark them. They read these variables when a program starts; Open MPI's\n\
+    mpirun passes UCX's on with -x UCX_IB_TRAFFIC_CLASS. What switches make of the\n\
+    marks is the site's: the code points are those of Keeptime's own classes, and\n\
+    which service level of InfiniBand goes first is known to its subnet manager.\n\
+    Bandwidth is not limited by it.")]
 pub struct EnvironmentArguments {
     /// The class: best-effort, low-latency or premium
     #[arg(long)]
