@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Until a program of others listens.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
+/// What takes so long hangs: a sample is a second or two.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
 /// A state of connections, as the kernel writes it: somebody listens.
 const LISTENS: &str = "0A";
 /// Round trips of each of several pairs of threads, where all of them spin on two cores.
@@ -220,9 +222,18 @@ fn peer_program(name: &str) -> Result<PathBuf> {
     path.with_context(|| format!("{name} is not built: `make bench-fabric` builds it"))
 }
 
-/// What a program says, which runs on the first core, until it ends well.
+/// What a program says, which runs on the first core, until it ends well. It is a few lines, which need nobody who reads
+/// them meanwhile.
 fn said(command: &mut Command) -> Result<String> {
-    let child = spawn_on(CORES[0], command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let mut child = spawn_on(CORES[0], command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+    let start = Instant::now();
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > ENDS_WITHIN {
+            child.kill()?;
+        }
+        // Seldom: it is measured on one of two cores.
+        thread::sleep(Duration::from_millis(20));
+    }
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{command:?}: {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
