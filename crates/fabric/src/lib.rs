@@ -163,6 +163,11 @@ pub use payload::Payload;
 pub use progress::Wait;
 pub use transport::Broken;
 
+/// The guide's programs are compiled with the other examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/fabric.md")]
+struct Guide;
+
 /// 64 bits that nobody can foresee.
 fn random() -> std::io::Result<u64> {
     random_bytes().map(u64::from_le_bytes)

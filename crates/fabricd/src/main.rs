@@ -19,17 +19,20 @@ use std::process::ExitCode;
 
 /// How daemons are started, below the options.
 const EXAMPLES: &str = "\
-Daemons of a cluster know each other, and programs that call each other from other nodes, by a key:
+Daemons of a cluster know each other, and programs that call each other from
+other nodes, by a key:
 
   keeptime-fabricd --make-key fabric.key     # once; copy it to every node
   keeptime-fabricd --key fabric.key --node n1 --address 10.0.0.1:7400
-  keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 --member 10.0.0.1:7400
+  keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 \\
+      --member 10.0.0.1:7400
 
 The third and those after it learn the rest from the one that they are told.";
 
 /// Which resources there are, and the memory of those that are read without asking their programs.
-/// It publishes how busy the node is, for the broker's web sites above all. It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for
-/// nodes that share none.
+/// It publishes how busy the node is, for the broker's web sites above all. It answers
+/// `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for nodes
+/// that share none.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
