@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Both directions. `at_once`: what is sent does not wait for more.
+/// Both directions.
 struct Peer {
     publisher: Publisher<'static>,
     subscriber: Subscriber<FifoChannelHandler<Sample>>,
@@ -40,7 +40,14 @@ struct Peer {
 }
 
 impl Peer {
-    fn open(key: &str, place: &str, from: &'static str, to: &'static str, at_once: bool) -> Result<Self> {
+    /// `at_once`: what is sent does not wait for more.
+    fn open(
+        key: &str,
+        place: &str,
+        from: &'static str,
+        to: &'static str,
+        at_once: bool,
+    ) -> Result<Self> {
         let mut config = Config::default();
         config.insert_json5("mode", "\"peer\"")?;
         config.insert_json5("scouting/multicast/enabled", "false")?;
