@@ -21,6 +21,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
+use keeptime_planner::refusal::Change;
 use keeptime_planner::translate::{Plan, Verdict};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -68,8 +69,8 @@ fn show(arguments: &DemoArguments) -> Result<PathBuf> {
     check_seen(&session.cluster, out)?;
     let machine = Machine::here();
     let (profile, effort) = measure(arguments, &session)?;
-    let request = answer(&session)?;
-    let contention = contend(&session)?;
+    let (request, pace) = answer(&session)?;
+    let contention = contend(&session, pace)?;
     let pictures = draw(&session, out)?;
     let record = Record {
         machine,
@@ -137,18 +138,35 @@ fn measure(arguments: &DemoArguments, session: &Session) -> Result<(Profile, Eff
     Ok((profile, effort))
 }
 
-/// Step 3.
-fn answer(session: &Session) -> Result<Request> {
+/// Step 3. A machine that is too slow for the bound is offered a longer one, and that is taken; beside the request, how
+/// many times as long it is.
+fn answer(session: &Session) -> Result<(Request, f64)> {
     step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
-    let goal = goal("1s", &["interleave=0"], "fastest")?;
+    let asked = goal("1s", &["interleave=0"], "fastest")?;
     let topology = session.cluster.topology();
-    let Held { decision, plan, hold } = match admit(session, &goal, false)? {
-        Admitted::Held(held) => *held,
+    let (goal, pace, held) = match admit(session, &asked, false)? {
+        Admitted::Held(held) => (asked, 1.0, held),
         Admitted::Refused { decision, .. } => {
             print!("{}", story::decision(&decision, topology));
-            bail!("the request was refused on an idle cluster: this machine is too slow for it");
+            let Some(offered) = longer_time(&decision.verdict) else {
+                bail!("the request was refused on an idle cluster, and no longer time was offered");
+            };
+            println!(
+                "\nthis machine is too slow for that: taking the longer time, and longer bounds in what follows\n"
+            );
+            let pace =
+                asked.within.map_or(1.0, |within| offered.as_secs_f64() / within.as_secs_f64());
+            let goal = GoalArguments { within: Some(offered), ..asked };
+            match admit(session, &goal, false)? {
+                Admitted::Held(held) => (goal, pace, held),
+                Admitted::Refused { decision, .. } => {
+                    print!("{}", story::decision(&decision, topology));
+                    bail!("what was offered a moment ago is refused now");
+                }
+            }
         }
     };
+    let Held { decision, plan, hold } = *held;
     print!("{}", story::decision(&decision, topology));
     let promised = Promised::from(&plan);
     let ran =
@@ -157,11 +175,25 @@ fn answer(session: &Session) -> Result<Request> {
     let percent = 100.0 * (actual / plan.time_nanos.as_secs_f64() - 1.0);
     println!("actual: {} ({percent:+.1} % of what was promised)", story::seconds(actual));
     let nodes = topology.names(&plan.placement.nodes);
-    Ok(Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time })
+    Ok((Request { goal: goal.goal()?, decision, nodes, actual_nanos: ran.time }, pace))
 }
 
-/// Step 4.
-fn contend(session: &Session) -> Result<Contention> {
+/// The upper bound that is offered where everything else stays as it was asked.
+fn longer_time(verdict: &Verdict) -> Option<Nanos> {
+    let Verdict::Refused(refusal) = verdict else { return None };
+    let mut offers = refusal.counter_offers.iter();
+    offers.find(|offer| offer.change == Change::LongerTime)?.goal.within
+}
+
+/// The same goal with a bound that is `pace` times as long, in whole milliseconds.
+fn slowed(goal: GoalArguments, pace: f64) -> GoalArguments {
+    let slowed =
+        |within: Nanos| Nanos::from_millis((within.as_secs_f64() * pace * 1e3).ceil() as u64);
+    GoalArguments { within: goal.within.map(slowed), ..goal }
+}
+
+/// Step 4, with bounds that are `pace` times as long as on the machines that they were chosen on.
+fn contend(session: &Session, pace: f64) -> Result<Contention> {
     let flood = Flood::description(session.cluster.topology().nodes().len());
     let load = format!("{flood}, and another MPI program in which all send to all");
     step(4, &format!("the same under contention: {load}"));
@@ -174,7 +206,7 @@ fn contend(session: &Session) -> Result<Contention> {
         let mut trials = Vec::new();
         for (within, set, prefer) in GOALS {
             ensure!(!interrupt::stopped(), "interrupted");
-            let goal = goal(within, set, prefer)?;
+            let goal = slowed(goal(within, set, prefer)?, pace);
             if let Some(trial) = try_goal(session, &goal, First::Reserved, false)? {
                 print_trial(&trial);
                 trials.push(trial);
@@ -424,4 +456,52 @@ fn keeptime(arguments: &[&str]) -> Result<()> {
     let status = Command::new(own_path()?).args(arguments).status()?;
     ensure!(status.success(), "keeptime {} ended with {status}", arguments.join(" "));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::goal::Goal;
+    use keeptime_planner::refusal::{CounterOffer, Reason, Refusal};
+
+    fn offer(change: Change, within: Nanos) -> CounterOffer {
+        CounterOffer {
+            change,
+            goal: Goal { within: Some(within), ..Goal::default() },
+            parameters: Default::default(),
+            nodes: 2,
+            bandwidth_bits_per_second: Default::default(),
+            time_nanos: within,
+        }
+    }
+
+    fn refused(counter_offers: Vec<CounterOffer>) -> Verdict {
+        let needs = keeptime_planner::refusal::NodeShortage {
+            needs: 2,
+            has: 0,
+            cpu_per_node_ppm: Default::default(),
+        };
+        Verdict::Refused(Refusal { reason: Reason::NodesMissing(needs), counter_offers })
+    }
+
+    #[test]
+    fn only_an_offer_of_more_time_alone_is_taken() {
+        let (second, more) = (Nanos::from_millis(1_000), Nanos::from_millis(2_428));
+        let other = offer(Change::OtherParameters, second);
+        let offers = vec![other.clone(), offer(Change::LongerTime, more)];
+        assert_eq!(longer_time(&refused(offers)), Some(more));
+        assert_eq!(longer_time(&refused(vec![other])), None);
+    }
+
+    #[test]
+    fn every_goal_is_one_at_any_pace() {
+        for (within, set, prefer) in GOALS {
+            let asked = goal(within, set, prefer).unwrap().goal().unwrap();
+            let slower = slowed(goal(within, set, prefer).unwrap(), 2.5).goal().unwrap();
+            let [asked_for, given] =
+                [&asked, &slower].map(|goal| goal.within.unwrap().as_secs_f64());
+            assert!((given / asked_for - 2.5).abs() < 0.01, "{asked_for} {given}");
+            assert_eq!(slowed(goal(within, set, prefer).unwrap(), 1.0).goal().unwrap(), asked);
+        }
+    }
 }
