@@ -247,7 +247,7 @@ fn in_column(table: &str, separator: char, name: &str) -> Result<f64> {
     };
     let mut lines = table.lines().filter(|line| !line.trim().is_empty());
     let head = lines.next().map(split).unwrap_or_default();
-    let last = lines.last().map(split).unwrap_or_default();
+    let last = lines.next_back().map(split).unwrap_or_default();
     let at = head.iter().position(|cell| cell == name);
     let cell = at.and_then(|at| last.get(at)).with_context(|| format!("no {name} in {table:?}"))?;
     cell.parse().with_context(|| format!("{name} is {cell:?}"))
