@@ -97,7 +97,8 @@ bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, pro
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
 	@$(KEEPTIME)-bench rate --out $(OUT)
 
-eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 45 minutes; goes on where it was interrupted)
+eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 55 minutes; goes on where it was interrupted)
+	@scripts/setup slurm
 	@$(KEEPTIME)-bench time-sharing --out $(OUT)
 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)

@@ -3,6 +3,7 @@
 //! a process of its own that ends with it, since one that spins would be in the way of the next;
 //! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours.
 
+mod kernel;
 mod memory;
 mod networks;
 mod others;

@@ -1,12 +1,13 @@
 //! `make eval-time-sharing`: Figures 2 to 15 of the time-sharing paper, done again with real programs on a lab, through
-//! broker, agents and kernel; the paper's own policy beside ours on the same programs. What of it is simulated
-//! (`bench-control`, `bench-deadline`) is on the same page.
+//! broker, agents and kernel; the paper's own policy beside ours on the same programs, and Slurm's gang scheduling where
+//! programs share nodes. What of it is simulated (`bench-control`, `bench-deadline`) is on the same page.
 //!
 //! Scaled: iterations of a tenth of a second in the place of sixteen seconds, reports of a second; nodes of less than
 //! half a processor, since the machine has two; disks and memory in proportion. Rates are counted by the lines
 //! that programs print, against full speed as the controller follows it.
 
 mod figures;
+mod gang;
 mod page;
 mod watched;
 
@@ -17,6 +18,7 @@ use crate::mpi::ranks::{Library, Ranks};
 use crate::parts::Parts;
 use crate::quick;
 use anyhow::{Context, Result, bail};
+use gang::{Gang, Slurm};
 use keeptime::commands::Session;
 use keeptime::commands::rate::FullSpeedFrom;
 use keeptime::interrupt;
@@ -85,6 +87,8 @@ struct Raw {
     range: Range,
     /// All others.
     runs: Vec<Run>,
+    /// Figures 11 and 12, by Slurm.
+    gang: Gang,
 }
 
 /// How fast a program runs with every schedule.
@@ -121,6 +125,8 @@ enum By {
     Nobody,
     /// Nothing is reserved.
     Unprotected,
+    /// Slurm's gang scheduling.
+    Gang,
 }
 
 /// A time with one target, in seconds since the beginning of the figure.
@@ -169,7 +175,8 @@ fn measure(machine: Machine, parts: &mut Parts, out: &Path) -> Result<Raw> {
     };
     if quick() {
         figure("figure 8", &|| Ok(vec![study.changing(MEDIUM)?]))?;
-        return Ok(Raw { machine, alone, range: Range::default(), runs });
+        let gang = parts.part("gang scheduling", || study.in_turns())?;
+        return Ok(Raw { machine, alone, range: Range::default(), runs, gang });
     }
     figure("figure 3", &|| study.drift(MEDIUM))?;
     for shape in [HIGH, MEDIUM, LOW] {
@@ -199,7 +206,8 @@ fn measure(machine: Machine, parts: &mut Parts, out: &Path) -> Result<Raw> {
         figure(&format!("figure 15, {}", shape.0), &|| study.touching(shape))?;
     }
     let range = parts.part("figure 2", || study.range(HALF))?;
-    Ok(Raw { machine, alone, range, runs })
+    let gang = parts.part("gang scheduling", || study.in_turns())?;
+    Ok(Raw { machine, alone, range, runs, gang })
 }
 
 /// The lab, and where results go.
@@ -392,15 +400,40 @@ impl Study {
 
     /// Figure 11.
     fn both(&self, shape: Shape) -> Result<Vec<Run>> {
-        let program = || self.patterns(shape, &[]);
-        at_once(11, vec![(program()?, 30), (program()?, 40)], 46.0)
+        steered_at_once(11, self.two(shape)?, 46.0)
     }
 
     /// Figure 12.
     fn many(&self, shape: Shape, count: u32) -> Result<Vec<Run>> {
-        let program = |_| Ok((self.patterns(shape, &[])?, 10));
-        let runs = at_once(12, (0..count).map(program).collect::<Result<_>>()?, 46.0)?;
-        Ok(runs.into_iter().map(|run| Run { label: count.to_string(), ..run }).collect())
+        let runs = steered_at_once(12, self.alike(shape, count)?, 46.0)?;
+        Ok(labelled(runs, &count.to_string()))
+    }
+
+    /// Figures 11 and 12 by Slurm, which knows no targets.
+    fn in_turns(&self) -> Result<Gang> {
+        eprintln!("gang scheduling");
+        let slurm = Slurm::start(self.lab.cluster())?;
+        let version = slurm.version().to_owned();
+        let alone = slurm.alone(&self.patterns(MEDIUM, &[])?)?;
+        let mut runs = slurm.in_turns(11, self.two(MEDIUM)?, alone)?;
+        if !quick() {
+            let alone = slurm.alone(&self.patterns(THREE, &[])?)?;
+            for count in PROGRAMS {
+                let many = slurm.in_turns(12, self.alike(THREE, count)?, alone)?;
+                runs.extend(labelled(many, &count.to_string()));
+            }
+        }
+        Ok(Gang { version, runs })
+    }
+
+    /// The programs of Figure 11, and the parts of full speed that they are to run at, in percent.
+    fn two(&self, shape: Shape) -> Result<Vec<(Program, u32)>> {
+        [30, 40].into_iter().map(|target| Ok((self.patterns(shape, &[])?, target))).collect()
+    }
+
+    /// Those of Figure 12.
+    fn alike(&self, shape: Shape, count: u32) -> Result<Vec<(Program, u32)>> {
+        (0..count).map(|_| Ok((self.patterns(shape, &[])?, 10))).collect()
     }
 
     /// Figures 13 and 14: a program that waits for its disk, too.
@@ -418,8 +451,7 @@ impl Study {
             Ok((program, target))
         };
         let programs = MEMORY.into_iter().map(program).collect::<Result<_>>()?;
-        let runs = at_once(15, programs, 46.0)?;
-        Ok(runs.into_iter().map(|run| Run { label: shape.0.into(), ..run }).collect())
+        Ok(labelled(steered_at_once(15, programs, 46.0)?, shape.0))
     }
 }
 
@@ -465,42 +497,69 @@ impl Program {
     }
 }
 
-/// Runs programs at once, each at its target, for so many seconds from when all of them run.
-fn at_once(figure: u32, programs: Vec<(Program, u32)>, seconds: f64) -> Result<Vec<Run>> {
-    let (begin, count) = (Instant::now(), programs.len());
-    let (ready, failed) = (&AtomicUsize::new(0), &AtomicBool::new(false));
-    let one = &|program: &Program, target: u32| -> Result<Run> {
-        let mut stages = Vec::new();
-        let how = (wanted(target, THRESHOLD, By::Ours)?, FullSpeedFrom::Known);
-        let trace = watched::steered(&program.session, program.nodes, how, begin, |run| {
-            run.ready()?;
-            ready.fetch_add(1, Ordering::SeqCst);
-            while ready.load(Ordering::SeqCst) < count {
-                if failed.load(Ordering::SeqCst) {
-                    bail!("another one has failed");
-                }
-                run.wait(0.1)?;
+/// Programs that are started apart go on together from here.
+struct Gate {
+    count: usize,
+    ready: AtomicUsize,
+    failed: AtomicBool,
+}
+
+impl Gate {
+    /// Waits for all others; `wait` lets so many seconds pass, and fails if its own program has ended.
+    fn pass(&self, wait: impl Fn(f64) -> Result<()>) -> Result<()> {
+        self.ready.fetch_add(1, Ordering::SeqCst);
+        while self.ready.load(Ordering::SeqCst) < self.count {
+            if self.failed.load(Ordering::SeqCst) {
+                bail!("another one has failed");
             }
-            let from = run.now();
-            run.wait(seconds)?;
-            stages.push(Stage { target, from, to: run.now() });
-            Ok(())
-        })?;
-        let label = format!("{} at {target} %", program.label);
-        Ok(Run { figure, label, by: By::Ours, threshold: THRESHOLD, stages, trace })
+            wait(0.1)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs programs at once, each by `one`.
+fn at_once<P: Sync>(
+    programs: &[P],
+    one: impl Fn(&P, &Gate) -> Result<Run> + Sync,
+) -> Result<Vec<Run>> {
+    let gate =
+        &Gate { count: programs.len(), ready: AtomicUsize::new(0), failed: AtomicBool::new(false) };
+    let one = &one;
+    let run = move |program| {
+        one(program, gate).inspect_err(|_| gate.failed.store(true, Ordering::SeqCst))
     };
     thread::scope(|scope| {
-        let mut running = Vec::new();
-        for (program, target) in &programs {
-            running.push(scope.spawn(move || {
-                one(program, *target).inspect_err(|_| failed.store(true, Ordering::SeqCst))
-            }));
-        }
+        let running: Vec<_> =
+            programs.iter().map(|program| scope.spawn(move || run(program))).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, Result<Run>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         running.into_iter().map(join).collect()
     })
+}
+
+/// The same, each held at its target for so many seconds from when all of them run.
+fn steered_at_once(figure: u32, programs: Vec<(Program, u32)>, seconds: f64) -> Result<Vec<Run>> {
+    let begin = Instant::now();
+    at_once(&programs, |(program, target), gate| {
+        let mut stages = Vec::new();
+        let how = (wanted(*target, THRESHOLD, By::Ours)?, FullSpeedFrom::Known);
+        let trace = watched::steered(&program.session, program.nodes, how, begin, |run| {
+            run.ready()?;
+            gate.pass(|seconds| run.wait(seconds))?;
+            let from = run.now();
+            run.wait(seconds)?;
+            stages.push(Stage { target: *target, from, to: run.now() });
+            Ok(())
+        })?;
+        let label = format!("{} at {target} %", program.label);
+        Ok(Run { figure, label, by: By::Ours, threshold: THRESHOLD, stages, trace })
+    })
+}
+
+fn labelled(runs: Vec<Run>, label: &str) -> Vec<Run> {
+    runs.into_iter().map(|run| Run { label: label.into(), ..run }).collect()
 }
 
 fn wanted(target: u32, threshold: f64, by: By) -> Result<Wanted> {

@@ -1,20 +1,22 @@
 //! Several networks: messages over a bridge against messages over a cable, and long ones over two
-//! shaped cables against raw TCP over each. Nodes are network namespaces of this machine; one end is
-//! pinned to each core.
+//! shaped cables against raw TCP over each; beside both what the kernel makes of it. Nodes are network namespaces of
+//! this machine; one end is pinned to each core.
 
-use super::{CORES, SHORT, Variant, WARM_UP, micros, pin};
-use crate::figures::{Figures, Target};
+use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, pin};
+use crate::figures::{Figures, Target, quantile};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::echo::{Echo, Probe};
-use keeptime_fabric::{Config, Context, Match, ResourceId, Tag, Wait, attrs};
+use keeptime_fabric::{Config, Context, Match, Tag, Wait, attrs};
 use keeptime_linux::testing::rig::Space;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,11 +85,13 @@ fn blocking() -> Config {
     config
 }
 
-fn space() -> Result<Arc<Space>> {
+/// A node.
+pub fn space() -> Result<Arc<Space>> {
     Ok(Arc::new(Space::new().map_err(|error| anyhow!(error).context("this needs root"))?))
 }
 
-fn plug(one: &Space, other: &Space, number: u8) -> Result<[Ipv4Addr; 2]> {
+/// A cable between two nodes: the address of each on it, 10.NUMBER.0.x.
+pub fn plug(one: &Space, other: &Space, number: u8) -> Result<[Ipv4Addr; 2]> {
     let addresses = [1, 2].map(|host| Ipv4Addr::new(10, number, 0, host));
     one.plug(other, &format!("net{number}"), addresses).map_err(anyhow::Error::msg)?;
     Ok(addresses)
@@ -127,27 +131,43 @@ impl Row {
     }
 }
 
-/// The bridge against the cable.
+/// The bridge against the cable, and the same by the kernel.
 pub fn bridged() -> Result<Vec<Variant>> {
-    let row = Arc::new(Row::new()?);
-    Ok(["middle", "far"]
-        .map(|node| {
-            let row = row.clone();
-            let run = move |count| row.round_trips(node, count);
-            let way = if node == "far" { "over a bridge" } else { "over a cable" };
-            let name = format!("round trip {SHORT} B, {way}, sleeping");
-            Variant { name, count: 1000, run: Box::new(run) }
-        })
-        .into())
+    let variant = |way: &str, run: Box<dyn FnMut(usize) -> Result<f64>>| Variant {
+        name: round_trip(way),
+        count: 1000,
+        run,
+    };
+    let (row, kernel) = (Arc::new(Row::new()?), Arc::new(kernel::Row::new()?));
+    let rows = (row.clone(), kernel.clone());
+    Ok(vec![
+        variant(CABLE, Box::new(move |count| row.round_trips("middle", count))),
+        variant(BRIDGE, Box::new(move |count| rows.0.round_trips("far", count))),
+        variant(RAW_CABLE, Box::new(move |count| kernel.over_a_cable(count))),
+        variant(FORWARDED, Box::new(move |count| rows.1.forwarded(count))),
+    ])
 }
 
-/// The target of the issue.
+const CABLE: &str = "over a cable";
+const BRIDGE: &str = "over a bridge";
+const RAW_CABLE: &str = "raw TCP over a cable";
+const FORWARDED: &str = "raw TCP that the kernel forwards";
+
+fn round_trip(way: &str) -> String {
+    format!("round trip {SHORT} B, {way}, sleeping")
+}
+
+/// The target of the issue; beside it, what a hop costs the kernel.
 pub fn report_bridged(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
-    let of = |way: &str| &samples[&format!("round trip {SHORT} B, {way}, sleeping")];
-    let ratios: Vec<f64> =
-        of("over a bridge").iter().zip(of("over a cable")).map(|(of, to)| of / to).collect();
-    let name = format!("round trip {SHORT} B over a bridge against a cable");
-    figures.median(name, "x", &ratios, None, Some(Target::AtMost(1.8)));
+    let ratios = |of: &str, to: &str| -> Vec<f64> {
+        let [of, to] = [of, to].map(|way| &samples[&round_trip(way)]);
+        of.iter().zip(to).map(|(of, to)| of / to).collect()
+    };
+    let kernel = quantile(&ratios(FORWARDED, RAW_CABLE), 0.5);
+    let name =
+        format!("round trip {SHORT} B over a bridge against a cable (beside it: the kernel)");
+    let target = Some(Target::AtMost(1.8));
+    figures.median(name, "x", &ratios(BRIDGE, CABLE), Some(kernel), target);
 }
 
 /// Two nodes with two cables, in both directions as quick as they are said to be.
@@ -166,6 +186,7 @@ impl Cables {
         let cables = Self { here: near, there: far, addresses };
         cables.shape(0, RATES[0], "add")?;
         cables.shape(1, RATES[1], "add")?;
+        kernel::use_both(&cables.here.space, &cables.there.space, cables.addresses[1])?;
         Ok(cables)
     }
 
@@ -219,7 +240,7 @@ impl Cables {
             Ok((context, taker))
         })?;
         let to = taker.id();
-        let (counted, counts) = std::sync::mpsc::channel();
+        let (counted, counts) = channel();
         let taking = thread::spawn(move || -> Result<()> {
             let _context = context;
             loop {
@@ -231,49 +252,100 @@ impl Cables {
                 }
             }
         });
-        let giver = self.here.run(move || Giver::start(to))?;
-        // Until both are known.
-        let first = rate(&counts, time / 2).and_then(|_| rate(&counts, time))?;
-        self.shape(0, SAGGED, "change")?;
-        rate(&counts, SETTLED)?;
-        let second = rate(&counts, time)?;
+        let giver = self.here.run(move || {
+            Ok(Giver::start(move || {
+                let context = Context::open(blocking())?;
+                let giver = context.register(attrs! { "name" => "giver" })?;
+                Ok(move |is_last| {
+                    // It goes with what it gives.
+                    let _context = &context;
+                    let tag = if is_last { LAST } else { TAKEN };
+                    Ok(giver.send(to, tag, vec![7; MESSAGE])?)
+                })
+            }))
+        })?;
+        let rates = self.before_and_after(&counts, time)?;
         giver.end()?;
         taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        Ok(rates)
+    }
+
+    /// The same of one connection of Multipath TCP.
+    fn multipath(&self, time: Duration) -> Result<[f64; 2]> {
+        let address = self.addresses[0];
+        let listener = self.there.run(move || kernel::listen(address))?;
+        let to = listener.local_addr()?;
+        let (counted, counts) = channel();
+        let taking = thread::spawn(move || -> Result<()> {
+            let (mut stream, _) = listener.accept()?;
+            let mut bytes = vec![0; 1 << 20];
+            loop {
+                let count = stream.read(&mut bytes)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                let _ = counted.send((count as u64, Instant::now()));
+            }
+        });
+        let giver = self.here.run(move || {
+            Ok(Giver::start(move || {
+                let (mut stream, data) = (kernel::connect(to)?, vec![7; 1 << 18]);
+                Ok(move |_| Ok(stream.write_all(&data)?))
+            }))
+        })?;
+        let rates = self.before_and_after(&counts, time)?;
+        giver.end()?;
+        taking.join().map_err(|_| anyhow!("a thread has panicked"))??;
+        Ok(rates)
+    }
+
+    /// Mbit/s of what is counted, before the first cable sags and when it has.
+    fn before_and_after(
+        &self,
+        counts: &Receiver<(u64, Instant)>,
+        time: Duration,
+    ) -> Result<[f64; 2]> {
+        // Until both are known.
+        let first = rate(counts, time / 2).and_then(|_| rate(counts, time))?;
+        self.shape(0, SAGGED, "change")?;
+        rate(counts, SETTLED)?;
+        let second = rate(counts, time)?;
         self.shape(0, RATES[0], "change")?;
         Ok([first, second])
     }
 }
 
-/// Sends without end.
+/// Gives without end.
 struct Giver {
-    stop: Arc<std::sync::atomic::AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<Result<()>>,
 }
 
 impl Giver {
-    fn start(to: ResourceId) -> Result<Self> {
-        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    /// What `make` makes gives a piece at a time, and is told which is the last one.
+    fn start<G: FnMut(bool) -> Result<()>>(
+        make: impl FnOnce() -> Result<G> + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            let context = Context::open(blocking())?;
-            let giver = context.register(attrs! { "name" => "giver" })?;
-            while !stopped.load(Relaxed) {
-                giver.send(to, TAKEN, vec![7; MESSAGE])?;
+            let mut give = make()?;
+            while !stopped.load(Ordering::Relaxed) {
+                give(false)?;
             }
-            Ok(giver.send(to, LAST, vec![7; MESSAGE].as_slice())?)
+            give(true)
         });
-        Ok(Self { stop, thread })
+        Self { stop, thread }
     }
 
     fn end(self) -> Result<()> {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("a thread has panicked"))?
     }
 }
 
 /// Mbit/s of what arrives in `time`, from one arrival to another.
-fn rate(counts: &std::sync::mpsc::Receiver<(u64, Instant)>, time: Duration) -> Result<f64> {
+fn rate(counts: &Receiver<(u64, Instant)>, time: Duration) -> Result<f64> {
     // What came before is not counted.
     while counts.try_recv().is_ok() {}
     let (_, start) = counts.recv_timeout(PATIENCE)?;
@@ -299,20 +371,31 @@ pub fn aggregated(
     time: Duration,
 ) -> Result<()> {
     let cables = Cables::new()?;
-    let (mut sums, mut sagged) = (Vec::new(), Vec::new());
+    // Ours and the kernel's, each against the two cables of its round: both, and when the first has sagged.
+    let mut ratios: [[Vec<f64>; 2]; 2] = Default::default();
     for _ in 0..rounds {
         let alone = [cables.raw(0, time)?, cables.raw(1, time)?];
-        let [both, after] = cables.both(time)?;
-        sums.push(both / (alone[0] + alone[1]));
-        sagged.push(after / alone[1]);
-        let names = ["raw TCP, 500 Mbit/s", "raw TCP, 300 Mbit/s", "both", "both, one sagged"];
-        for (name, rate) in names.iter().zip([alone[0], alone[1], both, after]) {
+        let [ours, multipath] = [cables.both(time)?, cables.multipath(time)?];
+        let named = ["raw TCP, 500 Mbit/s", "raw TCP, 300 Mbit/s"].into_iter().zip(alone);
+        let named = named.chain(["both", "both, one sagged"].into_iter().zip(ours));
+        let multi = ["Multipath TCP", "Multipath TCP, one sagged"];
+        for (name, rate) in named.chain(multi.into_iter().zip(multipath)) {
             samples.entry(format!("cables: {name} (Mbit/s)")).or_default().push(rate);
         }
+        for ([sums, sagged], [both, after]) in ratios.iter_mut().zip([ours, multipath]) {
+            sums.push(both / (alone[0] + alone[1]));
+            sagged.push(after / alone[1]);
+        }
     }
-    let name = "rate over 500 and 300 Mbit/s against the sum of raw TCP over each";
-    figures.median(name, "x", &sums, None, Some(Target::AtLeast(0.95)));
-    let name = "rate 2 s after the first sags to 60 Mbit/s against raw TCP over the better one";
-    figures.median(name, "x", &sagged, None, Some(Target::AtLeast(0.95)));
+    let names = [
+        "rate over 500 and 300 Mbit/s against the sum of raw TCP over each",
+        "rate 2 s after the first sags to 60 Mbit/s against raw TCP over the better one",
+    ];
+    let [ours, multipath] = ratios;
+    for ((name, ours), multipath) in names.into_iter().zip(ours).zip(multipath) {
+        let name = format!("{name} (beside it: Multipath TCP)");
+        let (beside, target) = (quantile(&multipath, 0.5), Target::AtLeast(0.95));
+        figures.median(name, "x", &ours, Some(beside), Some(target));
+    }
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::{CORES, Way, context, pin, tcp};
 use anyhow::{Context as _, Result, bail};
 use keeptime_fabric::{Match, Resource, Tag, attrs};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -69,8 +70,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let words: Vec<&str> = arguments.words.iter().map(String::as_str).collect();
     match words[..] {
         ["tcp", spin] => {
-            let server = tcp::Server::new(spin.parse()?)?;
-            say(&server.port()?.to_string())?;
+            let server = tcp::Server::at(Ipv4Addr::LOCALHOST, spin.parse()?)?;
+            say(&server.address()?.to_string())?;
             thread::spawn(move || server.serve());
         }
         ["fabric", directory, way, spin, threads] => {

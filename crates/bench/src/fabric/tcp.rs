@@ -3,7 +3,7 @@
 use super::{SHORT, WARM_UP, micros, peer::Peer};
 use anyhow::Result;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 const ECHO: u32 = 0;
@@ -17,7 +17,7 @@ struct Socket {
 /// The side that measures.
 pub struct Client {
     socket: Socket,
-    _peer: Peer,
+    _peer: Option<Peer>,
 }
 
 /// The side that answers.
@@ -29,9 +29,13 @@ pub struct Server {
 impl Client {
     pub fn start(spin: bool) -> Result<Self> {
         let peer = Peer::of_ours(&["tcp", &spin.to_string()])?;
-        let port: u16 = peer.said().parse()?;
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        Ok(Self { socket: Socket::new(stream, spin)?, _peer: peer })
+        let client = Self::to(peer.said().parse()?, spin)?;
+        Ok(Self { _peer: Some(peer), ..client })
+    }
+
+    /// Of a server that is somewhere.
+    pub fn to(server: SocketAddr, spin: bool) -> Result<Self> {
+        Ok(Self { socket: Socket::new(TcpStream::connect(server)?, spin)?, _peer: None })
     }
 
     pub fn round_trips(&mut self, size: usize, count: usize) -> Result<f64> {
@@ -72,16 +76,16 @@ impl Client {
 }
 
 impl Server {
-    pub fn new(spin: bool) -> Result<Self> {
-        Ok(Self { listener: TcpListener::bind("127.0.0.1:0")?, spin })
+    pub fn at(address: Ipv4Addr, spin: bool) -> Result<Self> {
+        Ok(Self { listener: TcpListener::bind((address, 0))?, spin })
     }
 
-    pub fn port(&self) -> Result<u16> {
-        Ok(self.listener.local_addr()?.port())
+    pub fn address(&self) -> Result<SocketAddr> {
+        Ok(self.listener.local_addr()?)
     }
 
     /// Serves one client until it goes.
-    pub fn serve(self) -> Result<()> {
+    pub fn serve(&self) -> Result<()> {
         let mut socket = Socket::new(self.listener.accept()?.0, self.spin)?;
         loop {
             let mut command = [[0; 4]; 3];

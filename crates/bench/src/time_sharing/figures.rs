@@ -33,12 +33,15 @@ pub fn all(raw: &Raw) -> Figures {
         (14, "writing"),
         (15, "touching memory"),
     ] {
-        for (label, runs) in by_label(raw, figure) {
-            let errors: Vec<_> = runs.iter().flat_map(|run| run.errors()).collect();
+        for (label, runs) in by_label(&raw.runs, figure) {
+            let errors =
+                |runs: Vec<&Run>| runs.into_iter().flat_map(Run::errors).collect::<Vec<_>>();
+            let errors_by_turns = errors(in_turns(raw, figure, &label));
+            let by_turns = (!errors_by_turns.is_empty()).then(|| quantile(&errors_by_turns, 0.5));
             // Its stages are shorter than twenty reports, and the paper states no error where programs wait for disks.
             let target = [10, 11, 15].contains(&figure).then(most_one).flatten();
             let name = format!("figure {figure}, {what}, {label}: error");
-            figures.median(name, points, &errors, None, target);
+            figures.median(name, points, &errors(runs), by_turns, target);
         }
     }
     many(&mut figures, raw);
@@ -148,18 +151,37 @@ fn loaded(figures: &mut Figures, raw: &Raw) {
     }
 }
 
-/// Figure 12: errors of each program, and how its rate scatters, by the number of programs.
+/// Figure 12: errors of each program, how its rate scatters, and how long it stands still, by the number of programs;
+/// beside them those of programs that Slurm lets run in turns.
 fn many(figures: &mut Figures, raw: &Raw) {
     let mut scatter = Vec::new();
-    for (count, runs) in by_label(raw, 12) {
-        let each: Vec<_> = runs.iter().map(|run| run.mean_error()).collect();
-        let name = format!("figure 12, {count} programs at 10 %: error on average, the farthest");
-        let target = Some(Target::AtMost(1.5));
-        figures.value(name, "% points", quantile(&each, 1.0), &each, None, target);
-        let deviations: Vec<_> = runs.iter().map(|run| run.scatter()).collect();
-        let name = format!("figure 12, {count} programs: deviation of a report");
-        figures.median(name, "% points", &deviations, None, None);
-        scatter.push((count, quantile(&deviations, 0.5)));
+    for (count, runs) in by_label(&raw.runs, 12) {
+        let in_turns = in_turns(raw, 12, &count);
+        let beside = |of: &dyn Fn(&Run) -> f64, q: f64| {
+            let each: Vec<_> = in_turns.iter().map(|run| of(run)).collect();
+            (!each.is_empty()).then(|| quantile(&each, q))
+        };
+        let each = |of: &dyn Fn(&Run) -> f64| runs.iter().map(|run| of(run)).collect::<Vec<_>>();
+        let programs = format!("figure 12, {count} programs");
+
+        let errors = each(&Run::mean_error);
+        let name = format!("{programs} at 10 %: error on average, the farthest");
+        let (worst, target) = (quantile(&errors, 1.0), Some(Target::AtMost(1.5)));
+        figures.value(name, "% points", worst, &errors, beside(&Run::mean_error, 1.0), target);
+
+        let reports = each(&Run::scatter);
+        let name = format!("{programs}: deviation of a report");
+        figures.median(name, "% points", &reports, None, None);
+        scatter.push((count, quantile(&reports, 0.5)));
+
+        let name = format!("{programs}: deviation of a second");
+        let baseline = beside(&Run::scatter_of_seconds, 0.5);
+        figures.median(name, "% points", &each(&Run::scatter_of_seconds), baseline, None);
+
+        let pauses = each(&Run::longest_pause);
+        let name = format!("{programs}: longest time without an iteration");
+        let (worst, baseline) = (quantile(&pauses, 1.0), beside(&Run::longest_pause, 1.0));
+        figures.value(name, "s", worst, &pauses, baseline, None);
     }
     let of = |count: &str| scatter.iter().find(|(own, _)| own == count).map(|(_, value)| *value);
     if let (Some(two), Some(eight)) = (of("2"), of("8")) {
@@ -170,15 +192,21 @@ fn many(figures: &mut Figures, raw: &Raw) {
 }
 
 /// The runs of a figure by their labels, in the order in which they were measured.
-pub fn by_label(raw: &Raw, figure: u32) -> Vec<(String, Vec<&Run>)> {
+pub fn by_label(runs: &[Run], figure: u32) -> Vec<(String, Vec<&Run>)> {
     let mut found: Vec<(String, Vec<&Run>)> = Vec::new();
-    for run in raw.runs.iter().filter(|run| run.figure == figure) {
+    for run in runs.iter().filter(|run| run.figure == figure) {
         match found.iter_mut().find(|(label, _)| *label == run.label) {
             Some((_, runs)) => runs.push(run),
             None => found.push((run.label.clone(), vec![run])),
         }
     }
     found
+}
+
+/// What Slurm made of the same programs.
+fn in_turns<'a>(raw: &'a Raw, figure: u32, label: &str) -> Vec<&'a Run> {
+    let own = raw.gang.runs.iter();
+    own.filter(|run| run.figure == figure && run.label == label).collect()
 }
 
 /// By how much each second of a program's own run is off its mean, in percent.
@@ -235,9 +263,20 @@ impl Run {
     /// The standard deviation of its reports in the steady state of its last stage, in percentage points.
     fn scatter(&self) -> f64 {
         let told = self.stages.last().map(|stage| self.told(stage)).unwrap_or_default();
-        let mean = told.iter().sum::<f64>() / told.len() as f64;
-        let squares = told.iter().map(|actual| (actual - mean).powi(2)).sum::<f64>();
-        100.0 * (squares / told.len() as f64).sqrt()
+        100.0 * deviation(&told)
+    }
+
+    /// The same of its rate in each second, as it is counted from outside.
+    fn scatter_of_seconds(&self) -> f64 {
+        let Some(stage) = self.stages.last() else { return f64::NAN };
+        let parts = self.trace.parts(stage.from + SETTLE, stage.to, 1.0);
+        100.0 * deviation(&parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>())
+    }
+
+    /// The longest time without an iteration in the steady state of its last stage, in seconds.
+    fn longest_pause(&self) -> f64 {
+        let stage = self.stages.last();
+        stage.map_or(f64::NAN, |stage| self.trace.longest_pause(stage.from + SETTLE, stage.to))
     }
 
     /// Times that its schedule changed in the steady state.
@@ -255,8 +294,16 @@ impl Run {
     }
 }
 
+/// The standard deviation.
+fn deviation(samples: &[f64]) -> f64 {
+    let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+    let squares = samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();
+    (squares / samples.len() as f64).sqrt()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::gang::Gang;
     use super::super::watched::{Seen, Trace};
     use super::*;
 
@@ -287,13 +334,38 @@ mod tests {
         assert!((run.scatter() - 1.0).abs() < 1e-6);
     }
 
+    // Goal: programs that have all nodes in turns are right on average and nowhere else.
+    #[test]
+    fn turns_stand_beside_what_is_steady() {
+        let machine = keeptime::machine::Machine::here();
+        let steady = Run { label: "2".into(), ..run(12, By::Ours, 3.0) };
+        let mut turns = Run { by: By::Gang, ..steady.clone() };
+        // Ten iterations a second in every other five seconds.
+        let at = |at: i32| f64::from(at / 50 * 10) + f64::from(at % 50 + 1) / 10.0;
+        turns.trace.iterations = (0..300).map(at).collect();
+        let gang = Gang { version: "slurm".into(), runs: vec![turns] };
+        let range = super::super::Range::default();
+        let raw = Raw { machine, alone: Vec::new(), range, runs: vec![steady], gang };
+        let figures = all(&raw);
+        let found = |end: &str| {
+            let found = figures.all().iter().find(|figure| figure.name.ends_with(end));
+            found.and_then(|figure| Some((figure.value, figure.baseline?))).expect(end)
+        };
+        let (ours, turns) = found("the farthest");
+        assert!((ours - 2.0).abs() < 1e-6 && (turns - 2.0).abs() < 1.0, "{ours}, {turns}");
+        let (ours, turns) = found("of a second");
+        assert!(ours < 1e-6 && (45.0..55.0).contains(&turns), "{ours}, {turns}");
+        let (ours, turns) = found("without an iteration");
+        assert!((ours - 0.2).abs() < 1e-6 && (turns - 5.1).abs() < 1e-6, "{ours}, {turns}");
+    }
+
     // Goal: what is missing makes no figure, and what is there makes one with what stands beside it.
     #[test]
     fn figures_are_those_of_what_was_measured() {
         let machine = keeptime::machine::Machine::here();
         let runs = vec![run(5, By::Ours, 3.0), run(5, By::Ours, 1.0), run(5, By::Paper, 2.0)];
         let range = super::super::Range::default();
-        let raw = Raw { machine, alone: Vec::new(), range, runs };
+        let raw = Raw { machine, alone: Vec::new(), range, runs, gang: Default::default() };
         let figures = all(&raw);
         let [smallest, three, one] = figures.all() else { panic!("{:?}", figures.all()) };
         assert_eq!((smallest.value, smallest.baseline), (3.0, Some(NEVER)));

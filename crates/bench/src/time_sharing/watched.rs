@@ -17,7 +17,7 @@ use keeptime_model::application::Parameters;
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::Share;
+use keeptime_model::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -136,15 +136,36 @@ pub fn unprotected(
     let nodes: Vec<_> = (0..nodes).map(NodeIndex).collect();
     let command = application.command(&Parameters::default())?;
     let (line, _remote) = cluster.mpi_line(mpi, &nodes, None, &command)?;
+    alongside(cluster, &line, application.timeout(), begin, act)
+}
+
+/// Runs `line`, a command on this machine that starts a program on the cluster, for `limit` at most.
+///
+/// # Errors
+/// As [`steered`].
+pub fn alongside(
+    cluster: &Cluster,
+    line: &[String],
+    limit: Nanos,
+    begin: Instant,
+    act: impl FnOnce(&Watched<'_>) -> Result<()>,
+) -> Result<Trace> {
     let watched = Watched::new(cluster, begin);
     let start = |stopped: &dyn Fn() -> bool, on_line: &mut dyn FnMut(&str)| {
         let mut watch = |line: &str| {
             on_line(line);
             Progress::Running
         };
-        Ok(run(&line, application.timeout(), stopped, &mut watch).map(drop)?)
+        Ok(run(line, limit, stopped, &mut watch).map(drop)?)
     };
     watched.while_it_runs(start, None, || act(&watched))
+}
+
+impl Seen {
+    /// That a part of full speed is wanted, and no more.
+    pub fn nothing(at: f64, target: f64) -> Self {
+        Self { at, target, actual: None, full_speed: None, share: None, period: None }
+    }
 }
 
 impl<'a> Watched<'a> {
@@ -363,6 +384,13 @@ impl Trace {
         self.rates(from, to, window).into_iter().filter_map(part).collect()
     }
 
+    /// The longest time without an iteration between two instants, in seconds.
+    pub fn longest_pause(&self, from: f64, to: f64) -> f64 {
+        let within = self.iterations.iter().copied().filter(|at| (from..to).contains(at));
+        let instants: Vec<_> = [from].into_iter().chain(within).chain([to]).collect();
+        instants.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max)
+    }
+
     /// Times that its schedule changed between two instants.
     pub fn changes(&self, from: f64, to: f64) -> usize {
         let within = self.seen.iter().filter(|seen| (from..=to).contains(&seen.at));
@@ -409,6 +437,9 @@ mod tests {
         assert_eq!(trace.full_speed(2.0, 4.0), Some(7.5));
         assert_eq!(trace.full_speed(5.0, 6.0), Some(5.0));
         assert_eq!(Trace::default().full_speed(0.0, 1.0), None);
+        trace.iterations.retain(|at| !(2.1..5.1).contains(at));
+        assert!((trace.longest_pause(0.0, 6.0) - 3.2).abs() < 1e-9);
+        assert!((trace.longest_pause(7.9, 9.0) - 1.0).abs() < 1e-9);
     }
 
     #[test]
