@@ -31,8 +31,8 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
+use std::{fs, thread};
 use watched::{Steered, Trace};
 
 const NAME: &str = "time-sharing";
@@ -234,7 +234,7 @@ impl Study {
         let (name, ratio, compute) = shape;
         let path = self.out.join(NAME).join(format!("{}.shape.json", file_name(name)));
         // What an iteration of this ratio is depends on the machine: found once.
-        let [steps, bytes]: [u32; 2] = match std::fs::read(&path) {
+        let [steps, bytes]: [u32; 2] = match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text)
                 .with_context(|| format!("{} is damaged: remove it", path.display()))?,
             Err(_) => {
@@ -439,8 +439,16 @@ impl Study {
     /// Figures 13 and 14: a program that waits for its disk, too.
     fn writing(&self, figure: u32, shape: Shape, mib: u32) -> Result<Run> {
         let program = self.patterns(shape, &[("disk", mib)])?;
+        // Programs that are ended leave what they have written, and take nobody's files for theirs.
+        let files: Vec<_> =
+            (0..NODES).map(|rank| self.out.join(NAME).join(format!("disk.{rank}"))).collect();
+        let remove = || files.iter().for_each(|file| drop(fs::remove_file(file)));
+        remove();
         program.measured()?;
-        program.run(figure, By::Ours, THRESHOLD, &[(50, 26.0)], |_| Ok(()))
+        remove();
+        let run = program.run(figure, By::Ours, THRESHOLD, &[(50, 26.0)], |_| Ok(()));
+        remove();
+        run
     }
 
     /// Figure 15: two programs that touch much memory.

@@ -13,10 +13,13 @@ use std::{fs, thread};
 
 /// Three nodes in a row; the one in the middle forwards, and the others know where to.
 pub struct Row {
-    near: Arc<Space>,
-    _others: [Arc<Space>; 2],
-    middle: SocketAddr,
-    far: SocketAddr,
+    pub near: Arc<Space>,
+    pub middle: Arc<Space>,
+    pub far: Arc<Space>,
+    /// Of the one in the middle, as the others see it.
+    pub addresses: [Ipv4Addr; 2],
+    /// Where the others answer.
+    answers: [SocketAddr; 2],
 }
 
 impl Row {
@@ -30,18 +33,18 @@ impl Row {
         middle.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"))?;
         route(&near, to_far[0], to_near[1])?;
         route(&far, to_near[0], to_far[1])?;
-        let (at_middle, at_far) = (serve(&middle, to_near[1])?, serve(&far, to_far[0])?);
-        Ok(Self { near, _others: [middle, far], middle: at_middle, far: at_far })
+        let answers = [serve(&middle, to_near[1])?, serve(&far, to_far[0])?];
+        Ok(Self { near, middle, far, addresses: [to_near[1], to_far[1]], answers })
     }
 
     /// Microseconds of a round trip to the next node.
     pub fn over_a_cable(&self, count: usize) -> Result<f64> {
-        self.round_trips(self.middle, count)
+        self.round_trips(self.answers[0], count)
     }
 
     /// The same to the node behind that.
     pub fn forwarded(&self, count: usize) -> Result<f64> {
-        self.round_trips(self.far, count)
+        self.round_trips(self.answers[1], count)
     }
 
     fn round_trips(&self, to: SocketAddr, count: usize) -> Result<f64> {

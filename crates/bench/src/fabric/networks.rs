@@ -2,7 +2,7 @@
 //! shaped cables against raw TCP over each; beside both what the kernel makes of it. Nodes are network namespaces of
 //! this machine; one end is pinned to each core.
 
-use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, pin};
+use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, others, pin};
 use crate::figures::{Figures, Target, quantile};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use keeptime_fabric::bridge::Bridge;
@@ -131,7 +131,7 @@ impl Row {
     }
 }
 
-/// The bridge against the cable, and the same by the kernel.
+/// The bridge against the cable, and the same by the kernel and by zenoh.
 pub fn bridged() -> Result<Vec<Variant>> {
     let variant = |way: &str, run: Box<dyn FnMut(usize) -> Result<f64>>| Variant {
         name: round_trip(way),
@@ -139,12 +139,21 @@ pub fn bridged() -> Result<Vec<Variant>> {
         run,
     };
     let (row, kernel) = (Arc::new(Row::new()?), Arc::new(kernel::Row::new()?));
-    let rows = (row.clone(), kernel.clone());
+    let ours = |node: &'static str| {
+        let row = row.clone();
+        move |count| row.round_trips(node, count)
+    };
+    let others = |run: fn(&kernel::Row, usize) -> Result<f64>| {
+        let row = kernel.clone();
+        move |count| run(&row, count)
+    };
     Ok(vec![
-        variant(CABLE, Box::new(move |count| row.round_trips("middle", count))),
-        variant(BRIDGE, Box::new(move |count| rows.0.round_trips("far", count))),
-        variant(RAW_CABLE, Box::new(move |count| kernel.over_a_cable(count))),
-        variant(FORWARDED, Box::new(move |count| rows.1.forwarded(count))),
+        variant(CABLE, Box::new(ours("middle"))),
+        variant(BRIDGE, Box::new(ours("far"))),
+        variant(RAW_CABLE, Box::new(others(kernel::Row::over_a_cable))),
+        variant(FORWARDED, Box::new(others(kernel::Row::forwarded))),
+        variant(ZENOH_CABLE, Box::new(others(|row, count| others::zenoh(row, false, count)))),
+        variant(ZENOH_ROUTER, Box::new(others(|row, count| others::zenoh(row, true, count)))),
     ])
 }
 
@@ -152,6 +161,8 @@ const CABLE: &str = "over a cable";
 const BRIDGE: &str = "over a bridge";
 const RAW_CABLE: &str = "raw TCP over a cable";
 const FORWARDED: &str = "raw TCP that the kernel forwards";
+const ZENOH_CABLE: &str = "zenoh over a cable";
+const ZENOH_ROUTER: &str = "zenoh over its router";
 
 fn round_trip(way: &str) -> String {
     format!("round trip {SHORT} B, {way}, sleeping")
@@ -168,6 +179,8 @@ pub fn report_bridged(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>
         format!("round trip {SHORT} B over a bridge against a cable (beside it: the kernel)");
     let target = Some(Target::AtMost(1.8));
     figures.median(name, "x", &ratios(BRIDGE, CABLE), Some(kernel), target);
+    let name = format!("round trip {SHORT} B over zenoh's router against a cable");
+    figures.median(name, "x", &ratios(ZENOH_ROUTER, ZENOH_CABLE), None, None);
 }
 
 /// Two nodes with two cables, in both directions as quick as they are said to be.
@@ -299,6 +312,20 @@ impl Cables {
         Ok(rates)
     }
 
+    /// Mbit/s of messages of UCX over both. It looks at its networks when it starts: when one has sagged, it starts again.
+    fn ucx(&self, time: Duration) -> Result<[f64; 2]> {
+        let there = (&*self.there.space, self.addresses[0]);
+        let count =
+            |mbit: u64| ((mbit as f64 * time.as_secs_f64() / 8.0 * 1e6) as usize / MESSAGE).max(2);
+        let run =
+            |count| others::ucx_over(&self.here.space, there, "net62,net63", (MESSAGE, count));
+        let first = run(count(RATES[0]))?;
+        self.shape(0, SAGGED, "change")?;
+        let second = run(count(SAGGED))?;
+        self.shape(0, RATES[0], "change")?;
+        Ok([first, second])
+    }
+
     /// Mbit/s of what is counted, before the first cable sags and when it has.
     fn before_and_after(
         &self,
@@ -363,6 +390,9 @@ fn mbit(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / 1e6 / time.as_secs_f64()
 }
 
+/// What carries messages over both cables.
+const OVER_BOTH: [&str; 3] = ["both", "Multipath TCP", "UCX"];
+
 /// Both cables against each alone, in rounds.
 pub fn aggregated(
     figures: &mut Figures,
@@ -371,31 +401,35 @@ pub fn aggregated(
     time: Duration,
 ) -> Result<()> {
     let cables = Cables::new()?;
-    // Ours and the kernel's, each against the two cables of its round: both, and when the first has sagged.
-    let mut ratios: [[Vec<f64>; 2]; 2] = Default::default();
+    // Each against the two cables of its round: both, and when the first has sagged.
+    let mut ratios: [[Vec<f64>; 2]; 3] = Default::default();
     for _ in 0..rounds {
         let alone = [cables.raw(0, time)?, cables.raw(1, time)?];
-        let [ours, multipath] = [cables.both(time)?, cables.multipath(time)?];
-        let named = ["raw TCP, 500 Mbit/s", "raw TCP, 300 Mbit/s"].into_iter().zip(alone);
-        let named = named.chain(["both", "both, one sagged"].into_iter().zip(ours));
-        let multi = ["Multipath TCP", "Multipath TCP, one sagged"];
-        for (name, rate) in named.chain(multi.into_iter().zip(multipath)) {
-            samples.entry(format!("cables: {name} (Mbit/s)")).or_default().push(rate);
+        for (at, rate) in alone.into_iter().enumerate() {
+            let name = format!("cables: raw TCP, {} Mbit/s (Mbit/s)", RATES[at]);
+            samples.entry(name).or_default().push(rate);
         }
-        for ([sums, sagged], [both, after]) in ratios.iter_mut().zip([ours, multipath]) {
-            sums.push(both / (alone[0] + alone[1]));
-            sagged.push(after / alone[1]);
+        let all = [cables.both(time)?, cables.multipath(time)?, cables.ucx(time)?];
+        for ((name, rates), ratios) in OVER_BOTH.iter().zip(all).zip(&mut ratios) {
+            for (when, rate) in ["", ", one sagged"].iter().zip(rates) {
+                samples.entry(format!("cables: {name}{when} (Mbit/s)")).or_default().push(rate);
+            }
+            ratios[0].push(rates[0] / (alone[0] + alone[1]));
+            ratios[1].push(rates[1] / alone[1]);
         }
     }
     let names = [
-        "rate over 500 and 300 Mbit/s against the sum of raw TCP over each",
-        "rate 2 s after the first sags to 60 Mbit/s against raw TCP over the better one",
+        "over 500 and 300 Mbit/s against the sum of raw TCP over each",
+        "2 s after the first sags to 60 Mbit/s against raw TCP over the better one",
     ];
-    let [ours, multipath] = ratios;
-    for ((name, ours), multipath) in names.into_iter().zip(ours).zip(multipath) {
-        let name = format!("{name} (beside it: Multipath TCP)");
+    let [ours, multipath, ucx] = ratios;
+    for ((name, ours), multipath) in names.iter().zip(ours).zip(multipath) {
+        let name = format!("rate {name} (beside it: Multipath TCP)");
         let (beside, target) = (quantile(&multipath, 0.5), Target::AtLeast(0.95));
         figures.median(name, "x", &ours, Some(beside), Some(target));
+    }
+    for (name, ucx) in names.iter().zip(ucx) {
+        figures.median(format!("rate of UCX {name}"), "x", &ucx, None, None);
     }
     Ok(())
 }

@@ -3,12 +3,13 @@
 //! what sleeps.
 
 use super::peer::{Peer, spawn_on};
-use super::{CORES, LONG, LONGEST, SHORT, THREADS, Variant, WARM_UP, ratios};
+use super::{CORES, LONG, LONGEST, SHORT, THREADS, Variant, WARM_UP, kernel, ratios};
 use crate::figures::{Figures, Target};
 use anyhow::{Context as _, Result, ensure};
+use keeptime_linux::testing::rig::Space;
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -20,6 +21,9 @@ const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 /// A state of connections, as the kernel writes it: somebody listens.
 const LISTENS: &str = "0A";
+/// On nodes of their own, where nobody else listens.
+const ZENOH_PORT: u16 = 7447;
+const UCX_PORT: u16 = 13337;
 /// Round trips of each of several pairs of threads, where all of them spin on two cores.
 const TRIPS_OF_CROWDS: usize = 200;
 
@@ -131,6 +135,54 @@ fn ours(program: &str, scheme: &str, what: What, size: usize, count: usize) -> R
     said.trim().parse().with_context(|| format!("{program} said {said:?}"))
 }
 
+/// Microseconds of a round trip over zenoh: from the first node of a row to the next, or to the one behind that, through a
+/// router of its own on the one between.
+pub fn zenoh(row: &kernel::Row, is_routed: bool, count: usize) -> Result<f64> {
+    let program = peer_program("release/zenoh")?;
+    let start = |space: &Space, word: &'static str, address: Ipv4Addr| {
+        let mut command = Command::new(&program);
+        command.args([word, &format!("tcp/{address}:{ZENOH_PORT}")]);
+        space.run(move || Peer::start(&mut command))
+    };
+    let [near, far] = row.addresses;
+    let _between = match is_routed {
+        true => start(&row.middle, "route", Ipv4Addr::UNSPECIFIED)?,
+        false => start(&row.middle, "answer", near)?,
+    };
+    let _behind = is_routed.then(|| start(&row.far, "answer-behind", far)).transpose()?;
+    let mut asking = Command::new(&program);
+    let (place, size, count) =
+        (format!("tcp/{near}:{ZENOH_PORT}"), SHORT.to_string(), count.to_string());
+    asking.args(["ask", &place, "round-trip", &size, &count]);
+    let said = row.near.run(move || said(&mut asking))?;
+    said.trim().parse().with_context(|| format!("zenoh said {said:?}"))
+}
+
+/// Mbit/s of messages that UCX sends from one node to another over all of `devices`, which both have.
+pub fn ucx_over(
+    here: &Space,
+    (there, address): (&Space, Ipv4Addr),
+    devices: &str,
+    (size, count): (usize, usize),
+) -> Result<f64> {
+    let devices = devices.to_owned();
+    let program = move || {
+        let mut command = Command::new("ucx_perftest");
+        command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", &devices);
+        command.env("UCX_MAX_EAGER_RAILS", "2").env("UCX_MAX_RNDV_RAILS", "2");
+        command.args(["-p", &UCX_PORT.to_string()]);
+        command
+    };
+    let answering = program();
+    let _answerer = there.run(move || Listening::start(answering, UCX_PORT))?;
+    let mut asking = program();
+    let (address, bytes, count) = (address.to_string(), size.to_string(), count.to_string());
+    let words = ["-t", "tag_bw", "-s", &bytes, "-n", &count, "-w", "2", "-v", "-f", &address];
+    asking.args(words);
+    let said = here.run(move || said(&mut asking))?;
+    Ok(size as f64 * 8.0 / in_column(&said, ',', "overall_lat")?)
+}
+
 /// Microseconds of a round trip, or of a message of a stream: what it calls latency is one way, or the time of one message.
 fn ucx(transports: &str, test: &str, size: usize, count: usize) -> Result<f64> {
     let port = free_port()?;
@@ -202,7 +254,9 @@ fn free_port() -> Result<u16> {
 }
 
 fn is_listened_at(port: u16) -> Result<bool> {
-    let lines = fs::read_to_string("/proc/net/tcp")? + &fs::read_to_string("/proc/net/tcp6")?;
+    // Of the network that this thread is in.
+    let read = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let lines = read("tcp")? + &read("tcp6")?;
     Ok(lines.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, _, state) = (fields.next(), fields.next(), fields.next());

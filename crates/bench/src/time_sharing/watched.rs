@@ -296,6 +296,8 @@ impl Steered<'_> {
     /// # Errors
     /// If it is refused.
     pub fn set(&self, target: Share) -> Result<()> {
+        // What the last report told until now is no answer to it.
+        self.watched.look(self.job);
         match ask(&self.watched.cluster.rates_directory(), self.job, Asked::Set { target })? {
             Answer::State(_) => Ok(()),
             Answer::Refused { reason } => bail!("{target} was refused: {reason}"),

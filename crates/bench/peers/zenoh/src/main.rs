@@ -22,13 +22,15 @@ fn main() -> Result<()> {
     let words: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["answer", place] => answer(place),
+        ["answer", place] => answer("listen/endpoints", place),
+        ["answer-behind", router] => answer("connect/endpoints", router),
+        ["route", place] => route(place),
         ["ask", place, what, bytes, count] => {
             let in_a_stream = what == "stream";
             println!("{:.4}", ask(place, in_a_stream, bytes.parse()?, count.parse()?)?);
             Ok(())
         }
-        _ => Err("answer WHERE, or ask WHERE round-trip|stream BYTES COUNT".into()),
+        _ => Err("answer WHERE, answer-behind WHERE, route WHERE, or ask WHERE round-trip|stream BYTES COUNT".into()),
     }
 }
 
@@ -48,12 +50,7 @@ impl Peer {
         to: &'static str,
         at_once: bool,
     ) -> Result<Self> {
-        let mut config = Config::default();
-        config.insert_json5("mode", "\"peer\"")?;
-        config.insert_json5("scouting/multicast/enabled", "false")?;
-        config.insert_json5("listen/endpoints", "[]")?;
-        config.insert_json5(key, &format!("[\"{place}\"]"))?;
-        let session = zenoh::open(config).wait()?;
+        let session = session("peer", key, place)?;
         let publisher = session.declare_publisher(to);
         let publisher =
             publisher.congestion_control(CongestionControl::Block).express(at_once).wait()?;
@@ -76,14 +73,36 @@ impl Peer {
     }
 }
 
-fn answer(place: &str) -> Result<()> {
+/// `key`: whether it listens or connects at `place`.
+fn session(mode: &str, key: &str, place: &str) -> Result<Session> {
+    let mut config = Config::default();
+    config.insert_json5("mode", &format!("\"{mode}\""))?;
+    config.insert_json5("scouting/multicast/enabled", "false")?;
+    config.insert_json5("listen/endpoints", "[]")?;
+    config.insert_json5(key, &format!("[\"{place}\"]"))?;
+    zenoh::open(config).wait()
+}
+
+fn say_ready() -> Result<()> {
+    println!("ready");
+    Ok(io::stdout().flush()?)
+}
+
+/// Passes on what others send each other, until standard input ends.
+fn route(place: &str) -> Result<()> {
+    let _session = session("router", "listen/endpoints", place)?;
+    say_ready()?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+fn answer(key: &str, place: &str) -> Result<()> {
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         process::exit(0)
     });
-    let peer = Peer::open("listen/endpoints", place, "questions", "answers", true)?;
-    println!("ready");
-    io::stdout().flush()?;
+    let peer = Peer::open(key, place, "questions", "answers", true)?;
+    say_ready()?;
     loop {
         let sample = peer.subscriber.recv()?;
         let data = sample.payload().to_bytes();
