@@ -41,8 +41,8 @@ struct Raw {
     samples: BTreeMap<String, Vec<f64>>,
 }
 
-/// Runs everything in turns and writes the figures.
-pub fn run(out: &Path) -> Result<()> {
+/// Runs everything in turns, or what has one of `only` in its name, and writes the figures.
+pub fn run(out: &Path, only: &[String]) -> Result<()> {
     let (rounds, scale) = if quick() { (2, 20) } else { (25, 1) };
     let machine = Machine::here();
     pin(CORES[0])?;
@@ -54,6 +54,8 @@ pub fn run(out: &Path) -> Result<()> {
     let mut variants = variants(&directory)?;
     variants.extend(others::variants());
     variants.extend(networks::bridged()?);
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part));
+    variants.retain(|variant| is_asked(&variant.name));
     let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for _ in 0..rounds {
         for variant in &mut variants {
@@ -66,9 +68,11 @@ pub fn run(out: &Path) -> Result<()> {
     report(&mut figures, &samples);
     others::report(&mut figures, &samples);
     networks::report_bridged(&mut figures, &samples);
-    let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
-    let time = Duration::from_millis(time);
-    networks::aggregated(&mut figures, &mut samples, rounds, time)?;
+    if is_asked(networks::CABLES) {
+        let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
+        let time = Duration::from_millis(time);
+        networks::aggregated(&mut figures, &mut samples, rounds, time)?;
+    }
     figures.finish(out, &Raw { machine, samples })
 }
 
@@ -202,13 +206,14 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
     let trips = ratio(&pairs(4), &pairs(1)).iter().map(|time| time * 4.0).collect::<Vec<_>>();
     let name = "round trip of 4 pairs of threads against 1";
     figures.median(name, "x", &trips, None, Some(Target::AtMost(2.0)));
-    let find = &samples["find, answered before"];
+    let find = samples.get("find, answered before").map_or(&[][..], Vec::as_slice);
     figures.median("find that was answered before", "us", find, None, Some(Target::AtMost(5.0)));
 }
 
-/// Of each round, the time of one variant against that of another.
+/// Of each round, the time of one variant against that of another; none if one of them was not asked for.
 fn ratios(samples: &BTreeMap<String, Vec<f64>>, of: &str, to: &str) -> Vec<f64> {
-    samples[of].iter().zip(&samples[to]).map(|(of, to)| of / to).collect()
+    let [of, to] = [of, to].map(|name| samples.get(name).into_iter().flatten());
+    of.zip(to).map(|(of, to)| of / to).collect()
 }
 
 /// Resources here and the other process's.

@@ -73,7 +73,7 @@ impl Figures {
         Self { name, command: format!("{quick}{command}"), figures: Vec::new() }
     }
 
-    /// The median of `samples`.
+    /// The median of `samples`; nothing if there are none.
     pub fn median(
         &mut self,
         name: impl Into<String>,
@@ -82,6 +82,9 @@ impl Figures {
         baseline: Option<f64>,
         target: Option<Target>,
     ) {
+        if samples.is_empty() {
+            return;
+        }
         let value = quantile(samples, 0.5);
         self.value(name, unit, value, samples, baseline, target);
     }

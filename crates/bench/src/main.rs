@@ -113,7 +113,11 @@ enum Command {
     /// What TLS, certificates and tokens cost
     Door,
     /// Messages and the directory against raw TCP and a bare ring in memory
-    Fabric,
+    Fabric {
+        /// Only what has this in its name, and figures of that; may be said several times
+        #[arg(long)]
+        only: Vec<String>,
+    },
     /// Figures of RoCL, done again: directory, messages and a hash table over three networks
     Rocl,
     /// Reading another node's memory against asking it, idle and under load
@@ -167,7 +171,7 @@ fn main() -> ExitCode {
         Command::Middleware => middleware::run(out),
         Command::Processor(arguments) => middleware::become_limited(&arguments),
         Command::Door => door::run(out),
-        Command::Fabric => fabric::run(out),
+        Command::Fabric { only } => fabric::run(out, &only),
         Command::Regions => regions::run(out),
         Command::Rocl => rocl::run(out),
         Command::RoclClient(arguments) => rocl::client(&arguments),

@@ -2,7 +2,7 @@
 //! shaped cables against raw TCP over each; beside both what the kernel makes of it. Nodes are network namespaces of
 //! this machine; one end is pinned to each core.
 
-use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, others, pin};
+use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, others, pin, ratios};
 use crate::figures::{Figures, Target, quantile};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use keeptime_fabric::bridge::Bridge;
@@ -170,10 +170,7 @@ fn round_trip(way: &str) -> String {
 
 /// The target of the issue; beside it, what a hop costs the kernel.
 pub fn report_bridged(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
-    let ratios = |of: &str, to: &str| -> Vec<f64> {
-        let [of, to] = [of, to].map(|way| &samples[&round_trip(way)]);
-        of.iter().zip(to).map(|(of, to)| of / to).collect()
-    };
+    let ratios = |of, to| ratios(samples, &round_trip(of), &round_trip(to));
     let kernel = quantile(&ratios(FORWARDED, RAW_CABLE), 0.5);
     let name =
         format!("round trip {SHORT} B over a bridge against a cable (beside it: the kernel)");
@@ -390,6 +387,8 @@ fn mbit(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / 1e6 / time.as_secs_f64()
 }
 
+/// How samples of [`aggregated`] begin.
+pub const CABLES: &str = "cables";
 /// What carries messages over both cables.
 const OVER_BOTH: [&str; 3] = ["both", "Multipath TCP", "UCX"];
 
@@ -406,13 +405,13 @@ pub fn aggregated(
     for _ in 0..rounds {
         let alone = [cables.raw(0, time)?, cables.raw(1, time)?];
         for (at, rate) in alone.into_iter().enumerate() {
-            let name = format!("cables: raw TCP, {} Mbit/s (Mbit/s)", RATES[at]);
+            let name = format!("{CABLES}: raw TCP, {} Mbit/s (Mbit/s)", RATES[at]);
             samples.entry(name).or_default().push(rate);
         }
         let all = [cables.both(time)?, cables.multipath(time)?, cables.ucx(time)?];
         for ((name, rates), ratios) in OVER_BOTH.iter().zip(all).zip(&mut ratios) {
             for (when, rate) in ["", ", one sagged"].iter().zip(rates) {
-                samples.entry(format!("cables: {name}{when} (Mbit/s)")).or_default().push(rate);
+                samples.entry(format!("{CABLES}: {name}{when} (Mbit/s)")).or_default().push(rate);
             }
             ratios[0].push(rates[0] / (alone[0] + alone[1]));
             ratios[1].push(rates[1] / alone[1]);

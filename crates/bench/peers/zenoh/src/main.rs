@@ -22,8 +22,8 @@ fn main() -> Result<()> {
     let words: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["answer", place] => answer("listen/endpoints", place),
-        ["answer-behind", router] => answer("connect/endpoints", router),
+        ["answer", place] => answer("peer", "listen/endpoints", place),
+        ["answer-behind", router] => answer("client", "connect/endpoints", router),
         ["route", place] => route(place),
         ["ask", place, what, bytes, count] => {
             let in_a_stream = what == "stream";
@@ -44,13 +44,14 @@ struct Peer {
 impl Peer {
     /// `at_once`: what is sent does not wait for more.
     fn open(
+        mode: &str,
         key: &str,
         place: &str,
         from: &'static str,
         to: &'static str,
         at_once: bool,
     ) -> Result<Self> {
-        let session = session("peer", key, place)?;
+        let session = session(mode, key, place)?;
         let publisher = session.declare_publisher(to);
         let publisher =
             publisher.congestion_control(CongestionControl::Block).express(at_once).wait()?;
@@ -73,7 +74,7 @@ impl Peer {
     }
 }
 
-/// `key`: whether it listens or connects at `place`.
+/// `mode`: what it is among others. `key`: whether it listens or connects at `place`.
 fn session(mode: &str, key: &str, place: &str) -> Result<Session> {
     let mut config = Config::default();
     config.insert_json5("mode", &format!("\"{mode}\""))?;
@@ -96,12 +97,13 @@ fn route(place: &str) -> Result<()> {
     Ok(())
 }
 
-fn answer(key: &str, place: &str) -> Result<()> {
+/// Behind a router they are clients: peers would look for each other as well, where there is no way.
+fn answer(mode: &str, key: &str, place: &str) -> Result<()> {
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         process::exit(0)
     });
-    let peer = Peer::open(key, place, "questions", "answers", true)?;
+    let peer = Peer::open(mode, key, place, "questions", "answers", true)?;
     say_ready()?;
     loop {
         let sample = peer.subscriber.recv()?;
@@ -116,7 +118,8 @@ fn answer(key: &str, place: &str) -> Result<()> {
 
 /// Returns the microseconds of a message.
 fn ask(place: &str, in_a_stream: bool, bytes: usize, count: usize) -> Result<f64> {
-    let peer = Peer::open("connect/endpoints", place, "answers", "questions", !in_a_stream)?;
+    let peer =
+        Peer::open("client", "connect/endpoints", place, "answers", "questions", !in_a_stream)?;
     // Until both know who listens to what.
     loop {
         peer.send(&[HELLO])?;
