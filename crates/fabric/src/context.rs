@@ -11,6 +11,7 @@ use crate::link::Link;
 use crate::matching::{Match, Tag};
 use crate::payload::Payload;
 use crate::progress::{Parker, lock};
+use arc_swap::ArcSwapOption;
 use keeptime_model::units::BitsPerSecond;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -32,7 +33,7 @@ pub struct Resource {
     shared: Arc<Shared>,
     place: Place,
     /// The link that was used last: threads that have a resource each do not meet on the way.
-    last: Mutex<Option<Arc<Link>>>,
+    last: ArcSwapOption<Link>,
 }
 
 /// A message.
@@ -101,7 +102,8 @@ impl Context {
         let core = &self.shared.core;
         let place = core.inboxes().open().ok_or(RegisterError::TooMany)?;
         // Closed again when it is dropped on the way out.
-        let resource = Resource { shared: self.shared.clone(), place, last: Mutex::new(None) };
+        let resource =
+            Resource { shared: self.shared.clone(), place, last: ArcSwapOption::empty() };
         core.directory().register(place, attributes)?;
         Ok(resource)
     }
@@ -228,18 +230,17 @@ impl Resource {
         patience: Patience,
     ) -> Result<(), SendError> {
         let core = &self.shared.core;
-        let mut last = lock(&self.last);
+        let last = self.last.load();
         if let Some(link) = last.as_deref()
             && core.send_at_once(self.place, to, tag, payload.as_bytes(), link)
         {
             return Ok(());
         }
-        // Taken out, so that a thread that waits in here does not hold up the resource's other
-        // threads.
-        let mut link = last.take();
-        drop(last);
+        let mut link = last.clone();
         let sent = core.send(self.place, to, tag, payload, patience, &mut link);
-        *lock(&self.last) = link;
+        if last.as_ref().map(Arc::as_ptr) != link.as_ref().map(Arc::as_ptr) {
+            self.last.store(link);
+        }
         sent
     }
 

@@ -16,7 +16,7 @@ use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Assembled, Attempt, Home, Link};
-use crate::links::{Links, View};
+use crate::links::{Current, Links};
 use crate::listen::{Listeners, call_neighbour, call_remote, call_way};
 use crate::matching::{Match, Tag};
 use crate::networks::{Network, candidates, discover, shared};
@@ -26,6 +26,7 @@ use crate::random;
 use crate::streams::{Stream, Streams, Wanted};
 use crate::transport::{Broken, Ends, rails};
 use crate::turns::{Flow, Turns};
+use nix::errno::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
@@ -293,32 +294,27 @@ impl Core {
     }
 
     fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
-        let caught = RefCell::new(None);
-        let catcher = Catcher { core: self, place, wanted, enlisted: RefCell::new(None), caught };
-        let take = || {
-            if let Some(caught) = catcher.caught.take() {
-                return Some(caught);
-            }
-            let (taken, senders) = self.inboxes.with(place, |inbox| inbox.take(&wanted))?;
-            senders.iter().for_each(|parker| self.progress.wake(parker));
-            taken
-        };
+        let catcher = Catcher::new(self, place, wanted);
         let Patience::Until(deadline) = patience else {
-            return take().or_else(|| {
+            return catcher.take().or_else(|| {
                 self.progress.look(&catcher);
-                take()
+                catcher.take()
             });
         };
-        let taken = self.progress.wait(&catcher, deadline, take, |parker| {
-            self.inboxes.with(place, |inbox| inbox.enlist_receiver(wanted, parker));
-            *catcher.enlisted.borrow_mut() = Some(parker.clone());
-        });
-        // Caught when time was up.
-        let taken = taken.or_else(|| catcher.caught.take());
-        let Some(parker) = catcher.enlisted.take() else { return taken };
+        self.progress.wait(
+            &catcher,
+            deadline,
+            || catcher.catch_waiting(),
+            |parker| {
+                self.inboxes.with(place, |inbox| inbox.enlist_receiver(wanted, parker));
+                *catcher.enlisted.borrow_mut() = Some(parker.clone());
+            },
+        );
+        // What was caught when time was up as well.
+        let Some(parker) = catcher.enlisted.take() else { return catcher.caught.take() };
         self.inboxes.with(place, |inbox| inbox.delist_receiver(&parker));
         // Woken for a message at the last moment: nobody else was woken for it.
-        taken.or_else(take)
+        catcher.take()
     }
 
     /// Fetches an offered message. None if it will never arrive; its sender is told.
@@ -662,31 +658,30 @@ impl Core {
     }
 
     fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        let writable = ends.writable.is_some();
+        let poll_is_enough = ends.poll_is_enough;
         let link = Arc::new(Link::new(self.links.next_number(), peer, ends));
-        let token = u64::from(link.id);
-        let watched = link.with_watched(|fds| {
-            let reading = fds.len() - usize::from(writable);
-            let read =
-                fds[..reading].iter().try_for_each(|fd| self.progress.watch_reading(fd, token));
-            read.and_then(|()| {
-                fds[reading..].iter().try_for_each(|fd| self.progress.watch_writing(fd, token))
-            })
-        });
         self.links.insert(link.clone());
+        if !poll_is_enough {
+            self.watch(&link);
+        }
         // A leader that sleeps has not told this link to wake it.
         self.progress.ring();
-        if let Err(error) = watched {
-            let errno = nix::errno::Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-            self.lost(&link, Broken::System { call: "epoll_ctl", errno });
-        }
         link
+    }
+
+    /// Nobody polls it all the while: it is to wake who sleeps.
+    fn watch(&self, link: &Arc<Link>) {
+        if let Err(error) = link.watch(&self.progress) {
+            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+            self.lost(link, Broken::System { call: "epoll_ctl", errno });
+        }
     }
 
     /// A link is broken: it goes, and whoever it concerns is told.
     fn lost(&self, link: &Arc<Link>, why: Broken) {
-        let Some(watched) = link.end(why, self) else { return };
-        watched.iter().for_each(|fd| self.progress.forget(fd));
+        if !link.end(why, self) {
+            return;
+        }
         self.streams.remove(link.id);
         self.links.remove(link);
         self.inboxes.each(|inbox| inbox.forget(link.id));
@@ -745,14 +740,17 @@ impl Core {
     }
 
     /// [`Work::poll`], with everything for `home`.
-    fn poll_for(&self, home: &impl Home, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+    fn poll_for(&self, home: &impl Home, view: &mut Current, ask_kernel: bool) -> usize {
         self.links.refresh(view);
         let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
         let mut handled: usize = in_memory.map(|link| self.receive_on(link, home)).sum();
         if ask_kernel && !self.are_many(view) {
             handled += view.others.iter().map(|link| self.receive_on(link, home)).sum::<usize>();
         } else {
-            view.others.iter().for_each(|link| self.flush_on(link));
+            for link in &view.others {
+                self.watch(link);
+                self.flush_on(link);
+            }
         }
         handled
     }
@@ -789,6 +787,34 @@ struct Catcher<'a> {
     caught: RefCell<Option<Taken>>,
 }
 
+impl<'a> Catcher<'a> {
+    fn new(core: &'a Core, place: Place, wanted: Match) -> Self {
+        Self { core, place, wanted, enlisted: RefCell::new(None), caught: RefCell::new(None) }
+    }
+
+    /// What was caught, or waits in the inbox.
+    fn take(&self) -> Option<Taken> {
+        self.catch_waiting();
+        self.caught.take()
+    }
+
+    /// Catches what waits in the inbox, unless something is caught. Returns whether something is. It stays where it is:
+    /// moved through all that waits for it, it would cost more than the look.
+    fn catch_waiting(&self) -> Option<()> {
+        let mut caught = self.caught.borrow_mut();
+        if caught.is_none() && self.core.inboxes.may_have(self.place) {
+            let take = |inbox: &mut Inbox| {
+                let (taken, senders) = inbox.take(&self.wanted);
+                *caught = taken;
+                senders
+            };
+            let senders = self.core.inboxes.with(self.place, take);
+            senders.iter().flatten().for_each(|parker| self.core.progress.wake(parker));
+        }
+        caught.is_some().then_some(())
+    }
+}
+
 impl Home for Catcher<'_> {
     fn message_most(&self) -> u64 {
         self.core.message_most()
@@ -800,10 +826,11 @@ impl Home for Catcher<'_> {
         if to != self.place || !is_free || !self.wanted.wants(&message) {
             return self.core.deliver(to, message);
         }
-        let hand = |inbox: &mut Inbox, message| inbox.hand(message, &self.wanted);
-        match self.core.inboxes.give(to, message, hand)? {
-            Ok(taken) => *caught = Some(taken),
-            Err(message) => self.core.deliver(to, message)?,
+        let hands = |inbox: &mut Inbox| inbox.hands(message.link, message.charge, &self.wanted);
+        match self.core.inboxes.with(to, hands) {
+            Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
+            Some(None) => self.core.deliver(to, message)?,
+            None => return Err(message),
         }
         Ok(())
     }
@@ -818,21 +845,21 @@ impl Home for Catcher<'_> {
 }
 
 impl Work for Catcher<'_> {
-    type View = Arc<View>;
+    type View = Current;
 
-    fn view(&self) -> Arc<View> {
+    fn view(&self) -> Current {
         self.core.view()
     }
 
-    fn poll(&self, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+    fn poll(&self, view: &mut Current, ask_kernel: bool) -> usize {
         self.core.poll_for(self, view, ask_kernel)
     }
 
-    fn is_in_memory(&self, view: &Arc<View>) -> bool {
+    fn is_in_memory(&self, view: &Current) -> bool {
         self.core.is_in_memory(view)
     }
 
-    fn are_many(&self, view: &Arc<View>) -> bool {
+    fn are_many(&self, view: &Current) -> bool {
         self.core.are_many(view)
     }
 
@@ -872,27 +899,28 @@ impl Home for Core {
 }
 
 impl Work for Core {
-    type View = Arc<View>;
+    type View = Current;
 
-    fn view(&self) -> Arc<View> {
+    fn view(&self) -> Current {
         self.links.view()
     }
 
-    fn poll(&self, view: &mut Arc<View>, ask_kernel: bool) -> usize {
+    fn poll(&self, view: &mut Current, ask_kernel: bool) -> usize {
         self.poll_for(self, view, ask_kernel)
     }
 
-    fn is_in_memory(&self, view: &Arc<View>) -> bool {
+    fn is_in_memory(&self, view: &Current) -> bool {
         view.others.is_empty()
     }
 
-    fn are_many(&self, view: &Arc<View>) -> bool {
+    fn are_many(&self, view: &Current) -> bool {
         view.others.len() > ASKED_ONE_BY_ONE
     }
 
     fn falls_asleep(&self) -> bool {
-        // All of them, even if one has something: the words of those that were told are taken back.
         let view = self.links.view();
+        view.others.iter().for_each(|link| self.watch(link));
+        // All of them, even if one has something: the words of those that were told are taken back.
         view.in_memory.iter().filter(|link| !link.falls_asleep()).count() == 0
     }
 

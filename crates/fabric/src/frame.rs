@@ -241,6 +241,8 @@ impl Head {
     ///
     /// # Errors
     /// If they are none.
+    // Handed back, it would be written in parts and read as a whole, which takes as long as everything else of it.
+    #[inline(always)]
     pub fn decode(bytes: &[u8; HEAD]) -> Result<Self, Malformed> {
         let length = u32_at(bytes, 0);
         let kind = bytes[4];
@@ -398,9 +400,14 @@ impl Fields {
         }
     }
 
+    #[inline(always)]
     fn frame(&self) -> Result<Frame, Malformed> {
         let Self { kind, from, to, tag, size, token } = *self;
         let tag = Tag(tag);
+        // Nearly all are, and none should wait for what the others need.
+        if (kind, size, token) == (1, 0, 0) {
+            return Ok(Frame::Message { from, to, tag });
+        }
         let frame = match kind {
             1 => Frame::Message { from, to, tag },
             2 => Frame::Offer { from, to, tag, size, token },

@@ -6,6 +6,8 @@ use crate::id::{Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
 use crate::progress::{Parker, lock};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use thiserror::Error;
 
@@ -82,8 +84,16 @@ pub struct Inbox {
     senders: Vec<Arc<Parker>>,
 }
 
+/// The place of one inbox after the other.
+#[derive(Debug)]
+struct Slot {
+    inbox: Mutex<Inbox>,
+    /// Whether there is something to take, as it was when the lock was last held.
+    is_filled: AtomicBool,
+}
+
 /// Inboxes that are made together, when the first of them is needed.
-type Chunk = Box<[Mutex<Inbox>]>;
+type Chunk = Box<[Slot]>;
 
 /// All of a context's: found by their place without a lock on the table.
 #[derive(Debug)]
@@ -132,14 +142,10 @@ impl Inbox {
         waits.map(|at| self.receivers.swap_remove(at).1)
     }
 
-    /// `message`, which `wanted` wants, arrives by a link while its receiver looks: it is taken at once,
-    /// or given back if another that is wanted came before it.
-    pub fn hand(&mut self, message: Arrived, wanted: &Match) -> Result<Taken, Arrived> {
-        if self.queue.has(wanted) {
-            return Err(message);
-        }
-        let credit = self.owed.taken(message.link, message.charge);
-        Ok(Taken::Message(message, credit))
+    /// A message that `wanted` wants arrives by `link` while its receiver looks: whether that is to take it at once,
+    /// since no other that is wanted came before it, and then what to give back to its sender now, if anything.
+    pub fn hands(&mut self, link: u32, charge: u32, wanted: &Match) -> Option<Option<u64>> {
+        (!self.queue.has(wanted)).then(|| self.owed.taken(link, charge))
     }
 
     /// Takes the first message that `wanted` wants, or else the oldest notice. If that makes room
@@ -163,6 +169,10 @@ impl Inbox {
             self.notices.push(notice);
         }
         self.receivers.drain(..).map(|(_, parker)| parker).collect()
+    }
+
+    fn is_filled(&self) -> bool {
+        !self.queue.is_empty() || !self.notices.is_empty()
     }
 
     /// Whether the own context may send `charge` more.
@@ -232,8 +242,8 @@ impl Inboxes {
         };
         drop(free);
         let chunk = self.chunks[(slot / CHUNK) as usize]
-            .get_or_init(|| (0..CHUNK).map(|_| Mutex::new(Inbox::new())).collect());
-        let mut inbox = lock(&chunk[(slot % CHUNK) as usize]);
+            .get_or_init(|| (0..CHUNK).map(|_| Slot::new()).collect());
+        let mut inbox = lock(&chunk[(slot % CHUNK) as usize].inbox);
         inbox.open = true;
         Some(Place { slot, generation: inbox.generation })
     }
@@ -254,9 +264,15 @@ impl Inboxes {
         Some(left)
     }
 
+    /// Whether there may be something to take at `place`: one read of a word that stays in this core's cache until
+    /// something arrives. What was delivered before the caller last held the inbox is not missed.
+    pub fn may_have(&self, place: Place) -> bool {
+        self.slot(place).is_some_and(|slot| slot.is_filled.load(Relaxed))
+    }
+
     /// What `action` makes of the inbox at `place`. None if it leads nowhere.
     pub fn with<T>(&self, place: Place, action: impl FnOnce(&mut Inbox) -> T) -> Option<T> {
-        self.at(place).map(|mut inbox| action(&mut inbox))
+        self.at(place).map(|mut at| at.does(action))
     }
 
     /// What `action` makes of it and `message`, which is given back if the place leads nowhere.
@@ -267,25 +283,57 @@ impl Inboxes {
         action: impl FnOnce(&mut Inbox, Arrived) -> T,
     ) -> Result<T, Arrived> {
         match self.at(place) {
-            Some(mut inbox) => Ok(action(&mut inbox, message)),
+            Some(mut at) => Ok(at.does(|inbox| action(inbox, message))),
             None => Err(message),
         }
     }
 
-    fn at(&self, place: Place) -> Option<MutexGuard<'_, Inbox>> {
+    fn at(&self, place: Place) -> Option<Held<'_>> {
+        let held = self.slot(place)?.hold();
+        (held.inbox.open && held.inbox.generation == place.generation).then_some(held)
+    }
+
+    fn slot(&self, place: Place) -> Option<&Slot> {
         let chunk = self.chunks.get((place.slot / CHUNK) as usize)?.get()?;
-        let inbox = lock(&chunk[(place.slot % CHUNK) as usize]);
-        (inbox.open && inbox.generation == place.generation).then_some(inbox)
+        Some(&chunk[(place.slot % CHUNK) as usize])
     }
 
     /// Does `action` to every open inbox.
     pub fn each(&self, mut action: impl FnMut(&mut Inbox)) {
-        for inbox in self.chunks.iter().filter_map(OnceLock::get).flatten() {
-            let mut inbox = lock(inbox);
-            if inbox.open {
-                action(&mut inbox);
+        for slot in self.chunks.iter().filter_map(OnceLock::get).flatten() {
+            let mut held = slot.hold();
+            if held.inbox.open {
+                held.does(&mut action);
             }
         }
+    }
+}
+
+/// An inbox that nobody else has now.
+struct Held<'a> {
+    inbox: MutexGuard<'a, Inbox>,
+    is_filled: &'a AtomicBool,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self { inbox: Mutex::new(Inbox::new()), is_filled: AtomicBool::new(false) }
+    }
+
+    fn hold(&self) -> Held<'_> {
+        Held { inbox: lock(&self.inbox), is_filled: &self.is_filled }
+    }
+}
+
+impl Held<'_> {
+    fn does<T>(&mut self, action: impl FnOnce(&mut Inbox) -> T) -> T {
+        let result = action(&mut self.inbox);
+        let is_filled = self.inbox.is_filled();
+        // Written where it changes alone: threads that wait read it all the while.
+        if self.is_filled.load(Relaxed) != is_filled {
+            self.is_filled.store(is_filled, Relaxed);
+        }
+        result
     }
 }
 
@@ -329,11 +377,29 @@ mod tests {
     #[test]
     fn who_looks_is_handed_a_message_unless_another_came_before() {
         let mut inbox = Inbox::new();
-        let handed = inbox.hand(message(1), &Match::tag(1));
-        assert!(matches!(handed, Ok(Taken::Message(m, None)) if m.tag == Tag(1)));
+        assert_eq!(inbox.hands(3, 100, &Match::tag(1)), Some(None));
         inbox.deliver(message(1));
-        assert!(inbox.hand(message(1), &Match::tag(1)).is_err());
-        assert!(inbox.hand(message(2), &Match::tag(2)).is_ok());
+        assert_eq!(inbox.hands(3, 100, &Match::tag(1)), None);
+        assert_eq!(inbox.hands(3, WINDOW as u32, &Match::tag(2)), Some(Some(WINDOW + 100)));
+    }
+
+    #[test]
+    fn that_there_is_something_is_seen_without_the_lock() {
+        let inboxes = Inboxes::new();
+        let place = inboxes.open().unwrap();
+        let seen = |action: fn(&mut Inbox)| {
+            inboxes.with(place, action).unwrap();
+            inboxes.may_have(place)
+        };
+        assert!(!inboxes.may_have(place));
+        assert!(seen(|inbox| drop(inbox.deliver(message(1)))));
+        assert!(seen(|inbox| drop(inbox.take(&Match::tag(2)))));
+        assert!(!seen(|inbox| drop(inbox.take(&Match::tag(1)))));
+        let lost = Undelivered { to: message(1).from, tag: Tag(9), reason: Reason::Gone };
+        inboxes.with(place, |inbox| inbox.notify(lost)).unwrap();
+        assert!(inboxes.may_have(place));
+        inboxes.close(place).unwrap();
+        assert!(!inboxes.may_have(place));
     }
 
     #[test]

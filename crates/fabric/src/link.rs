@@ -9,11 +9,11 @@ use crate::matching::Tag;
 use crate::progress::{Parker, Progress, lock};
 use crate::transport::{self, Broken, Ends, Glance, Receiver, Sender, Sink};
 use std::collections::{BTreeMap, HashMap, TryReserveError, VecDeque};
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::{fmt, io};
 
 /// Answers that wait for the other end to read: as many as messages of no length fit into the
 /// windows of some hundred receivers.
@@ -79,7 +79,14 @@ pub struct Link {
     unsettled: AtomicBool,
     waiting: Mutex<Vec<Arc<Parker>>>,
     broken: OnceLock<Broken>,
-    watched: Mutex<Vec<OwnedFd>>,
+    watched: Mutex<Watched>,
+    is_watched: AtomicBool,
+}
+
+/// What is, or can be, watched: for reading, and for writing.
+struct Watched {
+    reading: Vec<OwnedFd>,
+    writing: Option<OwnedFd>,
 }
 
 struct Out {
@@ -157,7 +164,8 @@ impl Link {
             unsettled: AtomicBool::new(false),
             waiting: Mutex::default(),
             broken: OnceLock::new(),
-            watched: Mutex::new(ends.readable.into_iter().chain(ends.writable).collect()),
+            watched: Mutex::new(Watched { reading: ends.readable, writing: ends.writable }),
+            is_watched: AtomicBool::new(false),
         }
     }
 
@@ -436,11 +444,10 @@ impl Link {
             && out.sender.as_mut().is_none_or(|sender| sender.is_drained())
     }
 
-    /// Ends it, and tells everybody whom it concerns. Only the first call does something; then it
-    /// returns what was watched.
-    pub fn end(&self, why: Broken, home: &impl Home) -> Option<Vec<OwnedFd>> {
+    /// Ends it, and tells everybody whom it concerns. Only the first call does something; returns whether it was that.
+    pub fn end(&self, why: Broken, home: &impl Home) -> bool {
         if self.broken.set(why).is_err() {
-            return None;
+            return false;
         }
         let (unconfirmed, offers) = {
             let mut out = lock(&self.out);
@@ -456,7 +463,9 @@ impl Link {
             lock(&self.assemblies).values_mut().filter_map(|a| a.parker.take()).collect();
         parkers.iter().for_each(|parker| home.progress().wake(parker));
         self.wake_waiting(home);
-        Some(std::mem::take(&mut lock(&self.watched)))
+        let Watched { reading, writing } = &mut *lock(&self.watched);
+        reading.drain(..).chain(writing.take()).for_each(|fd| home.progress().forget(fd));
+        true
     }
 
     /// Tells senders what may not have arrived: what was not seen, and offers that were seen and
@@ -473,9 +482,21 @@ impl Link {
         }
     }
 
-    /// What is watched, for reading and for writing.
-    pub fn with_watched<T>(&self, action: impl FnOnce(&[OwnedFd]) -> T) -> T {
-        action(&lock(&self.watched))
+    /// Has `progress` watch it from now on, if it does not.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch(&self, progress: &Progress) -> io::Result<()> {
+        if self.is_watched.load(Relaxed) {
+            return Ok(());
+        }
+        let watched = lock(&self.watched);
+        if self.is_watched.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let (Watched { reading, writing }, token) = (&*watched, u64::from(self.id));
+        reading.iter().try_for_each(|fd| progress.watch_reading(fd, token))?;
+        writing.iter().try_for_each(|fd| progress.watch_writing(fd, token))
     }
 
     /// Whether something waits to be sent.
@@ -685,7 +706,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
         Ok(buffer)
     }
 
-    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
         self.link.confirmed.store(head.seen, Relaxed);
         if head.frame.is_counted() {
             self.link.in_a_row.store(0, Relaxed);

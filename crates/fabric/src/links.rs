@@ -3,6 +3,7 @@
 use crate::flow::PlaceHasher;
 use crate::id::ContextId;
 use crate::link::Link;
+use arc_swap::{ArcSwap, Guard};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::AtomicU32;
@@ -13,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 #[derive(Debug, Default)]
 pub struct Links {
     table: RwLock<Table>,
-    view: RwLock<Arc<View>>,
+    view: ArcSwap<View>,
     version: AtomicU32,
     last: AtomicU32,
 }
@@ -23,6 +24,9 @@ struct Table {
     by_peer: HashMap<ContextId, Arc<Link>>,
     by_number: HashMap<u32, Arc<Link>, BuildHasherDefault<PlaceHasher>>,
 }
+
+/// A [`View`] that was right when it was looked up: that touches no memory which other threads look up theirs by.
+pub type Current = Guard<Arc<View>>;
 
 /// All links at some moment. Looking whether it is still right is one read of one word.
 #[derive(Debug, Default)]
@@ -73,12 +77,12 @@ impl Links {
     }
 
     /// All of them.
-    pub fn view(&self) -> Arc<View> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn view(&self) -> Current {
+        self.view.load()
     }
 
     /// Makes `view` right again if it is not.
-    pub fn refresh(&self, view: &mut Arc<View>) {
+    pub fn refresh(&self, view: &mut Current) {
         if self.version.load(Acquire) != view.version {
             *view = self.view();
         }
@@ -86,9 +90,8 @@ impl Links {
 
     fn renew(&self, table: &Table) {
         let (in_memory, others) = table.by_number.values().cloned().partition(|l| l.in_memory);
-        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let version = view.version.wrapping_add(1);
-        *view = Arc::new(View { version, in_memory, others });
+        let version = self.view.load().version.wrapping_add(1);
+        self.view.store(Arc::new(View { version, in_memory, others }));
         self.version.store(version, Release);
     }
 

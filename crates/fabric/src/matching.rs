@@ -88,6 +88,11 @@ impl<T: Envelope> Queue<T> {
         self.arrived.remove(position)
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.arrived.is_empty()
+    }
+
     /// Whether there is one that `wanted` wants.
     pub fn has(&self, wanted: &Match) -> bool {
         self.arrived.iter().any(|message| wanted.wants(message))

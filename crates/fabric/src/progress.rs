@@ -223,7 +223,8 @@ impl Progress {
     /// Handles what is watched and ready, without sleeping.
     fn look_at_watched(&self, work: &impl Work) {
         if let Some(mut events) = self.try_lead() {
-            self.handle(work, &mut events, EpollTimeout::ZERO);
+            let ready = self.ready(&mut events, EpollTimeout::ZERO);
+            self.handle(work, &events[..ready]);
         }
         // Whoever came to sleep meanwhile took this thread for the leader.
         self.hand_over();
@@ -269,18 +270,24 @@ impl Progress {
             EpollTimeout::ZERO
         };
         let woken = parker.woken.load(SeqCst);
-        self.handle(work, events, if woken { EpollTimeout::ZERO } else { timeout });
+        let ready = self.ready(events, if woken { EpollTimeout::ZERO } else { timeout });
+        // Before anything is handled: it would ring the bell for itself for each message of its own.
         parker.sleeping.store(AWAKE, SeqCst);
+        self.handle(work, &events[..ready]);
     }
 
-    fn handle(&self, work: &impl Work, events: &mut [EpollEvent], timeout: EpollTimeout) {
-        let ready = match self.epoll.wait(events, timeout) {
+    /// How many of what is watched are ready, for which it waits no longer than `timeout`.
+    fn ready(&self, events: &mut [EpollEvent], timeout: EpollTimeout) -> usize {
+        match self.epoll.wait(events, timeout) {
             Ok(ready) => ready,
             Err(Errno::EINTR) => 0,
             Err(errno) => unreachable!("epoll_wait of a descriptor that is open: {errno}"),
-        };
+        }
+    }
+
+    fn handle(&self, work: &impl Work, events: &[EpollEvent]) {
         work.wakes_up();
-        for event in &events[..ready] {
+        for event in events {
             match event.data() {
                 // Who rang it has said so in the parker as well.
                 BELL => drop(self.bell.read()),

@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 /// Bytes of a slot: a cache line.
 pub const SLOT: usize = 64;
 
+/// Slots of a frame of 64 bytes behind its first, and the one whose word follows it.
+const FETCHED_AHEAD: u32 = 2;
+
 /// A word that both sides use.
 pub trait Word {
     /// Reads it.
@@ -45,6 +48,8 @@ pub unsafe trait Memory {
     fn writer_asleep(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
+    /// This core will read that slot: nobody waits for it if it is not in its cache.
+    fn prefetch(&self, slot: u32);
     /// Copies `bytes` to `offset`.
     ///
     /// # Safety
@@ -59,7 +64,7 @@ pub unsafe trait Memory {
     ///
     /// # Safety
     /// As for `read`.
-    unsafe fn copy(&self, offset: usize, into: &mut [u8]);
+    unsafe fn copy(&self, offset: usize, into: &mut [u8; HEAD]);
 }
 
 /// Whether a frame was written.
@@ -124,7 +129,17 @@ impl<M: Memory> Writer<M> {
         self.memory.fence();
         let wake = self.memory.reader_asleep().load(Relaxed) == 1
             && self.memory.reader_asleep().swap(0, Relaxed) == 1;
+        self.fetch_ahead();
         Push::Done { wake }
+    }
+
+    /// Has the slots that a short frame will fill next brought to this core, from which the reader took them a round
+    /// ago: written now, they come while the writer goes on, and not while the reader waits for the frame. All but the first,
+    /// which the reader looks at all the while.
+    fn fetch_ahead(&mut self) {
+        if self.has_room(FETCHED_AHEAD) {
+            (1..=FETCHED_AHEAD).for_each(|at| self.memory.word(self.slot(at)).store(0, Relaxed));
+        }
     }
 
     /// Says that the writer sleeps until there is room for the longest frame. Returns whether there
@@ -165,22 +180,24 @@ impl<M: Memory> Reader<M> {
         Self { memory, read: 0 }
     }
 
-    /// The head of the next frame, if there is one.
+    /// Copies the head of the next frame to `head`. Returns whether there is one.
     ///
     /// # Errors
     /// If what is there cannot be a frame.
-    pub fn head(&self) -> Result<Option<[u8; HEAD]>, Malformed> {
+    pub fn head(&self, head: &mut [u8; HEAD]) -> Result<bool, Malformed> {
         let word = self.memory.word(self.slot()).load(Acquire);
-        let Some(length) = word.checked_sub(1) else { return Ok(None) };
+        let Some(length) = word.checked_sub(1) else { return Ok(false) };
         if length as usize > PIECE_MOST || slots_for(length as usize) >= self.memory.slots() {
             return Err(Malformed::Length { kind: 0, length, most: PIECE_MOST });
         }
-        let mut head = [0; HEAD];
+        if HEAD + length as usize > SLOT {
+            self.memory.prefetch((self.slot() + 1) & (self.memory.slots() - 1));
+        }
         // SAFETY: the frame is published, and the writer does not touch it until it is given back.
-        unsafe { self.memory.copy(self.slot() as usize * SLOT, &mut head) };
+        unsafe { self.memory.copy(self.slot() as usize * SLOT, head) };
         // The length that was checked is the one that counts, whatever the other process writes.
         head[0..4].copy_from_slice(&length.to_le_bytes());
-        Ok(Some(head))
+        Ok(true)
     }
 
     /// Appends the payload of the next frame, `length` bytes as its head says, to `into` and gives
@@ -330,6 +347,7 @@ mod tests {
         fn fence(&self) {
             fence(Ordering::SeqCst);
         }
+        fn prefetch(&self, _slot: u32) {}
         unsafe fn write(&self, offset: usize, bytes: &[u8]) {
             // Only some bytes, or there are too many steps to try: the last, and each slot's first.
             let last = bytes.len().saturating_sub(1);
@@ -349,7 +367,7 @@ mod tests {
                 }
             }));
         }
-        unsafe fn copy(&self, offset: usize, into: &mut [u8]) {
+        unsafe fn copy(&self, offset: usize, into: &mut [u8; HEAD]) {
             let last = into.len() - 1;
             into[last] = self.byte(offset + last);
         }
@@ -385,13 +403,12 @@ mod tests {
             });
             let mut reader = Reader::new(shared.clone());
             for (number, length) in lengths.iter().enumerate() {
-                let head = loop {
-                    match reader.head().unwrap() {
-                        Some(head) => break head,
-                        None if reader.falls_asleep() => shared.bells[0].wait(),
-                        None => {}
+                let mut head = [0; HEAD];
+                while !reader.head(&mut head).unwrap() {
+                    if reader.falls_asleep() {
+                        shared.bells[0].wait();
                     }
-                };
+                }
                 assert_eq!(
                     u32::from_le_bytes([head[0], head[1], head[2], head[3]]),
                     *length as u32
@@ -423,7 +440,7 @@ mod tests {
             let shared = ring(4);
             let reader = Reader::new(shared.clone());
             shared.words[0].store(u32::MAX, Relaxed);
-            assert!(reader.head().is_err());
+            assert!(reader.head(&mut [0; HEAD]).is_err());
         });
     }
 }

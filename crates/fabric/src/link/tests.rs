@@ -70,7 +70,7 @@ impl Receiver for WireReceiver {
         let head = Head::decode(&head)?;
         let mut buffer = sink.buffer(&head)?;
         buffer.extend_from_slice(&payload);
-        sink.frame(head, buffer)?;
+        sink.frame(&head, buffer)?;
         Ok(1)
     }
 
@@ -190,6 +190,7 @@ impl World {
                 readable: Vec::new(),
                 writable: None,
                 in_memory: true,
+                poll_is_enough: false,
                 glance: None,
             };
             Arc::new(Link::new(1, peer, ends))

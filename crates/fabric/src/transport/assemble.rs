@@ -35,15 +35,24 @@ impl Assembler {
                 bytes = rest;
             }
             if let Some(begun) = self.begun.take_if(|begun| begun.missing == 0) {
-                sink.frame(begun.head, begun.buffer)?;
+                sink.frame(&begun.head, begun.buffer)?;
                 frames += 1;
             }
             if self.begun.is_some() {
                 return Ok(frames);
             }
             let Some(head) = self.head(&mut bytes)? else { return Ok(frames) };
-            let buffer = sink.buffer(&head)?;
-            self.begun = Some(Begun { head, buffer, missing: head.length as usize });
+            let mut buffer = sink.buffer(&head)?;
+            let length = head.length as usize;
+            let Some((payload, rest)) = bytes.split_at_checked(length) else {
+                self.begun = Some(Begun { head, buffer, missing: length });
+                continue;
+            };
+            // Most are whole.
+            buffer.extend_from_slice(payload);
+            sink.frame(&head, buffer)?;
+            frames += 1;
+            bytes = rest;
         }
     }
 
@@ -74,6 +83,7 @@ impl Assembler {
     }
 
     /// The next head, if all of it is there; it is taken off `bytes`.
+    #[inline(always)]
     fn head(&mut self, bytes: &mut &[u8]) -> Result<Option<Head>, Broken> {
         if self.partial.is_empty()
             && let Some((head, rest)) = bytes.split_first_chunk()

@@ -127,7 +127,7 @@ pub trait Sink {
     fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed>;
 
     /// A frame has arrived; `buffer` is that of [`Sink::buffer`], with the payload.
-    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed>;
+    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed>;
 }
 
 /// Both halves of a connection, and what to watch while asleep.
@@ -142,6 +142,9 @@ pub struct Ends {
     pub writable: Option<OwnedFd>,
     /// Looking for frames needs no system call.
     pub in_memory: bool,
+    /// [`Receiver::poll`] finds out everything, the end too: who polls all the while need not watch, and what is watched
+    /// costs the kernel time for everything that arrives.
+    pub poll_is_enough: bool,
     /// Whether [`Receiver::poll`] may have something to do, told without a lock; none where only that
     /// tells.
     pub glance: Option<Glance>,

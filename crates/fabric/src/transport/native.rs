@@ -60,6 +60,7 @@ pub fn ends(library: Library, mut stream: TcpStream) -> io::Result<Ends> {
         writable: None,
         // It is looked at in each round, and told before this process sleeps.
         in_memory: true,
+        poll_is_enough: false,
         glance: None,
     })
 }
@@ -258,7 +259,7 @@ impl Receiver for NativeReceiver {
                 buffer.extend_from_slice(payload.unwrap_or_default());
                 state.end.give_back()?;
             }
-            sink.frame(head, buffer)?;
+            sink.frame(&head, buffer)?;
             frames += 1;
             total += head.length as usize;
         }

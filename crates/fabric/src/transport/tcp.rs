@@ -48,6 +48,7 @@ pub fn ends(stream: TcpStream) -> io::Result<Ends> {
         readable: vec![readable],
         writable: Some(writable),
         in_memory: false,
+        poll_is_enough: true,
         glance: None,
     })
 }

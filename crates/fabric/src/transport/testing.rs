@@ -14,8 +14,8 @@ impl Sink for Collected {
     fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
         Ok(Vec::with_capacity(head.length as usize))
     }
-    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
-        self.0.push((head, buffer));
+    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+        self.0.push((*head, buffer));
         Ok(())
     }
 }

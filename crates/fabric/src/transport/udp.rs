@@ -116,6 +116,7 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
         readable,
         writable: None,
         in_memory: false,
+        poll_is_enough: false,
         glance: None,
     })
 }

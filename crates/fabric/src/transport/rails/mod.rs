@@ -62,6 +62,7 @@ pub fn ends() -> io::Result<(Ends, Rails)> {
         readable,
         writable: None,
         in_memory: false,
+        poll_is_enough: false,
         glance: None,
     };
     Ok((ends, Rails(shared)))
@@ -352,7 +353,7 @@ impl Sink for Arriving<'_> {
         Ok(Vec::with_capacity(head.length as usize))
     }
 
-    fn frame(&mut self, head: Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
         let now = self.shared.now();
         match head.frame {
             Frame::Carried { number, delivered, arrived } => {
@@ -395,7 +396,7 @@ impl Arriving<'_> {
             }
             let mut buffer = self.sink.buffer(&head)?;
             buffer.extend_from_slice(payload);
-            self.sink.frame(head, buffer)?;
+            self.sink.frame(&head, buffer)?;
             lock(&self.shared.out).delivered = self.gather.delivered();
         }
         Ok(())
