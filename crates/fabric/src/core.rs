@@ -162,10 +162,15 @@ impl Core {
         payload: &[u8],
         link: &Link,
     ) -> bool {
-        let may = payload.len() <= EAGER_MOST && self.turns.are_free() && link.leads_to(to.context);
-        let sent = may && link.message(from, to.place, tag, payload) == Ok(Attempt::Done);
+        if payload.len() > EAGER_MOST || !self.turns.are_free() || !link.leads_to(to.context) {
+            return false;
+        }
+        let credit = self.inboxes.credit_with_message(from, link.id);
+        let sent = link.message(from, to.place, tag, payload, credit) == Ok(Attempt::Done);
         if sent {
             self.flush_soon(link);
+        } else if credit > 0 {
+            self.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
         }
         sent
     }
@@ -204,7 +209,7 @@ impl Core {
             }
             short => {
                 let data = short.as_bytes();
-                self.attempt(link, patience, || link.message(from, to.place, tag, data))
+                self.attempt(link, patience, || link.message(from, to.place, tag, data, 0))
             }
         };
         self.flush_soon(link);

@@ -6,16 +6,24 @@
 //! them. What was sent stays on record until the other end has seen it; when the link breaks, what
 //! is left on record is told to its senders.
 
-use crate::frame::{HEAD, Malformed};
+use crate::frame::{EAGER_MOST, HEAD, Malformed};
 use crate::id::Place;
 use crate::matching::Tag;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What each receiver lends each sending context: six of the longest messages that are sent without
-/// asking, so that a stream does not stop for a credit that is on its way. Less than a ring in shared
-/// memory holds: what one receiver does not take leaves room for what others are sent.
-pub const WINDOW: u64 = 6 * (crate::frame::EAGER_MOST as u64 + CHARGE_LEAST as u64);
+/// What a message of the longest that are sent without asking is charged.
+const LONGEST: u64 = EAGER_MOST as u64 + CHARGE_LEAST as u64;
+/// What each receiver lends each sending context of its node: so many of the longest messages that a stream does not
+/// stop for a credit that is on its way. Less than a ring in shared memory holds: what one receiver does not take
+/// leaves room for what others are sent.
+pub const WINDOW: u64 = 6 * LONGEST;
+/// The same where the kernel or a library carries: a sender that sleeps is longer in waking than a receiver in taking
+/// what [`WINDOW`] holds, and would find nothing left under way.
+pub const WINDOW_CARRIED: u64 = 16 * LONGEST;
+/// So much is given back when it was taken: as part of a message that goes that way, or by itself.
+const CREDIT_WITH_MESSAGE: u64 = WINDOW / 4;
+const CREDIT_ALONE: u64 = WINDOW / 2;
 /// What a message is charged beyond its payload: its head and its place in a queue.
 pub const CHARGE_LEAST: u32 = HEAD as u32 + 16;
 
@@ -31,8 +39,9 @@ pub struct Sent {
 }
 
 /// What one end of a link has sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbound {
+    window: u64,
     on_the_way: HashMap<Place, u64, BuildHasherDefault<PlaceHasher>>,
     unconfirmed: VecDeque<Sent>,
     confirmed: u32,
@@ -40,7 +49,11 @@ pub struct Outbound {
 
 /// What one receiver has taken and not yet given back, for each link.
 #[derive(Debug, Default)]
-pub struct Owed(HashMap<u32, u64, BuildHasherDefault<PlaceHasher>>);
+pub struct Owed {
+    by_link: HashMap<u32, u64, BuildHasherDefault<PlaceHasher>>,
+    /// Some link is owed so much that the next message by it should give that back.
+    is_due: bool,
+}
 
 /// What a message with `length` bytes of payload is charged.
 pub fn charge(length: usize) -> u32 {
@@ -48,16 +61,17 @@ pub fn charge(length: usize) -> u32 {
 }
 
 impl Outbound {
-    /// Nothing sent.
-    pub fn new() -> Self {
-        Self::default()
+    /// Nothing sent. Each receiver lends `window`.
+    pub fn new(window: u64) -> Self {
+        let (on_the_way, unconfirmed) = (HashMap::default(), VecDeque::new());
+        Self { window, on_the_way, unconfirmed, confirmed: 0 }
     }
 
     /// Takes `charge` of the window of `to`. Returns whether there was so much left.
     pub fn reserve(&mut self, to: Place, charge: u32) -> bool {
         let on_the_way = self.on_the_way.entry(to).or_insert(0);
         let all = *on_the_way + u64::from(charge);
-        let fits = all <= WINDOW;
+        let fits = all <= self.window;
         if fits {
             *on_the_way = all;
         }
@@ -116,25 +130,45 @@ impl Outbound {
 impl Owed {
     /// Nothing.
     pub const fn new() -> Self {
-        Self(HashMap::with_hasher(BuildHasherDefault::new()))
+        Self { by_link: HashMap::with_hasher(BuildHasherDefault::new()), is_due: false }
     }
 
     /// A message from `link` that was charged with `charge` was taken. Returns what to give back
     /// now.
     pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
-        let owed = self.0.entry(link).or_insert(0);
+        let owed = self.by_link.entry(link).or_insert(0);
         *owed += u64::from(charge);
-        (*owed >= WINDOW / 2).then(|| std::mem::take(owed))
+        self.is_due |= *owed >= CREDIT_WITH_MESSAGE;
+        (*owed >= CREDIT_ALONE).then(|| std::mem::take(owed))
+    }
+
+    /// Whether a message of this receiver's should ask what it can give back.
+    pub fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// What a message by `link` gives back: 0 if that is not worth it.
+    pub fn with_message(&mut self, link: u32) -> u32 {
+        let owed = self.by_link.get_mut(&link).filter(|owed| **owed >= CREDIT_WITH_MESSAGE);
+        let credit = owed.map_or(0, std::mem::take);
+        self.is_due = self.by_link.values().any(|owed| *owed >= CREDIT_WITH_MESSAGE);
+        credit as u32
+    }
+
+    /// The message was not sent: it is owed as before.
+    pub fn put_back(&mut self, link: u32, credit: u32) {
+        *self.by_link.entry(link).or_insert(0) += u64::from(credit);
+        self.is_due = true;
     }
 
     /// The receiver goes: everything is given back.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, u64)> {
-        std::mem::take(&mut self.0).into_iter().filter(|(_, bytes)| *bytes > 0)
+        std::mem::take(&mut self.by_link).into_iter().filter(|(_, bytes)| *bytes > 0)
     }
 
     /// `link` is no more.
     pub fn forget(&mut self, link: u32) {
-        self.0.remove(&link);
+        self.by_link.remove(&link);
     }
 }
 
@@ -170,9 +204,19 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Send { to: u32, length: usize },
+        Send {
+            to: u32,
+            length: usize,
+        },
         Arrive,
-        Take { to: u32 },
+        Take {
+            to: u32,
+        },
+        /// It sends a message itself, which arrives or has to wait.
+        Answer {
+            to: u32,
+            arrives: bool,
+        },
         Credits,
     }
 
@@ -181,6 +225,7 @@ mod tests {
             4 => (0..3_u32, 0..=crate::frame::EAGER_MOST).prop_map(|(to, length)| Step::Send { to, length }),
             3 => Just(Step::Arrive),
             3 => (0..3_u32).prop_map(|to| Step::Take { to }),
+            1 => (0..3_u32, any::<bool>()).prop_map(|(to, arrives)| Step::Answer { to, arrives }),
             2 => Just(Step::Credits),
         ];
         prop::collection::vec(step, 0..300)
@@ -191,8 +236,11 @@ mod tests {
         /// holds more than a window, credit is never lost, and every message has arrived or is
         /// told.
         #[test]
-        fn memory_is_bounded_and_every_message_has_a_fate(steps in steps()) {
-            let mut out = Outbound::new();
+        fn memory_is_bounded_and_every_message_has_a_fate(
+            steps in steps(),
+            window in prop_oneof![Just(WINDOW), Just(WINDOW_CARRIED)],
+        ) {
+            let mut out = Outbound::new(window);
             let mut owed: [Owed; 3] = Default::default();
             let mut wire: VecDeque<(u64, u32, u32)> = VecDeque::new();
             let mut queues: [VecDeque<u32>; 3] = Default::default();
@@ -218,6 +266,14 @@ mod tests {
                     {
                         credits.push_back((to, bytes));
                     },
+                    Step::Answer { to, arrives } => {
+                        let credit = owed[to as usize].with_message(1);
+                        if credit > 0 && arrives {
+                            credits.push_back((to, credit.into()));
+                        } else {
+                            owed[to as usize].put_back(1, credit);
+                        }
+                    }
                     Step::Credits => {
                         if let Some((to, bytes)) = credits.pop_front() {
                             out.credit(place(to), bytes).unwrap();
@@ -226,7 +282,7 @@ mod tests {
                     }
                 }
                 for queue in &queues {
-                    prop_assert!(queue.iter().map(|c| u64::from(*c)).sum::<u64>() <= WINDOW);
+                    prop_assert!(queue.iter().map(|c| u64::from(*c)).sum::<u64>() <= window);
                 }
             }
             // With everything taken and given back, a longest message fits: nothing leaked.
@@ -251,7 +307,7 @@ mod tests {
 
     #[test]
     fn credit_and_confirmation_for_nothing_are_refused() {
-        let mut out = Outbound::new();
+        let mut out = Outbound::new(WINDOW);
         assert_eq!(out.credit(place(1), 1), Err(Malformed::Unknown("credit")));
         assert_eq!(out.confirm(1), Err(Malformed::Unknown("messages")));
         assert!(out.reserve(place(1), 100) && !out.reserve(place(1), WINDOW as u32));

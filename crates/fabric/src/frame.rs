@@ -25,7 +25,7 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub enum Frame {
         to: Place,
         /// Its tag.
         tag: Tag,
+        /// Bytes that `from` has taken of what the other end sent it, as in [`Frame::Credit`].
+        credit: u64,
     },
     /// A message of `size` bytes is ready to be sent.
     Offer {
@@ -376,7 +378,9 @@ impl Fields {
     fn of(frame: &Frame) -> Self {
         let none = Self { kind: 0, from: NOWHERE, to: NOWHERE, tag: 0, size: 0, token: 0 };
         match *frame {
-            Frame::Message { from, to, tag } => Self { kind: 1, from, to, tag: tag.0, ..none },
+            Frame::Message { from, to, tag, credit } => {
+                Self { kind: 1, from, to, tag: tag.0, size: credit, ..none }
+            }
             Frame::Offer { from, to, tag, size, token } => {
                 Self { kind: 2, from, to, tag: tag.0, size, token }
             }
@@ -405,11 +409,11 @@ impl Fields {
         let Self { kind, from, to, tag, size, token } = *self;
         let tag = Tag(tag);
         // Nearly all are, and none should wait for what the others need.
-        if (kind, size, token) == (1, 0, 0) {
-            return Ok(Frame::Message { from, to, tag });
+        if (kind, token) == (1, 0) {
+            return Ok(Frame::Message { from, to, tag, credit: size });
         }
         let frame = match kind {
-            1 => Frame::Message { from, to, tag },
+            1 => Frame::Message { from, to, tag, credit: size },
             2 => Frame::Offer { from, to, tag, size, token },
             3 => Frame::Clear { token },
             4 => Frame::Piece { token },
@@ -470,7 +474,7 @@ mod tests {
     fn frames() -> impl Strategy<Value = Frame> {
         let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), any::<u32>());
         (0..13_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
-            0 => Frame::Message { from, to, tag },
+            0 => Frame::Message { from, to, tag, credit: size },
             1 => Frame::Offer { from, to, tag, size, token },
             2 => Frame::Clear { token },
             3 => Frame::Piece { token },
@@ -512,7 +516,7 @@ mod tests {
     #[test]
     fn too_long_and_unknown_frames_are_refused_by_name() {
         let from = NOWHERE;
-        let frame = Frame::Message { from, to: from, tag: Tag(1) };
+        let frame = Frame::Message { from, to: from, tag: Tag(1), credit: 0 };
         let long = Head { frame, length: EAGER_MOST as u32 + 1, seen: 0 };
         let error = Head::decode(&long.encode()).unwrap_err().to_string();
         assert_eq!(

@@ -90,6 +90,8 @@ struct Slot {
     inbox: Mutex<Inbox>,
     /// Whether there is something to take, as it was when the lock was last held.
     is_filled: AtomicBool,
+    /// Whether a message from here should give something back, the same.
+    owes: AtomicBool,
 }
 
 /// Inboxes that are made together, when the first of them is needed.
@@ -205,6 +207,11 @@ impl Inbox {
         self.queue.iter().map(|message| u64::from(message.charge)).sum()
     }
 
+    /// A message that goes by `link` was not sent, and did not give back `credit`.
+    pub fn put_back(&mut self, link: u32, credit: u32) {
+        self.owed.put_back(link, credit);
+    }
+
     /// `link` is no more.
     pub fn forget(&mut self, link: u32) {
         self.owed.forget(link);
@@ -270,6 +277,13 @@ impl Inboxes {
         self.slot(place).is_some_and(|slot| slot.is_filled.load(Relaxed))
     }
 
+    /// What a message from `place` by `link` gives back: mostly nothing, which takes one read of a word.
+    pub fn credit_with_message(&self, place: Place, link: u32) -> u32 {
+        let owes = self.slot(place).is_some_and(|slot| slot.owes.load(Relaxed));
+        let credit = owes.then(|| self.with(place, |inbox| inbox.owed.with_message(link)));
+        credit.flatten().unwrap_or(0)
+    }
+
     /// What `action` makes of the inbox at `place`. None if it leads nowhere.
     pub fn with<T>(&self, place: Place, action: impl FnOnce(&mut Inbox) -> T) -> Option<T> {
         self.at(place).map(|mut at| at.does(action))
@@ -312,26 +326,29 @@ impl Inboxes {
 /// An inbox that nobody else has now.
 struct Held<'a> {
     inbox: MutexGuard<'a, Inbox>,
-    is_filled: &'a AtomicBool,
+    slot: &'a Slot,
 }
 
 impl Slot {
     const fn new() -> Self {
-        Self { inbox: Mutex::new(Inbox::new()), is_filled: AtomicBool::new(false) }
+        let [is_filled, owes] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Self { inbox: Mutex::new(Inbox::new()), is_filled, owes }
     }
 
     fn hold(&self) -> Held<'_> {
-        Held { inbox: lock(&self.inbox), is_filled: &self.is_filled }
+        Held { inbox: lock(&self.inbox), slot: self }
     }
 }
 
 impl Held<'_> {
     fn does<T>(&mut self, action: impl FnOnce(&mut Inbox) -> T) -> T {
         let result = action(&mut self.inbox);
-        let is_filled = self.inbox.is_filled();
-        // Written where it changes alone: threads that wait read it all the while.
-        if self.is_filled.load(Relaxed) != is_filled {
-            self.is_filled.store(is_filled, Relaxed);
+        let Slot { is_filled, owes, .. } = self.slot;
+        // Written where they change alone: threads that wait read them all the while.
+        for (word, now) in [(is_filled, self.inbox.is_filled()), (owes, self.inbox.owed.is_due())] {
+            if word.load(Relaxed) != now {
+                word.store(now, Relaxed);
+            }
         }
         result
     }
@@ -400,6 +417,24 @@ mod tests {
         assert!(inboxes.may_have(place));
         inboxes.close(place).unwrap();
         assert!(!inboxes.may_have(place));
+    }
+
+    #[test]
+    fn what_is_given_back_goes_with_a_message_once_it_is_worth_it() {
+        let inboxes = Inboxes::new();
+        let place = inboxes.open().unwrap();
+        let taken =
+            |charge| inboxes.with(place, |inbox| inbox.hands(3, charge, &Match::any())).unwrap();
+        let quarter = (WINDOW / 4) as u32;
+        assert_eq!(taken(quarter - 1), Some(None));
+        assert_eq!(inboxes.credit_with_message(place, 3), 0);
+        assert_eq!(taken(1), Some(None));
+        assert_eq!(inboxes.credit_with_message(place, 4), 0);
+        assert_eq!(inboxes.credit_with_message(place, 3), quarter);
+        assert_eq!(inboxes.credit_with_message(place, 3), 0);
+        inboxes.with(place, |inbox| inbox.put_back(3, quarter)).unwrap();
+        // Without such a message it goes by itself.
+        assert_eq!(taken(quarter), Some(Some(u64::from(2 * quarter))));
     }
 
     #[test]

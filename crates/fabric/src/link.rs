@@ -1,7 +1,7 @@
 //! A connection to one other context: messages and offers in order, credit, answers, and what
 //! becomes of everything when it breaks. Sending and receiving lock different halves.
 
-use crate::flow::{CHARGE_LEAST, Outbound, Sent, charge};
+use crate::flow::{CHARGE_LEAST, Outbound, Sent, WINDOW, WINDOW_CARRIED, charge};
 use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Undelivered};
@@ -140,7 +140,7 @@ impl Link {
     /// A connection over `ends` that was just made, and what to watch for writing.
     pub fn new(id: u32, peer: ContextId, ends: Ends) -> Self {
         let out = Out {
-            flow: Outbound::new(),
+            flow: Outbound::new(if ends.in_memory { WINDOW } else { WINDOW_CARRIED }),
             sender: Some(ends.sender),
             answers: VecDeque::new(),
             said: 0,
@@ -179,7 +179,7 @@ impl Link {
         self.broken.get()
     }
 
-    /// Sends a message of at most [`EAGER_MOST`] bytes.
+    /// Sends a message of at most [`EAGER_MOST`] bytes, and that `from` gives back `credit`.
     ///
     /// # Errors
     /// If the link is broken.
@@ -189,6 +189,7 @@ impl Link {
         to: Place,
         tag: Tag,
         data: &[u8],
+        credit: u32,
     ) -> Result<Attempt, Broken> {
         debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
         let mut out = self.out()?;
@@ -198,7 +199,7 @@ impl Link {
         }
         out.flow.confirm(self.confirmed.load(Relaxed))?;
         let in_a_row = self.in_a_row.load(Relaxed);
-        let frame = Frame::Message { from, to, tag };
+        let frame = Frame::Message { from, to, tag, credit: credit.into() };
         let sent = self.write_with_others(&mut out, frame, data, in_a_row >= IN_A_ROW)?;
         if sent == transport::Sent::Full {
             out.flow.credit(to, u64::from(charge))?;
@@ -712,7 +713,8 @@ impl<H: Home> Sink for Delivery<'_, H> {
             self.link.in_a_row.store(0, Relaxed);
         }
         match head.frame {
-            Frame::Message { from, to, tag } => {
+            Frame::Message { from, to, tag, credit } => {
+                self.credited(from, credit)?;
                 let charge = charge(buffer.len());
                 self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
             }
@@ -723,10 +725,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
                 lock(&self.link.out).offers.remove(&token);
             }
             Frame::Withdrawn { token } => self.withdrawn(token)?,
-            Frame::Credit { place, bytes } => {
-                lock(&self.link.out).flow.credit(place, bytes)?;
-                self.link.wake_waiting(self.home);
-            }
+            Frame::Credit { place, bytes } => self.credited(place, bytes)?,
             Frame::Rejected { from, to, tag, token, bytes, reason } => {
                 self.rejected(Sent { from, to, tag }, token, bytes, reason)?;
             }
@@ -747,6 +746,14 @@ impl<H: Home> Delivery<'_, H> {
             Ok(()) => self.link.has_seen_one_more(),
             Err(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
         }
+    }
+
+    fn credited(&self, place: Place, bytes: u64) -> Result<(), Malformed> {
+        if bytes > 0 {
+            lock(&self.link.out).flow.credit(place, bytes)?;
+            self.link.wake_waiting(self.home);
+        }
+        Ok(())
     }
 
     fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {

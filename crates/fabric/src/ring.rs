@@ -375,7 +375,7 @@ mod tests {
 
     fn head(seen: u32) -> [u8; HEAD] {
         let place = Place { slot: 0, generation: 0 };
-        let frame = Frame::Message { from: place, to: place, tag: Tag(0) };
+        let frame = Frame::Message { from: place, to: place, tag: Tag(0), credit: 0 };
         Head { frame, length: 0, seen: seen << 24 }.encode()
     }
 

@@ -88,7 +88,7 @@ fn intrude(address: &SocketAddr, from: ContextId, to: ResourceId, pass: Option<P
     let carrier = Carrier::Itself;
     let greeting = Greeting { from, to: to.context, carrier, stream: 0, pass };
     stream.write_all(&greeting.encode()).unwrap();
-    let frame = Frame::Message { from: to.place, to: to.place, tag: Tag(666) };
+    let frame = Frame::Message { from: to.place, to: to.place, tag: Tag(666), credit: 0 };
     let head = Head { frame, length: 3, seen: 0 };
     stream.write_all(&[&head.encode()[..], b"bad"].concat()).unwrap();
     stream

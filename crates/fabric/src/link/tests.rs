@@ -232,7 +232,7 @@ impl World {
         let (tag, link, to) = (self.next, &self.links[0], self.to[to]);
         let data = |length: usize| vec![tag as u8; length];
         let result = match kind {
-            Kind::Short(length) => link.message(self.from, to, Tag(tag), &data(length)),
+            Kind::Short(length) => link.message(self.from, to, Tag(tag), &data(length), 0),
             Kind::Given(length) => link.offer_given(self.from, to, Tag(tag), &mut data(length)),
             Kind::Lent(length) => link.offer_lent(self.from, to, Tag(tag), length).map(|token| {
                 let Some(token) = token else { return Attempt::Wait };
@@ -283,6 +283,7 @@ impl World {
         if let Some(bytes) = credit {
             self.links[1].answer(Frame::Credit { place, bytes });
         }
+        self.answer(place);
         let tag = message.tag.0;
         match message.body {
             Body::Whole(data) => {
@@ -295,6 +296,15 @@ impl World {
                 self.arriving.push((tag, at, token));
             }
             Body::Offered { .. } => {}
+        }
+    }
+
+    /// If the receiver owes much, it gives that back with a message of its own: as `Core::send_at_once` does it.
+    fn answer(&self, place: Place) {
+        let (link, inboxes) = (&self.links[1], &self.sides[1].inboxes);
+        let credit = inboxes.credit_with_message(place, link.id);
+        if credit > 0 && link.message(place, self.from, Tag(0), &[], credit) != Ok(Attempt::Done) {
+            inboxes.with(place, |inbox| inbox.put_back(link.id, credit));
         }
     }
 

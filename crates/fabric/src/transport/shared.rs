@@ -357,7 +357,7 @@ mod tests {
             Ok(Vec::with_capacity(head.length as usize))
         }
         fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
-            self.0.push_back((head, buffer));
+            self.0.push_back((*head, buffer));
             Ok(())
         }
     }
@@ -374,7 +374,8 @@ mod tests {
 
     fn message(number: u32, length: usize) -> (Head, Vec<u8>) {
         let place = Place { slot: number, generation: 1 };
-        let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)) };
+        let frame =
+            Frame::Message { from: place, to: place, tag: Tag(u64::from(number)), credit: 0 };
         let head = Head { frame, length: length as u32, seen: number };
         (head, (0..length).map(|at| (at as u32 ^ number) as u8).collect())
     }

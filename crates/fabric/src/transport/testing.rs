@@ -30,7 +30,7 @@ pub fn streams() -> (TcpStream, TcpStream) {
 /// A frame and a payload that are unlike those of other numbers.
 pub fn message(number: u32, length: usize) -> (Head, Vec<u8>) {
     let place = Place { slot: number, generation: 1 };
-    let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)) };
+    let frame = Frame::Message { from: place, to: place, tag: Tag(u64::from(number)), credit: 0 };
     let head = Head { frame, length: length as u32, seen: number };
     (head, (0..length).map(|at| (at as u32 ^ number) as u8).collect())
 }
