@@ -6,7 +6,8 @@ use keeptime_model::name::Name;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -138,12 +139,19 @@ impl LabsLock {
         let labs = runtime.join("labs");
         let start = Instant::now();
         while start.elapsed() < LOCK_LIMIT {
-            std::fs::DirBuilder::new()
+            let made = std::fs::DirBuilder::new()
                 .recursive(true)
                 .mode(if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 })
-                .create(&labs)
-                .map_err(LabError::file("mkdir", &labs))?;
-            check_owner(runtime)?;
+                .create(&labs);
+            match made.and_then(|()| std::fs::metadata(runtime)) {
+                Ok(runtime_is) => check_owner(runtime, &runtime_is)?,
+                // Whoever had the lock has removed both since.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    std::thread::sleep(LOCK_POLL);
+                    continue;
+                }
+                Err(error) => return Err(LabError::file("mkdir", &labs)(error)),
+            }
             let Ok(file) = File::open(&labs) else { continue };
             let opened = file.metadata().map_err(LabError::file("stat", &labs))?.ino();
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -179,9 +187,8 @@ pub fn remove_empty(runtime: &Path) {
 }
 
 /// In a directory such as /tmp somebody else could have made it before.
-fn check_owner(runtime: &Path) -> Result<(), LabError> {
-    let owner = std::fs::metadata(runtime).map_err(LabError::file("stat", runtime))?.uid();
-    if owner == nix::unistd::geteuid().as_raw() {
+fn check_owner(runtime: &Path, runtime_is: &Metadata) -> Result<(), LabError> {
+    if runtime_is.uid() == nix::unistd::geteuid().as_raw() {
         return Ok(());
     }
     let expected = "a directory that belongs to you";
@@ -220,6 +227,23 @@ mod tests {
             second.join().unwrap();
             assert!(!runtime.exists());
         }
+    }
+
+    // Each release may remove the directory that another is just about to lock.
+    #[test]
+    fn many_that_take_it_at_once_all_have_it_in_turn() {
+        let directory = tempfile::tempdir().unwrap();
+        let runtime = directory.path().join("keeptime");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        LabsLock::take(&runtime).unwrap().release(&runtime);
+                    }
+                });
+            }
+        });
+        assert!(!runtime.exists());
     }
 
     proptest! {
