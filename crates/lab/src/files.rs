@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, Metadata};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -145,8 +145,7 @@ impl LabsLock {
                 .create(&labs);
             match made.and_then(|()| std::fs::metadata(runtime)) {
                 Ok(runtime_is) => check_owner(runtime, &runtime_is)?,
-                // Whoever had the lock has removed both since.
-                Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(error) if was_removed_meanwhile(&error, &labs) => {
                     std::thread::sleep(LOCK_POLL);
                     continue;
                 }
@@ -183,6 +182,16 @@ impl LabsLock {
 pub fn remove_empty(runtime: &Path) {
     if std::fs::remove_dir(runtime.join("labs")).is_ok() {
         let _ = std::fs::remove_dir(runtime);
+    }
+}
+
+/// Whether `labs` could not be made or looked at only since whoever had the lock removed it, or what is over it, just then.
+fn was_removed_meanwhile(error: &io::Error, labs: &Path) -> bool {
+    match error.kind() {
+        ErrorKind::NotFound => true,
+        // It was there, and a moment later no directory was: unless something else is in its place.
+        ErrorKind::AlreadyExists => std::fs::symlink_metadata(labs).map_or(true, |it| it.is_dir()),
+        _ => false,
     }
 }
 
@@ -244,6 +253,14 @@ mod tests {
             }
         });
         assert!(!runtime.exists());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_directory_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("labs"), "").unwrap();
+        let error = LabsLock::take(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("mkdir") && error.contains("labs"), "{error}");
     }
 
     proptest! {
