@@ -73,6 +73,9 @@ pub fn run(out: &Path, only: &[String]) -> Result<()> {
         let time = Duration::from_millis(time);
         networks::aggregated(&mut figures, &mut samples, rounds, time)?;
     }
+    if !only.is_empty() {
+        figures.keep_measured();
+    }
     figures.finish(out, &Raw { machine, samples })
 }
 

@@ -73,7 +73,7 @@ impl Figures {
         Self { name, command: format!("{quick}{command}"), figures: Vec::new() }
     }
 
-    /// The median of `samples`; nothing if there are none.
+    /// The median of `samples`.
     pub fn median(
         &mut self,
         name: impl Into<String>,
@@ -82,9 +82,6 @@ impl Figures {
         baseline: Option<f64>,
         target: Option<Target>,
     ) {
-        if samples.is_empty() {
-            return;
-        }
         let value = quantile(samples, 0.5);
         self.value(name, unit, value, samples, baseline, target);
     }
@@ -110,6 +107,11 @@ impl Figures {
             met: target.map(|t| t.is_met(value)),
             command: self.command.clone(),
         });
+    }
+
+    /// Drops those that nothing was measured for: where only a part was asked for, they are not missed.
+    pub fn keep_measured(&mut self) {
+        self.figures.retain(|figure| figure.samples > 0);
     }
 
     /// Those so far.
@@ -193,6 +195,15 @@ mod tests {
         assert_eq!(quantile(&samples, 0.5), 2.5);
         assert_eq!(quantile(&samples, 1.0), 4.0);
         assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_met_unless_it_was_not_asked_for() {
+        let mut figures = Figures::new("test");
+        figures.median("a", "s", &[], None, Some(Target::AtMost(1.5)));
+        assert_eq!(figures.all()[0].met, Some(false));
+        figures.keep_measured();
+        assert!(figures.all().is_empty());
     }
 
     #[test]

@@ -18,7 +18,7 @@ const LONGEST: u64 = EAGER_MOST as u64 + CHARGE_LEAST as u64;
 /// stop for a credit that is on its way. Less than a ring in shared memory holds: what one receiver does not take
 /// leaves room for what others are sent.
 pub const WINDOW: u64 = 6 * LONGEST;
-/// The same where the kernel or a library carries: a sender that sleeps is longer in waking than a receiver in taking
+/// The same where the kernel carries: a sender that sleeps is longer in waking than a receiver in taking
 /// what [`WINDOW`] holds, and would find nothing left under way.
 pub const WINDOW_CARRIED: u64 = 16 * LONGEST;
 /// So much is given back when it was taken: as part of a message that goes that way, or by itself.
