@@ -30,6 +30,8 @@ const CORES: [usize; 2] = [0, 1];
 const SHORT: usize = 64;
 const LONG: usize = 8192;
 const LONGEST: usize = 64 << 10;
+/// Bytes of a stream: a tenth of a second, of which the first windows are little.
+const STREAMED: usize = 256 << 20;
 const THREADS: usize = 8;
 /// Round trips before the clock starts.
 const WARM_UP: usize = 50;
@@ -145,7 +147,7 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
         }
     }
     for size in [LONG, LONGEST] {
-        let count = (64 << 20) / size;
+        let count = STREAMED / size;
         let raw = move |count| tcp::Client::start(false)?.stream(size, count);
         add(format!("stream {size} B, raw TCP"), count, Box::new(raw));
         let ways = [("TCP", Way::Tcp), ("UDP", Way::Udp), ("memory", Way::Memory)];

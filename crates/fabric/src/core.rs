@@ -714,8 +714,13 @@ impl Core {
         let links = || view.in_memory.iter().chain(&view.others);
         let any = links().any(|link| link.has_backlog());
         for link in links() {
-            self.flush_on(link);
-            if link.is_unsettled() {
+            if link.has_backlog()
+                && let Err(broken) = link.pump_if_free(self)
+            {
+                self.lost(link, broken);
+            }
+            // Whoever waits does that as well, and one is in the way of the other.
+            if link.is_unsettled() && !link.is_attended() {
                 self.receive_on(link, self);
             }
         }
@@ -750,7 +755,10 @@ impl Core {
         let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
         let mut handled: usize = in_memory.map(|link| self.receive_on(link, home)).sum();
         if ask_kernel && !self.are_many(view) {
-            handled += view.others.iter().map(|link| self.receive_on(link, home)).sum::<usize>();
+            for link in &view.others {
+                handled += self.receive_on(link, home);
+                self.flush_soon(link);
+            }
         } else {
             for link in &view.others {
                 self.watch(link);

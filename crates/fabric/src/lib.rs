@@ -73,8 +73,8 @@
 //!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
 //!   connection breaks first.
-//! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
-//!   that sends to it, and a link a bounded backlog. Who sends more waits, and holds up nobody else.
+//! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`]) for each context that sends to it: six of the
+//!   longest messages of its node's, sixteen of others'; and a link a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.

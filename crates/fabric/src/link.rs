@@ -1,7 +1,7 @@
 //! A connection to one other context: messages and offers in order, credit, answers, and what
 //! becomes of everything when it breaks. Sending and receiving lock different halves.
 
-use crate::flow::{CHARGE_LEAST, Outbound, Sent, WINDOW, WINDOW_CARRIED, charge};
+use crate::flow::{Outbound, Sent, charge, charge_carried};
 use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Undelivered};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, TryReserveError, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::{fmt, io};
 
 /// Answers that wait for the other end to read: as many as messages of no length fit into the
@@ -77,6 +77,8 @@ pub struct Link {
     backlog: AtomicBool,
     /// What was sent is only kept going by what the other end answers.
     unsettled: AtomicBool,
+    /// Somebody has looked for frames since [`Link::is_attended`].
+    attended: AtomicBool,
     waiting: Mutex<Vec<Arc<Parker>>>,
     broken: OnceLock<Broken>,
     watched: Mutex<Watched>,
@@ -140,7 +142,7 @@ impl Link {
     /// A connection over `ends` that was just made, and what to watch for writing.
     pub fn new(id: u32, peer: ContextId, ends: Ends) -> Self {
         let out = Out {
-            flow: Outbound::new(if ends.in_memory { WINDOW } else { WINDOW_CARRIED }),
+            flow: Outbound::new(),
             sender: Some(ends.sender),
             answers: VecDeque::new(),
             said: 0,
@@ -162,6 +164,7 @@ impl Link {
             in_a_row: AtomicU32::new(0),
             backlog: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
+            attended: AtomicBool::new(false),
             waiting: Mutex::default(),
             broken: OnceLock::new(),
             watched: Mutex::new(Watched { reading: ends.readable, writing: ends.writable }),
@@ -193,7 +196,7 @@ impl Link {
     ) -> Result<Attempt, Broken> {
         debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
         let mut out = self.out()?;
-        let charge = charge(data.len());
+        let charge = self.charge(data.len());
         if !out.flow.reserve(to, charge) {
             return Ok(Attempt::Wait);
         }
@@ -329,6 +332,11 @@ impl Link {
         }
     }
 
+    /// What a message with so many bytes of payload, or an offer with none, is charged at both ends.
+    fn charge(&self, length: usize) -> u32 {
+        if self.in_memory { charge(length) } else { charge_carried(length) }
+    }
+
     fn has_seen_one_more(&self) {
         let seen = self.seen.load(Relaxed);
         self.seen.store(seen.wrapping_add(1), Relaxed);
@@ -397,7 +405,13 @@ impl Link {
             Err(TryLockError::WouldBlock) => return Ok(0),
         };
         let Some(receiver) = input.as_mut() else { return Ok(0) };
+        self.attended.store(true, Relaxed);
         let frames = receiver.poll(&mut Delivery { link: self, home })?;
+        if receiver.owes() {
+            // With the lock, so that nobody who has looked before says that nothing waits.
+            let _out = lock(&self.out);
+            self.backlog.store(true, Relaxed);
+        }
         if frames == 0 && self.has_backlog() {
             drop(input);
             self.pump(home)?;
@@ -511,12 +525,32 @@ impl Link {
         self.unsettled.load(Relaxed)
     }
 
+    /// Whether somebody has looked for frames since this was asked last.
+    pub fn is_attended(&self) -> bool {
+        self.attended.swap(false, Relaxed)
+    }
+
     /// Sends what waits: answers first, then pieces of what was given. Then others may try again.
     ///
     /// # Errors
     /// If the link breaks.
     pub fn pump(&self, home: &impl Home) -> Result<(), Broken> {
-        let Ok(mut out) = self.out() else { return Ok(()) };
+        let Ok(out) = self.out() else { return Ok(()) };
+        self.pump_with(out, home)
+    }
+
+    /// The same, unless another thread is just sending: what waits then waits for that one.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn pump_if_free(&self, home: &impl Home) -> Result<(), Broken> {
+        match self.out.try_lock() {
+            Ok(out) if self.broken.get().is_none() => self.pump_with(out, home),
+            _ => Ok(()),
+        }
+    }
+
+    fn pump_with(&self, mut out: MutexGuard<'_, Out>, home: &impl Home) -> Result<(), Broken> {
         let (done, room) = loop {
             let carried = out.flush()?;
             // What was sent just now may be kept: that is a backlog as well.
@@ -582,7 +616,8 @@ impl Link {
 
     /// Sends an offer if there is room; returns its name and its number.
     fn offer(&self, out: &mut Out, sent: Sent, size: usize) -> Result<Option<(u32, u32)>, Broken> {
-        if !out.flow.reserve(sent.to, CHARGE_LEAST) {
+        let charge = self.charge(0);
+        if !out.flow.reserve(sent.to, charge) {
             return Ok(None);
         }
         out.flow.confirm(self.confirmed.load(Relaxed))?;
@@ -597,7 +632,7 @@ impl Link {
         let Sent { from, to, tag } = sent;
         let frame = Frame::Offer { from, to, tag, size: size as u64, token };
         if !self.write(out, frame, &[])? {
-            out.flow.credit(sent.to, u64::from(CHARGE_LEAST))?;
+            out.flow.credit(sent.to, u64::from(charge))?;
             return Ok(None);
         }
         out.last_token = token;
@@ -657,14 +692,14 @@ impl Link {
     }
 
     /// The sending half, unless the link is broken.
-    fn out(&self) -> Result<std::sync::MutexGuard<'_, Out>, Broken> {
+    fn out(&self) -> Result<MutexGuard<'_, Out>, Broken> {
         match self.broken.get() {
             Some(broken) => Err(broken.clone()),
             None => Ok(lock(&self.out)),
         }
     }
 
-    fn input(&self) -> std::sync::MutexGuard<'_, Option<Box<dyn Receiver>>> {
+    fn input(&self) -> MutexGuard<'_, Option<Box<dyn Receiver>>> {
         self.input.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -715,7 +750,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
         match head.frame {
             Frame::Message { from, to, tag, credit } => {
                 self.credited(from, credit)?;
-                let charge = charge(buffer.len());
+                let charge = self.link.charge(buffer.len());
                 self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
             }
             Frame::Offer { from, to, tag, size, token } => self.offered(from, to, tag, size, token),
@@ -759,10 +794,10 @@ impl<H: Home> Delivery<'_, H> {
     fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {
         if size > self.home.message_most() {
             let sent = Sent { from, to, tag };
-            return self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+            return self.link.reject(sent, token, self.link.charge(0), Reason::TooLong);
         }
         let body = Body::Offered { link: self.link.clone(), token, size };
-        self.arrived(from, to, tag, body, CHARGE_LEAST, token);
+        self.arrived(from, to, tag, body, self.link.charge(0), token);
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {

@@ -3,7 +3,7 @@
 //! what sleeps.
 
 use super::peer::{Peer, spawn_on};
-use super::{CORES, LONG, LONGEST, SHORT, THREADS, Variant, WARM_UP, kernel, ratios};
+use super::{CORES, LONG, LONGEST, SHORT, STREAMED, THREADS, Variant, WARM_UP, kernel, ratios};
 use crate::figures::{Figures, Target};
 use anyhow::{Context as _, Result, ensure};
 use keeptime_linux::testing::rig::Space;
@@ -57,7 +57,7 @@ pub fn variants() -> Vec<Variant> {
         }
         for size in [LONG, LONGEST] {
             let run = move |count| ours(program, scheme, What::Stream, size, count);
-            add(format!("stream {size} B, {name}"), (64 << 20) / size, Box::new(run));
+            add(format!("stream {size} B, {name}"), STREAMED / size, Box::new(run));
         }
     }
     for size in [SHORT, LONG] {
@@ -75,7 +75,7 @@ pub fn variants() -> Vec<Variant> {
     }
     for size in [LONG, LONGEST] {
         let run = move |count| ucx("tcp", "tag_bw", size, count);
-        add(format!("stream {size} B, UCX's own test"), (64 << 20) / size, Box::new(run));
+        add(format!("stream {size} B, UCX's own test"), STREAMED / size, Box::new(run));
     }
     for (threads, count) in [(1, 4000), (THREADS, TRIPS_OF_CROWDS)] {
         let run = move |count| mpich(false, threads, SHORT, count);

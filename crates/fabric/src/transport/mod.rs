@@ -110,6 +110,12 @@ pub trait Receiver: Send {
     /// Gives frames that have arrived to `sink`, a bounded number. Returns how many.
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken>;
 
+    /// Whether what has arrived is still to be confirmed: by what is sent next, or by
+    /// [`Sender::flush`], which then is to be called again and again.
+    fn owes(&self) -> bool {
+        false
+    }
+
     /// The caller is going to sleep: what is watched becomes ready when a frame arrives. Returns
     /// false if one is there already.
     fn falls_asleep(&mut self) -> bool;

@@ -217,6 +217,11 @@ impl Sending {
         (self.end() - self.sent_end()) as usize
     }
 
+    /// Bytes that were sent and are neither heard of nor taken for lost.
+    pub fn on_the_way(&self) -> u64 {
+        self.on_the_way
+    }
+
     /// Whether something is to be sent again.
     pub fn has_lost(&self) -> bool {
         self.lost > 0

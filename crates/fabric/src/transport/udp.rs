@@ -41,8 +41,13 @@ const SEGMENT_FIRST: usize = 1200;
 /// Calls that read before somebody else gets a turn. After a long message there is none: who takes
 /// it before the next is read finds it in its cache, and its buffer serves for the next.
 const READS_MOST: usize = 2;
-/// Bytes of a stream that are confirmed together.
-const CONFIRMED: usize = 2 * BATCH;
+/// Bytes of a stream that are confirmed together, if nothing that goes the other way says so before.
+const CONFIRMED: usize = 10 * BATCH;
+/// How long it is left to others to say what has arrived, when nothing more arrives. Much less than
+/// after what silence something is sent again.
+const CONFIRMED_AFTER: Nanos = Nanos::new(100_000);
+/// While so much is on the way, what fills no call waits for more: it would arrive no sooner.
+const BUSY: u64 = 4 * BATCH as u64;
 /// Bytes of a port on the connection over TCP.
 const PORT: usize = 2;
 
@@ -91,7 +96,9 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
     let sending = Sending::new(SEGMENT_FIRST, Nanos::new(0));
     let heard = Heard { room, ..Heard::default() };
     let batch_most = BATCH_SEGMENTS;
-    let state = Mutex::new(State { sending, heard, heads: Vec::new(), batch_most });
+    let (heads, unsaid, unsaid_since) = (Vec::new(), 0, Nanos::new(0));
+    let state = State { sending, heard, unsaid, unsaid_since, heads, batch_most };
+    let state = Mutex::new(state);
     let shared = Shared { socket, token, start, connected: AtomicBool::new(connected), state };
     if connected {
         shared.learn_path(&mut lock(&shared.state));
@@ -106,8 +113,7 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
         room,
         bytes: vec![0; 1 << 16].into_boxed_slice(),
         segment: 0,
-        unconfirmed: 0,
-        is_end: false,
+        may_have_closed: false,
         closed: false,
     };
     Ok(Ends {
@@ -133,8 +139,11 @@ struct Shared {
 
 struct State {
     sending: Sending,
-    /// What was last said to the other side.
+    /// What has arrived. Every datagram says so.
     heard: Heard,
+    /// Bytes that have arrived since one was sent, and when the first of them did.
+    unsaid: usize,
+    unsaid_since: Nanos,
     /// Heads of the datagrams of one call.
     heads: Vec<u8>,
     /// Datagrams of one call at most.
@@ -155,10 +164,8 @@ struct UdpReceiver {
     bytes: Box<[u8]>,
     /// Length of the datagrams of the batches before.
     segment: usize,
-    /// Bytes that have arrived since the other side was last told.
-    unconfirmed: usize,
-    /// What was read last was no whole batch: nothing more may come for now.
-    is_end: bool,
+    /// The connection over TCP may have ended.
+    may_have_closed: bool,
     /// The other process has ended; what it had sent is still read.
     closed: bool,
 }
@@ -175,6 +182,12 @@ impl Shared {
             let most = (mtu as usize).saturating_sub(BELOW + BEFORE);
             state.sending.set_segment_most(most.clamp(SEGMENT_FIRST, SEGMENT_MOST));
         }
+    }
+
+    /// Sends what may be sent now; what fills no call only if little else is on the way.
+    fn transmit_rest(&self, state: &mut State) -> Result<(), Broken> {
+        let is_busy = state.sending.on_the_way() >= BUSY;
+        self.transmit(state, if is_busy { BATCH } else { 0 })
     }
 
     /// Sends what may be sent now, as long as `least` bytes are unsent.
@@ -243,14 +256,23 @@ impl Shared {
         }
         let size = (BEFORE + batch[0].length) as u16;
         let control = [ControlMessage::UdpGsoSegments(&size)];
-        self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })
+        self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })?;
+        state.unsaid = 0;
+        Ok(())
     }
 
-    /// Says what has arrived.
-    fn confirm(&self, heard: &Heard) -> Result<(), Broken> {
+    /// Says what has arrived, and what of that is behind a gap.
+    fn confirm(&self, state: &mut State) -> Result<(), Broken> {
+        state.unsaid = 0;
         let mut head = Vec::new();
-        self.head(0, heard, &mut head);
+        self.head(0, &state.heard, &mut head);
         passed(self.send(&[IoSlice::new(&head)], &[]))
+    }
+
+    /// The same if nothing else has said so for too long.
+    fn confirm_late(&self, state: &mut State) -> Result<(), Broken> {
+        let is_late = |since: Nanos| self.now() >= since.saturating_add(CONFIRMED_AFTER);
+        if state.unsaid > 0 && is_late(state.unsaid_since) { self.confirm(state) } else { Ok(()) }
     }
 
     fn head(&self, offset: u64, heard: &Heard, bytes: &mut Vec<u8>) {
@@ -336,7 +358,7 @@ impl Sender for UdpSender {
         }
         state.sending.write(head);
         state.sending.write(payload);
-        self.0.transmit(&mut state, BATCH)?;
+        self.0.transmit(&mut state, 4 * BATCH)?;
         // Until the other side has said that it is there.
         Ok(Sent::Kept)
     }
@@ -345,7 +367,8 @@ impl Sender for UdpSender {
         let mut state = lock(&self.0.state);
         if self.0.connected.load(Acquire) {
             state.sending.expire(self.0.now());
-            self.0.transmit(&mut state, 0)?;
+            self.0.transmit_rest(&mut state)?;
+            self.0.confirm_late(&mut state)?;
         }
         Ok(state.sending.unsent() == 0 || state.sending.room() >= reliable::KEPT_MOST / 2)
     }
@@ -364,13 +387,15 @@ impl Sender for UdpSender {
     }
 
     fn is_settled(&mut self) -> bool {
-        lock(&self.0.state).sending.is_settled()
+        let state = lock(&self.0.state);
+        state.sending.is_settled() && state.unsaid == 0
     }
 }
 
 impl UdpReceiver {
-    /// Reads once and handles what that was. Returns how many frames; none if nothing had arrived.
-    fn read(&mut self, sink: &mut dyn Sink) -> Result<Option<usize>, Broken> {
+    /// Reads once and handles what that was. Returns how many frames, and bytes of the stream; none
+    /// if nothing had arrived.
+    fn read(&mut self, sink: &mut dyn Sink) -> Result<Option<(usize, usize)>, Broken> {
         // Behind a gap nothing goes on with a payload.
         let missing =
             self.assembler.missing().filter(|_| !self.receiving.has_gap()).unwrap_or_default();
@@ -384,13 +409,12 @@ impl UdpReceiver {
             Err(Errno::ECONNREFUSED) => return Ok(None),
             Err(errno) => return Err(Broken::System { call: "recvmsg", errno }),
         };
-        self.is_end = length < BATCH / 2;
         let placed = expected.map_or(0, |expected| self.keep_placed(expected, length, segment));
         // A shorter one by itself is the end of something.
         if length > segment || segment > self.segment {
             self.segment = segment;
         }
-        let mut frames = 0;
+        let (mut frames, mut arrived) = (0, 0);
         let mut last: Option<Heard> = None;
         for (number, datagram) in self.bytes[..length].chunks(segment.max(1)).enumerate() {
             let Some((token, rest)) = datagram.split_first_chunk() else { continue };
@@ -404,7 +428,7 @@ impl UdpReceiver {
                 last = Some(head.heard);
             }
             let bytes = &rest[start..];
-            self.unconfirmed += bytes.len();
+            arrived += bytes.len();
             let assembler = &mut self.assembler;
             let part = expected.filter(|_| number < placed).map(|e| e.part(number, length).len());
             if let Some(part) = part {
@@ -419,7 +443,7 @@ impl UdpReceiver {
                 Ok::<_, Broken>(())
             })?;
         }
-        Ok(Some(frames))
+        Ok(Some((frames, arrived)))
     }
 
     /// How many of the first datagrams of a batch have gone on with the payload as expected. The parts of others, which
@@ -448,11 +472,16 @@ impl UdpReceiver {
         placed
     }
 
-    /// Whether the other side has to be told what has arrived: at the end of a batch, every now and
-    /// then in a stream, and at once if something is missing.
-    fn has_to_confirm(&self) -> bool {
-        let due = self.is_end || self.unconfirmed >= CONFIRMED || self.receiving.has_gap();
-        self.unconfirmed > 0 && due
+    /// So many bytes have arrived. The other side is told at once if something is missing, and every
+    /// now and then in a stream; otherwise what is sent to it soon says so, or [`Sender::flush`].
+    fn note_arrived(&self, state: &mut State, bytes: usize) -> Result<(), Broken> {
+        state.heard = self.receiving.heard(self.room);
+        if bytes > 0 && state.unsaid == 0 {
+            state.unsaid_since = self.shared.now();
+        }
+        state.unsaid += bytes;
+        let is_due = state.unsaid >= CONFIRMED || bytes > 0 && self.receiving.has_gap();
+        if is_due { self.shared.confirm(state) } else { Ok(()) }
     }
 
     /// The other side says its port on the connection over TCP, and nothing more.
@@ -490,25 +519,26 @@ impl Receiver for UdpReceiver {
                 return if self.closed { Err(Broken::Closed) } else { Ok(0) };
             }
         }
-        let (mut frames, mut reads) = (0, 0);
+        let (mut frames, mut arrived, mut reads) = (0, 0, 0);
         while reads < READS_MOST && frames != 1 {
-            let Some(more) = self.read(sink)? else {
-                self.is_end = true;
-                break;
-            };
+            let Some((more, bytes)) = self.read(sink)? else { break };
             frames += more;
+            arrived += bytes;
             reads += 1;
         }
-        if self.has_to_confirm() {
-            let heard = self.receiving.heard(self.room);
-            self.shared.confirm(&heard)?;
-            lock(&self.shared.state).heard = heard;
-            self.unconfirmed = 0;
-        }
         if reads > 0 {
-            self.shared.transmit(&mut lock(&self.shared.state), 0)?;
+            let mut state = lock(&self.shared.state);
+            self.note_arrived(&mut state, arrived)?;
+            self.shared.transmit_rest(&mut state)?;
+        } else if self.may_have_closed {
+            self.may_have_closed = false;
+            self.look_for_end();
         }
         if reads == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) }
+    }
+
+    fn owes(&self) -> bool {
+        lock(&self.shared.state).unsaid > 0
     }
 
     fn falls_asleep(&mut self) -> bool {
@@ -519,9 +549,8 @@ impl Receiver for UdpReceiver {
     fn wakes_up(&mut self) {}
 
     fn signalled(&mut self) {
-        if self.shared.connected.load(Acquire) {
-            self.look_for_end();
-        }
+        // What it had sent is read before, and meanwhile it is watched on.
+        self.may_have_closed = self.shared.connected.load(Acquire);
     }
 }
 
@@ -728,12 +757,14 @@ mod tests {
             }
             other.receiver.poll(&mut Collected::default()).unwrap();
         }
+        let start = Instant::now();
         while !other.sender.is_drained() {
             one.receiver.poll(&mut collected).unwrap();
+            one.sender.flush().unwrap();
             other.receiver.poll(&mut Collected::default()).unwrap();
+            assert!(start.elapsed() < LONG, "nothing is confirmed");
         }
         drop(other);
-        let start = Instant::now();
         let broken = loop {
             one.receiver.signalled();
             match one.receiver.poll(&mut collected) {
@@ -742,6 +773,33 @@ mod tests {
             }
         };
         assert_eq!(broken, Broken::Closed);
+    }
+
+    /// What has arrived is said by what goes the other way, and if nothing does, by and by.
+    #[test]
+    fn what_has_arrived_is_said_with_others_or_late() {
+        let (mut one, mut other) = ends_here();
+        let (head, payload) = message(1, 1000);
+        let start = Instant::now();
+        let receives = |end: &mut Ends, count: usize| {
+            let mut collected = Collected::default();
+            while collected.0.len() < count {
+                end.receiver.poll(&mut collected).unwrap();
+                assert!(start.elapsed() < LONG, "nothing arrives");
+            }
+        };
+        // Until the first answer, one side does not know where the other one is.
+        other.sender.send(&head.encode(), &payload).unwrap();
+        receives(&mut one, 1);
+        assert!(one.receiver.owes());
+        one.sender.send(&head.encode(), &payload).unwrap();
+        assert!(!one.receiver.owes(), "said with the answer");
+        receives(&mut other, 1);
+        while other.receiver.owes() {
+            other.sender.flush().unwrap();
+            assert!(start.elapsed() < LONG, "never said");
+        }
+        assert!(other.sender.is_settled(), "heard with the answer");
     }
 
     /// Nobody can have more waiting than the bound, however long the other end says nothing.

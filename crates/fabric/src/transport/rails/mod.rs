@@ -299,6 +299,10 @@ impl Receiver for RailsReceiver {
         Ok(frames)
     }
 
+    fn owes(&self) -> bool {
+        self.receivers.values().any(|receiver| receiver.owes())
+    }
+
     fn falls_asleep(&mut self) -> bool {
         self.renew();
         // All of them, as each is told on its own.
