@@ -3,9 +3,13 @@
 //! A partition's extent is what it had when it was made: its descendants lie within it. So the tree of
 //! partitions follows from the extents alone, whoever comes and goes.
 
-use crate::extent::Extent;
+use crate::extent::{Extent, INDEXES};
 use keeptime_fabric::{Attributes, ResourceId, attrs};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What is more is wide. Requests for what lies within a wide partition and is not its own go past it: a few that
+/// all requests passed would be as fast as these, however many there are beside them.
+pub const NARROW: u64 = INDEXES / 64;
 
 /// A partition that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,28 +117,43 @@ impl Chart {
         holders.max_by_key(|living| living.seniority())
     }
 
-    /// Who is asked about what is not in `extent`: the least that has all of it and more.
-    pub fn parent(&self, extent: Extent) -> Option<&Living> {
-        let around = self.partitions.values();
-        let around = around.filter(|l| l.extent != extent && l.extent.includes(extent));
-        let least = around.map(|living| living.extent).min_by_key(|extent| extent.len());
-        least.and_then(|least| self.holder(least))
+    /// Those that have all of `extent` and more, and all that are wide; the least first.
+    pub fn around(&self, extent: Extent) -> Vec<Living> {
+        let others = self.partitions.values().map(|living| living.extent);
+        let others = others.filter(|other| *other != extent);
+        let mut around: Vec<_> =
+            others.filter(|other| other.includes(extent) || other.len() > NARROW).collect();
+        around.sort_by_key(|other| (other.len(), other.start()));
+        around.dedup();
+        self.holders(&around)
     }
 
-    /// Who has parts of `extent`: those that lie within it and within no other.
+    /// Who has parts of `extent`: those that lie within it and within no other of these.
     pub fn children(&self, extent: Extent) -> Vec<Living> {
-        let inside = self.partitions.values().map(|living| living.extent);
-        let mut inside: Vec<_> =
-            inside.filter(|inner| *inner != extent && extent.includes(*inner)).collect();
-        // Wider ones first: what lies within one of them is a child of it.
-        inside.sort_by_key(|inner| (inner.start(), u64::MAX - inner.len()));
+        self.widest(|other| other != extent && extent.includes(other))
+    }
+
+    /// Those that are not wide, have nothing of `extent`, and lie within no other of these.
+    pub fn beside(&self, extent: Extent) -> Vec<Living> {
+        self.widest(|other| other.len() <= NARROW && other.common(extent).is_none())
+    }
+
+    /// Of those that are asked for, by where they begin: who lies within no other.
+    fn widest(&self, is_one: impl Fn(Extent) -> bool) -> Vec<Living> {
+        let all = self.partitions.values().map(|living| living.extent);
+        let mut all: Vec<_> = all.filter(|extent| is_one(*extent)).collect();
+        all.sort_by_key(|extent| (extent.start(), u64::MAX - extent.len()));
         let mut widest: Vec<Extent> = Vec::new();
-        for inner in inside {
-            if !widest.last().is_some_and(|last| last.includes(inner)) {
-                widest.push(inner);
+        for extent in all {
+            if !widest.last().is_some_and(|last| last.includes(extent)) {
+                widest.push(extent);
             }
         }
-        widest.into_iter().filter_map(|extent| self.holder(extent).copied()).collect()
+        self.holders(&widest)
+    }
+
+    fn holders(&self, extents: &[Extent]) -> Vec<Living> {
+        extents.iter().filter_map(|extent| self.holder(*extent).copied()).collect()
     }
 }
 
@@ -161,11 +180,18 @@ mod tests {
     #[test]
     fn the_tree_follows_from_the_extents() {
         let half = "2147483648-4294967295";
-        let chart = chart(&[("0-4294967295", 0), (half, 0), ("0-99", 0), ("0-9", 0), (half, 1)]);
+        let last = "4294967290-4294967295";
+        let all = [("0-4294967295", 0), (half, 0), ("0-99", 0), ("0-9", 0), (half, 1), (last, 0)];
+        let chart = chart(&all);
         let children: Vec<_> = chart.children(Extent::ALL).iter().map(|l| l.id).collect();
         assert_eq!(children, [id(2), id(4)], "the newer of two with one extent");
-        assert_eq!(chart.parent("0-9".parse().unwrap()).unwrap().id, id(2));
-        assert_eq!(chart.parent(Extent::ALL), None);
+        let ids = |all: Vec<Living>| all.iter().map(|living| living.id).collect::<Vec<_>>();
+        let (tens, upper) = ("0-9".parse().unwrap(), half.parse().unwrap());
+        assert_eq!(ids(chart.around(tens)), [id(2), id(4), id(0)], "what is wide too");
+        assert_eq!(ids(chart.around(Extent::ALL)), [id(4)]);
+        assert_eq!(ids(chart.beside(tens)), [id(5)], "and not the half that it lies in");
+        assert_eq!(ids(chart.beside(upper)), [id(2)], "and not what lies within it");
+        assert_eq!(ids(chart.beside(Extent::ALL)), []);
         assert_eq!(chart.root().unwrap().id, id(0));
         let mut without = chart.clone();
         without.gone(id(2));

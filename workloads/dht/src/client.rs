@@ -7,7 +7,7 @@ use crate::message::{
 use crate::misses::Misses;
 use crate::survey::Survey;
 use keeptime_fabric::{
-    Attributes, Config, Context, FindError, Match, OpenError, RegisterError, Resource, attrs,
+    Attributes, Config, Context, FindError, Match, OpenError, RegisterError, Resource, Wait, attrs,
 };
 use serde_bytes::ByteBuf;
 use std::sync::Arc;
@@ -92,6 +92,8 @@ impl Client {
         patience: Duration,
         misses: Misses,
     ) -> Result<Self, ClientError> {
+        // An answer comes over several partitions: who spun for it would take the time that they need.
+        config.wait = Wait::Block;
         config.message_most = config.message_most.max(2 * VALUE_MOST as u64);
         let context = Arc::new(Context::open(config)?);
         // No table has a client for a part of it.

@@ -3,8 +3,8 @@
 //!
 //! Servers join at any time: each asks the owner of a random hash index for a part of its partition,
 //! half if it can be, until it has as many as it wants. Requests go to any partition, which passes them
-//! on: down to whom it gave the part, or up to whom it got its own from. Answers come from the last one,
-//! straight.
+//! on: to who has that part beside it, and from there down to whom that was given. Answers come from the
+//! last one, straight.
 //!
 //! # What holds
 //!

@@ -1,7 +1,9 @@
 //! A partition as a state machine: from what it hears and who there is to what it says (pure).
 //!
 //! It has its extent but for what its children have. Requests for what it has not go to the child that
-//! has it, or up to the parent. Children and parent follow from the [`Chart`], which is looked at
+//! has it, or to one beside it: the widest, up to a sixteenth of the hash space, that has the index.
+//! From there they go down only. (In the paper they go up to the first partition that has both, so that
+//! the super-partition has a part in half of all requests.) All that follows from the [`Chart`], which is looked at
 //! whenever somebody may have come or gone: a child that is gone leaves its extent to the parent, with
 //! a note that records are lost there; one that is new gets the records that are its business.
 
@@ -41,9 +43,12 @@ pub struct Partition {
     extent: Extent,
     generation: u32,
     stage: Stage,
-    parent: Option<ResourceId>,
     /// By where they begin.
-    children: BTreeMap<u64, Child>,
+    children: BTreeMap<u64, Neighbour>,
+    /// Who has what it has not, by where they begin.
+    beside: BTreeMap<u64, Neighbour>,
+    /// Who has what none of these has, the least first.
+    around: Vec<Neighbour>,
     handing: Option<Handing>,
     /// Who has said that it makes a partition of what it was given, and has not been seen yet.
     waiting: BTreeSet<ResourceId>,
@@ -71,8 +76,9 @@ enum Stage {
     },
 }
 
+/// Another partition, as the chart has it.
 #[derive(Debug)]
-struct Child {
+struct Neighbour {
     extent: Extent,
     id: ResourceId,
 }
@@ -119,8 +125,9 @@ impl Partition {
             extent,
             generation,
             stage,
-            parent: None,
             children: BTreeMap::new(),
+            beside: BTreeMap::new(),
+            around: Vec::new(),
             handing: None,
             waiting: BTreeSet::new(),
             records: BTreeMap::new(),
@@ -190,7 +197,10 @@ impl Partition {
             outputs.extend(self.is_over().then_some(Output::Ended));
             return outputs;
         }
-        self.parent = chart.parent(self.extent).map(|parent| parent.id);
+        let neighbour = |living: &Living| Neighbour { extent: living.extent, id: living.id };
+        let beside = chart.beside(self.extent);
+        self.beside = beside.iter().map(|l| (l.extent.start(), neighbour(l))).collect();
+        self.around = chart.around(self.extent).iter().map(neighbour).collect();
         outputs.extend(self.compare_children(chart));
         // After that: what is known to be lost goes along.
         if let Some(senior) = chart.holder(self.extent)
@@ -224,7 +234,7 @@ impl Partition {
         let mut outputs = Vec::new();
         for living in wanted {
             let (extent, id) = (living.extent, living.id);
-            let before = self.children.insert(extent.start(), Child { extent, id });
+            let before = self.children.insert(extent.start(), Neighbour { extent, id });
             // One that takes another's place has what there is from that one; but if it was given this
             // here, it waits to be told that it may begin. (Two tables that meet have two of some.)
             if before.is_some_and(|before| before.id == id || living.giver != Some(self.me)) {
@@ -357,14 +367,12 @@ impl Partition {
         if let Stage::Moved { to } = self.stage {
             return Way::There(to);
         }
-        if !self.extent.contains(index) {
-            return self.parent.map_or(Way::Unknown, Way::There);
+        if self.extent.contains(index) {
+            return holder(&self.children, index).map_or(Way::Here, Way::There);
         }
-        let before = self.children.range(..=u64::from(index)).next_back();
-        match before {
-            Some((_, child)) if child.extent.contains(index) => Way::There(child.id),
-            _ => Way::Here,
-        }
+        let around = || self.around.iter().find(|outer| outer.extent.contains(index));
+        let other = holder(&self.beside, index).or_else(|| Some(around()?.id));
+        other.map_or(Way::Unknown, Way::There)
     }
 
     fn request(&mut self, hops: u8, request: Request) -> Vec<Output> {
@@ -432,6 +440,12 @@ impl Partition {
             None => Outcome::NotFound,
         }
     }
+}
+
+/// Who of those that have nothing in common has `index`.
+fn holder(all: &BTreeMap<u64, Neighbour>, index: u32) -> Option<ResourceId> {
+    let (_, before) = all.range(..=u64::from(index)).next_back()?;
+    before.extent.contains(index).then_some(before.id)
 }
 
 impl Request {
