@@ -286,10 +286,12 @@ fn tables(parts: &mut Parts, raw: &mut Raw) -> Result<()> {
     Ok(())
 }
 
-/// The most queries a second of a line, whatever the clients.
-fn most(lines: &[(String, Vec<dht::Point>)], label: &str) -> f64 {
+/// Queries a second of a line, with the clients that have the most: of each round.
+fn most<'a>(lines: &'a [(String, Vec<dht::Point>)], label: &str) -> &'a [f64] {
     let line = lines.iter().find(|(of, _)| of == label);
-    line.map_or(f64::NAN, |(_, points)| points.iter().map(|p| p.queries).fold(0.0, f64::max))
+    let points = line.into_iter().flat_map(|(_, points)| points);
+    let most = points.max_by(|one, other| one.queries.total_cmp(&other.queries));
+    most.map_or(&[], |point| &point.rounds)
 }
 
 fn highest(points: &[Point]) -> f64 {

@@ -242,8 +242,8 @@ impl Core {
             };
             let data = match message.body {
                 Body::Whole(data) => Some(data),
-                Body::Offered { link, token, size } => {
-                    self.fetch(&link, token, size, (message.from, place, message.tag))
+                Body::Offered { link, token, size, .. } => {
+                    self.fetch(&link, token, size, (message.from, place, message.tag), &wanted)
                 }
             };
             if let Some(data) = data {
@@ -322,15 +322,18 @@ impl Core {
         catcher.take()
     }
 
-    /// Fetches an offered message. None if it will never arrive; its sender is told.
+    /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
+    /// arrive; its sender is told.
     fn fetch(
         &self,
         link: &Arc<Link>,
         token: u32,
         size: u64,
         (from, to, tag): (ResourceId, Place, Tag),
+        wanted: &Match,
     ) -> Option<Vec<u8>> {
-        if link.broken().is_some() {
+        // What was fetched ahead may be there all the same.
+        if link.broken().is_some() && !link.has_taken(token) {
             return None;
         }
         if link.take_offer(token, size as usize).is_err() {
@@ -338,6 +341,13 @@ impl Core {
             link.answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
             return None;
         }
+        self.inboxes.with(to, |inbox| {
+            // Nobody else takes them out meanwhile.
+            for (link, token, size) in inbox.fetch_ahead(wanted) {
+                // Without memory for it now it is fetched when it is wanted.
+                let _ = link.take_offer(token, size as usize);
+            }
+        });
         let arrived = || match link.assembled(token) {
             Assembled::NotYet => None,
             Assembled::Whole(data) => Some(Some(data)),
@@ -700,12 +710,12 @@ impl Core {
             return self.notify(from.place, Undelivered { to, tag, reason });
         }
         let Some(link) = self.links.numbered(message.link) else { return };
-        let token = match message.body {
-            Body::Offered { token, .. } => token,
-            Body::Whole(_) => 0,
-        };
         let (from, bytes) = (from.place, message.charge);
-        link.answer(Frame::Rejected { from, to, tag, token, bytes, reason });
+        let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
+        match message.body {
+            Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
+            Body::Whole(_) => link.answer(rejected(0)),
+        }
     }
 
     /// Carries what was gathered. Returns whether there was something.

@@ -21,6 +21,9 @@ pub const WINDOW: u64 = 6 * LONGEST;
 /// What the kernel carries is charged this part of itself, so that a window has sixteen of the longest messages: a
 /// sender that sleeps is longer in waking than a receiver in taking six, and would find nothing left under way.
 const CARRIED: (u32, u32) = (3, 8);
+/// Bytes of longer messages that are fetched for each receiver before it wants them, after one that it wanted: what a
+/// few networks hold on their way. Otherwise all of them would be empty between two messages.
+pub const AHEAD_MOST: u64 = 4 << 20;
 /// So much is given back when it was taken: as part of a message that goes that way, or by itself.
 const CREDIT_WITH_MESSAGE: u64 = WINDOW / 4;
 const CREDIT_ALONE: u64 = WINDOW / 2;

@@ -1,6 +1,6 @@
 //! What has arrived for one resource, and who waits for it.
 
-use crate::flow::{Owed, WINDOW};
+use crate::flow::{AHEAD_MOST, Owed, WINDOW};
 use crate::frame::Reason;
 use crate::id::{Place, ResourceId};
 use crate::link::Link;
@@ -46,6 +46,8 @@ pub enum Body {
         token: u32,
         /// Its length.
         size: u64,
+        /// It is being fetched already.
+        ahead: bool,
     },
 }
 
@@ -78,6 +80,8 @@ pub struct Inbox {
     queue: Queue<Arrived>,
     notices: Vec<Undelivered>,
     owed: Owed,
+    /// Bytes that are fetched ahead.
+    ahead: u64,
     /// What the own context has sent here and nobody has taken.
     from_within: u64,
     receivers: Vec<(Match, Arc<Parker>)>,
@@ -128,6 +132,7 @@ impl Inbox {
             queue: Queue::new(),
             notices: Vec::new(),
             owed: Owed::new(),
+            ahead: 0,
             from_within: 0,
             receivers: Vec::new(),
             senders: Vec::new(),
@@ -161,8 +166,30 @@ impl Inbox {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
+        if let Body::Offered { size, ahead: true, .. } = message.body {
+            self.ahead -= size;
+        }
         let credit = self.owed.taken(message.link, message.charge);
         (Some(Taken::Message(message, credit)), Vec::new())
+    }
+
+    /// Offers to fetch already, since `wanted` will want them next: from where, with their name there and their
+    /// length. Each is given once.
+    pub fn fetch_ahead(&mut self, wanted: &Match) -> Vec<(Arc<Link>, u32, u64)> {
+        let mut found = Vec::new();
+        for message in self.queue.iter_mut().filter(|message| wanted.wants(*message)) {
+            let Body::Offered { link, token, size, ahead } = &mut message.body else { break };
+            if *ahead {
+                continue;
+            }
+            if self.ahead + *size > AHEAD_MOST {
+                break;
+            }
+            self.ahead += *size;
+            *ahead = true;
+            found.push((link.clone(), *token, *size));
+        }
+        found
     }
 
     /// Tells the resource what became of a message that it sent. Returns who is to be woken.

@@ -74,7 +74,8 @@
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
 //!   connection breaks first.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`]) for each context that sends to it: six of the
-//!   longest messages of its node's, sixteen of others'; and a link a bounded backlog. Who sends more waits, and holds up nobody else.
+//!   longest messages of its node's, sixteen of others'; and of longer ones that it has not asked for yet
+//!   [`flow::AHEAD_MOST`]. A link has a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.

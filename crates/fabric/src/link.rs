@@ -136,6 +136,8 @@ struct Assembly {
     size: usize,
     done: bool,
     parker: Option<Arc<Parker>>,
+    /// Nobody wants it any more: what to say to its sender when it has arrived.
+    rejection: Option<Frame>,
 }
 
 impl Link {
@@ -358,17 +360,39 @@ impl Link {
         }
     }
 
-    /// Takes an offer: its pieces are written to a buffer of their own.
+    /// Takes an offer, unless it is taken: its pieces are written to a buffer of their own.
     ///
     /// # Errors
     /// If there is no memory for it.
     pub fn take_offer(&self, token: u32, size: usize) -> Result<(), TryReserveError> {
+        if self.has_taken(token) {
+            return Ok(());
+        }
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size)?;
-        let assembly = Assembly { buffer: Some(buffer), size, done: false, parker: None };
+        let (done, parker, rejection) = (false, None, None);
+        let assembly = Assembly { buffer: Some(buffer), size, done, parker, rejection };
         lock(&self.assemblies).insert(token, assembly);
         self.answer(Frame::Clear { token });
         Ok(())
+    }
+
+    /// Whether an offer was taken, and nobody has what arrived.
+    pub fn has_taken(&self, token: u32) -> bool {
+        lock(&self.assemblies).contains_key(&token)
+    }
+
+    /// Says `rejection` of an offer that nobody wants any more; if it was taken, when all of it has arrived:
+    /// its sender does not stop before.
+    pub fn reject_offer(&self, token: u32, rejection: Frame) {
+        let mut assemblies = lock(&self.assemblies);
+        if let Some(assembly) = assemblies.get_mut(&token).filter(|assembly| !assembly.done) {
+            assembly.rejection = Some(rejection);
+            return;
+        }
+        assemblies.remove(&token);
+        drop(assemblies);
+        self.answer(rejection);
     }
 
     /// Has `parker` woken when a taken offer has arrived, or never will. Look again after this.
@@ -796,7 +820,7 @@ impl<H: Home> Delivery<'_, H> {
             let sent = Sent { from, to, tag };
             return self.link.reject(sent, token, self.link.charge(0), Reason::TooLong);
         }
-        let body = Body::Offered { link: self.link.clone(), token, size };
+        let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
         self.arrived(from, to, tag, body, self.link.charge(0), token);
     }
 
@@ -833,12 +857,16 @@ impl<H: Home> Delivery<'_, H> {
         if !assembly.done {
             return Ok(());
         }
-        let parker = assembly.parker.take();
+        let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
+        if rejection.is_some() {
+            assemblies.remove(&token);
+        }
         drop(assemblies);
         if let Some(parker) = parker {
             self.home.progress().wake(&parker);
         }
         self.link.answer(Frame::Done { token });
+        rejection.into_iter().for_each(|rejection| self.link.answer(rejection));
         Ok(())
     }
 

@@ -103,6 +103,11 @@ impl<T: Envelope> Queue<T> {
         self.arrived.iter()
     }
 
+    /// The same, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.arrived.iter_mut()
+    }
+
     /// Takes all that is left, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         std::mem::take(&mut self.arrived).into_iter()

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, Node, WAYS, Way};
-use keeptime_fabric::flow::{WINDOW, charge, charge_carried};
+use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, charge, charge_carried};
 use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::{
     Context, Match, Message, Reason, RecvError, Resource, SendError, Tag, Wait, attrs,
@@ -134,6 +134,44 @@ fn stale_identifiers_give_an_error_and_never_another_receiver() {
 
 /// One receiver does not take anything: its sender is held up within a window, others on the same
 /// link are not.
+/// Long messages are fetched before they are wanted, so many bytes at most; who goes meanwhile has not got them, and
+/// their sender is told of each.
+#[test]
+fn what_was_fetched_ahead_for_one_that_goes_is_told() {
+    let node = Node::start("n1", &[]);
+    for &way in WAYS {
+        let ((_here, sender), (there, receiver)) = pair(&node, way);
+        let old = receiver.id();
+        let count = 2 * AHEAD_MOST / (1 << 20);
+        (0..count)
+            .for_each(|tag| sender.send(old, Tag(tag), bytes(1 << 20, tag as usize)).unwrap());
+        let witness = there.register(attrs! {}).unwrap();
+        thread::scope(|scope| {
+            // Long ones go out while their sender waits for something.
+            let sends = scope.spawn(|| {
+                let told = (1..count).map(|_| match sender.recv_within(Match::any(), LONG) {
+                    Err(RecvError::Undelivered(lost)) => (lost.to, lost.reason, lost.tag.0),
+                    other => panic!("{other:?}, {way:?}"),
+                });
+                let mut told: Vec<_> = told.collect();
+                told.sort_unstable_by_key(|(_, _, tag)| *tag);
+                let each = (1..count).map(|tag| (old, Reason::Gone, tag));
+                assert!(told.into_iter().eq(each), "{way:?}");
+                sender.send(witness.id(), Tag(99), bytes(1 << 20, 99)).unwrap();
+                assert_eq!(sender.recv(Match::any()).unwrap().data, b"done");
+            });
+            let first = receiver.recv_within(Match::any(), LONG).unwrap();
+            assert!(first.data == bytes(1 << 20, 0), "{way:?}");
+            drop(receiver);
+            // The link is whole, and there is room for more.
+            let last = witness.recv_within(Match::tag(99), LONG).unwrap();
+            assert!(last.data == bytes(1 << 20, 99), "{way:?}");
+            witness.send(last.from, Tag(0), b"done").unwrap();
+            sends.join().unwrap();
+        });
+    }
+}
+
 #[test]
 fn a_slow_receiver_holds_up_only_its_own_senders() {
     let node = Node::start("n1", &[]);

@@ -1,10 +1,12 @@
 //! Figures 10 to 12: queries a second of the hash table, one server on each node.
 
 use super::testbed::{Network, Node, Process, Testbed, wait_for};
+use crate::figures::quantile;
 use crate::quick;
 use anyhow::{Context as _, Result, ensure};
 use keeptime_model::units::CpuPpm;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What the table's programs are reached by.
 #[derive(Debug, Clone, Copy)]
@@ -16,12 +18,14 @@ pub struct Setting {
 }
 
 /// Queries of so many clients on each node.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// On each node.
     pub clients: usize,
-    /// Of all nodes together, a second.
+    /// Of all nodes together, a second: the median of the rounds.
     pub queries: f64,
+    /// Those of each round.
+    pub rounds: Vec<f64>,
     /// Partitions that a query passed, on average.
     pub hops: f64,
 }
@@ -61,14 +65,21 @@ pub fn measure(
     let fill = format!("bench --fill --keys {keys}");
     first.start("keeptime-dht", &words(first, &fill)?)?.finish()?;
     testbed.set_cpu(cpu)?;
-    let seconds = if quick() { 1.0 } else { 4.0 };
-    let mut points = Vec::new();
-    for count in clients {
+    let (rounds, seconds) = if quick() { (1, 1.0) } else { (3, 3.0) };
+    let mut asked: BTreeMap<usize, (Vec<f64>, f64)> = BTreeMap::new();
+    for count in (0..rounds).flat_map(|_| clients) {
         let bench = format!("bench --keys {keys} --clients {count} --seconds {seconds} --wait");
         let start = |node: &&Node| node.start("keeptime-dht", &words(node, &bench)?);
         let asking = nodes.iter().map(start).collect::<Result<Vec<_>>>()?;
-        points.push(ask(asking, *count)?);
+        let (queries, hops) = ask(asking)?;
+        let (all, all_hops) = asked.entry(*count).or_default();
+        all.push(queries);
+        *all_hops += hops / f64::from(rounds);
     }
+    let point = |(clients, (rounds, hops)): (usize, (Vec<f64>, f64))| {
+        Point { clients, queries: quantile(&rounds, 0.5), rounds, hops }
+    };
+    let points = asked.into_iter().map(point).collect();
     drop(servers);
     // Until the directory has forgotten them: the next table is another one.
     wait_for("the end of the table", || {
@@ -78,7 +89,8 @@ pub fn measure(
     Ok(points)
 }
 
-fn ask(mut asking: Vec<Process>, clients: usize) -> Result<Point> {
+/// Queries a second of all together, and what one passed.
+fn ask(mut asking: Vec<Process>) -> Result<(f64, f64)> {
     for process in &mut asking {
         ensure!(process.line()? == "ready", "a client is not ready");
     }
@@ -90,5 +102,5 @@ fn ask(mut asking: Vec<Process>, clients: usize) -> Result<Point> {
         queries += report.queries as f64 / report.seconds;
         hops += report.hops / count;
     }
-    Ok(Point { clients, queries, hops })
+    Ok((queries, hops))
 }

@@ -291,8 +291,15 @@ impl World {
                 // Short ones are taken in the order in which they were sent.
                 assert!(self.taken[at].insert(tag), "{tag} was taken twice");
             }
-            Body::Offered { link, token, size } if link.broken().is_none() => {
+            Body::Offered { link, token, size, .. }
+                if link.broken().is_none() || link.has_taken(token) =>
+            {
                 link.take_offer(token, size as usize).unwrap();
+                self.sides[1].inboxes.with(place, |inbox| {
+                    for (link, token, size) in inbox.fetch_ahead(&Match::any()) {
+                        link.take_offer(token, size as usize).unwrap();
+                    }
+                });
                 self.arriving.push((tag, at, token));
             }
             Body::Offered { .. } => {}
@@ -317,13 +324,13 @@ impl World {
         }
         for message in left.messages {
             self.unread.insert(message.tag.0);
-            let token = match message.body {
-                Body::Offered { token, .. } => token,
-                Body::Whole(_) => 0,
-            };
             let (from, tag, bytes) = (message.from.place, message.tag, message.charge);
-            let reason = Reason::Gone;
-            self.links[1].answer(Frame::Rejected { from, to: place, tag, token, bytes, reason });
+            let (to, reason) = (place, Reason::Gone);
+            let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
+            match message.body {
+                Body::Offered { token, .. } => self.links[1].reject_offer(token, rejected(token)),
+                Body::Whole(_) => self.links[1].answer(rejected(0)),
+            }
         }
         self.to[at] = self.sides[1].inboxes.open().unwrap();
         assert_ne!(self.to[at], place);
