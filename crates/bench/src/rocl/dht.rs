@@ -76,8 +76,11 @@ pub fn measure(
         all.push(queries);
         *all_hops += hops / f64::from(rounds);
     }
-    let point = |(clients, (rounds, hops)): (usize, (Vec<f64>, f64))| {
-        Point { clients, queries: quantile(&rounds, 0.5), rounds, hops }
+    let point = |(clients, (rounds, hops)): (usize, (Vec<f64>, f64))| Point {
+        clients,
+        queries: quantile(&rounds, 0.5),
+        rounds,
+        hops,
     };
     let points = asked.into_iter().map(point).collect();
     drop(servers);

@@ -1,6 +1,7 @@
 //! The page: what the paper found, what was found here, and the figures.
 
 use super::{LOCAL, Raw, Series, at_end, dht, highest, most};
+use crate::figures::quantile;
 use crate::page;
 use anyhow::Result;
 use keeptime::chart::{BarChart, Group, Line, LineChart};
@@ -73,6 +74,7 @@ fn claims(raw: &Raw) -> Markup {
     let global =
         |lines: &[(u32, Vec<(f64, f64)>)]| lines.first().map_or(f64::NAN, |(_, p)| highest(p));
     let (four, eight) = (global(&raw.figure_3), global(&raw.figure_4));
+    let most = |lines: &[(String, Vec<dht::Point>)], label| quantile(most(lines, label), 0.5);
     let (few, many) = (most(&raw.figure_10, "second"), most(&raw.figure_11, "second"));
     let bridged = most(&raw.figure_11, "first and second, bridged");
     let missed = most(&raw.figure_12, "second");
