@@ -14,13 +14,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// What a message of the longest that are sent without asking is charged.
 const LONGEST: u64 = EAGER_MOST as u64 + CHARGE_LEAST as u64;
-/// What each receiver lends each sending context. Of its node, so many of the longest messages that a stream does not
-/// stop for a credit that is on its way, and less than a ring in shared memory holds: what one receiver does not take
+/// What each receiver lends each sending context of its node: so many of the longest messages that a stream does not
+/// stop for a credit that is on its way. Less than a ring in shared memory holds: what one receiver does not take
 /// leaves room for what others are sent.
 pub const WINDOW: u64 = 6 * LONGEST;
-/// What the kernel carries is charged this part of itself, so that a window has sixteen of the longest messages: a
-/// sender that sleeps is longer in waking than a receiver in taking six, and would find nothing left under way.
-const CARRIED: (u32, u32) = (3, 8);
+/// The same where the kernel carries: a sender that sleeps is longer in waking than a receiver in taking
+/// what [`WINDOW`] holds, and would find nothing left under way.
+pub const WINDOW_CARRIED: u64 = 16 * LONGEST;
 /// Bytes of longer messages that are fetched for each receiver before it wants them, after one that it wanted: what a
 /// few networks hold on their way. Otherwise all of them would be empty between two messages.
 pub const AHEAD_MOST: u64 = 4 << 20;
@@ -28,7 +28,7 @@ pub const AHEAD_MOST: u64 = 4 << 20;
 const CREDIT_WITH_MESSAGE: u64 = WINDOW / 4;
 const CREDIT_ALONE: u64 = WINDOW / 2;
 /// What a message is charged beyond its payload: its head and its place in a queue.
-const CHARGE_LEAST: u32 = HEAD as u32 + 16;
+pub const CHARGE_LEAST: u32 = HEAD as u32 + 16;
 
 /// A message or an offer that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +42,9 @@ pub struct Sent {
 }
 
 /// What one end of a link has sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbound {
+    window: u64,
     on_the_way: HashMap<Place, u64, BuildHasherDefault<PlaceHasher>>,
     unconfirmed: VecDeque<Sent>,
     confirmed: u32,
@@ -57,28 +58,23 @@ pub struct Owed {
     is_due: bool,
 }
 
-/// What a message with `length` bytes of payload is charged on a link in memory.
+/// What a message with `length` bytes of payload is charged.
 pub fn charge(length: usize) -> u32 {
     length as u32 + CHARGE_LEAST
 }
 
-/// The same for one of at most [`EAGER_MOST`] that the kernel carries.
-pub fn charge_carried(length: usize) -> u32 {
-    let (part, whole) = CARRIED;
-    (charge(length) * part).div_ceil(whole)
-}
-
 impl Outbound {
-    /// Nothing sent.
-    pub fn new() -> Self {
-        Self::default()
+    /// Nothing sent. Each receiver lends `window`.
+    pub fn new(window: u64) -> Self {
+        let (on_the_way, unconfirmed) = (HashMap::default(), VecDeque::new());
+        Self { window, on_the_way, unconfirmed, confirmed: 0 }
     }
 
     /// Takes `charge` of the window of `to`. Returns whether there was so much left.
     pub fn reserve(&mut self, to: Place, charge: u32) -> bool {
         let on_the_way = self.on_the_way.entry(to).or_insert(0);
         let all = *on_the_way + u64::from(charge);
-        let fits = all <= WINDOW;
+        let fits = all <= self.window;
         if fits {
             *on_the_way = all;
         }
@@ -245,10 +241,9 @@ mod tests {
         #[test]
         fn memory_is_bounded_and_every_message_has_a_fate(
             steps in steps(),
-            in_memory in any::<bool>(),
+            window in prop_oneof![Just(WINDOW), Just(WINDOW_CARRIED)],
         ) {
-            let charge = if in_memory { charge } else { charge_carried };
-            let mut out = Outbound::new();
+            let mut out = Outbound::new(window);
             let mut owed: [Owed; 3] = Default::default();
             let mut wire: VecDeque<(u64, u32, u32)> = VecDeque::new();
             let mut queues: [VecDeque<u32>; 3] = Default::default();
@@ -290,7 +285,7 @@ mod tests {
                     }
                 }
                 for queue in &queues {
-                    prop_assert!(queue.iter().map(|c| u64::from(*c)).sum::<u64>() <= WINDOW);
+                    prop_assert!(queue.iter().map(|c| u64::from(*c)).sum::<u64>() <= window);
                 }
             }
             // With everything taken and given back, a longest message fits: nothing leaked.
@@ -314,17 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn a_window_holds_six_of_the_longest_or_sixteen_that_the_kernel_carries() {
-        for (charge, count) in [(charge(EAGER_MOST), 6), (charge_carried(EAGER_MOST), 16)] {
-            let mut out = Outbound::new();
-            let taken = (0..100).take_while(|_| out.reserve(place(1), charge)).count();
-            assert_eq!(taken, count);
-        }
-    }
-
-    #[test]
     fn credit_and_confirmation_for_nothing_are_refused() {
-        let mut out = Outbound::new();
+        let mut out = Outbound::new(WINDOW);
         assert_eq!(out.credit(place(1), 1), Err(Malformed::Unknown("credit")));
         assert_eq!(out.confirm(1), Err(Malformed::Unknown("messages")));
         assert!(out.reserve(place(1), 100) && !out.reserve(place(1), WINDOW as u32));

@@ -73,11 +73,11 @@
 //!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
 //!   connection breaks first.
-//! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`]) for each context that sends to it: six of the
-//!   longest messages of its node's, sixteen of others'; and of longer ones that it has not asked for yet
+//! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
+//!   that sends to it, and of longer ones that it has not asked for yet
 //!   [`flow::AHEAD_MOST`]. A link has a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
-//!   together, as soon as 64 KiB are there, a thread of the context waits for anything, or about
+//!   together, as soon as 64 KiB (over UDP 256) are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.
 //! - **Names are not used twice.** A context draws 64 random bits; a slot counts generations. An old
 //!   identifier gives an error, never another receiver.

@@ -1,7 +1,7 @@
 //! A connection to one other context: messages and offers in order, credit, answers, and what
 //! becomes of everything when it breaks. Sending and receiving lock different halves.
 
-use crate::flow::{Outbound, Sent, charge, charge_carried};
+use crate::flow::{CHARGE_LEAST, Outbound, Sent, WINDOW, WINDOW_CARRIED, charge};
 use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Undelivered};
@@ -99,8 +99,9 @@ struct Out {
     /// How many messages the other end was last told to have been seen.
     said: u32,
     offers: HashMap<u32, Offer>,
-    /// Offers that were taken, to be sent piece by piece.
-    cleared: VecDeque<u32>,
+    /// Offers that were taken, to be sent piece by piece: those of one receiver one after the other, and receivers in
+    /// turns.
+    cleared: VecDeque<(Place, VecDeque<u32>)>,
     last_token: u32,
     parked: usize,
 }
@@ -144,7 +145,7 @@ impl Link {
     /// A connection over `ends` that was just made, and what to watch for writing.
     pub fn new(id: u32, peer: ContextId, ends: Ends) -> Self {
         let out = Out {
-            flow: Outbound::new(),
+            flow: Outbound::new(if ends.in_memory { WINDOW } else { WINDOW_CARRIED }),
             sender: Some(ends.sender),
             answers: VecDeque::new(),
             said: 0,
@@ -198,7 +199,7 @@ impl Link {
     ) -> Result<Attempt, Broken> {
         debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
         let mut out = self.out()?;
-        let charge = self.charge(data.len());
+        let charge = charge(data.len());
         if !out.flow.reserve(to, charge) {
             return Ok(Attempt::Wait);
         }
@@ -332,11 +333,6 @@ impl Link {
             out.answers.push_back((frame, self.seen.load(Relaxed)));
             self.backlog.store(true, Relaxed);
         }
-    }
-
-    /// What a message with so many bytes of payload, or an offer with none, is charged at both ends.
-    fn charge(&self, length: usize) -> u32 {
-        if self.in_memory { charge(length) } else { charge_carried(length) }
     }
 
     fn has_seen_one_more(&self) {
@@ -605,19 +601,25 @@ impl Link {
             }
             out.answers.pop_front();
         }
-        while let Some(token) = out.cleared.front().copied() {
+        while let Some((_, tokens)) = out.cleared.front_mut() {
+            let Some(token) = tokens.front().copied() else {
+                out.cleared.pop_front();
+                continue;
+            };
             if !self.send_piece(out, token)? {
                 return Ok(false);
             }
+            // Others get a turn between two pieces.
+            out.cleared.rotate_left(1);
         }
         Ok(true)
     }
 
-    /// Sends the next piece of a given message. Returns whether there was room.
+    /// Sends the next piece of a given message, the first of the first receiver's. Returns whether there was room.
     fn send_piece(&self, out: &mut Out, token: u32) -> Result<bool, Broken> {
         let Some(Offer { data: Data::Given(data, at), sent, number }) = out.offers.remove(&token)
         else {
-            out.cleared.pop_front();
+            out.next_cleared();
             return Ok(true);
         };
         let piece = out.piece().min(data.len() - at);
@@ -627,11 +629,9 @@ impl Link {
         let at = if room { at + piece } else { at };
         let data = if at == data.len() {
             out.parked -= data.len();
-            out.cleared.pop_front();
+            out.next_cleared();
             Data::Gone
         } else {
-            // Others get a turn between two pieces.
-            out.cleared.rotate_left(usize::from(room));
             Data::Given(data, at)
         };
         out.offers.insert(token, Offer { sent, number, data });
@@ -640,8 +640,7 @@ impl Link {
 
     /// Sends an offer if there is room; returns its name and its number.
     fn offer(&self, out: &mut Out, sent: Sent, size: usize) -> Result<Option<(u32, u32)>, Broken> {
-        let charge = self.charge(0);
-        if !out.flow.reserve(sent.to, charge) {
+        if !out.flow.reserve(sent.to, CHARGE_LEAST) {
             return Ok(None);
         }
         out.flow.confirm(self.confirmed.load(Relaxed))?;
@@ -656,7 +655,7 @@ impl Link {
         let Sent { from, to, tag } = sent;
         let frame = Frame::Offer { from, to, tag, size: size as u64, token };
         if !self.write(out, frame, &[])? {
-            out.flow.credit(sent.to, u64::from(charge))?;
+            out.flow.credit(sent.to, u64::from(CHARGE_LEAST))?;
             return Ok(None);
         }
         out.last_token = token;
@@ -729,6 +728,21 @@ impl Link {
 }
 
 impl Out {
+    /// An offer of `to` was taken.
+    fn clear(&mut self, to: Place, token: u32) {
+        match self.cleared.iter_mut().find(|(place, _)| *place == to) {
+            Some((_, tokens)) => tokens.push_back(token),
+            None => self.cleared.push_back((to, VecDeque::from([token]))),
+        }
+    }
+
+    /// Nothing more is to be sent of the first.
+    fn next_cleared(&mut self) {
+        if let Some((_, tokens)) = self.cleared.front_mut() {
+            tokens.pop_front();
+        }
+    }
+
     fn piece(&self) -> usize {
         self.sender.as_ref().map_or(EAGER_MOST, |sender| sender.piece())
     }
@@ -774,7 +788,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
         match head.frame {
             Frame::Message { from, to, tag, credit } => {
                 self.credited(from, credit)?;
-                let charge = self.link.charge(buffer.len());
+                let charge = charge(buffer.len());
                 self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
             }
             Frame::Offer { from, to, tag, size, token } => self.offered(from, to, tag, size, token),
@@ -818,23 +832,23 @@ impl<H: Home> Delivery<'_, H> {
     fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {
         if size > self.home.message_most() {
             let sent = Sent { from, to, tag };
-            return self.link.reject(sent, token, self.link.charge(0), Reason::TooLong);
+            return self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
         }
         let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
-        self.arrived(from, to, tag, body, self.link.charge(0), token);
+        self.arrived(from, to, tag, body, CHARGE_LEAST, token);
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {
         let mut guard = lock(&self.link.out);
         let out = &mut *guard;
-        match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
-            Some(Data::Given(..)) => {
-                out.cleared.push_back(token);
+        match out.offers.get_mut(&token).map(|offer| (offer.sent.to, &mut offer.data)) {
+            Some((to, Data::Given(..))) => {
+                out.clear(to, token);
                 drop(guard);
                 // If it breaks, that is found by whoever receives or sends next.
                 let _ = self.link.pump(self.home);
             }
-            Some(Data::Lent(lent)) if *lent == Lent::Waiting => {
+            Some((_, Data::Lent(lent))) if *lent == Lent::Waiting => {
                 *lent = Lent::Cleared;
                 drop(guard);
                 self.link.wake_waiting(self.home);

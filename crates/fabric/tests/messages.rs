@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, Node, WAYS, Way};
-use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, charge, charge_carried};
+use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
 use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::{
     Context, Match, Message, Reason, RecvError, Resource, SendError, Tag, Wait, attrs,
@@ -181,8 +181,8 @@ fn a_slow_receiver_holds_up_only_its_own_senders() {
         let data = bytes(8192, 0);
         let accepted =
             (0..1000).take_while(|_| sender.try_send(slow.id(), Tag(0), &data).is_ok()).count();
-        let charge = if matches!(way, Way::Memory(_)) { charge } else { charge_carried };
-        let most = (WINDOW / u64::from(charge(data.len()))) as usize;
+        let window = if matches!(way, Way::Memory(_)) { WINDOW } else { WINDOW_CARRIED };
+        let most = (window / u64::from(charge(data.len()))) as usize;
         assert!((20..=most).contains(&accepted), "{accepted} messages of 8 KiB, {way:?}");
         let late = sender.send_within(slow.id(), Tag(0), &data, Duration::from_millis(20));
         assert_eq!(late, Err(SendError::TimedOut));

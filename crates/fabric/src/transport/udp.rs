@@ -46,8 +46,10 @@ const CONFIRMED: usize = 10 * BATCH;
 /// How long it is left to others to say what has arrived, when nothing more arrives. Much less than
 /// after what silence something is sent again.
 const CONFIRMED_AFTER: Nanos = Nanos::new(100_000);
+/// Bytes of a stream that are gathered: who receives them is woken once for all of these calls.
+const GATHERED: usize = 4 * BATCH;
 /// While so much is on the way, what fills no call waits for more: it would arrive no sooner.
-const BUSY: u64 = 4 * BATCH as u64;
+const BUSY: u64 = GATHERED as u64;
 /// Bytes of a port on the connection over TCP.
 const PORT: usize = 2;
 
@@ -358,7 +360,7 @@ impl Sender for UdpSender {
         }
         state.sending.write(head);
         state.sending.write(payload);
-        self.0.transmit(&mut state, 4 * BATCH)?;
+        self.0.transmit(&mut state, GATHERED)?;
         // Until the other side has said that it is there.
         Ok(Sent::Kept)
     }
