@@ -30,8 +30,8 @@ const CORES: [usize; 2] = [0, 1];
 const SHORT: usize = 64;
 const LONG: usize = 8192;
 const LONGEST: usize = 64 << 10;
-/// Bytes of a stream: a tenth of a second, of which the first windows are little.
-const STREAMED: usize = 256 << 20;
+/// Bytes of a stream: some 50 ms, of which the first windows are little.
+const STREAMED: usize = 128 << 20;
 const THREADS: usize = 8;
 /// Round trips before the clock starts.
 const WARM_UP: usize = 50;

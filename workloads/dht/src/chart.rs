@@ -7,9 +7,9 @@ use crate::extent::{Extent, INDEXES};
 use keeptime_fabric::{Attributes, ResourceId, attrs};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is more is wide. Requests for what lies within a wide partition and is not its own go past it: a few that
-/// all requests passed would be as fast as these, however many there are beside them.
-pub const NARROW: u64 = INDEXES / 64;
+/// What is more is wide. Requests for what lies within a wide partition and is another's go past it: a few
+/// would have a part in most requests otherwise, and more nodes would bring nothing.
+const NARROW: u64 = INDEXES / 64;
 
 /// A partition that lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A partition as a state machine: from what it hears and who there is to what it says (pure).
 //!
 //! It has its extent but for what its children have. Requests for what it has not go to the child that
-//! has it, or to one beside it: the widest, up to a sixteenth of the hash space, that has the index.
+//! has it, or to one beside it: the widest, up to a sixty-fourth of the hash space, that has the index.
 //! From there they go down only. (In the paper they go up to the first partition that has both, so that
 //! the super-partition has a part in half of all requests.) All that follows from the [`Chart`], which is looked at
 //! whenever somebody may have come or gone: a child that is gone leaves its extent to the parent, with
