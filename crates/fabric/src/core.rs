@@ -384,10 +384,11 @@ impl Core {
             Ok(if token.is_some() { Attempt::Done } else { Attempt::Wait })
         })?;
         let Some(token) = token else { return Ok(()) };
-        let Patience::Until(deadline) = patience else {
-            // Nobody can have taken it yet.
-            link.withdraw(token);
-            return Err(SendError::WouldBlock);
+        let deadline = match patience {
+            Patience::Until(deadline) => deadline,
+            Patience::None if link.withdraw(token) => return Err(SendError::WouldBlock),
+            // Another thread has heard already that it is taken.
+            Patience::None => None,
         };
         let mut sent = 0;
         let mut send = || match link.send_lent(token, data, &mut sent) {
