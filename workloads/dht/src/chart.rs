@@ -5,6 +5,7 @@
 
 use crate::extent::{Extent, INDEXES};
 use keeptime_fabric::{Attributes, ResourceId, attrs};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is more is wide. Requests for what lies within a wide partition and is another's go past it: a few
@@ -119,13 +120,15 @@ impl Chart {
 
     /// Those that have all of `extent` and more, and all that are wide; the least first.
     pub fn around(&self, extent: Extent) -> Vec<Living> {
-        let others = self.partitions.values().map(|living| living.extent);
-        let others = others.filter(|other| *other != extent);
-        let mut around: Vec<_> =
-            others.filter(|other| other.includes(extent) || other.len() > NARROW).collect();
-        around.sort_by_key(|other| (other.len(), other.start()));
-        around.dedup();
-        self.holders(&around)
+        let others = self.partitions.values().filter(|other| other.extent != extent);
+        let mut around: Vec<_> = others
+            .filter(|other| other.extent.includes(extent) || other.extent.len() > NARROW)
+            .copied()
+            .collect();
+        // Of those with one extent the holder comes first, and stays.
+        around.sort_by_key(|l| (l.extent.len(), l.extent.start(), Reverse(l.seniority())));
+        around.dedup_by_key(|living| living.extent);
+        around
     }
 
     /// Who has parts of `extent`: those that lie within it and within no other of these.
@@ -140,20 +143,17 @@ impl Chart {
 
     /// Of those that are asked for, by where they begin: who lies within no other.
     fn widest(&self, is_one: impl Fn(Extent) -> bool) -> Vec<Living> {
-        let all = self.partitions.values().map(|living| living.extent);
-        let mut all: Vec<_> = all.filter(|extent| is_one(*extent)).collect();
-        all.sort_by_key(|extent| (extent.start(), u64::MAX - extent.len()));
-        let mut widest: Vec<Extent> = Vec::new();
-        for extent in all {
-            if !widest.last().is_some_and(|last| last.includes(extent)) {
-                widest.push(extent);
+        let all = self.partitions.values().filter(|living| is_one(living.extent));
+        let mut all: Vec<_> = all.copied().collect();
+        // Wider ones first, and of those with one extent the holder: what follows and lies within it is left out.
+        all.sort_by_key(|l| (l.extent.start(), Reverse(l.extent.len()), Reverse(l.seniority())));
+        let mut widest: Vec<Living> = Vec::new();
+        for living in all {
+            if !widest.last().is_some_and(|last| last.extent.includes(living.extent)) {
+                widest.push(living);
             }
         }
-        self.holders(&widest)
-    }
-
-    fn holders(&self, extents: &[Extent]) -> Vec<Living> {
-        extents.iter().filter_map(|extent| self.holder(*extent).copied()).collect()
+        widest
     }
 }
 
