@@ -486,6 +486,12 @@ mod tests {
         Report::new(at(from), at(from + millis), 1.0, &[52, 26].map(at)).unwrap()
     }
 
+    /// What follows from an iteration that nobody expects, once the next one, a second later, says the same.
+    fn told_twice(controller: &mut Controller, from: u64, millis: u64) -> Option<Proposal> {
+        assert_eq!(controller.report(&iteration(from, millis)), Ok(None));
+        controller.report(&iteration(from + 1_000, millis)).unwrap()
+    }
+
     #[test]
     fn nodes_that_work_unequally_have_different_schedules() {
         let (_, proposal) = Controller::start(settings(50), at(0)).unwrap();
@@ -518,14 +524,14 @@ mod tests {
         controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_000) });
         assert_eq!(controller.report(&iteration(990, 900)), Ok(None));
         assert_eq!(controller.view().actual, None);
-        assert!(controller.report(&iteration(2_000, 900)).unwrap().is_some());
+        assert!(told_twice(&mut controller, 2_000, 900).is_some());
     }
 
     #[test]
     fn one_proposal_at_a_time() {
         let mut controller = started(50);
-        let first = controller.report(&iteration(1_000, 300)).unwrap().unwrap();
-        assert_eq!(controller.report(&iteration(2_000, 300)), Ok(None));
+        let first = told_twice(&mut controller, 1_000, 300).unwrap();
+        assert_eq!(controller.report(&iteration(3_000, 300)), Ok(None));
         // A target that is set meanwhile follows.
         assert_eq!(controller.retarget(percent(20), None), Ok(None));
         let next = controller.resolve(first.sequence, Outcome::InForce { since: at(3_000) });
@@ -540,11 +546,11 @@ mod tests {
     fn what_one_node_refuses_no_node_has() {
         let mut controller = started(50);
         let before = controller.view().schedules;
-        let proposal = controller.report(&iteration(1_000, 900)).unwrap().unwrap();
+        let proposal = told_twice(&mut controller, 1_000, 900).unwrap();
         controller.resolve(proposal.sequence, Outcome::Refused);
         assert_eq!((controller.view().schedules, controller.view().refused), (before, 1));
         // Some reports pass; then it is tried again.
-        let tried = (2..30).filter_map(|second| {
+        let tried = (3..30).filter_map(|second| {
             let proposal = controller.report(&iteration(second * 1_000, 900)).unwrap()?;
             controller.resolve(proposal.sequence, Outcome::Refused);
             Some(second)
@@ -567,11 +573,11 @@ mod tests {
     fn a_rate_that_is_never_told_means_the_proportional_share() {
         let mut controller = started(50);
         let proportional = controller.view().schedules;
-        let proposal = controller.report(&iteration(1_000, 300)).unwrap().unwrap();
-        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_400) });
+        let proposal = told_twice(&mut controller, 1_000, 300).unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(2_400) });
         assert_ne!(controller.view().schedules, proportional);
-        assert_eq!(controller.tick(at(11_000)), None);
-        let proposal = controller.tick(at(12_000)).unwrap();
+        assert_eq!(controller.tick(at(12_000)), None);
+        let proposal = controller.tick(at(13_000)).unwrap();
         assert_eq!(proposal.schedules, proportional);
         assert_eq!(controller.view().health, Health::Unreported);
         controller.resolve(proposal.sequence, Outcome::InForce { since: at(12_000) });
@@ -616,7 +622,7 @@ mod tests {
     fn a_restart_between_the_two_steps_looks_what_the_nodes_have() {
         let mut controller = started(40);
         let before = controller.view().schedules;
-        let proposal = controller.report(&iteration(1_000, 500)).unwrap().unwrap();
+        let proposal = told_twice(&mut controller, 1_000, 500).unwrap();
         let mut had = controller.clone();
         assert_eq!(had.resume(at(0), &proposal.schedules), None);
         assert_eq!(had.view().schedules, proposal.schedules);
@@ -632,8 +638,8 @@ mod tests {
     #[test]
     fn a_clock_that_steps_is_survived() {
         let mut controller = started(40);
-        let proposal = controller.report(&iteration(1_000_000, 500)).unwrap().unwrap();
-        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_001_000) });
+        let proposal = told_twice(&mut controller, 1_000_000, 500).unwrap();
+        controller.resolve(proposal.sequence, Outcome::InForce { since: at(1_002_000) });
         // Back by a quarter of an hour: the first report tells, the next ones count.
         assert_eq!(controller.report(&iteration(1_000, 500)), Ok(None));
         assert_eq!(controller.view().health, Health::Steered);

@@ -35,6 +35,12 @@ impl Noise {
         self.last = None;
     }
 
+    /// Values are `times` as large from now on, and differ by as much more.
+    pub fn scale(&mut self, times: f64) {
+        self.interrupt();
+        self.differences.iter_mut().for_each(|difference| *difference *= times);
+    }
+
     /// The standard deviation of single values.
     pub fn deviation(&self) -> f64 {
         let mut sorted: Vec<f64> = self.differences.iter().copied().collect();
@@ -82,6 +88,15 @@ mod tests {
         let hiccups = (0..60).map(|at| if at % 20 == 0 { 0.0 } else { noisy(at) });
         let beside = observed(hiccups).deviation();
         assert!((beside / steady - 1.0).abs() < 0.35, "{beside} {steady}");
+    }
+
+    #[test]
+    fn noise_grows_with_what_it_is_of() {
+        let values = |times: f64| VALUES.map(|value| times * (0.3 + 0.05 * value));
+        let mut scaled = observed(values(1.0).repeat(4));
+        scaled.scale(2.0);
+        let twice = observed(values(2.0).repeat(4));
+        assert!((scaled.deviation() / twice.deviation() - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -15,7 +15,6 @@ use keeptime_control::schedule::utilisation;
 use keeptime_control::{Controller, FullSpeed, Outcome, Policy, Range, Report, Schedule, Settings};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 /// A plant of the class, and what is asked of it.
 #[derive(Debug, Clone)]
@@ -213,10 +212,9 @@ fn planted(case: &Case, bug: Bug) -> Planted {
     Planted { bug, case: case.clone(), share: 0.0, sum: 0.0 }
 }
 
-/// The same cases each time: of 20,000 random ones 13 leave the floor of their noise after they had settled
-/// (docs/rate-control.md), which is one run of seven.
+/// Others each time: of 20,000 none was found that leaves the floor of its noise (docs/rate-control.md).
 fn cases() -> ProptestConfig {
-    ProptestConfig { cases: 256, rng_seed: RngSeed::Fixed(2005), ..ProptestConfig::default() }
+    ProptestConfig { cases: 256, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -3,8 +3,9 @@
 //! * **Model**: r of full speed takes r of what the program uses at full speed, in the period that is
 //!   expected to cost least ([`period_costs`]). What was learned at one target is taken along to the
 //!   next, so that most new targets are met by the first step.
-//! * **Feedback**: the mean since the last change is compared with the target. Nothing is done within
-//!   a band that is a third of the threshold, or what noise or a part of a period explains, whichever is
+//! * **Feedback**: the rate is estimated from what the model expects and from all reports, each for what it says: those
+//!   from before a change of the share are moved by what the change is to do, and count less the larger it was. Nothing is
+//!   done within a band that is a quarter of the threshold, or what noise or a part of a period explains, whichever is
 //!   widest; so with few reports only large errors count, and with many also small ones.
 //! * **Delay**: a report right after a change that looks as before the change is taken for an answer
 //!   that has not come yet, up to twice.
@@ -27,7 +28,11 @@ use serde::{Deserialize, Serialize};
 pub struct Predictive {
     setting: Option<Setting>,
     noise: Option<Noise>,
+    /// What the share that is in force is known to give.
     window: Window,
+    /// Of that, what was seen since it is in force.
+    #[serde(default)]
+    since: Window,
     slope: Slope,
     /// What was seen before the last change of the share.
     before: Option<Seen>,
@@ -78,7 +83,7 @@ impl Predictive {
             .map(|period| Setting { period: *period, share: aim.target });
         // Without any period that holds so small a slice, the longest is nearest to it.
         let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
-        self.change(share.unwrap_or(longest))
+        self.change(share.unwrap_or(longest), self.expected(aim))
     }
 
     pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
@@ -92,23 +97,32 @@ impl Predictive {
         self.awaited = None;
         noise.observe(sample.fraction);
         let deviation = noise.deviation();
-        self.window.add(sample, aim.threshold.max(FAR * deviation));
+        let far = aim.threshold.max(FAR * deviation);
+        self.window.add(sample, far);
+        self.since.add(sample, far);
 
-        let seen = Seen {
+        let seen = |window: &Window| Seen {
             share: setting.share,
-            fraction: self.window.mean(),
-            variance: deviation * deviation / self.window.count().max(1.0),
+            fraction: window.mean(),
+            variance: deviation * deviation / window.count().max(1.0),
         };
-        let error = seen.fraction - aim.target;
-        let explained = (CONFIDENCE * seen.variance.sqrt()).max(self.by_phase(aim, setting.period));
+        let known = seen(&self.window);
+        let error = known.fraction - aim.target;
+        let explained = (CONFIDENCE * known.variance.sqrt()).max(self.by_phase(aim, setting.period));
         if error.abs() <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
-        self.slope.learn(self.before.take(), seen);
+        self.slope.learn(self.before.take(), seen(&self.since));
         let share = band(aim).clamp(setting.share - error / self.slope.value());
-        if (share - setting.share).abs() >= aim.threshold * STEP_LEAST {
-            self.before = Some(seen);
-            return Some(self.change(Setting { share, ..setting }));
+        let step = share - setting.share;
+        if step.abs() >= aim.threshold * STEP_LEAST {
+            self.before = Some(known);
+            // As much as is known of what the share before gave, and of what the step does.
+            let variance = known.variance.max(deviation * deviation / CARRIED_MOST)
+                + (step * SLOPE_UNKNOWN).powi(2);
+            let count = deviation * deviation / variance;
+            let moved = std::mem::take(&mut self.window).moved(step * self.slope.value(), count);
+            return Some(self.change(Setting { share, ..setting }, moved));
         }
         if error.abs() <= explained.max(aim.threshold) {
             return None;
@@ -120,13 +134,16 @@ impl Predictive {
         let setting = self.setting?;
         self.trials.clear();
         self.before = None;
+        if let Some(noise) = &mut self.noise {
+            noise.scale(aim.target / before);
+        }
         // What a target took more or less than the model says, the next one will take as well.
         let share = band(aim).clamp(aim.target * setting.share / before);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
         let same = holds.then_some(setting.period);
         let period = locked(aim).or(same).or_else(|| cheapest_first(aim).first().copied());
         let period = period.unwrap_or(aim.range.period_most_nanos);
-        Some(self.change(Setting { period, share }))
+        Some(self.change(Setting { period, share }, self.expected(aim)))
     }
 
     pub(super) fn refused(&mut self, in_force: Setting) {
@@ -145,9 +162,17 @@ impl Predictive {
         pause / self.window.seconds().max(f64::MIN_POSITIVE)
     }
 
-    /// Whatever comes next is compared with what comes after it.
-    fn change(&mut self, setting: Setting) -> Setting {
-        let before = std::mem::take(&mut self.window);
+    /// What is known of a share that the model says gives the target, before any report.
+    fn expected(&self, aim: &Aim) -> Window {
+        let deviation = self.noise.as_ref().map_or(aim.threshold * PRIOR_NOISE, Noise::deviation);
+        let count = (deviation / (aim.threshold * MODEL_OFF)).powi(2);
+        Window::expecting(aim.target, count.min(EXPECTED_MOST))
+    }
+
+    /// From now on `setting` is in force, of which `known` is known.
+    fn change(&mut self, setting: Setting, known: Window) -> Setting {
+        self.window = known;
+        let before = std::mem::take(&mut self.since);
         let from = (before.count() > 0.0).then(|| before.mean());
         self.awaited = from.map(|from| Awaited { from, patience: DELAY_MOST });
         if let Some(noise) = &mut self.noise {
@@ -169,7 +194,7 @@ impl Predictive {
         let best = || better.min_by(|a, b| a.error.total_cmp(&b.error)).map(|trial| trial.period);
         let next = untried.or_else(best).filter(|next| *next != period)?;
         self.before = None;
-        Some(self.change(Setting { period: next, share: aim.target }))
+        Some(self.change(Setting { period: next, share: aim.target }, self.expected(aim)))
     }
 }
 
@@ -271,9 +296,18 @@ pub fn period_costs(aim: &Aim, period: Nanos) -> f64 {
 }
 
 /// Errors within this part of the threshold are left alone.
-const DEAD_BAND: f64 = 1.0 / 3.0;
-/// So many deviations of the mean are no chance: with hundreds of reports two would be.
-const CONFIDENCE: f64 = 3.0;
+const DEAD_BAND: f64 = 1.0 / 4.0;
+/// So many deviations of what is known are no chance. What a false alarm does is small: it moves the share by what is
+/// known, and what was known is not forgotten.
+const CONFIDENCE: f64 = 2.0;
+/// The model is taken to be off by this part of the threshold.
+const MODEL_OFF: f64 = 0.5;
+/// What it says counts as so many reports at the most: fewer than one can stand apart from.
+const EXPECTED_MOST: f64 = 2.0;
+/// What was seen before a change counts as so many reports at the most: processors wander.
+const CARRIED_MOST: f64 = 16.0;
+/// A step is taken to move the rate by this part of it more or less than expected.
+const SLOPE_UNKNOWN: f64 = 0.3;
 /// So many reports may pass before a change is felt.
 const DELAY_MOST: u32 = 2;
 /// What is so many deviations apart can be told apart by one report.
