@@ -124,7 +124,7 @@ impl Predictive {
             let moved = std::mem::take(&mut self.window).moved(step * self.slope.value(), count);
             return Some(self.change(Setting { share, ..setting }, moved));
         }
-        if error.abs() <= explained.max(aim.threshold) {
+        if error.abs() <= explained.max(aim.threshold * PERIOD_WORTH) {
             return None;
         }
         self.another_period(aim, setting.period, error.abs())
@@ -325,6 +325,8 @@ const REACH: f64 = 0.8;
 const STEP_LEAST: f64 = 0.05;
 /// Errors this much smaller are worth another change of the period.
 const CLEARLY_BETTER: f64 = 0.8;
+/// Errors beyond this part of the threshold that no share mends are worth another period.
+const PERIOD_WORTH: f64 = 0.5;
 const SLOPE_MEMORY: f64 = 0.8;
 /// The model speaks as loudly for a slope of 1 as a change by three deviations would for another.
 const SLOPE_PRIOR: f64 = 9.0;
