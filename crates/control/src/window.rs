@@ -51,13 +51,7 @@ impl Window {
         });
         let part = if self.count > count { count / self.count } else { 1.0 };
         let sum = (self.sum + by * self.seconds) * part;
-        Self {
-            count: self.count * part,
-            seconds: self.seconds * part,
-            sum,
-            apart: None,
-            expected,
-        }
+        Self { count: self.count * part, seconds: self.seconds * part, sum, apart: None, expected }
     }
 
     /// Takes a sample in. One that is further than `far` from the mean, or from what is expected, waits for a second on the

@@ -12,7 +12,8 @@
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
 //! * **Locked periods**: a program that sleeps while it waits has a period that its iteration takes a whole
-//!   number of, where there is one; each iteration then meets the same pauses.
+//!   number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes it. If
+//!   that is not the target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond the threshold, another period is
 //!   tried, the cheapest that was not; when all were, the best stays. Nothing cycles.
 
@@ -108,9 +109,15 @@ impl Predictive {
         };
         let known = seen(&self.window);
         let error = known.fraction - aim.target;
-        let explained = (CONFIDENCE * known.variance.sqrt()).max(self.by_phase(aim, setting.period));
+        let explained =
+            (CONFIDENCE * known.variance.sqrt()).max(self.by_phase(aim, setting.period));
         if error.abs() <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
+        }
+        if let Some(period) = relocked(aim, setting.period, known.fraction) {
+            self.before = None;
+            let moved = std::mem::take(&mut self.window).moved(-error, RELOCKED_COUNT);
+            return Some(self.change(Setting { period, ..setting }, moved));
         }
         self.slope.learn(self.before.take(), seen(&self.since));
         let share = band(aim).clamp(setting.share - error / self.slope.value());
@@ -274,6 +281,22 @@ fn locked(aim: &Aim) -> Option<Nanos> {
         .last()
 }
 
+/// The period that makes the rate what it is to be, if `period` makes it `fraction`: an iteration takes a whole number of
+/// it, and a little more or less of the processor changes nothing. So it is when full speed was another when the
+/// period was chosen.
+fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
+    let error = (fraction - aim.target).abs();
+    if aim.utilisation_most > SLEEPS_TO || error < aim.threshold * RELOCK_LEAST {
+        return None;
+    }
+    let at_one_each = aim.iteration_seconds / period.as_secs_f64();
+    let parts = (at_one_each / fraction).round();
+    let is_locked = (1.0..=f64::from(LOCKED_PARTS_MOST)).contains(&parts)
+        && (at_one_each / parts - fraction).abs() < error * RELOCK_SURE;
+    let period = Nanos::from_secs_f64(aim.iteration_seconds / aim.target / parts)?;
+    (is_locked && aim.range.holds(aim.target * aim.utilisation_least, period)).then_some(period)
+}
+
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
 /// * **asleep**: in periods much shorter than what an iteration waits, computing is stretched by 1 / U and
@@ -327,6 +350,12 @@ const STEP_LEAST: f64 = 0.05;
 const CLEARLY_BETTER: f64 = 0.8;
 /// Errors beyond this part of the threshold that no share mends are worth another period.
 const PERIOD_WORTH: f64 = 0.5;
+/// Errors of this part of the threshold that a locked period explains are worth another one.
+const RELOCK_LEAST: f64 = 1.0 / 3.0;
+/// It explains them if the rate is nearer to what it makes of it than this part of the error.
+const RELOCK_SURE: f64 = 0.3;
+/// What was seen before counts as so many reports then.
+const RELOCKED_COUNT: f64 = 4.0;
 const SLOPE_MEMORY: f64 = 0.8;
 /// The model speaks as loudly for a slope of 1 as a change by three deviations would for another.
 const SLOPE_PRIOR: f64 = 9.0;
@@ -466,6 +495,28 @@ mod tests {
         assert_eq!(locked(&sleeper(0.5)), Some(Nanos::from_millis(300)));
         assert_eq!(locked(&sleeper(0.8)), Some(Nanos::from_millis(375)));
         assert_eq!(locked(&Aim { utilisation_most: 1.0, ..sleeper(0.5) }), None);
+    }
+
+    // Goal: a locked period that was chosen for another full speed is chosen again, where the rate is what that period
+    // makes it. Method: 72 ms were a fifth of an iteration at 20 % when an iteration took 72 ms; it takes 81.
+    #[test]
+    fn a_locked_period_follows_full_speed() {
+        let slower = Aim {
+            iteration_seconds: 0.081,
+            utilisation_most: 0.2,
+            utilisation_least: 0.2,
+            threshold: 0.03,
+            ..aim(0.2)
+        };
+        let period = Nanos::from_millis(72);
+        assert_eq!(relocked(&slower, period, 0.225), Some(Nanos::from_millis(81)));
+        // Neither of what is near enough, nor where the rate is another than that of the period.
+        assert_eq!(relocked(&slower, period, 0.205), None);
+        assert_eq!(relocked(&slower, period, 0.25), None);
+        assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..slower }, period, 0.225), None);
+        let settings = run(&slower, 20, |setting| 0.081 / 5.0 / setting.period.as_secs_f64());
+        let error = 0.081 / 5.0 / settings[settings.len() - 1].period.as_secs_f64() - 0.2;
+        assert!(error.abs() <= 0.01, "{settings:?}");
     }
 
     #[test]
