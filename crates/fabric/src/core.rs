@@ -1,6 +1,8 @@
 //! What all handles of one context share: inboxes, links, listeners and the way of a message
 //! between them.
 
+mod catcher;
+
 use crate::bridge;
 use crate::bridge::routes::{Way, routes};
 use crate::config::Config;
@@ -26,8 +28,8 @@ use crate::random;
 use crate::streams::{Stream, Streams, Wanted};
 use crate::transport::{Broken, Ends, rails};
 use crate::turns::{Flow, Turns};
+use catcher::Catcher;
 use nix::errno::Errno;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -300,26 +302,10 @@ impl Core {
 
     fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
         let catcher = Catcher::new(self, place, wanted);
-        let Patience::Until(deadline) = patience else {
-            return catcher.take().or_else(|| {
-                self.progress.look(&catcher);
-                catcher.take()
-            });
-        };
-        self.progress.wait(
-            &catcher,
-            deadline,
-            || catcher.catch_waiting(),
-            |parker| {
-                self.inboxes.with(place, |inbox| inbox.enlist_receiver(wanted, parker));
-                *catcher.enlisted.borrow_mut() = Some(parker.clone());
-            },
-        );
-        // What was caught when time was up as well.
-        let Some(parker) = catcher.enlisted.take() else { return catcher.caught.take() };
-        self.inboxes.with(place, |inbox| inbox.delist_receiver(&parker));
-        // Woken for a message at the last moment: nobody else was woken for it.
-        catcher.take()
+        match patience {
+            Patience::None => catcher.look(),
+            Patience::Until(deadline) => catcher.wait(deadline),
+        }
     }
 
     /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
@@ -725,11 +711,7 @@ impl Core {
         let links = || view.in_memory.iter().chain(&view.others);
         let any = links().any(|link| link.has_backlog());
         for link in links() {
-            if link.has_backlog()
-                && let Err(broken) = link.pump_if_free(self)
-            {
-                self.lost(link, broken);
-            }
+            self.flush_by(link, Link::pump_if_free);
             // Whoever waits does that as well, and one is in the way of the other.
             if link.is_unsettled() && !link.is_attended() {
                 self.receive_on(link, self);
@@ -745,9 +727,10 @@ impl Core {
         }
     }
 
-    fn flush_on(&self, link: &Arc<Link>) {
+    /// Has what waits on `link` carried by `pump`.
+    fn flush_by(&self, link: &Arc<Link>, pump: impl Fn(&Link, &Self) -> Result<(), Broken>) {
         if link.has_backlog()
-            && let Err(broken) = link.pump(self)
+            && let Err(broken) = pump(link, self)
         {
             self.lost(link, broken);
         }
@@ -773,7 +756,7 @@ impl Core {
         } else {
             for link in &view.others {
                 self.watch(link);
-                self.flush_on(link);
+                self.flush_by(link, Link::pump);
             }
         }
         handled
@@ -798,105 +781,6 @@ impl Core {
                 Err(broken) => self.lost(&link, broken),
             }
         }
-    }
-}
-
-/// A thread that waits for a message: one that it finds itself is handed to it, without the way through
-/// its inbox, unless it is enlisted there: then others count on its being woken for the next that comes.
-struct Catcher<'a> {
-    core: &'a Core,
-    place: Place,
-    wanted: Match,
-    enlisted: RefCell<Option<Arc<Parker>>>,
-    caught: RefCell<Option<Taken>>,
-}
-
-impl<'a> Catcher<'a> {
-    fn new(core: &'a Core, place: Place, wanted: Match) -> Self {
-        Self { core, place, wanted, enlisted: RefCell::new(None), caught: RefCell::new(None) }
-    }
-
-    /// What was caught, or waits in the inbox.
-    fn take(&self) -> Option<Taken> {
-        self.catch_waiting();
-        self.caught.take()
-    }
-
-    /// Catches what waits in the inbox, unless something is caught. Returns whether something is. It stays where it is:
-    /// moved through all that waits for it, it would cost more than the look.
-    fn catch_waiting(&self) -> Option<()> {
-        let mut caught = self.caught.borrow_mut();
-        if caught.is_none() && self.core.inboxes.may_have(self.place) {
-            let take = |inbox: &mut Inbox| {
-                let (taken, senders) = inbox.take(&self.wanted);
-                *caught = taken;
-                senders
-            };
-            let senders = self.core.inboxes.with(self.place, take);
-            senders.iter().flatten().for_each(|parker| self.core.progress.wake(parker));
-        }
-        caught.is_some().then_some(())
-    }
-}
-
-impl Home for Catcher<'_> {
-    fn message_most(&self) -> u64 {
-        self.core.message_most()
-    }
-
-    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
-        let mut caught = self.caught.borrow_mut();
-        let is_free = caught.is_none() && self.enlisted.borrow().is_none();
-        if to != self.place || !is_free || !self.wanted.wants(&message) {
-            return self.core.deliver(to, message);
-        }
-        let hands = |inbox: &mut Inbox| inbox.hands(message.link, message.charge, &self.wanted);
-        match self.core.inboxes.with(to, hands) {
-            Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
-            Some(None) => self.core.deliver(to, message)?,
-            None => return Err(message),
-        }
-        Ok(())
-    }
-
-    fn notify(&self, sender: Place, notice: Undelivered) {
-        self.core.notify(sender, notice);
-    }
-
-    fn progress(&self) -> &Progress {
-        self.core.progress()
-    }
-}
-
-impl Work for Catcher<'_> {
-    type View = Current;
-
-    fn view(&self) -> Current {
-        self.core.view()
-    }
-
-    fn poll(&self, view: &mut Current, ask_kernel: bool) -> usize {
-        self.core.poll_for(self, view, ask_kernel)
-    }
-
-    fn is_in_memory(&self, view: &Current) -> bool {
-        self.core.is_in_memory(view)
-    }
-
-    fn are_many(&self, view: &Current) -> bool {
-        self.core.are_many(view)
-    }
-
-    fn falls_asleep(&self) -> bool {
-        self.core.falls_asleep()
-    }
-
-    fn wakes_up(&self) {
-        self.core.wakes_up();
-    }
-
-    fn signalled(&self, token: u64) {
-        self.core.signalled_for(self, token);
     }
 }
 

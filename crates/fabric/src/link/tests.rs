@@ -5,10 +5,10 @@
 use super::*;
 use crate::flow::WINDOW;
 use crate::frame::HEAD;
-use crate::inbox::{Inboxes, Taken};
+use crate::inbox::{Body, Inboxes, Taken};
 use crate::matching::Match;
 use crate::progress::Wait;
-use crate::transport::Sent as Carried;
+use crate::transport::{Sent as Carried, Sink};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

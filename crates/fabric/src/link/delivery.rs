@@ -1,0 +1,170 @@
+//! What arrives on a link: each frame goes where it belongs.
+
+use super::{Data, Home, Lent, Link};
+use crate::flow::{CHARGE_LEAST, Sent, charge};
+use crate::frame::{Frame, Head, Malformed, Reason};
+use crate::id::{Place, ResourceId};
+use crate::inbox::{Arrived, Body};
+use crate::matching::Tag;
+use crate::progress::lock;
+use crate::transport::Sink;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What arrives on a link goes where it belongs.
+pub struct Delivery<'a, H> {
+    pub link: &'a Arc<Link>,
+    pub home: &'a H,
+}
+
+impl<H: Home> Sink for Delivery<'_, H> {
+    fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
+        let length = head.length as usize;
+        let Frame::Piece { token } = head.frame else { return Ok(Vec::with_capacity(length)) };
+        let mut assemblies = lock(&self.link.assemblies);
+        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
+        let buffer = assembly.buffer.take().ok_or(Malformed::Unknown("a piece"))?;
+        if length == 0 || buffer.len() + length > assembly.size {
+            return Err(Malformed::Unknown("a piece"));
+        }
+        Ok(buffer)
+    }
+
+    fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
+        self.link.confirmed.store(head.seen, Relaxed);
+        if head.frame.is_counted() {
+            self.link.in_a_row.store(0, Relaxed);
+        }
+        match head.frame {
+            Frame::Message { from, to, tag, credit } => {
+                self.credited(from, credit)?;
+                let charge = charge(buffer.len());
+                self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
+            }
+            Frame::Offer { from, to, tag, size, token } => self.offered(from, to, tag, size, token),
+            Frame::Clear { token } => self.cleared(token)?,
+            Frame::Piece { token } => self.piece(token, buffer)?,
+            Frame::Done { token } => {
+                lock(&self.link.out).offers.remove(&token);
+            }
+            Frame::Withdrawn { token } => self.withdrawn(token)?,
+            Frame::Credit { place, bytes } => self.credited(place, bytes)?,
+            Frame::Rejected { from, to, tag, token, bytes, reason } => {
+                self.rejected(Sent { from, to, tag }, token, bytes, reason)?;
+            }
+            Frame::Carried { .. }
+            | Frame::Noted { .. }
+            | Frame::Probe { .. }
+            | Frame::Answered { .. } => return Err(Malformed::Unknown("a rail")),
+        }
+        Ok(())
+    }
+}
+
+impl<H: Home> Delivery<'_, H> {
+    fn arrived(&self, from: Place, to: Place, tag: Tag, body: Body, charge: u32, token: u32) {
+        let sender = ResourceId { context: self.link.peer, place: from };
+        let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
+        match self.home.deliver(to, message) {
+            Ok(()) => self.link.has_seen_one_more(),
+            Err(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
+        }
+    }
+
+    fn credited(&self, place: Place, bytes: u64) -> Result<(), Malformed> {
+        if bytes > 0 {
+            lock(&self.link.out).flow.credit(place, bytes)?;
+            self.link.wake_waiting(self.home);
+        }
+        Ok(())
+    }
+
+    fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {
+        if size > self.home.message_most() {
+            let sent = Sent { from, to, tag };
+            return self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+        }
+        let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
+        self.arrived(from, to, tag, body, CHARGE_LEAST, token);
+    }
+
+    fn cleared(&self, token: u32) -> Result<(), Malformed> {
+        let mut guard = lock(&self.link.out);
+        let out = &mut *guard;
+        match out.offers.get_mut(&token).map(|offer| (offer.sent.to, &mut offer.data)) {
+            Some((to, Data::Given(..))) => {
+                out.clear(to, token);
+                drop(guard);
+                // If it breaks, that is found by whoever receives or sends next.
+                let _ = self.link.pump(self.home);
+            }
+            Some((_, Data::Lent(lent))) if *lent == Lent::Waiting => {
+                *lent = Lent::Cleared;
+                drop(guard);
+                self.link.wake_waiting(self.home);
+            }
+            // Its sender has given up meanwhile: the receiver has to know.
+            None if token <= out.last_token => {
+                drop(guard);
+                self.link.answer(Frame::Withdrawn { token });
+            }
+            _ => return Err(Malformed::Unknown("an offer")),
+        }
+        Ok(())
+    }
+
+    fn piece(&self, token: u32, buffer: Vec<u8>) -> Result<(), Malformed> {
+        let mut assemblies = lock(&self.link.assemblies);
+        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
+        assembly.done = buffer.len() == assembly.size;
+        assembly.buffer = Some(buffer);
+        if !assembly.done {
+            return Ok(());
+        }
+        let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
+        if rejection.is_some() {
+            assemblies.remove(&token);
+        }
+        drop(assemblies);
+        if let Some(parker) = parker {
+            self.home.progress().wake(&parker);
+        }
+        self.link.answer(Frame::Done { token });
+        rejection.into_iter().for_each(|rejection| self.link.answer(rejection));
+        Ok(())
+    }
+
+    fn withdrawn(&self, token: u32) -> Result<(), Malformed> {
+        let taken = lock(&self.link.assemblies).remove(&token);
+        let assembly = taken.ok_or(Malformed::Unknown("a taken offer"))?;
+        if let Some(parker) = assembly.parker {
+            self.home.progress().wake(&parker);
+        }
+        Ok(())
+    }
+
+    fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Reason) -> Result<(), Malformed> {
+        let mut guard = lock(&self.link.out);
+        let out = &mut *guard;
+        out.flow.credit(sent.to, u64::from(bytes))?;
+        let mut lent = false;
+        match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
+            Some(Data::Lent(state)) => {
+                *state = Lent::Failed(why);
+                lent = true;
+            }
+            Some(Data::Given(data, _)) => {
+                out.parked -= data.len();
+                out.offers.remove(&token);
+            }
+            Some(Data::Gone) | None => {}
+        }
+        drop(guard);
+        // The thread that lends is told by what its call returns.
+        if !lent {
+            self.home.notify(sent.from, self.link.undelivered(sent.to, sent.tag, why));
+        }
+        self.link.wake_waiting(self.home);
+        Ok(())
+    }
+}
