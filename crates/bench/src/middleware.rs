@@ -83,13 +83,14 @@ pub fn run(out: &Path) -> Result<()> {
     let mut parts = Parts::open(&directory)?;
     let machine = parts.part("machine", || Ok(Machine::here()))?;
     let _awake = Awake::begin()?;
-    let rates = rates::measure(&mut parts)?;
     let kept = if quick() { directory.join("quick") } else { directory.clone() };
     let renderers = arms::measured(care(), out, &kept)?;
     let mut experiments = Vec::new();
     for (number, load) in loads().into_iter().enumerate() {
         experiments.push(experiment(number, load, &renderers, &mut parts, out)?);
     }
+    // Last: what is interrupted has what there are targets for.
+    let rates = rates::measure(&mut parts)?;
     let (simulations, check) = simulations(&renderers, &experiments)?;
     let raw = Raw { machine, rates, experiments, simulations, check };
     let figures = figures(&raw);
