@@ -97,44 +97,22 @@ impl Predictive {
         }
         self.awaited = None;
         noise.observe(sample.fraction);
-        let deviation = noise.deviation();
-        let far = aim.threshold.max(FAR * deviation);
+        let far = aim.threshold.max(FAR * noise.deviation());
         self.window.add(sample, far);
         self.since.add(sample, far);
 
-        let seen = |window: &Window| Seen {
-            share: setting.share,
-            fraction: window.mean(),
-            variance: deviation * deviation / window.count().max(1.0),
-        };
-        let known = seen(&self.window);
-        let error = known.fraction - aim.target;
+        let known = self.seen(setting.share, &self.window);
+        let error = (known.fraction - aim.target).abs();
         let explained =
             (CONFIDENCE * known.variance.sqrt()).max(self.by_phase(aim, setting.period));
-        if error.abs() <= explained.max(aim.threshold * DEAD_BAND) {
+        if error <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
-        if let Some(period) = relocked(aim, setting.period, known.fraction) {
-            self.before = None;
-            let moved = std::mem::take(&mut self.window).moved(-error, RELOCKED_COUNT);
-            return Some(self.change(Setting { period, ..setting }, moved));
+        let other = self.relock(aim, setting, known).or_else(|| self.step(aim, setting, known));
+        if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
+            return other;
         }
-        self.slope.learn(self.before.take(), seen(&self.since));
-        let share = band(aim).clamp(setting.share - error / self.slope.value());
-        let step = share - setting.share;
-        if step.abs() >= aim.threshold * STEP_LEAST {
-            self.before = Some(known);
-            // As much as is known of what the share before gave, and of what the step does.
-            let variance = known.variance.max(deviation * deviation / CARRIED_MOST)
-                + (step * SLOPE_UNKNOWN).powi(2);
-            let count = deviation * deviation / variance;
-            let moved = std::mem::take(&mut self.window).moved(step * self.slope.value(), count);
-            return Some(self.change(Setting { share, ..setting }, moved));
-        }
-        if error.abs() <= explained.max(aim.threshold * PERIOD_WORTH) {
-            return None;
-        }
-        self.another_period(aim, setting.period, error.abs())
+        self.another_period(aim, setting.period, error)
     }
 
     pub(super) fn retarget(&mut self, before: f64, aim: &Aim) -> Option<Setting> {
@@ -156,10 +134,45 @@ impl Predictive {
     pub(super) fn refused(&mut self, in_force: Setting) {
         self.setting = Some(in_force);
         (self.before, self.awaited) = (None, None);
+        // They were about what was not to be had.
+        (self.window, self.since) = (Window::default(), Window::default());
     }
 
     pub(super) fn noise(&self) -> f64 {
         self.noise.as_ref().map_or(0.0, Noise::deviation)
+    }
+
+    /// What `window` says of `share`.
+    fn seen(&self, share: f64, window: &Window) -> Seen {
+        let variance = self.noise().powi(2) / window.count().max(1.0);
+        Seen { share, fraction: window.mean(), variance }
+    }
+
+    /// The same share in the locked period that full speed asks for now, if that mends it.
+    fn relock(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
+        let period = relocked(aim, setting.period, known.fraction)?;
+        self.before = None;
+        let by = aim.target - known.fraction;
+        let moved = std::mem::take(&mut self.window).moved(by, RELOCKED_COUNT);
+        Some(self.change(Setting { period, ..setting }, moved))
+    }
+
+    /// Another share, as far as it may go.
+    fn step(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
+        let since = self.seen(setting.share, &self.since);
+        self.slope.learn(self.before.take(), since);
+        let slope = self.slope.value();
+        let share = band(aim).clamp(setting.share - (known.fraction - aim.target) / slope);
+        let step = share - setting.share;
+        if step.abs() < aim.threshold * STEP_LEAST {
+            return None;
+        }
+        self.before = Some(known);
+        // As much as is known of what the share before gave, and of what the step does.
+        let of_one = self.noise().powi(2);
+        let variance = known.variance.max(of_one / CARRIED_MOST) + (step * SLOPE_UNKNOWN).powi(2);
+        let moved = std::mem::take(&mut self.window).moved(step * slope, of_one / variance);
+        Some(self.change(Setting { share, ..setting }, moved))
     }
 
     /// How far the mean may be off because the reports do not span whole periods: up to the pause of
@@ -465,6 +478,14 @@ mod tests {
             .filter(|at| policy.observe(&aim, sample(0.3 + noisy[at % noisy.len()])).is_some())
             .count();
         assert!(changes <= 3, "{changes}");
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_is_read() {
+        let text = r#"{"setting":null,"noise":null,"window":{"count":1.0,"seconds":1.0,"sum":0.3,"apart":null},
+            "slope":{"products":0.0,"squares":0.0},"before":null,"awaited":null,"trials":[]}"#;
+        let policy: Predictive = serde_json::from_str(text).unwrap();
+        assert_eq!((policy.window.mean(), policy.since), (0.3, Window::default()));
     }
 
     // Sleepers want periods that hold many iterations, pollers short ones.
