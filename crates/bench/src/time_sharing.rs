@@ -31,7 +31,7 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 use watched::{Steered, Trace};
 
@@ -513,6 +513,17 @@ struct Gate {
 }
 
 impl Gate {
+    /// Waits until so many others are here.
+    fn turn(&self, others: usize) -> Result<()> {
+        while self.ready.load(Ordering::SeqCst) < others {
+            if interrupt::stopped() || self.failed.load(Ordering::SeqCst) {
+                bail!("another one has failed");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
     /// Waits for all others; `wait` lets so many seconds pass, and fails if its own program has ended.
     fn pass(&self, wait: impl Fn(f64) -> Result<()>) -> Result<()> {
         self.ready.fetch_add(1, Ordering::SeqCst);
@@ -526,20 +537,20 @@ impl Gate {
     }
 }
 
-/// Runs programs at once, each by `one`.
+/// Runs programs at once, each by `one`, which is told its number, from 0 on.
 fn at_once<P: Sync>(
     programs: &[P],
-    one: impl Fn(&P, &Gate) -> Result<Run> + Sync,
+    one: impl Fn(usize, &P, &Gate) -> Result<Run> + Sync,
 ) -> Result<Vec<Run>> {
     let gate =
         &Gate { count: programs.len(), ready: AtomicUsize::new(0), failed: AtomicBool::new(false) };
     let one = &one;
-    let run = move |program| {
-        one(program, gate).inspect_err(|_| gate.failed.store(true, Ordering::SeqCst))
+    let run = move |(number, program)| {
+        one(number, program, gate).inspect_err(|_| gate.failed.store(true, Ordering::SeqCst))
     };
     thread::scope(|scope| {
-        let running: Vec<_> =
-            programs.iter().map(|program| scope.spawn(move || run(program))).collect();
+        let start = |program| scope.spawn(move || run(program));
+        let running: Vec<_> = programs.iter().enumerate().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, Result<Run>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -550,7 +561,7 @@ fn at_once<P: Sync>(
 /// The same, each held at its target for so many seconds from when all of them run.
 fn steered_at_once(figure: u32, programs: Vec<(Program, u32)>, seconds: f64) -> Result<Vec<Run>> {
     let begin = Instant::now();
-    at_once(&programs, |(program, target), gate| {
+    at_once(&programs, |_, (program, target), gate| {
         let mut stages = Vec::new();
         let how = (wanted(*target, THRESHOLD, By::Ours)?, FullSpeedFrom::Known);
         let trace = watched::steered(&program.session, program.nodes, how, begin, |run| {

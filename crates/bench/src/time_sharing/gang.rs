@@ -106,7 +106,9 @@ impl<'a> Slurm<'a> {
         let begin = Instant::now();
         let round = SLICE * programs.len() as f64;
         let seconds = SETTLE + round * (AT_LEAST / round).ceil().max(ROUNDS_AT_LEAST);
-        let one = |(program, target): &(Program, u32), gate: &Gate| {
+        let one = |number, (program, target): &(Program, u32), gate: &Gate| {
+            // Of two that are submitted at once one is now and then stopped before it has begun, and never goes on.
+            gate.turn(number)?;
             let mut stages = Vec::new();
             let trace = self.watched(program, begin, |run| {
                 run.wait_for_first()?;
