@@ -55,7 +55,7 @@ pub enum Policy {
     /// As the paper states it.
     Paper(PaperSearch),
     /// By a model, then by feedback.
-    Predictive(Predictive),
+    Predictive(Box<Predictive>),
 }
 
 impl Policy {
@@ -66,7 +66,7 @@ impl Policy {
 
     /// Ours.
     pub fn predictive() -> Self {
-        Self::Predictive(Predictive::default())
+        Self::Predictive(Box::default())
     }
 
     /// Whether the target is a part of what full speed is now, or of what it was when it was measured.
