@@ -31,7 +31,7 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fs, thread};
 use watched::{Steered, Trace};
 
@@ -513,21 +513,15 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until so many others are here.
-    fn turn(&self, others: usize) -> Result<()> {
-        while self.ready.load(Ordering::SeqCst) < others {
-            if interrupt::stopped() || self.failed.load(Ordering::SeqCst) {
-                bail!("another one has failed");
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
-    }
-
     /// Waits for all others; `wait` lets so many seconds pass, and fails if its own program has ended.
     fn pass(&self, wait: impl Fn(f64) -> Result<()>) -> Result<()> {
         self.ready.fetch_add(1, Ordering::SeqCst);
-        while self.ready.load(Ordering::SeqCst) < self.count {
+        self.until(self.count, wait)
+    }
+
+    /// The same until so many are here, without being one of them.
+    fn until(&self, count: usize, wait: impl Fn(f64) -> Result<()>) -> Result<()> {
+        while self.ready.load(Ordering::SeqCst) < count {
             if self.failed.load(Ordering::SeqCst) {
                 bail!("another one has failed");
             }

@@ -7,6 +7,7 @@ use super::watched::{self, Seen, Trace, Watched};
 use super::{By, Gate, Program, Run, SETTLE, Stage, THRESHOLD, at_once};
 use anyhow::{Context, Result, ensure};
 use keeptime::cluster::Cluster;
+use keeptime::interrupt;
 use keeptime::reach::exec_line;
 use keeptime_lab::{Exec, FRONT_END, Lab};
 use keeptime_model::application::Parameters;
@@ -108,7 +109,11 @@ impl<'a> Slurm<'a> {
         let seconds = SETTLE + round * (AT_LEAST / round).ceil().max(ROUNDS_AT_LEAST);
         let one = |number, (program, target): &(Program, u32), gate: &Gate| {
             // Of two that are submitted at once one is now and then stopped before it has begun, and never goes on.
-            gate.turn(number)?;
+            gate.until(number, |seconds| {
+                ensure!(!interrupt::stopped(), "interrupted");
+                sleep(Duration::from_secs_f64(seconds));
+                Ok(())
+            })?;
             let mut stages = Vec::new();
             let trace = self.watched(program, begin, |run| {
                 run.wait_for_first()?;
