@@ -169,9 +169,11 @@ impl<'a> Slurm<'a> {
         let command = application.command(&Parameters::default())?;
         let quoted = command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''")));
         let quoted = quoted.collect::<Vec<_>>().join(" ");
-        // A step that is to begin while its job is stopped begins when it likes; a script is stopped with its job.
-        let srun = format!("#!/bin/sh\nexec srun --mpi=pmix --unbuffered -n {nodes} {quoted}\n");
-        fs::write(&script, srun)?;
+        // A job that starts beside others is stopped at once, but for a script that is just being started. The step that it
+        // asks for is refused then, and asked for again by `srun` after pauses that grow: by chance never in its own
+        // slice. So it is asked for again here, which is stopped with the job.
+        let srun = format!("srun --immediate=1 --mpi=pmix --unbuffered -n {nodes} {quoted}");
+        fs::write(&script, format!("#!/bin/sh\nuntil {srun}; do sleep 0.2; done\n"))?;
         let submit = format!(
             "touch {output}; tail -n +1 -f {output} & \
              sbatch --wait -N {nodes} -o {output} -e {output} {script}; kill $!"
