@@ -13,6 +13,8 @@ use crate::book::Capacity;
 use crate::config::Config;
 use crate::shares::{FLOOR, disk_shares, launchers_share, wants_deadline};
 use crate::wire::{DiskStatus, FlowStatus, JobStatus};
+use keeptime_control::phase;
+use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group, Hierarchies};
 use keeptime_linux::counters::{ClassCounters, class_counters};
 use keeptime_linux::deadline::{self, Obstacle};
@@ -50,11 +52,19 @@ pub struct Kernel {
     /// The program at the device's egress, once one is there.
     flows: Option<Flows>,
     /// Limits that were set: writing one again would refill the group's share of the period.
-    limits: BTreeMap<String, (CpuPpm, Nanos)>,
+    limits: BTreeMap<String, CpuLimited>,
     /// What keeps the CPU of each job, as far as this agent has looked.
     keeps: BTreeMap<Name, CpuKept>,
     /// Disk limits that were set; nothing = not known what an earlier agent left.
     disk_limits: Option<BTreeMap<String, DiskLimits>>,
+}
+
+/// The limit of a group.
+struct CpuLimited {
+    cpu: CpuPpm,
+    period: Nanos,
+    /// What keeps its periods where they are to begin.
+    aligned: Option<Aligned>,
 }
 
 /// What keeps a job's share of the CPU.
@@ -154,7 +164,7 @@ impl Kernel {
         let left = u64::from(self.cpu.get()).saturating_sub(taken);
         let left = CpuPpm::new(left as u32).max(FLOOR);
         let rest = self.group.rest()?;
-        Ok(self.limit("", &rest, left, CPU_PERIOD)?)
+        Ok(self.limit("", &rest, left, CPU_PERIOD, None)?)
     }
 
     /// Makes the job's group and has its share of the CPU kept.
@@ -182,7 +192,9 @@ impl Kernel {
         {
             tracing::warn!("{job} is limited by its group, not SCHED_DEADLINE: {obstacle}");
         }
-        Ok(self.limit(job.as_str(), &group, limit, period)?)
+        // Who asks for a period has slices on several nodes that are to begin together.
+        let offset = assignment.cpu_period_nanos.map(|period| phase::offset(job, period));
+        Ok(self.limit(job.as_str(), &group, limit, period, offset)?)
     }
 
     /// CPU that is not left to what belongs to no job.
@@ -194,20 +206,31 @@ impl Kernel {
         }
     }
 
-    /// Makes a group with this limit, once.
+    /// Makes a group with this limit, once; with an `offset`, periods begin there on all nodes.
     fn limit(
         &mut self,
         name: &str,
         group: &Group,
         cpu: CpuPpm,
         period: Nanos,
+        offset: Option<Nanos>,
     ) -> Result<(), CgroupError> {
-        let fresh = !group.exists();
+        let before = self.limits.remove(name).filter(|_| group.exists());
         group.create()?;
-        if fresh || self.limits.get(name) != Some(&(cpu, period)) {
-            group.set_cpu_in_periods(cpu, period)?;
-            self.limits.insert(name.into(), (cpu, period));
-        }
+        let aligned = match (before, offset) {
+            (Some(before), _) if (before.cpu, before.period) == (cpu, period) => before.aligned,
+            (Some(CpuLimited { aligned: Some(aligned), .. }), Some(offset)) => {
+                aligned.set(cpu, period, offset)?;
+                Some(aligned)
+            }
+            (_, Some(offset)) => Some(Aligned::begin(group.clone(), cpu, period, offset)?),
+            (before, None) => {
+                drop(before);
+                group.set_cpu_in_periods(cpu, period)?;
+                None
+            }
+        };
+        self.limits.insert(name.into(), CpuLimited { cpu, period, aligned });
         Ok(())
     }
 

@@ -1,10 +1,9 @@
 //! Periods that begin on all nodes at the same time, by the nodes' clocks.
 //!
 //! A program runs where all its nodes run. If their slices begin together, that is all of the slice;
-//! if not, in long periods little is left. And applications that share nodes do not wait for one
-//! another in the middle of a slice if their slices follow each other.
+//! if not, in long periods little is left.
 
-use crate::schedule::Schedule;
+use keeptime_model::name::Name;
 use keeptime_model::units::{Nanos, WallTime};
 
 /// The first instant from `now` on at which a period of `period` begins on every node: a multiple
@@ -17,32 +16,54 @@ pub fn begins(now: WallTime, period: Nanos, offset: Nanos) -> WallTime {
     now.saturating_add(Nanos::new(wait))
 }
 
-/// Where in its period each of the applications that share nodes begins: one slice after another, so
-/// that slices of equal periods do not meet. `schedules` has for each the longest of its slices.
-pub fn offsets(schedules: &[Schedule]) -> Vec<Nanos> {
-    let mut sum = Nanos::new(0);
-    let mut offset = |schedule: &Schedule| {
-        let mine = Nanos::new(sum.get() % schedule.period().get().max(1));
-        sum = sum.saturating_add(schedule.slice());
-        mine
-    };
-    schedules.iter().map(&mut offset).collect()
+/// Where in its period `job` begins: on all its nodes alike, which do not know each other's jobs. Jobs whose names end in
+/// numbers that follow one another lie apart, whatever their number: by the golden section of a period.
+pub fn offset(job: &Name, period: Nanos) -> Nanos {
+    let name = job.as_str();
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let number: u64 = name[name.len() - digits..].parse().unwrap_or(0);
+    // FNV-1a: nodes of different builds agree on it.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+    let hash = name[..name.len() - digits].bytes().fold(FNV_BASIS, mix);
+    let part = number.wrapping_mul(GOLDEN).wrapping_add(hash);
+    let nanos = (u128::from(part) * u128::from(period.get())) >> u64::BITS;
+    Nanos::new(nanos as u64)
 }
+
+/// The golden section of 2^64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::CpuPpm;
     use proptest::prelude::*;
 
+    // Eight jobs in a row: none begins within a twentieth of a period of another.
     #[test]
-    fn slices_follow_one_another() {
-        let schedule = |percent, millis| {
-            Schedule::new(CpuPpm::from_percent(percent), Nanos::from_millis(millis))
+    fn jobs_in_a_row_lie_apart() {
+        let period = Nanos::from_millis(1_000);
+        for prefix in ["r", "job-", "a-longer-name-"] {
+            for first in [1, 7, 98] {
+                let name = |n: u64| format!("{prefix}{n}").parse().unwrap();
+                let mut at: Vec<_> =
+                    (first..first + 8).map(|n| offset(&name(n), period).get()).collect();
+                at.sort_unstable();
+                let round = at[0] + period.get() - at[7];
+                let least = at.windows(2).map(|two| two[1] - two[0]).fold(round, u64::min);
+                assert!(least > period.get() / 20, "{prefix}{first}: {at:?}");
+            }
+        }
+    }
+
+    // Agents of any build come to the same: these may not change.
+    #[test]
+    fn offsets_are_a_matter_of_the_name_alone() {
+        let millis = |name: &str| {
+            offset(&name.parse().unwrap(), Nanos::from_millis(1_000)).get() / 1_000_000
         };
-        let all = [schedule(30, 100), schedule(40, 100), schedule(20, 100), schedule(20, 50)];
-        let millis: Vec<_> = offsets(&all).iter().map(|o| o.get() / 1_000_000).collect();
-        assert_eq!(millis, [0, 30, 70, 40]);
+        assert_eq!(["r1", "r2", "solver"].map(millis), [303, 921, 354]);
     }
 
     proptest! {

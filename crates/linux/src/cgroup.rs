@@ -404,6 +404,20 @@ impl CpuLimit {
         Ok(Self { quota_micros, period_micros })
     }
 
+    /// As long as it lasts.
+    pub(crate) fn period(self) -> Nanos {
+        Nanos::new(self.period_micros * 1_000)
+    }
+
+    /// The same share or a little less, in other periods; nothing if the kernel does not take those.
+    pub(crate) fn in_periods(self, period: Nanos) -> Option<Self> {
+        let period_micros = period.get() / 1_000;
+        let quota = u128::from(self.quota_micros) * u128::from(period_micros);
+        let quota_micros = u64::try_from(quota.checked_div(self.period_micros.into())?).ok()?;
+        let is_taken = quota_micros >= QUOTA_MICROS_MIN && period_micros <= PERIOD_MICROS_MAX;
+        is_taken.then_some(Self { quota_micros, period_micros })
+    }
+
     /// What the kernel's two files say; nothing where there is no limit (`-1`, `max`).
     fn parse(quota: &str, period: &str) -> Option<Self> {
         let quota_micros = quota.trim().parse().ok()?;
@@ -412,7 +426,7 @@ impl CpuLimit {
     }
 
     /// The CPU that it leaves, rounded down.
-    fn cpu(self) -> CpuPpm {
+    pub(crate) fn cpu(self) -> CpuPpm {
         let ppm = u128::from(self.quota_micros) * 1_000_000;
         let ppm = ppm.checked_div(u128::from(self.period_micros)).unwrap_or(0);
         CpuPpm::new(u32::try_from(ppm).unwrap_or(u32::MAX))
@@ -512,9 +526,26 @@ impl Group {
     /// # Errors
     /// As [`Self::set_cpu`].
     pub fn set_cpu_in_periods(&self, cpu: CpuPpm, period: Nanos) -> Result<(), CgroupError> {
-        let limit = CpuLimit::of(cpu, period)?;
+        self.limit_cpu(CpuLimit::of(cpu, period)?)
+    }
+
+    pub(crate) fn limit_cpu(&self, limit: CpuLimit) -> Result<(), CgroupError> {
         let hierarchy = self.hierarchies.all.iter().find(|h| h.limits_cpu());
         hierarchy.map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
+    }
+
+    /// How many periods of its limit have begun in which it had something to run; never more, if nothing here limits CPU.
+    ///
+    /// # Errors
+    /// If it is away.
+    pub fn cpu_periods(&self) -> Result<u64, CgroupError> {
+        let Some(hierarchy) = self.hierarchies.all.iter().find(|h| h.limits_cpu()) else {
+            return Ok(0);
+        };
+        let path = hierarchy.root().join(&self.path).join("cpu.stat");
+        let text = read(&path)?;
+        let count = text.lines().find_map(|line| line.strip_prefix("nr_periods "));
+        count.map_or(Ok(0), |count| parse_number(&path, count))
     }
 
     /// The CPU that its processes may have together by its own limit; nothing if it has none. What the

@@ -6,6 +6,7 @@
 //! * [`police`]: what comes in too fast is dropped;
 //! * [`counters`]: what passed and was dropped;
 //! * [`cgroup`]: CPU and disk limits, and the processes of a node or a job;
+//! * [`alignment`]: periods of CPU limits that begin on all nodes at the same time;
 //! * [`bound`]: processes that a job borrowed, and where they go back to;
 //! * [`started`]: commands that users started for a job, and how each ends as a whole;
 //! * [`deadline`]: CPU schedules by `SCHED_DEADLINE`;
@@ -25,6 +26,7 @@
 //! * [`user_level`]: CPU schedules kept from user space;
 //! * [`users`]: who a user number is.
 
+pub mod alignment;
 pub mod bound;
 pub mod cgroup;
 pub mod clock;

@@ -1,12 +1,13 @@
 //! CPU schedules, disk rates, borrowed processes and commands of jobs in the kernel. Needs root; bounded to seconds.
 // The helpers below are tests too.
 #![allow(clippy::unwrap_used)]
+use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
 use keeptime_linux::deadline::{self, DeadlineSpec, Obstacle};
 use keeptime_linux::disk::{DiskLimits, Version};
-use keeptime_linux::testing::skip;
+use keeptime_linux::testing::{can, skip};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
-use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos, WallTime};
 use nix::fcntl::OFlag;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
@@ -17,7 +18,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const PERIOD: Nanos = Nanos::from_millis(20);
 /// How often a busy machine may come between.
@@ -405,4 +406,52 @@ fn a_disk_is_written_at_the_rate_and_no_faster() {
         let error = group.0.set_disks(&nowhere).unwrap_err().to_string();
         assert!(error.contains("blkio.throttle.write_bps_device"), "{error}");
     }
+}
+
+/// How long after multiples of `period` the periods of a busy group begin, as the kernel counts them.
+fn begins(group: &Group, period: Nanos) -> Nanos {
+    let count = || group.cpu_periods().unwrap();
+    let before = count();
+    wait_until("a period", || {
+        let soon = Instant::now() + Duration::from_millis(2 * period.get() / 1_000_000);
+        while count() == before && Instant::now() < soon {}
+        count() != before
+    });
+    Nanos::new(WallTime::from(SystemTime::now()).unix_nanos() % period.get())
+}
+
+// Goal: the periods of groups on different nodes begin together, and so they do when they get longer or shorter.
+// Method: two groups with a busy program each, whose periods the kernel has drawn beginnings for.
+#[test]
+fn periods_begin_when_they_are_asked_to() {
+    if !can(&["speed"]) {
+        return;
+    }
+    let _alone = alone();
+    let groups = ["one", "other"].map(|name| TestGroup::new(&format!("aligned-{name}")));
+    let [Some(one), Some(other)] = groups else { return };
+    let cpu = CpuPpm::from_percent(10);
+    let millis = Nanos::from_millis;
+    let programs = [&one, &other].map(|group| {
+        let program = Program::shell("while :; do :; done");
+        group.0.join(program.pid()).unwrap();
+        program
+    });
+    let [first, second] = [&one, &other]
+        .map(|group| Aligned::begin(group.0.clone(), cpu, millis(200), millis(70)).unwrap());
+    let are_near = |period: Nanos, offset: Nanos| {
+        [&one, &other].into_iter().all(|group| {
+            let late = begins(&group.0, period).get().abs_diff(offset.get());
+            late.min(period.get() - late) < 5_000_000
+        })
+    };
+    wait_until("periods of 200 ms", || are_near(millis(200), millis(70)));
+    for kept in [&first, &second] {
+        kept.set(cpu, millis(130), millis(0)).unwrap();
+    }
+    wait_until("periods of 130 ms", || are_near(millis(130), millis(0)));
+    // Whoever lets go leaves the limit as it is.
+    drop((first, second));
+    assert_eq!(one.0.cpu_limit().unwrap(), Some(cpu));
+    drop(programs);
 }
