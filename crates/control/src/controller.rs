@@ -573,7 +573,7 @@ mod tests {
     fn a_rate_that_is_never_told_means_the_proportional_share() {
         let mut controller = started(50);
         let proportional = controller.view().schedules;
-        let proposal = told_twice(&mut controller, 1_000, 300).unwrap();
+        let proposal = told_twice(&mut controller, 1_000, 210).unwrap();
         controller.resolve(proposal.sequence, Outcome::InForce { since: at(2_400) });
         assert_ne!(controller.view().schedules, proportional);
         assert_eq!(controller.tick(at(12_000)), None);

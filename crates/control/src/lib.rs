@@ -31,10 +31,10 @@
 //! assert_eq!(proposal.schedules[1].cpu(), CpuPpm::new(78_000));
 //! controller.resolve(proposal.sequence, Outcome::InForce { since: start });
 //!
-//! // One iteration took 0.4 s instead of 0.33: a little more for both nodes.
+//! // One iteration took 0.345 s instead of 0.33: a little more for both nodes.
 //! let second = Nanos::from_secs(2);
 //! let used = [Nanos::from_millis(52), Nanos::from_millis(26)];
-//! let report = Report::new(second, second.saturating_add(Nanos::from_millis(400)), 1.0, &used)?;
+//! let report = Report::new(second, second.saturating_add(Nanos::from_millis(345)), 1.0, &used)?;
 //! let proposal = controller.report(&report)?.unwrap();
 //! assert!(proposal.schedules[0].cpu() > CpuPpm::new(156_000));
 //! # Ok::<(), keeptime_model::Invalid>(())

@@ -54,7 +54,8 @@ impl Aligned {
         let keeper =
             Arc::new(Keeper { group, wanted: Mutex::new(Some(wanted)), changed: Condvar::new() });
         let kept = Arc::clone(&keeper);
-        let started = thread::Builder::new().name("keeptime-align".into()).spawn(move || kept.keep());
+        let started =
+            thread::Builder::new().name("keeptime-align".into()).spawn(move || kept.keep());
         started.map_err(|source| CgroupError::Refused {
             call: "clone",
             path: keeper.group.path().to_owned(),
@@ -125,7 +126,8 @@ impl Keeper {
 
     /// When a period began, to half of what a look takes; nothing if none was seen.
     fn begins(&self, wanted: Wanted) -> Result<Option<WallTime>, Ended> {
-        let until = wall().saturating_add(wanted.limit.period()).saturating_add(wanted.limit.period());
+        let until =
+            wall().saturating_add(wanted.limit.period()).saturating_add(wanted.limit.period());
         let mut before = (wall(), self.group.cpu_periods()?);
         loop {
             self.wait(wanted, LOOK)?;
@@ -142,7 +144,12 @@ impl Keeper {
         }
     }
 
-    fn write_before(&self, instant: WallTime, wanted: Wanted, limit: CpuLimit) -> Result<(), Ended> {
+    fn write_before(
+        &self,
+        instant: WallTime,
+        wanted: Wanted,
+        limit: CpuLimit,
+    ) -> Result<(), Ended> {
         let span = instant.saturating_since(wall()).saturating_sub(EARLY);
         self.wait(wanted, Duration::from_nanos(span.get()))?;
         let now = self.wanted();

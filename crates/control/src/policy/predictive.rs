@@ -11,9 +11,10 @@
 //!   that has not come yet, up to twice.
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
-//! * **Locked periods**: a program that sleeps while it waits has a period that its iteration takes a whole
-//!   number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes it. If
-//!   that is not the target, the period changes and not the share.
+//! * **Locked periods**: a program that sleeps while it waits may lose the budget that it does not use meanwhile. Whether it
+//!   does is seen, since its rate then falls short by what that costs. From then on it has a period that its iteration takes
+//!   a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
+//!   it. If that is not the target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond the threshold, another period is
 //!   tried, the cheapest that was not; when all were, the best stays. Nothing cycles.
 
@@ -38,6 +39,9 @@ pub struct Predictive {
     /// What was seen before the last change of the share.
     before: Option<Seen>,
     awaited: Option<Awaited>,
+    /// What it does not use while it sleeps is lost: that was seen of this program, whatever its target.
+    #[serde(default)]
+    loses_asleep: bool,
     trials: Vec<Trial>,
 }
 
@@ -78,10 +82,11 @@ struct Trial {
 
 impl Predictive {
     pub(super) fn start(&mut self, aim: &Aim) -> Setting {
-        self.trials.clear();
-        let share = cheapest_first(aim)
+        let share = self
+            .cheapest_first(aim)
             .first()
             .map(|period| Setting { period: *period, share: aim.target });
+        self.trials.clear();
         // Without any period that holds so small a slice, the longest is nearest to it.
         let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
         self.change(share.unwrap_or(longest), self.expected(aim))
@@ -108,6 +113,10 @@ impl Predictive {
         if error <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
+        if self.has_lost_asleep(aim, known) {
+            self.loses_asleep = true;
+            return Some(self.start(aim));
+        }
         let other = self.relock(aim, setting, known).or_else(|| self.step(aim, setting, known));
         if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
             return other;
@@ -126,7 +135,8 @@ impl Predictive {
         let share = band(aim).clamp(aim.target * setting.share / before);
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
         let same = holds.then_some(setting.period);
-        let period = locked(aim).next().or(same).or_else(|| cheapest_first(aim).first().copied());
+        let lock = locked(aim).filter(|_| self.loses_asleep);
+        let period = lock.or(same).or_else(|| self.cheapest_first(aim).first().copied());
         let period = period.unwrap_or(aim.range.period_most_nanos);
         Some(self.change(Setting { period, share }, self.expected(aim)))
     }
@@ -148,9 +158,30 @@ impl Predictive {
         Seen { share, fraction: window.mean(), variance }
     }
 
+    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps: computing is
+    /// stretched to the whole of the time that an iteration may take, and waiting comes on top of that.
+    fn has_lost_asleep(&self, aim: &Aim, known: Seen) -> bool {
+        let waiting = 1.0 - aim.utilisation_most;
+        let stretched = 1.0 / (1.0 / aim.target + waiting);
+        let missing = aim.target - known.fraction;
+        !self.loses_asleep
+            && aim.utilisation_most <= SLEEPS_TO
+            && missing > aim.threshold.max((aim.target - stretched) * LOST_LEAST)
+    }
+
+    /// The periods whose slices can be kept, the one that is expected to do best first.
+    fn cheapest_first(&self, aim: &Aim) -> Vec<Nanos> {
+        let holds = |period: &Nanos| aim.range.holds(aim.target * aim.utilisation_least, *period);
+        let costs = |period: Nanos| period_costs(aim, period, self.loses_asleep);
+        let mut periods = aim.range.periods();
+        periods.sort_by(|a, b| costs(*a).total_cmp(&costs(*b)));
+        let locked = locked(aim).filter(|_| self.loses_asleep);
+        locked.into_iter().chain(periods).filter(holds).collect()
+    }
+
     /// The same share in the locked period that full speed asks for now, if that mends it.
     fn relock(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
-        let period = relocked(aim, setting.period, known.fraction)?;
+        let period = relocked(aim, setting.period, known.fraction).filter(|_| self.loses_asleep)?;
         self.before = None;
         let by = aim.target - known.fraction;
         let moved = std::mem::take(&mut self.window).moved(by, RELOCKED_COUNT);
@@ -204,15 +235,16 @@ impl Predictive {
 
     /// `period` cannot reach the target by any share that is proportional.
     fn another_period(&mut self, aim: &Aim, period: Nanos, error: f64) -> Option<Setting> {
-        self.trials.retain(|trial| !alike(trial.period, period));
+        self.trials.retain(|trial| trial.period != period);
         self.trials.push(Trial { period, error });
-        let untried = cheapest_first(aim)
+        let untried = self
+            .cheapest_first(aim)
             .into_iter()
-            .find(|period| self.trials.iter().all(|trial| !alike(trial.period, *period)));
+            .find(|period| self.trials.iter().all(|trial| trial.period != *period));
         // What is hardly better is no reason to change: nothing goes round.
         let better = self.trials.iter().filter(|trial| trial.error < error * CLEARLY_BETTER);
         let best = || better.min_by(|a, b| a.error.total_cmp(&b.error)).map(|trial| trial.period);
-        let next = untried.or_else(best).filter(|next| !alike(*next, period))?;
+        let next = untried.or_else(best).filter(|next| *next != period)?;
         self.before = None;
         Some(self.change(Setting { period: next, share: aim.target }, self.expected(aim)))
     }
@@ -264,39 +296,26 @@ fn band(aim: &Aim) -> Band {
     Band { least: (aim.target - reach).max(aim.target / 2.0), most: aim.target + reach }
 }
 
-/// The periods whose slices can be kept, the one that is expected to do best first.
-fn cheapest_first(aim: &Aim) -> Vec<Nanos> {
-    let holds = |period: &Nanos| aim.range.holds(aim.target * aim.utilisation_least, *period);
-    let mut periods = aim.range.periods();
-    periods.sort_by(|a, b| period_costs(aim, *a).total_cmp(&period_costs(aim, *b)));
-    locked(aim).chain(periods).filter(holds).collect()
-}
-
-/// Periods that an iteration at the target takes a whole number of, for a program that sleeps while it waits: the
-/// shortest that have room, first the one that has if the waiting is [`IN_PIECES`], then the one that has if it is not.
+/// The period that an iteration at the target takes a whole number of, for a program that sleeps while it
+/// waits.
 ///
-/// Of `k` such periods each has a `k`-th of the iteration's computing, and the last one also has room for the waiting that
-/// is in one piece. So every iteration meets the same pauses, and no budget is lost asleep: the rate is that of the
-/// periods, whenever they begin on each node. The shorter they are, the more reports say, and the less is lost by an
-/// iteration that misses its last one.
-fn locked(aim: &Aim) -> impl Iterator<Item = Nanos> {
+/// Of `k` such periods each has a `k`-th of the iteration's computing, and the last one also has room
+/// for all the waiting. So every iteration meets the same pauses, and no budget is lost asleep: the rate is that
+/// of the periods, whenever they begin on each node. Among several, the shortest: reports say more.
+fn locked(aim: &Aim) -> Option<Nanos> {
     let computing = aim.utilisation_most * aim.iteration_seconds;
     let waiting = aim.iteration_seconds - computing;
-    let sleeps = aim.utilisation_most <= SLEEPS_TO;
-    let (iteration, longest) =
-        (aim.iteration_seconds / aim.target, aim.range.period_most_nanos);
-    let shortest = move |in_one_piece: f64| {
-        (1..=LOCKED_PARTS_MOST)
-            .map(f64::from)
-            .map(|parts| (parts, iteration / parts))
-            .take_while(|(parts, period)| {
-                period * ROOM >= computing / parts + in_one_piece * waiting
-            })
-            .filter_map(|(_, period)| Nanos::from_secs_f64(period))
-            .filter(|period| *period <= longest)
-            .last()
-    };
-    [IN_PIECES, 1.0].into_iter().filter(move |_| sleeps).filter_map(shortest)
+    if aim.utilisation_most > SLEEPS_TO {
+        return None;
+    }
+    let has_room = |parts: f64, period: f64| period * ROOM >= computing / parts + waiting;
+    (1..=LOCKED_PARTS_MOST)
+        .map(f64::from)
+        .map(|parts| (parts, aim.iteration_seconds / aim.target / parts))
+        .take_while(|(parts, period)| has_room(*parts, *period))
+        .filter_map(|(_, period)| Nanos::from_secs_f64(period))
+        .filter(|period| *period <= aim.range.period_most_nanos)
+        .last()
 }
 
 /// The period that makes the rate what it is to be, if `period` makes it `fraction`: an iteration takes a whole number of
@@ -315,25 +334,20 @@ fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     (is_locked && aim.range.holds(aim.target * aim.utilisation_least, period)).then_some(period)
 }
 
-/// Whether periods differ by no more than full speed wanders, by which locked ones are found.
-fn alike(one: Nanos, other: Nanos) -> bool {
-    let (one, other) = (one.as_secs_f64(), other.as_secs_f64());
-    (one - other).abs() <= one.max(other) * ALIKE
-}
-
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
-/// * **asleep**: in periods much shorter than what an iteration waits, computing is stretched by 1 / U and
-///   the waiting comes on top of that; in longer ones budget is saved up meanwhile;
+/// * **asleep**, for those that lose what they do not use meanwhile: in periods much shorter than what an iteration waits,
+///   computing is stretched by 1 / U and the waiting comes on top of that; in longer ones budget is saved up meanwhile;
 /// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
 /// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
 /// * **scatter**: the longer the period, the less single reports say.
-pub fn period_costs(aim: &Aim, period: Nanos) -> f64 {
+pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
     let (target, period) = (aim.target, period.as_secs_f64());
     let iterations = period * target / aim.iteration_seconds;
     let waiting = (1.0 - aim.utilisation_most).max(0.0);
     let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
     let asleep = target * target * waiting / (1.0 + saved_up * saved_up);
+    let asleep = if loses_asleep { asleep } else { 0.0 };
     let pauses = target * (1.0 - target);
     let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
     let slice = target * aim.utilisation_most * period;
@@ -393,14 +407,10 @@ const BEAT: f64 = 0.02;
 const SCATTER: f64 = 0.05;
 /// One that uses more of a processor polls, or hardly waits.
 const SLEEPS_TO: f64 = 0.9;
+/// Of what is missing if all is lost that is not used asleep, so much is enough to tell.
+const LOST_LEAST: f64 = 0.5;
 /// What computing may get slower by until an iteration does not fit into its periods any more.
 const ROOM: f64 = 0.95;
-/// Between messages a little is computed, so that so much of the waiting is in one piece, and the rest falls into other
-/// periods. Measured at 1:5 and 60 % in fixed periods of 58, 116 and 174 ms: single reports deviate by 1.7, 3.5 and 4.7
-/// points.
-const IN_PIECES: f64 = 0.8;
-/// Periods whose difference is at most this part of the longer one are the same.
-const ALIKE: f64 = 0.05;
 /// At a twentieth of full speed an iteration takes twenty times as long; more parts than that are as good as any
 /// short period.
 const LOCKED_PARTS_MOST: u32 = 32;
@@ -505,7 +515,7 @@ mod tests {
         assert_eq!((policy.window.mean(), policy.since), (0.3, Window::default()));
     }
 
-    // Sleepers want periods that hold many iterations, pollers short ones.
+    // Who loses what it does not use asleep wants periods that hold many iterations, others short ones.
     #[test]
     fn the_first_period_follows_from_the_program() {
         let sleeper = Aim {
@@ -514,10 +524,39 @@ mod tests {
             utilisation_least: 0.5,
             ..aim(0.4)
         };
-        let poller = aim(0.4);
-        let first = |aim: &Aim| cheapest_first(aim)[0];
-        assert!(first(&sleeper) >= Nanos::from_millis(80), "{:?}", cheapest_first(&sleeper));
-        assert!(first(&poller) <= Nanos::from_millis(20), "{:?}", cheapest_first(&poller));
+        let (short, long) = (Nanos::from_millis(20), Nanos::from_millis(80));
+        let losing = Predictive { loses_asleep: true, ..Predictive::default() };
+        assert!(losing.cheapest_first(&sleeper)[0] >= long);
+        for aim in [sleeper, aim(0.4)] {
+            assert!(Predictive::default().cheapest_first(&aim)[0] <= short);
+        }
+    }
+
+    // Goal: a program whose rate falls short by what sleeping costs gets a period that it loses nothing in, and keeps to such
+    // at other targets; one that loses nothing keeps its short period. Method: half of an iteration of 100 ms is waiting.
+    #[test]
+    fn budget_that_is_lost_asleep_is_noticed() {
+        let sleeper = |target| Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.5,
+            utilisation_least: 0.5,
+            ..aim(target)
+        };
+        let stretched = |setting: Setting| {
+            let is_short = setting.period < Nanos::from_millis(60);
+            if is_short { 1.0 / (1.0 / setting.share + 0.5) } else { setting.share }
+        };
+        let settings = run(&sleeper(0.5), 20, stretched);
+        assert_eq!(settings.len(), 2, "{settings:?}");
+        assert_eq!(Some(settings[1].period), locked(&sleeper(0.5)));
+        assert_eq!(run(&sleeper(0.5), 20, |setting| setting.share).len(), 1);
+
+        let mut policy = Predictive::default();
+        let first = policy.start(&sleeper(0.5));
+        let found = (0..4).find_map(|_| policy.observe(&sleeper(0.5), sample(stretched(first))));
+        assert!(found.is_some());
+        let next = policy.retarget(0.5, &sleeper(0.6)).unwrap();
+        assert_eq!(Some(next.period), locked(&sleeper(0.6)));
     }
 
     // 60 ms of computing and 240 ms of waiting. At 50 % two periods of 300 ms an iteration: three of 200 ms would
@@ -530,9 +569,9 @@ mod tests {
             utilisation_least: 0.2,
             ..aim(target)
         };
-        assert_eq!(locked(&sleeper(0.5)).next(), Some(Nanos::from_millis(300)));
-        assert_eq!(locked(&sleeper(0.8)).next(), Some(Nanos::from_millis(375)));
-        assert_eq!(locked(&Aim { utilisation_most: 1.0, ..sleeper(0.5) }).next(), None);
+        assert_eq!(locked(&sleeper(0.5)), Some(Nanos::from_millis(300)));
+        assert_eq!(locked(&sleeper(0.8)), Some(Nanos::from_millis(375)));
+        assert_eq!(locked(&Aim { utilisation_most: 1.0, ..sleeper(0.5) }), None);
     }
 
     // Goal: a locked period that was chosen for another full speed is chosen again, where the rate is what that period
@@ -552,18 +591,24 @@ mod tests {
         assert_eq!(relocked(&slower, period, 0.205), None);
         assert_eq!(relocked(&slower, period, 0.25), None);
         assert_eq!(relocked(&Aim { utilisation_most: 1.0, ..slower }, period, 0.225), None);
-        let settings = run(&slower, 20, |setting| 0.081 / 5.0 / setting.period.as_secs_f64());
-        let error = 0.081 / 5.0 / settings[settings.len() - 1].period.as_secs_f64() - 0.2;
-        assert!(error.abs() <= 0.01, "{settings:?}");
+        let mut policy = Predictive { loses_asleep: true, ..Predictive::default() };
+        let mut setting = policy.start(&Aim { iteration_seconds: 0.072, ..slower });
+        assert_eq!(setting.period, period);
+        let answer = |setting: Setting| 0.081 / 5.0 / setting.period.as_secs_f64();
+        for _ in 0..20 {
+            setting = policy.observe(&slower, sample(answer(setting))).unwrap_or(setting);
+        }
+        assert!((answer(setting) - 0.2).abs() <= 0.01, "{setting:?}");
     }
 
     #[test]
     fn slices_that_cannot_be_kept_are_not_chosen() {
         let small = Aim { utilisation_least: 0.1, utilisation_most: 0.1, ..aim(0.1) };
         // 1 % of 10 ms would be 0.1 ms.
-        assert!(cheapest_first(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
+        let periods = |aim: &Aim| Predictive::default().cheapest_first(aim);
+        assert!(periods(&small).iter().all(|period| *period >= Nanos::from_millis(100)));
         let tiny = Aim { utilisation_least: 0.001, ..aim(0.1) };
-        assert!(cheapest_first(&tiny).is_empty());
+        assert!(periods(&tiny).is_empty());
         assert_eq!(Predictive::default().start(&tiny).period, Nanos::from_millis(640));
     }
 }
