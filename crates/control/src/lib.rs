@@ -23,20 +23,20 @@
 //! use keeptime_model::units::{CpuPpm, Nanos};
 //!
 //! // Ten iterations a second alone on the nodes, of which one computes more than the other.
-//! let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(52), CpuPpm::from_percent(26)])?;
+//! let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(100), CpuPpm::from_percent(50)])?;
 //! let settings = Settings::new("30 %".parse()?, "2 %".parse()?, full_speed);
 //! let start = Nanos::from_secs(1);
 //! let (mut controller, proposal) = Controller::start(settings, start)?;
-//! assert_eq!(proposal.schedules[0].cpu(), CpuPpm::new(156_000));
-//! assert_eq!(proposal.schedules[1].cpu(), CpuPpm::new(78_000));
+//! assert_eq!(proposal.schedules[0].cpu(), CpuPpm::new(300_000));
+//! assert_eq!(proposal.schedules[1].cpu(), CpuPpm::new(150_000));
 //! controller.resolve(proposal.sequence, Outcome::InForce { since: start });
 //!
-//! // One iteration took 0.345 s instead of 0.33: a little more for both nodes.
+//! // One iteration took 0.4 s instead of 0.33: a little more for both nodes.
 //! let second = Nanos::from_secs(2);
-//! let used = [Nanos::from_millis(52), Nanos::from_millis(26)];
-//! let report = Report::new(second, second.saturating_add(Nanos::from_millis(345)), 1.0, &used)?;
+//! let used = [Nanos::from_millis(100), Nanos::from_millis(50)];
+//! let report = Report::new(second, second.saturating_add(Nanos::from_millis(400)), 1.0, &used)?;
 //! let proposal = controller.report(&report)?.unwrap();
-//! assert!(proposal.schedules[0].cpu() > CpuPpm::new(156_000));
+//! assert!(proposal.schedules[0].cpu() > CpuPpm::new(300_000));
 //! # Ok::<(), keeptime_model::Invalid>(())
 //! ```
 #![forbid(unsafe_code)]
