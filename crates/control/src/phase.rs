@@ -20,11 +20,11 @@ pub fn begins(now: WallTime, period: Nanos, offset: Nanos) -> WallTime {
 /// numbers that follow one another lie apart, whatever their number: by the golden section of a period.
 pub fn offset(job: &Name, period: Nanos) -> Nanos {
     let name = job.as_str();
-    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    let number: u64 = name[name.len() - digits..].parse().unwrap_or(0);
+    let words = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number: u64 = name[words.len()..].parse().unwrap_or(0);
     // FNV-1a: nodes of different builds agree on it.
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-    let hash = name[..name.len() - digits].bytes().fold(FNV_BASIS, mix);
+    let hash = words.bytes().fold(FNV_BASIS, mix);
     let part = number.wrapping_mul(GOLDEN).wrapping_add(hash);
     let nanos = (u128::from(part) * u128::from(period.get())) >> u64::BITS;
     Nanos::new(nanos as u64)

@@ -379,11 +379,8 @@ impl Hierarchy for V2 {
     }
 
     fn cpu_usage(&self, group: &Path) -> Result<Option<Nanos>, CgroupError> {
-        let path = self.root.join(group).join("cpu.stat");
-        let text = read(&path)?;
-        let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
-        line.map(|micros| parse_number(&path, micros).map(|m| Nanos::new(m.saturating_mul(1_000))))
-            .transpose()
+        let micros = cpu_stat(&self.root.join(group), "usage_usec")?;
+        Ok(micros.map(|micros| Nanos::new(micros.saturating_mul(1_000))))
     }
 }
 
@@ -530,8 +527,11 @@ impl Group {
     }
 
     pub(crate) fn limit_cpu(&self, limit: CpuLimit) -> Result<(), CgroupError> {
-        let hierarchy = self.hierarchies.all.iter().find(|h| h.limits_cpu());
-        hierarchy.map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
+        self.limiting_cpu().map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
+    }
+
+    fn limiting_cpu(&self) -> Option<&dyn Hierarchy> {
+        self.hierarchies.all.iter().find(|h| h.limits_cpu()).map(|hierarchy| &**hierarchy)
     }
 
     /// How many periods of its limit have begun in which it had something to run; never more, if nothing here limits CPU.
@@ -539,13 +539,8 @@ impl Group {
     /// # Errors
     /// If it is away.
     pub fn cpu_periods(&self) -> Result<u64, CgroupError> {
-        let Some(hierarchy) = self.hierarchies.all.iter().find(|h| h.limits_cpu()) else {
-            return Ok(0);
-        };
-        let path = hierarchy.root().join(&self.path).join("cpu.stat");
-        let text = read(&path)?;
-        let count = text.lines().find_map(|line| line.strip_prefix("nr_periods "));
-        count.map_or(Ok(0), |count| parse_number(&path, count))
+        let Some(hierarchy) = self.limiting_cpu() else { return Ok(0) };
+        Ok(cpu_stat(&hierarchy.root().join(&self.path), "nr_periods")?.unwrap_or(0))
     }
 
     /// The CPU that its processes may have together by its own limit; nothing if it has none. What the
@@ -554,8 +549,8 @@ impl Group {
     /// # Errors
     /// If it is away.
     pub fn cpu_limit(&self) -> Result<Option<CpuPpm>, CgroupError> {
-        let hierarchy = self.hierarchies.all.iter().find(|h| h.limits_cpu());
-        let limit = hierarchy.map_or(Ok(None), |hierarchy| hierarchy.cpu_limit(&self.path))?;
+        let limit =
+            self.limiting_cpu().map_or(Ok(None), |hierarchy| hierarchy.cpu_limit(&self.path))?;
         Ok(limit.map(CpuLimit::cpu))
     }
 
@@ -852,6 +847,14 @@ pub(crate) fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupE
         io::Write::write_all(&mut file, text.as_bytes())
     };
     write(value.to_string()).map_err(refused("write", path))
+}
+
+/// What `cpu.stat` of the group in `directory` says of `key`; nothing if it does not.
+fn cpu_stat(directory: &Path, key: &str) -> Result<Option<u64>, CgroupError> {
+    let path = directory.join("cpu.stat");
+    let text = read(&path)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    value.map(|value| parse_number(&path, value)).transpose()
 }
 
 pub(crate) fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> {

@@ -413,7 +413,7 @@ fn begins(group: &Group, period: Nanos) -> Nanos {
     let count = || group.cpu_periods().unwrap();
     let before = count();
     wait_until("a period", || {
-        let soon = Instant::now() + Duration::from_millis(2 * period.get() / 1_000_000);
+        let soon = Instant::now() + Duration::from_nanos(2 * period.get());
         while count() == before && Instant::now() < soon {}
         count() != before
     });
@@ -450,7 +450,8 @@ fn periods_begin_when_they_are_asked_to() {
         kept.set(cpu, millis(130), millis(0)).unwrap();
     }
     wait_until("periods of 130 ms", || are_near(millis(130), millis(0)));
-    // Whoever lets go leaves the limit as it is.
+    // Whoever lets go leaves the limit as it is: not in the one period of another length, here.
+    wait_until("the limit", || one.0.cpu_limit().unwrap() == Some(cpu));
     drop((first, second));
     assert_eq!(one.0.cpu_limit().unwrap(), Some(cpu));
     drop(programs);

@@ -82,11 +82,11 @@ struct Trial {
 
 impl Predictive {
     pub(super) fn start(&mut self, aim: &Aim) -> Setting {
+        self.trials.clear();
         let share = self
             .cheapest_first(aim)
             .first()
             .map(|period| Setting { period: *period, share: aim.target });
-        self.trials.clear();
         // Without any period that holds so small a slice, the longest is nearest to it.
         let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
         self.change(share.unwrap_or(longest), self.expected(aim))
@@ -346,8 +346,8 @@ pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
     let iterations = period * target / aim.iteration_seconds;
     let waiting = (1.0 - aim.utilisation_most).max(0.0);
     let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
-    let asleep = target * target * waiting / (1.0 + saved_up * saved_up);
-    let asleep = if loses_asleep { asleep } else { 0.0 };
+    let lost = target * target * waiting / (1.0 + saved_up * saved_up);
+    let asleep = if loses_asleep { lost } else { 0.0 };
     let pauses = target * (1.0 - target);
     let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
     let slice = target * aim.utilisation_most * period;
