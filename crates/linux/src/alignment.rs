@@ -87,20 +87,20 @@ impl Drop for Aligned {
 
 impl Keeper {
     fn keep(&self) {
-        let mut late = 0;
+        let mut unsettled = 0;
         loop {
             let Some(wanted) = *self.wanted() else { return };
             let again = match self.round(wanted) {
-                Ok(Round::Moved) if late < LATE_MOST => {
-                    late += 1;
+                Ok(Round::Unsettled) if unsettled < UNSETTLED_MOST => {
+                    unsettled += 1;
                     continue;
                 }
-                Ok(Round::Moved | Round::Aligned) => AGAIN,
+                Ok(Round::Unsettled | Round::Aligned) => AGAIN,
                 // The group is away: who has asked for its limit will drop it or ask again.
                 Err(Ended::Refused) => AGAIN,
                 Ok(Round::Idle) | Err(Ended::Changed) => Duration::ZERO,
             };
-            late = 0;
+            unsettled = 0;
             let _ = self.wait(wanted, again);
         }
     }
@@ -116,12 +116,12 @@ impl Keeper {
         if self.group.cpu_periods()? == before {
             return Ok(Round::Idle);
         }
-        let Some(begins) = self.begins(wanted)? else { return Ok(Round::Idle) };
+        let Some(begins) = self.begins(wanted)? else { return Ok(Round::Unsettled) };
         let Some(interim) = interim(begins, wanted) else { return Ok(Round::Aligned) };
         let next = phase::begins(wall().saturating_add(IN_TIME), period, into(begins, period));
         self.write_before(next, wanted, interim)?;
         self.write_before(next.saturating_add(interim.period()), wanted, wanted.limit)?;
-        Ok(Round::Moved)
+        Ok(Round::Unsettled)
     }
 
     /// When a period began, to half of what a look takes; nothing if none was seen.
@@ -175,8 +175,8 @@ impl Keeper {
 enum Round {
     /// Periods begin when they are to.
     Aligned,
-    /// They have been moved, if the writes came in time.
-    Moved,
+    /// They have been moved, if the writes came in time; or this machine wakes nobody in time to see when they begin.
+    Unsettled,
     /// There is nobody to limit.
     Idle,
 }
@@ -233,8 +233,8 @@ const IN_TIME: Nanos = Nanos::from_millis(3);
 const AGAIN: Duration = Duration::from_secs(30);
 /// And so often whether there is anybody to limit.
 const IDLE: Duration = Duration::from_millis(100);
-/// After so many moves in a row it is left alone until it is looked again.
-const LATE_MOST: u32 = 5;
+/// After so many rounds in a row that settled nothing it is left alone until [`AGAIN`]: looks cost.
+const UNSETTLED_MOST: u32 = 5;
 
 #[cfg(test)]
 mod tests {
