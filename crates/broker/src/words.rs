@@ -54,7 +54,14 @@ pub fn grant(grant: &Grant) -> String {
     let mut parts = vec![nodes.join(" ")];
     if grant.cpu_ppm != CpuPpm::default() {
         let period = grant.cpu_period_nanos.map(|period| format!(" in every {period}"));
-        parts.push(format!("{} of a CPU each{}", grant.cpu_ppm, period.unwrap_or_default()));
+        let each = match grant.rank_cpu_ppm.as_slice() {
+            [] => format!("{} of a CPU each", grant.cpu_ppm),
+            ranks => {
+                let ranks: Vec<_> = ranks.iter().map(ToString::to_string).collect();
+                format!("{} of a CPU", ranks.join(", "))
+            }
+        };
+        parts.push(format!("{each}{}", period.unwrap_or_default()));
     }
     if !grant.services.is_empty() {
         let services: Vec<_> = grant.services.iter().map(ToString::to_string).collect();
@@ -128,6 +135,7 @@ mod tests {
         let mut held = Grant {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             cpu_ppm: CpuPpm::from_percent(20),
+            rank_cpu_ppm: vec![],
             cpu_period_nanos: None,
             pattern: None,
             bits_per_second: BitsPerSecond::ZERO,
@@ -140,6 +148,9 @@ mod tests {
         assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
         held.services = vec!["nginx@shop".parse().unwrap(), "php-fpm".parse().unwrap()];
         assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each, for nginx@shop php-fpm there");
+        let unequal =
+            Grant { rank_cpu_ppm: [20, 5].map(CpuPpm::from_percent).into(), ..held.clone() };
+        assert!(grant(&unequal).starts_with("n1 n2, 20 %, 5 % of a CPU, for"));
         held.services.clear();
         held.pattern = Some(Pattern::AllToAll);
         held.bits_per_second = BitsPerSecond::from_mbit(10);

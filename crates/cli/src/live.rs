@@ -190,6 +190,7 @@ mod tests {
                 actual: Some(actual),
                 full_speed: Some(12.0),
                 schedule: Some(Schedule::new(CpuPpm::from_percent(15), Nanos::from_millis(20))),
+                rank_cpu_ppm: Vec::new(),
                 refused: 0,
             },
         }

@@ -130,7 +130,11 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     if let Some(nodes) = &wanted.nodes {
         resources.nodes = node_choice(nodes)?;
     }
-    resources.cpu_ppm = wanted.cpu.unwrap_or(resources.cpu_ppm);
+    match wanted.cpu.as_slice() {
+        [] => {}
+        [each] => (resources.cpu_ppm, resources.rank_cpu_ppm) = (*each, Vec::new()),
+        ranks => resources.set_rank_cpu(ranks.to_vec()),
+    }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
         resources.pattern = Some(pattern.clone());
@@ -145,7 +149,7 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
 
 fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
     let resource_words = [
-        ("cpu", wanted.cpu.is_some()),
+        ("cpu", !wanted.cpu.is_empty()),
         ("period", wanted.period.is_some()),
         ("pattern", wanted.pattern.is_some()),
         ("rate", wanted.rate.is_some()),
@@ -195,7 +199,7 @@ mod tests {
     fn pair() -> Wanted {
         Wanted {
             nodes: Some("n1,n2".into()),
-            cpu: Some(CpuPpm::from_percent(20)),
+            cpu: vec![CpuPpm::from_percent(20)],
             pattern: Some(Pattern::Pairs),
             rate: Some(BitsPerSecond::from_mbit(20)),
             duration: Some(Nanos::from_secs(60)),
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn a_change_keeps_what_it_does_not_name() {
         let old = new(None, &pair(), &now()).unwrap();
-        let wanted = Wanted { cpu: Some(CpuPpm::from_percent(30)), ..Wanted::default() };
+        let wanted = Wanted { cpu: vec![CpuPpm::from_percent(30)], ..Wanted::default() };
         let old = Request { spare: true, ..old };
         assert!(changed(old.clone(), WallTime::default(), &wanted, &now()).unwrap().spare);
         let start = WallTime::from_unix_nanos(300 * 1_000_000_000);
@@ -220,6 +224,11 @@ mod tests {
             asked.nodes,
             NodeChoice::Named(vec!["n1".parse().unwrap(), "n2".parse().unwrap()])
         );
+        let unequal = [30, 10].map(CpuPpm::from_percent);
+        let wanted = Wanted { cpu: unequal.to_vec(), ..Wanted::default() };
+        let changed_to = changed(old.clone(), start, &wanted, &now()).unwrap().ask;
+        let Ask::Resources(asked) = changed_to else { panic!() };
+        assert_eq!((asked.cpu_ppm, asked.rank_cpu_ppm), (unequal[0], unequal.to_vec()));
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");

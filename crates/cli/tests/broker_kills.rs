@@ -293,8 +293,8 @@ fn assert_enforced(world: &World, found: &Found) {
     for found in found.values().filter(|found| found.state.is_live()) {
         let grant = found.grant.as_ref().unwrap();
         assert_eq!(grant.nodes, nodes_of(&found.request), "all of it: {found:?}");
-        for node in &grant.nodes {
-            let part = (grant.cpu(), grant.bits_per_second, found.until_unix_nanos);
+        for (node, cpu) in grant.nodes.iter().zip(grant.cpu()) {
+            let part = (cpu, grant.bits_per_second, found.until_unix_nanos);
             recorded.entry(node.clone()).or_default().insert(found.handle.job(), part);
         }
     }

@@ -77,6 +77,18 @@ impl FullSpeed {
         Self { computed: sensible.then(|| Cost::measured(seconds)), ..self }
     }
 
+    /// The same with one node that stands for all, the one that uses most, if no other uses less than `part` of that:
+    /// what their measured use differs by is chance then, and the one that has too little of it would hold up all.
+    #[must_use]
+    pub fn as_one_if_alike(self, part: f64) -> Self {
+        let most = self.used.iter().copied().max_by(|a, b| a.measured.total_cmp(&b.measured));
+        let is_alike = |most: &Cost| self.used.iter().all(|c| c.measured >= part * most.measured);
+        match most.filter(is_alike) {
+            Some(most) => Self { used: vec![most], ..self },
+            None => self,
+        }
+    }
+
     /// How many nodes the application has.
     pub fn nodes(&self) -> usize {
         self.used.len()
@@ -292,6 +304,17 @@ mod tests {
             [52., 26.]
         );
         assert_eq!(calibration.observe(&report(1.0, &[1])).unwrap_err().field, "used");
+    }
+
+    #[test]
+    fn nodes_that_work_alike_have_one_that_stands_for_all() {
+        let used = |cpu: &[u32]| {
+            let full = FullSpeed::new(10.0, &percent(cpu)).unwrap().as_one_if_alike(0.8);
+            full.utilisations().map(|u| (u * 100.0).round()).collect::<Vec<_>>()
+        };
+        assert_eq!(used(&[48, 50, 41]), [50.0]);
+        assert_eq!(used(&[48, 50, 39]), [48.0, 50.0, 39.0]);
+        assert_eq!(used(&[7]), [7.0]);
     }
 
     #[test]

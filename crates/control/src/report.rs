@@ -30,6 +30,12 @@ impl Report {
         Ok(Self { from, to, work, used: used.to_vec(), computed: Vec::new() })
     }
 
+    /// The same with other CPU times.
+    #[must_use]
+    pub fn with_used(self, used: &[Nanos]) -> Self {
+        Self { used: used.to_vec(), ..self }
+    }
+
     /// The same with the CPU time of each node that was not spent waiting, where somebody knows it: the
     /// program itself, or who sees its calls of the message library.
     #[must_use]

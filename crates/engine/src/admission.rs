@@ -175,7 +175,7 @@ impl Admission<'_> {
     /// What `grant` takes, of the user's own tables too.
     pub fn demands(&self, grant: &Grant) -> Result<Vec<Demand>, Invalid> {
         let (mut demands, sent) = self.cluster.demands(grant)?;
-        let cpu = u64::from(grant.cpu().get()) * grant.nodes.len() as u64;
+        let cpu = grant.cpu().map(|cpu| u64::from(cpu.get())).sum();
         demands.extend([Demand::new(self.user[0], cpu), Demand::new(self.user[1], sent.get())]);
         Ok(demands)
     }
@@ -439,7 +439,8 @@ pub(crate) fn cpu_and_disk(resources: &Resources, node: NodeIndex) -> [(Resource
     ]
 }
 
-/// At least a little: of nodes that do not count nothing is free ([`Cluster::free`]).
+/// What any rank needs at the most, whichever a node is to have; and at least a little: of nodes that do not count
+/// nothing is free ([`Cluster::free`]).
 fn cpu_least(resources: &Resources) -> CpuPpm {
     resources.cpu_ppm.max(CpuPpm::new(1))
 }
@@ -484,6 +485,7 @@ impl Need {
         Grant {
             nodes,
             cpu_ppm: resources.cpu_ppm,
+            rank_cpu_ppm: resources.rank_cpu_ppm.clone(),
             cpu_period_nanos: resources.cpu_period_nanos,
             pattern: resources.pattern.clone(),
             bits_per_second: resources.bits_per_second,

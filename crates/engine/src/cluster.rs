@@ -212,9 +212,9 @@ impl Cluster {
                 demands.push(Demand::new(self.table(Resource::Link(direction)), rate.get()));
             });
         }
-        for node in nodes {
+        for (node, cpu) in nodes.into_iter().zip(grant.cpu()) {
             let of_node = [
-                (Resource::Cpu(node), u64::from(grant.cpu().get())),
+                (Resource::Cpu(node), u64::from(cpu.get())),
                 (Resource::DiskRead(node), grant.disk_read().get()),
                 (Resource::DiskWrite(node), grant.disk_write().get()),
             ];
@@ -312,15 +312,17 @@ impl Cluster {
             class,
         };
         let until = until.unwrap_or(WallTime::from_unix_nanos(u64::MAX));
-        let assignment = |node| Assignment {
+        let assignment = |node, cpu| Assignment {
             cpu_period_nanos: grant.cpu_period_nanos,
             disks: self.disk_rates(node, grant),
             services: grant.services.clone(),
             owner: Some(owner.clone()),
             from_unix_nanos: from,
-            ..Assignment::new(handle.job(), grant.cpu(), until)
+            ..Assignment::new(handle.job(), cpu, until)
         };
-        let mut all: BTreeMap<_, _> = nodes.iter().map(|node| (*node, assignment(*node))).collect();
+        let each = nodes.iter().zip(grant.cpu());
+        let mut all: BTreeMap<_, _> =
+            each.map(|(node, cpu)| (*node, assignment(*node, cpu))).collect();
         let up_to =
             grant.bits_per_second.checked_add(spare).filter(|_| spare > BitsPerSecond::ZERO);
         for rank_flow in flows(grant)? {

@@ -31,7 +31,16 @@ impl Admission<'_> {
 
     fn fewer_nodes(&self, asked: &Resources, span: Span) -> Option<Resources> {
         let NodeChoice::Any(count) = asked.nodes else { return None };
-        let of = |number| Resources { nodes: NodeChoice::Any(number), ..asked.clone() };
+        // Which ranks are left out, and what they leave to the others to do, nobody knows.
+        let rank_cpu_ppm = |number| match number == count {
+            true => asked.rank_cpu_ppm.clone(),
+            false => Vec::new(),
+        };
+        let of = |number| Resources {
+            nodes: NodeChoice::Any(number),
+            rank_cpu_ppm: rank_cpu_ppm(number),
+            ..asked.clone()
+        };
         let fits = |number| {
             let need = Need { resources: of(number), promise: None };
             let placed = self.choose(&need, number, span).ok()?;

@@ -167,6 +167,36 @@ fn agents_are_told_the_period_and_the_rates_of_their_own_disk() {
     assert!(refusal.to_string().contains("reading at n1 lacks 1 MB/s"), "{refusal}");
 }
 
+// Goal: ranks that work unequally hold what each needs, and no more. Method: what one leaves is another's; what is one
+// too many is refused by the name of its node.
+#[test]
+fn each_rank_has_its_own_share_where_they_are_unequal() {
+    let mut world = World::star(3);
+    let unequal = |nodes, cpu: [u32; 2]| {
+        let mut asked = request(nodes, cpu[0].max(cpu[1]), 0, 0, 60);
+        let Ask::Resources(resources) = &mut asked.ask else { panic!() };
+        resources.set_rank_cpu(cpu.map(CpuPpm::from_percent).to_vec());
+        asked
+    };
+    let handle = world.reserve("k", unequal(named(&["n2", "n1"]), [70, 20])).unwrap();
+    let told =
+        |world: &World| [0, 1].map(|node: usize| world.agents[node].holding[&handle.job()].cpu_ppm);
+    assert_eq!(told(&world), [20, 70].map(CpuPpm::from_percent));
+    world.reserve("l", unequal(named(&["n1", "n2"]), [80, 30])).unwrap();
+    let refusal = refused(world.reserve("m", unequal(named(&["n1", "n3"]), [1, 90])));
+    assert!(refusal.to_string().contains("CPU of n1 lacks 1 %"), "{refusal}");
+    // The share of all that it was asked for goes with the list.
+    let request = request(named(&["n2", "n1"]), 20, 0, 0, 60);
+    world.call("ada", Call::Modify { handle, request }).unwrap().unwrap();
+    assert_eq!(told(&world), [20, 20].map(CpuPpm::from_percent));
+    // On any nodes none can be too small for whichever rank it gets.
+    let refusal = refused(world.reserve("n", unequal(NodeChoice::Any(2), [60, 1])));
+    assert!(refusal.to_string().contains("node"), "{refusal}");
+    let fewer = world.reserve("o", unequal(NodeChoice::Any(2), [40, 1])).unwrap();
+    let grant = world.engine.book().reservations()[&fewer].grant.clone().unwrap();
+    assert_eq!(grant.cpu().collect::<Vec<_>>(), [40, 1].map(CpuPpm::from_percent));
+}
+
 #[test]
 fn a_running_program_is_given_more_where_it_is_and_gives_it_back() {
     let mut world = World::star(4);

@@ -80,7 +80,8 @@ pub enum Ask {
     SiteNode(SiteNode),
 }
 
-/// Resources without a goal: the same on each of some nodes, and the same rate for each flow.
+/// Resources without a goal: the same on each of some nodes, but for CPU where ranks work unequally, and the same
+/// rate for each flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
@@ -89,6 +90,10 @@ pub struct Resources {
     /// CPU on each.
     #[serde(default)]
     pub cpu_ppm: CpuPpm,
+    /// CPU for each rank, in their order, where they work unequally: none more than `cpu_ppm`. Nothing = as much
+    /// as that for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_cpu_ppm: Vec<CpuPpm>,
     /// In every so long a share of the CPU is to be had, by deadlines where the processes can carry them;
     /// nothing = as it comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,6 +130,9 @@ pub struct Grant {
     pub nodes: Vec<Name>,
     /// CPU on each.
     pub cpu_ppm: CpuPpm,
+    /// CPU for each rank, in their order; nothing = `cpu_ppm` for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_cpu_ppm: Vec<CpuPpm>,
     /// In every so long a share of the CPU is to be had, by deadlines where the processes can carry them;
     /// nothing = as it comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,9 +218,15 @@ impl Handle {
 }
 
 impl Grant {
-    /// CPU on each node, with what its program asked for.
-    pub fn cpu(&self) -> CpuPpm {
-        self.cpu_ppm.max(self.extension.cpu_ppm)
+    /// CPU on the node of each rank, in their order, with what its program asked for.
+    pub fn cpu(&self) -> impl Iterator<Item = CpuPpm> {
+        self.cpu_asked().map(|cpu| cpu.max(self.extension.cpu_ppm))
+    }
+
+    /// CPU on the node of each rank, in their order, as it was asked for.
+    pub fn cpu_asked(&self) -> impl Iterator<Item = CpuPpm> {
+        let given = move |rank: usize| self.rank_cpu_ppm.get(rank).copied();
+        (0..self.nodes.len()).map(move |rank| given(rank).unwrap_or(self.cpu_ppm))
     }
 
     /// Read from the disk of each node, with what its program asked for.
@@ -277,12 +291,20 @@ impl Resources {
         Self {
             nodes: NodeChoice::Any(0),
             cpu_ppm: CpuPpm::default(),
+            rank_cpu_ppm: Vec::new(),
             cpu_period_nanos: None,
             pattern: None,
             bits_per_second: BitsPerSecond::ZERO,
             disk_read_bytes_per_second: BytesPerSecond::default(),
             disk_write_bytes_per_second: BytesPerSecond::default(),
         }
+    }
+
+    /// CPU for each rank, in their order: one share for all if they are the same.
+    pub fn set_rank_cpu(&mut self, ranks: Vec<CpuPpm>) {
+        self.cpu_ppm = ranks.iter().copied().max().unwrap_or_default();
+        let is_same = ranks.iter().all(|cpu| *cpu == self.cpu_ppm);
+        self.rank_cpu_ppm = if is_same { Vec::new() } else { ranks };
     }
 
     pub(crate) fn check(&self) -> Result<(), Invalid> {
@@ -297,6 +319,7 @@ impl Resources {
             }
         }
         check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
+        self.check_rank_cpu(count)?;
         match (&self.pattern, self.bits_per_second) {
             (Some(pattern), rate) => {
                 if rate == BitsPerSecond::ZERO {
@@ -311,6 +334,23 @@ impl Resources {
                     format!("who sends {rate} to whom: hypercube, all-to-all, ring, pairs");
                 Err(Invalid::new("pattern", "nothing", expected))
             }
+        }
+    }
+
+    fn check_rank_cpu(&self, ranks: u32) -> Result<(), Invalid> {
+        let given = &self.rank_cpu_ppm;
+        if !given.is_empty() && given.len() != ranks as usize {
+            let expected = format!("one for each of {ranks} ranks, or none");
+            return Err(Invalid::new("rank_cpu_ppm", given.len(), expected));
+        }
+        let allowed = CpuPpm::new(1)..=self.cpu_ppm;
+        match given.iter().position(|cpu| !allowed.contains(cpu)) {
+            None => Ok(()),
+            Some(rank) => Err(Invalid::new(
+                format!("rank_cpu_ppm[{rank}]"),
+                given[rank],
+                format!("more than 0 %, and no more than cpu_ppm ({})", self.cpu_ppm),
+            )),
         }
     }
 }
@@ -447,6 +487,13 @@ mod tests {
         assert!(idle.contains("cpu_ppm") && idle.contains("more than 0 %"), "{idle}");
         let short = refused(|r| r.cpu_period_nanos = Some(Nanos::new(1)));
         assert!(short.contains("cpu_period_nanos"), "{short}");
+        let few = refused(|r| r.rank_cpu_ppm = vec![CpuPpm::from_percent(10)]);
+        assert!(few.contains("rank_cpu_ppm: \"1\"") && few.contains("each of 2 ranks"), "{few}");
+        for wrong in [0, 11] {
+            let wrong = [10, wrong].map(CpuPpm::from_percent);
+            let wrong = refused(|r| r.rank_cpu_ppm = wrong.to_vec());
+            assert!(wrong.contains("rank_cpu_ppm[1]") && wrong.contains("(10 %)"), "{wrong}");
+        }
         let still = refused(|r| r.bits_per_second = BitsPerSecond::ZERO);
         assert!(still.contains("more than 0 bit/s"), "{still}");
         let nobody = refused(|r| r.pattern = None);

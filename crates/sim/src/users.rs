@@ -184,8 +184,8 @@ impl Users {
             // The same for another time, or another rate on the same nodes.
             request.ask = match (known.request.ask, request.ask) {
                 (Ask::Resources(old), Ask::Resources(new)) if self.random.is_one_in(2) => {
-                    let cpu_ppm = new.cpu_ppm;
-                    Ask::Resources(Resources { cpu_ppm, ..old })
+                    let Resources { cpu_ppm, rank_cpu_ppm, .. } = new;
+                    Ask::Resources(Resources { cpu_ppm, rank_cpu_ppm, ..old })
                 }
                 (old, _) => old,
             };
@@ -286,10 +286,17 @@ impl Users {
         let flows = if pattern == Some(Pattern::Pairs) { 1 } else { u64::from(count) - 1 };
         let rate = self.amount(self.rate.get() / flows.max(1)).max(1);
         let cpu = self.amount(u64::from(self.cpu.get()));
+        // Some have ranks that work unequally; some say so of too few, or of none that works.
+        let ranks = if self.random.is_one_in(20) { count - 1 } else { count };
+        let rank_cpu_ppm = match self.random.is_one_in(3) {
+            true => (0..ranks).map(|_| CpuPpm::new(self.amount(cpu) as u32)).collect(),
+            false => Vec::new(),
+        };
         let (read, write) = self.disk_rates();
         Resources {
             nodes,
             cpu_ppm: CpuPpm::new(cpu as u32),
+            rank_cpu_ppm,
             cpu_period_nanos: None,
             bits_per_second: if pattern.is_some() {
                 BitsPerSecond::new(rate)

@@ -71,6 +71,7 @@ fn resources(nodes: NodeChoice) -> Resources {
     Resources {
         nodes,
         cpu_ppm: CpuPpm::from_percent(100),
+        rank_cpu_ppm: Vec::new(),
         cpu_period_nanos: Some(Nanos::from_millis(20)),
         pattern: Some(Pattern::Hypercube),
         bits_per_second: BitsPerSecond::from_mbit(100),
@@ -204,6 +205,7 @@ fn granted(number: u64, groups: u64, month: Month) -> Result<Event> {
     let grant = Grant {
         nodes: names,
         cpu_ppm: asked.cpu_ppm,
+        rank_cpu_ppm: asked.rank_cpu_ppm.clone(),
         cpu_period_nanos: asked.cpu_period_nanos,
         pattern: asked.pattern.clone(),
         bits_per_second: asked.bits_per_second,

@@ -329,7 +329,7 @@ impl Still<'_> {
     /// # Errors
     /// If a node does not.
     pub fn apply(&mut self, schedule: Schedule) -> Result<()> {
-        match self.nodes.apply(schedule) {
+        match self.nodes.apply(&[schedule]) {
             Applied::InForce { .. } => Ok(()),
             Applied::Refused { reason } => bail!("{schedule:?} was refused: {reason}"),
             Applied::Unknown => bail!("the broker does not answer"),

@@ -101,9 +101,9 @@ pub struct Wanted {
     /// How many nodes, or their names in order of rank, as in n1,n2
     #[arg(long, value_name = "NUMBER|NAMES")]
     pub nodes: Option<String>,
-    /// CPU on each node; 100 % is one processor
-    #[arg(long)]
-    pub cpu: Option<CpuPpm>,
+    /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
+    #[arg(long, value_name = "SHARE", value_delimiter = ',')]
+    pub cpu: Vec<CpuPpm>,
     /// In every so long each node's share of CPU is to be had, as in 20ms
     #[arg(long)]
     pub period: Option<Nanos>,

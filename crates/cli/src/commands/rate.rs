@@ -8,12 +8,12 @@ use crate::hold::Hold;
 use crate::rate::Steered;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
-use crate::rate::nodes::node_indices;
+use crate::rate::nodes::{node_indices, set_schedules};
 use crate::rate::steering::{Phase, Wanted};
 use crate::{brokers, interrupt, live, place};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
-use keeptime_control::{FullSpeed, Policy, Schedule};
+use keeptime_control::{FullSpeed, Policy};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
@@ -72,13 +72,12 @@ impl<'a> Held<'a> {
             FullSpeedFrom::Known => speeds.find(&parameters, count)?,
             FullSpeedFrom::Measured => None,
         };
-        let first = known.as_ref().map(|known| wanted.first_schedule(full, known)).transpose()?;
-        let ask = Ask::Resources(Resources {
-            nodes: NodeChoice::Any(count),
-            cpu_ppm: first.map_or(full, Schedule::cpu),
-            cpu_period_nanos: first.map(Schedule::period),
-            ..Resources::nothing()
-        });
+        let nodes = NodeChoice::Any(count);
+        let mut resources = Resources { nodes, cpu_ppm: full, ..Resources::nothing() };
+        if let Some(known) = &known {
+            set_schedules(&mut resources, &wanted.first_schedules(full, known)?);
+        }
+        let ask = Ask::Resources(resources);
         let cluster = &session.cluster;
         let hold = Hold::take(cluster, ask, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());
@@ -234,7 +233,7 @@ fn table(views: &[RateView]) -> String {
             state.schedule.map(|s| format!("{} / {}", in_millis(s.slice()), in_millis(s.period())));
         let unknown = || "-".to_owned();
         text.push_str(&format!(
-            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}\n",
+            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}{}\n",
             job.to_string(),
             application.as_str(),
             nodes.len(),
@@ -244,6 +243,10 @@ fn table(views: &[RateView]) -> String {
             slice.unwrap_or_else(unknown),
             state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
             describe(state.phase),
+            match state.rank_cpu_ppm.iter().min() {
+                Some(least) => format!("; a rank has {least} at least"),
+                None => String::new(),
+            },
             match state.refused {
                 0 => String::new(),
                 count => format!("; {count} corrections refused"),
@@ -276,6 +279,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use crate::rate::steering::State;
+    use keeptime_control::Schedule;
     use keeptime_model::units::CpuPpm;
 
     const BSP: &str = r#"
@@ -308,6 +312,7 @@ mod tests {
             actual: Some(0.2951),
             full_speed: Some(12.0),
             schedule: Some(schedule),
+            rank_cpu_ppm: Vec::new(),
             refused: 2,
         };
         let (phase, actual, full_speed) = (Phase::Measured, None, None);
@@ -319,7 +324,9 @@ mod tests {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             state,
         };
-        let text = table(&[view(held), view(measured)]);
+        let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
+        let unequal = State { rank_cpu_ppm, ..held.clone() };
+        let text = table(&[view(held), view(measured), view(unequal)]);
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -329,6 +336,7 @@ mod tests {
             "r7 bsp 2 30.0 % 29.5 % 15 % 3.0 ms / 20.0 ms 12.00 /s held; 2 corrections refused"
         );
         assert_eq!(lines[2], "r7 bsp 2 30.0 % - - - - at full speed, to measure it");
-        assert_eq!(lines.len(), 3);
+        assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
+        assert_eq!(lines.len(), 4);
     }
 }

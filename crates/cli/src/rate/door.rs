@@ -220,6 +220,7 @@ mod tests {
             actual: Some(0.3),
             full_speed: Some(12.5),
             schedule: None,
+            rank_cpu_ppm: Vec::new(),
             refused: 0,
         };
         let nodes = vec!["n1".parse().unwrap()];

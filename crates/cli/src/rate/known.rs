@@ -82,11 +82,12 @@ impl KnownSpeeds {
             .with_context(|| format!("{path} does not tell full speeds: remove it"))?;
         for known in &file.known {
             let rate = known.full_speed.rate();
+            let nodes = known.full_speed.nodes();
             ensure!(
-                rate.is_finite() && rate > 0.0 && known.full_speed.nodes() == 1,
-                "{path} has a full speed of {rate} on {} nodes, expected one above 0 of one node, \
-                 which stands for all: remove it",
-                known.full_speed.nodes()
+                rate.is_finite() && rate > 0.0 && (nodes == 1 || nodes == known.nodes as usize),
+                "{path} has a full speed of {rate} on {nodes} nodes, expected one above 0 of {}, or of one \
+                 that stands for all: remove it",
+                known.nodes
             );
         }
         let is_of_here = file.conditions.differences(&self.conditions).is_empty();

@@ -56,15 +56,19 @@ impl GrantedNodes {
 }
 
 impl Nodes for GrantedNodes {
+    fn count(&self) -> usize {
+        self.agents.len()
+    }
+
     fn used(&mut self) -> Option<Vec<Nanos>> {
         let job = &self.job;
         let used = |agent: &mut KeptAgent| agent.ask(|client| client.used(job)).ok();
         self.agents.iter_mut().map(used).collect()
     }
 
-    fn apply(&mut self, schedule: Schedule) -> Applied {
-        let (cpu_ppm, cpu_period_nanos) = (schedule.cpu(), Some(schedule.period()));
-        let resources = Resources { cpu_ppm, cpu_period_nanos, ..self.resources.clone() };
+    fn apply(&mut self, schedules: &[Schedule]) -> Applied {
+        let mut resources = self.resources.clone();
+        set_schedules(&mut resources, schedules);
         let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
         match self.broker.modify(self.handle, &request) {
             Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
@@ -73,10 +77,17 @@ impl Nodes for GrantedNodes {
         }
     }
 
-    fn observed(&mut self) -> Option<Schedule> {
+    fn observed(&mut self) -> Option<Vec<Schedule>> {
         let grant = self.broker.reservation(self.handle).ok()?.grant?;
-        Some(Schedule::new(grant.cpu_ppm, grant.cpu_period_nanos.unwrap_or(CPU_PERIOD)))
+        let period = grant.cpu_period_nanos.unwrap_or(CPU_PERIOD);
+        Some(grant.cpu_asked().map(|cpu| Schedule::new(cpu, period)).collect())
     }
+}
+
+/// Asks for schedules of one period: one for each rank, or one for all.
+pub fn set_schedules(resources: &mut Resources, schedules: &[Schedule]) {
+    resources.set_rank_cpu(schedules.iter().map(|schedule| schedule.cpu()).collect());
+    resources.cpu_period_nanos = schedules.first().map(|schedule| schedule.period());
 }
 
 /// Where the ranks of a grant run.

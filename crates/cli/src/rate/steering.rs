@@ -1,7 +1,8 @@
 //! From progress to schedules: finds full speed first, then holds the target. Reads no clock and asks
 //! nobody itself: instants come as arguments, and the nodes are behind [`Nodes`].
 //!
-//! All nodes have the same share, as a reservation says it: that of the node that uses most.
+//! Where ranks work alike, one node stands for all, the one that uses most; where they do not, each has a share of its
+//! own. Their period is the same.
 
 use keeptime_control::schedule::cpu_floor;
 use keeptime_control::{
@@ -14,12 +15,14 @@ use serde::{Deserialize, Serialize};
 
 /// The nodes of one job.
 pub trait Nodes {
+    /// How many.
+    fn count(&self) -> usize;
     /// The CPU time that the job has used so far on each; nothing if one does not answer.
     fn used(&mut self) -> Option<Vec<Nanos>>;
-    /// Puts a schedule in force on all, or on none.
-    fn apply(&mut self, schedule: Schedule) -> Applied;
-    /// What all have; nothing if nobody knows.
-    fn observed(&mut self) -> Option<Schedule>;
+    /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none.
+    fn apply(&mut self, schedules: &[Schedule]) -> Applied;
+    /// What each has; nothing if nobody knows.
+    fn observed(&mut self) -> Option<Vec<Schedule>>;
 }
 
 /// What came of a schedule.
@@ -75,8 +78,11 @@ pub struct State {
     pub actual: Option<f64>,
     /// Work in a second at full speed, now.
     pub full_speed: Option<f64>,
-    /// What each node has; nothing = as at full speed.
+    /// What the node has that has most; nothing = as at full speed.
     pub schedule: Option<Schedule>,
+    /// CPU of each node, in order of rank, where they work unequally; nothing = that of the schedule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_cpu_ppm: Vec<CpuPpm>,
     /// Corrections that were refused.
     pub refused: u64,
 }
@@ -125,13 +131,13 @@ impl<N: Nodes> Steering<N> {
     /// A target or a threshold of nothing.
     pub fn new(nodes: N, wanted: Wanted, full: CpuPpm) -> Result<Self, Invalid> {
         wanted.check()?;
-        let stage = Stage::Measured { calibration: Calibration::new(1), reports: 0 };
+        let stage = Stage::measured(&nodes);
         let fresh_from = Nanos::default();
         let (mark, silent, found) = (None, None, None);
         Ok(Self { nodes, wanted, full, stage, mark, fresh_from, silent, found })
     }
 
-    /// Begins at the target, with nodes that have what [`Wanted::first_schedule`] says.
+    /// Begins at the target, with nodes that have what [`Wanted::first_schedules`] says.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -182,7 +188,12 @@ impl<N: Nodes> Steering<N> {
         let proposal = match is_settled {
             true => controller.tick(now),
             // What became of it is seen on the nodes.
-            false => self.nodes.observed().and_then(|had| controller.resume(now, &[had])),
+            false => self.nodes.observed().and_then(|had| {
+                let one = had.first().filter(|first| had.iter().all(|each| each == *first));
+                let stands_for_all = controller.settings().full_speed.nodes() == 1;
+                let one = one.filter(|_| stands_for_all).map(std::slice::from_ref);
+                controller.resume(now, one.unwrap_or(&had))
+            }),
         };
         self.carry_out(proposal);
     }
@@ -220,14 +231,16 @@ impl<N: Nodes> Steering<N> {
     /// How it stands.
     pub fn state(&self) -> State {
         let (target, phase) = (self.wanted.target, Phase::Measured);
-        let (actual, full_speed, schedule) = (None, None, None);
-        let measured = State { target, phase, actual, full_speed, schedule, refused: 0 };
+        let (actual, full_speed, schedule, rank_cpu_ppm) = (None, None, None, Vec::new());
+        let measured =
+            State { target, phase, actual, full_speed, schedule, rank_cpu_ppm, refused: 0 };
         let (controller, is_told) = match &self.stage {
             Stage::Measured { .. } => return measured,
             Stage::Steered(controller) => (controller, true),
             Stage::Unreported(controller) => (controller, false),
         };
         let view = controller.view();
+        let each = view.schedules.iter().map(|schedule| schedule.cpu());
         State {
             phase: match view.health {
                 Health::Steered if is_told => Phase::Steered,
@@ -235,7 +248,8 @@ impl<N: Nodes> Steering<N> {
             },
             actual: view.actual,
             full_speed: is_told.then_some(view.full_speed),
-            schedule: view.schedules.first().copied(),
+            schedule: view.schedules.iter().copied().max_by_key(|schedule| schedule.cpu()),
+            rank_cpu_ppm: if view.schedules.len() > 1 { each.collect() } else { Vec::new() },
             refused: view.refused,
             ..measured
         }
@@ -244,16 +258,23 @@ impl<N: Nodes> Steering<N> {
     fn take(&mut self, report: &Report) {
         let proposal = match &mut self.stage {
             Stage::Measured { calibration, reports } => {
-                // It says what the one node used, as it should.
+                // It says what every node used, as it should.
                 *reports += u32::from(calibration.observe(report).is_ok());
                 if *reports < CALIBRATION {
                     return;
                 }
-                let found =
-                    calibration.finish().map(|found| found.polling(uses_all(report, self.full)));
+                let found = calibration
+                    .finish()
+                    .map(|found| found.polling(uses_all(report, self.full)).as_one_if_alike(ALIKE));
                 return self.begin(found, report.to());
             }
-            Stage::Steered(controller) => controller.report(report).unwrap_or_default(),
+            Stage::Steered(controller) => {
+                let report = match controller.settings().full_speed.nodes() {
+                    1 => &of_one(report),
+                    _ => report,
+                };
+                controller.report(report).unwrap_or_default()
+            }
             Stage::Unreported(_) => return,
         };
         self.carry_out(proposal);
@@ -272,9 +293,7 @@ impl<N: Nodes> Steering<N> {
                 self.carry_out(Some(proposal));
             }
             // It did nothing meanwhile, or used no CPU: it is measured again.
-            Err(_) => {
-                self.stage = Stage::Measured { calibration: Calibration::new(1), reports: 0 };
-            }
+            Err(_) => self.stage = Stage::measured(&self.nodes),
         }
     }
 
@@ -310,9 +329,8 @@ impl<N: Nodes> Steering<N> {
         let Some(controller) = self.stage.controller() else { return outcome };
         let mut next = proposal;
         while let Some(Proposal { sequence, schedules }) = next {
-            // One node stands for all.
             let Some(schedule) = schedules.first() else { break };
-            outcome = self.nodes.apply(*schedule);
+            outcome = self.nodes.apply(&schedules);
             next = match &outcome {
                 Applied::InForce { since } => {
                     self.mark = None;
@@ -335,20 +353,20 @@ impl Wanted {
         check("threshold", self.threshold)
     }
 
-    /// What each node has at first of a program whose full speed is known; at full speed it has `full`.
+    /// What each node has at first, or the one that stands for all, of a program whose full speed is known; at full
+    /// speed a node has `full`.
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn first_schedule(
+    pub fn first_schedules(
         &self,
         full: CpuPpm,
         full_speed: &FullSpeed,
-    ) -> Result<Schedule, Invalid> {
+    ) -> Result<Vec<Schedule>, Invalid> {
         self.check()?;
         let settings = self.settings(full, full_speed.clone())?;
         let (_, Proposal { schedules, .. }) = Controller::start(settings, Nanos::default())?;
-        let none = || Invalid::new("nodes", 0, "one that stands for all");
-        schedules.first().copied().ok_or_else(none)
+        Ok(schedules)
     }
 
     fn settings(&self, full: CpuPpm, full_speed: FullSpeed) -> Result<Settings, Invalid> {
@@ -363,6 +381,11 @@ impl Wanted {
 }
 
 impl Stage {
+    /// Nothing is measured yet.
+    fn measured(nodes: &impl Nodes) -> Self {
+        Self::Measured { calibration: Calibration::new(nodes.count()), reports: 0 }
+    }
+
     fn controller(&mut self) -> Option<&mut Controller> {
         match self {
             Self::Measured { .. } => None,
@@ -378,18 +401,25 @@ fn check(field: &str, share: Share) -> Result<(), Invalid> {
     }
 }
 
-/// What was done between two marks, with what the node used that used most. Nothing if a counter went
-/// back: an agent began anew.
+/// What was done between two marks, with what each node used, as if that were no less than [`IDLE`] of what the
+/// busiest did. Nothing if a counter went back: an agent began anew.
 fn report(from: &Mark, to: &Mark) -> Option<Report> {
     let used = from.used.iter().zip(&to.used);
     let used = used.map(|(from, to)| (to >= from).then(|| to.saturating_sub(*from)));
-    let used = used.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+    let mut used = used.collect::<Option<Vec<_>>>()?;
+    let least = Nanos::new(used.iter().max()?.get() / IDLE);
+    used.iter_mut().for_each(|used| *used = least.max(*used));
     let work = to.work.checked_sub(from.work)?;
-    Report::new(from.at, to.at, work as f64, &[used]).ok()
+    Report::new(from.at, to.at, work as f64, &used).ok()
+}
+
+/// The same with what the node used that used most.
+fn of_one(report: &Report) -> Report {
+    report.clone().with_used(&[most(report)])
 }
 
 fn most(report: &Report) -> Nanos {
-    report.used().first().copied().unwrap_or_default()
+    report.used().iter().copied().max().unwrap_or_default()
 }
 
 /// Whether it takes whatever it is given: then what it uses says nothing about what it does.
@@ -405,6 +435,11 @@ const CALIBRATION: u32 = 5;
 /// Programs read their input first; after this nothing is expected any more.
 const SILENT_MOST: Nanos = Nanos::from_secs(60);
 const USES_ALL: f64 = 0.9;
+/// Nodes that use so much of what the busiest does have the same share.
+const ALIKE: f64 = 0.8;
+/// The busiest of a program's nodes has no more than so many times what another has: a slice of less than a millisecond
+/// cannot be kept, and what is nearly idle would make the periods of all as much longer.
+const IDLE: u64 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -419,7 +454,8 @@ mod tests {
     struct Simulated {
         plant: BspPlant,
         used: Vec<Nanos>,
-        schedule: Option<Schedule>,
+        /// Of both nodes.
+        schedules: Option<Vec<Schedule>>,
         /// What nodes answer to a schedule.
         answer: Option<Applied>,
         /// They do it all the same.
@@ -432,22 +468,30 @@ mod tests {
     struct Shared(Rc<RefCell<Simulated>>);
 
     impl Nodes for Shared {
+        fn count(&self) -> usize {
+            2
+        }
+
         fn used(&mut self) -> Option<Vec<Nanos>> {
             Some(self.0.borrow().used.clone())
         }
 
-        fn apply(&mut self, schedule: Schedule) -> Applied {
+        fn apply(&mut self, schedules: &[Schedule]) -> Applied {
             let world = &mut *self.0.borrow_mut();
             if world.answer.is_none() || world.obeys {
-                world.plant.apply(&[schedule; 2]);
-                world.schedule = Some(schedule);
+                let each = match schedules {
+                    [all] => vec![*all; 2],
+                    each => each.to_vec(),
+                };
+                world.plant.apply(&each);
+                world.schedules = Some(each);
             }
             let since = world.plant.now();
             world.answer.clone().unwrap_or(Applied::InForce { since })
         }
 
-        fn observed(&mut self) -> Option<Schedule> {
-            self.0.borrow().schedule
+        fn observed(&mut self) -> Option<Vec<Schedule>> {
+            self.0.borrow().schedules.clone()
         }
     }
 
@@ -468,10 +512,20 @@ mod tests {
 
     impl Run {
         fn start(target: u32) -> Self {
-            let program = Program::balanced(2, 0.04, 1.0, Waiting::Blocks);
+            Self::of(Program::balanced(2, 0.04, 1.0, Waiting::Blocks), target)
+        }
+
+        /// The second rank computes for a part of what the first does.
+        fn unequal(part: f64, target: u32) -> Self {
+            let mut program = Program::balanced(2, 0.04, 1.0, Waiting::Blocks);
+            program.compute[1] *= part;
+            Self::of(program, target)
+        }
+
+        fn of(program: Program, target: u32) -> Self {
             let plant = BspPlant::new(program, Machine::default(), 11);
             let used = vec![Nanos::default(); 2];
-            let world = Simulated { plant, used, schedule: None, answer: None, obeys: false };
+            let world = Simulated { plant, used, schedules: None, answer: None, obeys: false };
             let world = Shared(Rc::new(RefCell::new(world)));
             let steering = Steering::new(world.clone(), wanted(target, 2), FULL).unwrap();
             Self { world, steering, work: 0 }
@@ -507,8 +561,15 @@ mod tests {
             run
         }
 
+        /// Of the first node.
         fn share(&self) -> f64 {
-            utilisation(self.world.0.borrow().schedule.unwrap().cpu())
+            self.shares()[0]
+        }
+
+        fn shares(&self) -> [f64; 2] {
+            let world = self.world.0.borrow();
+            let schedules = world.schedules.as_deref().unwrap();
+            [0, 1].map(|node: usize| utilisation(schedules[node].cpu()))
         }
 
         fn answer(&mut self, answer: Option<Applied>, obeys: bool) {
@@ -548,8 +609,9 @@ mod tests {
             Steering::knowing(world.clone(), wanted(30, 2), FULL, full_speed.clone()).unwrap();
         let mut run = Run { world, steering, work: 0 };
         assert_eq!(run.steering.state().phase, Phase::Steered);
-        let begins = wanted(30, 2).first_schedule(FULL, &full_speed).unwrap();
-        assert_eq!(run.world.0.borrow().schedule, Some(begins));
+        let begins = wanted(30, 2).first_schedules(FULL, &full_speed).unwrap();
+        assert_eq!(begins.len(), 1, "ranks that work alike");
+        assert_eq!(run.world.0.borrow().schedules, Some(vec![begins[0]; 2]));
         assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
         run.mean(100);
         let mean = run.mean(400);
@@ -557,12 +619,33 @@ mod tests {
         assert_eq!(run.steering.take_found(), None, "nothing was measured");
     }
 
+    // Goal: ranks that work unequally have shares of their own, so that nothing is reserved that nobody uses, and the
+    // rate is held all the same. Method: one rank computes half of what the other does, or hardly anything.
+    #[test]
+    fn ranks_that_work_unequally_have_unequal_shares() {
+        for (part, expected) in [(0.5, 0.5..0.75), (0.01, 0.25..0.45)] {
+            let mut run = Run::unequal(part, 30);
+            run.mean(200);
+            let mean = run.mean(400);
+            assert!((mean - 0.3).abs() < 0.02, "{part}: {mean}");
+            let [busy, other] = run.shares();
+            assert!(expected.contains(&(other / busy)), "{part}: {busy} and {other}");
+            let state = run.steering.state();
+            assert_eq!(state.rank_cpu_ppm.len(), 2);
+            assert_eq!(Some(state.rank_cpu_ppm[0]), state.schedule.map(|s| s.cpu()));
+            run.steering.set(percent(60)).unwrap();
+            run.mean(200);
+            let mean = run.mean(400);
+            assert!((mean - 0.6).abs() < 0.02, "{part}: {mean}");
+        }
+    }
+
     #[test]
     fn the_papers_utilisation_is_a_part_of_all_that_a_node_gives() {
         let full_speed = FullSpeed::new(10.0, &[CpuPpm::from_percent(20)]).unwrap();
         let paper = Wanted { policy: Policy::paper(), ..wanted(50, 3) };
         let cpu = |wanted: &Wanted| {
-            wanted.first_schedule(CpuPpm::from_percent(40), &full_speed).unwrap().cpu()
+            wanted.first_schedules(CpuPpm::from_percent(40), &full_speed).unwrap()[0].cpu()
         };
         assert_eq!(cpu(&paper), CpuPpm::from_percent(20));
         assert_eq!(cpu(&wanted(50, 3)), CpuPpm::from_percent(10));
@@ -585,8 +668,10 @@ mod tests {
     // Goal: whoever does not answer may have done it or not; either way it goes on from what the nodes have.
     #[test]
     fn what_nobody_answered_to_is_seen_on_the_nodes() {
-        for obeys in [false, true] {
-            let mut run = Run::steered(30);
+        let runs: [fn() -> Run; 2] = [|| Run::start(30), || Run::unequal(0.5, 30)];
+        for (obeys, run) in [false, true].into_iter().flat_map(|o| runs.map(|run| (o, run))) {
+            let mut run = run();
+            run.mean(200);
             run.answer(Some(Applied::Unknown), obeys);
             let error = run.steering.set(percent(60)).unwrap_err();
             assert!(error.contains("follows"), "{error}");

@@ -1,5 +1,6 @@
 //! Whether what the broker decides and says may be.
 
+use super::resources::cpu_of_rank;
 use super::{History, ensure};
 use crate::Violation;
 use keeptime_engine::{Answer, Call, CallError, Caller, Event, Step};
@@ -139,7 +140,8 @@ impl History {
                 let premium = assignment.flows.iter().filter(|f| f.class == TrafficClass::Premium);
                 let mut told: Vec<_> = premium.map(|flow| flow.bits_per_second).collect();
                 told.sort();
-                assignment.cpu_ppm == grant.cpu_ppm.max(grant.extension.cpu_ppm)
+                let own = cpu_of_rank(grant, rank as usize);
+                assignment.cpu_ppm == own.max(grant.extension.cpu_ppm)
                     && assignment.until_unix_nanos == end
                     && told == rates
             };

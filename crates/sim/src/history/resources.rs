@@ -12,8 +12,16 @@ use keeptime_engine::{Engine, Policy};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Grant, Handle, State, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
-use keeptime_model::units::{BitsPerSecond, WallTime};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
 use std::collections::BTreeMap;
+
+/// CPU of a rank, by what the grant says itself.
+pub(super) fn cpu_of_rank(grant: &Grant, rank: usize) -> CpuPpm {
+    match grant.rank_cpu_ppm.is_empty() {
+        true => grant.cpu_ppm,
+        false => grant.rank_cpu_ppm[rank],
+    }
+}
 
 /// CPU, read rate, write rate.
 const RESOURCES_OF_A_NODE: usize = 3;
@@ -64,7 +72,7 @@ impl History {
     ) -> Result<Vec<(usize, u64)>, String> {
         let nodes = self.nodes_of(grant)?;
         let more = &grant.extension;
-        let cpu = u64::from(grant.cpu_ppm.max(more.cpu_ppm).get());
+        let cpu = |rank| u64::from(cpu_of_rank(grant, rank).max(more.cpu_ppm).get());
         let read = grant.disk_read_bytes_per_second.max(more.disk_read_bytes_per_second);
         let write = grant.disk_write_bytes_per_second.max(more.disk_write_bytes_per_second);
         let (mut amounts, mut sent) = (Vec::new(), 0);
@@ -72,15 +80,17 @@ impl History {
             amounts.extend(path.into_iter().map(|way| (way.0 as usize, rate.get())));
             sent += rate.get();
         }
-        for node in &nodes {
+        let mut of_user = 0;
+        for (rank, node) in nodes.iter().enumerate() {
             let first = self.first_of(*node);
-            amounts.push((first, cpu));
+            amounts.push((first, cpu(rank)));
+            of_user += cpu(rank);
             amounts.push((first + 1, read.get()));
             amounts.push((first + 2, write.get()));
         }
         let user = NAMES.iter().position(|name| *name == owner.as_str()).ok_or("a stranger")?;
         let first = self.first_of(NodeIndex(self.topology.nodes().len() as u32)) + 2 * user;
-        amounts.push((first, cpu * nodes.len() as u64));
+        amounts.push((first, of_user));
         amounts.push((first + 1, sent));
         Ok(amounts)
     }

@@ -26,6 +26,7 @@ pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String
     let distinct: BTreeSet<_> = grant.nodes.iter().collect();
     ensure(nodes && distinct.len() == grant.nodes.len(), "other nodes than were asked for")?;
     let same = grant.cpu_ppm == asked.cpu_ppm
+        && grant.rank_cpu_ppm == asked.rank_cpu_ppm
         && grant.pattern == asked.pattern
         && grant.bits_per_second == asked.bits_per_second
         && grant.disk_read_bytes_per_second == asked.disk_read_bytes_per_second
