@@ -95,7 +95,7 @@ impl Predictive {
     pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
         let setting = self.setting?;
         let setting = Setting { share: aim.share_now.unwrap_or(setting.share), ..setting };
-        let noise = self.noise.get_or_insert_with(|| Noise::new(aim.threshold * PRIOR_NOISE));
+        let noise = self.noise.get_or_insert_with(|| prior_noise(aim));
         let deviation = noise.deviation();
         if self.awaited.as_mut().is_some_and(|awaited| awaited.lasts(aim, sample, deviation)) {
             return None;
@@ -158,15 +158,12 @@ impl Predictive {
         Seen { share, fraction: window.mean(), variance }
     }
 
-    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps: computing is
-    /// stretched to the whole of the time that an iteration may take, and waiting comes on top of that.
+    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps.
     fn has_lost_asleep(&self, aim: &Aim, known: Seen) -> bool {
-        let waiting = 1.0 - aim.utilisation_most;
-        let stretched = 1.0 / (1.0 / aim.target + waiting);
         let missing = aim.target - known.fraction;
         !self.loses_asleep
             && aim.utilisation_most <= SLEEPS_TO
-            && missing > aim.threshold.max((aim.target - stretched) * LOST_LEAST)
+            && missing > aim.threshold.max(lost_asleep(aim) * LOST_LEAST)
     }
 
     /// The periods whose slices can be kept, the one that is expected to do best first.
@@ -215,7 +212,7 @@ impl Predictive {
 
     /// What is known of a share that the model says gives the target, before any report.
     fn expected(&self, aim: &Aim) -> Window {
-        let deviation = self.noise.as_ref().map_or(aim.threshold * PRIOR_NOISE, Noise::deviation);
+        let deviation = self.noise.as_ref().unwrap_or(&prior_noise(aim)).deviation();
         let count = (deviation / (aim.threshold * MODEL_OFF)).powi(2);
         Window::expecting(aim.target, count.min(EXPECTED_MOST))
     }
@@ -290,6 +287,11 @@ impl Band {
     }
 }
 
+/// Before reports tell.
+fn prior_noise(aim: &Aim) -> Noise {
+    Noise::new(aim.threshold * PRIOR_NOISE)
+}
+
 fn band(aim: &Aim) -> Band {
     let reach = aim.threshold * REACH;
     // The least is above zero whatever the threshold; the most is no more than full speed takes.
@@ -334,10 +336,17 @@ fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     (is_locked && aim.range.holds(aim.target * aim.utilisation_least, period)).then_some(period)
 }
 
+/// What the rate of a program falls short by that loses all that it does not use while it sleeps, in parts of full speed:
+/// computing is stretched to the whole of the time that an iteration may take, and waiting comes on top of that.
+fn lost_asleep(aim: &Aim) -> f64 {
+    let waiting = (1.0 - aim.utilisation_most).max(0.0);
+    aim.target - 1.0 / (1.0 / aim.target + waiting)
+}
+
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
-/// * **asleep**, for those that lose what they do not use meanwhile: in periods much shorter than what an iteration waits,
-///   computing is stretched by 1 / U and the waiting comes on top of that; in longer ones budget is saved up meanwhile;
+/// * **asleep**, for those that lose what they do not use meanwhile ([`lost_asleep`]): in periods that are not much shorter
+///   than what an iteration waits, budget is saved up meanwhile;
 /// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
 /// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
 /// * **scatter**: the longer the period, the less single reports say.
@@ -346,8 +355,7 @@ pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
     let iterations = period * target / aim.iteration_seconds;
     let waiting = (1.0 - aim.utilisation_most).max(0.0);
     let saved_up = 2.0 * period / (waiting * aim.iteration_seconds).max(f64::MIN_POSITIVE);
-    let lost = target * target * waiting / (1.0 + saved_up * saved_up);
-    let asleep = if loses_asleep { lost } else { 0.0 };
+    let asleep = if loses_asleep { lost_asleep(aim) / (1.0 + saved_up * saved_up) } else { 0.0 };
     let pauses = target * (1.0 - target);
     let beat = BEAT * pauses * iterations / (1.0 + iterations * iterations);
     let slice = target * aim.utilisation_most * period;
