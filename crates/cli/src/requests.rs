@@ -130,10 +130,8 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     if let Some(nodes) = &wanted.nodes {
         resources.nodes = node_choice(nodes)?;
     }
-    match wanted.cpu.as_slice() {
-        [] => {}
-        [each] => (resources.cpu_ppm, resources.rank_cpu_ppm) = (*each, Vec::new()),
-        ranks => resources.set_rank_cpu(ranks.to_vec()),
+    if !wanted.cpu.is_empty() {
+        resources.set_rank_cpu(wanted.cpu.clone());
     }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {

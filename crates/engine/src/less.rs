@@ -31,14 +31,10 @@ impl Admission<'_> {
 
     fn fewer_nodes(&self, asked: &Resources, span: Span) -> Option<Resources> {
         let NodeChoice::Any(count) = asked.nodes else { return None };
-        // Which ranks are left out, and what they leave to the others to do, nobody knows.
-        let rank_cpu_ppm = |number| match number == count {
-            true => asked.rank_cpu_ppm.clone(),
-            false => Vec::new(),
-        };
+        // Which ranks are left out, and what they leave to the others to do, nobody knows: each has what any had.
         let of = |number| Resources {
             nodes: NodeChoice::Any(number),
-            rank_cpu_ppm: rank_cpu_ppm(number),
+            rank_cpu_ppm: Vec::new(),
             ..asked.clone()
         };
         let fits = |number| {
@@ -47,7 +43,7 @@ impl Admission<'_> {
             self.fits(&need.on(self.names(&placed.nodes)), span).ok()?;
             Some(need.resources)
         };
-        let as_asked = Need { resources: of(count), promise: None };
+        let as_asked = Need { resources: asked.clone(), promise: None };
         let most = match self.choose(&as_asked, count, span) {
             Err(Unplaced::TooFew(few)) => few.free,
             _ => u32::MAX,

@@ -300,7 +300,7 @@ impl Resources {
         }
     }
 
-    /// CPU for each rank, in their order: one share for all if they are the same.
+    /// CPU for each rank, in their order, or one share for all; shares that are all the same become that.
     pub fn set_rank_cpu(&mut self, ranks: Vec<CpuPpm>) {
         self.cpu_ppm = ranks.iter().copied().max().unwrap_or_default();
         let is_same = ranks.iter().all(|cpu| *cpu == self.cpu_ppm);

@@ -286,7 +286,7 @@ impl Users {
         let flows = if pattern == Some(Pattern::Pairs) { 1 } else { u64::from(count) - 1 };
         let rate = self.amount(self.rate.get() / flows.max(1)).max(1);
         let cpu = self.amount(u64::from(self.cpu.get()));
-        // Some have ranks that work unequally; some say so of too few, or of none that works.
+        // Some have ranks that work unequally; a few tell of one rank too few.
         let ranks = if self.random.is_one_in(20) { count - 1 } else { count };
         let rank_cpu_ppm = match self.random.is_one_in(3) {
             true => (0..ranks).map(|_| CpuPpm::new(self.amount(cpu) as u32)).collect(),

@@ -401,13 +401,13 @@ fn check(field: &str, share: Share) -> Result<(), Invalid> {
     }
 }
 
-/// What was done between two marks, with what each node used, as if that were no less than [`IDLE`] of what the
-/// busiest did. Nothing if a counter went back: an agent began anew.
+/// What was done between two marks, with what each node used, as if the busiest used no more than [`UNEQUAL_MOST`] times
+/// that. Nothing if a counter went back: an agent began anew.
 fn report(from: &Mark, to: &Mark) -> Option<Report> {
     let used = from.used.iter().zip(&to.used);
     let used = used.map(|(from, to)| (to >= from).then(|| to.saturating_sub(*from)));
     let mut used = used.collect::<Option<Vec<_>>>()?;
-    let least = Nanos::new(used.iter().max()?.get() / IDLE);
+    let least = Nanos::new(used.iter().max()?.get() / UNEQUAL_MOST);
     used.iter_mut().for_each(|used| *used = least.max(*used));
     let work = to.work.checked_sub(from.work)?;
     Report::new(from.at, to.at, work as f64, &used).ok()
@@ -439,7 +439,7 @@ const USES_ALL: f64 = 0.9;
 const ALIKE: f64 = 0.8;
 /// The busiest of a program's nodes has no more than so many times what another has: a slice of less than a millisecond
 /// cannot be kept, and what is nearly idle would make the periods of all as much longer.
-const IDLE: u64 = 4;
+const UNEQUAL_MOST: u64 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -287,7 +287,7 @@ impl Band {
     }
 }
 
-/// Before reports tell.
+/// What single reports are taken to deviate by before they tell.
 fn prior_noise(aim: &Aim) -> Noise {
     Noise::new(aim.threshold * PRIOR_NOISE)
 }
@@ -345,7 +345,7 @@ fn lost_asleep(aim: &Aim) -> f64 {
 
 /// How far from the target a period is expected to lead, as parts of full speed. The terms:
 ///
-/// * **asleep**, for those that lose what they do not use meanwhile ([`lost_asleep`]): in periods that are not much shorter
+/// * **asleep**, for those that lose what they do not use meanwhile (`lost_asleep`): in periods that are not much shorter
 ///   than what an iteration waits, budget is saved up meanwhile;
 /// * **beat**: in periods near an iteration, an iteration has one slice more or less by chance;
 /// * **skew**: nodes' slices begin not quite together, and only where all run does the program run;
@@ -385,7 +385,7 @@ const TELLING: f64 = 2.0;
 const FAR: f64 = 5.0;
 /// The reports of a window begin and end anywhere in a period: it is rare that they meet a whole pause more or less.
 const PAUSES_MISSED: f64 = 0.75;
-/// What single reports are taken to deviate by before they tell, as a part of the threshold.
+/// Deviation of single reports before they tell, as a part of the threshold.
 const PRIOR_NOISE: f64 = 0.5;
 /// Shares are within this part of the threshold: the rest is for what nodes use more or less than when
 /// their schedules were set.
