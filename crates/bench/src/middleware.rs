@@ -38,11 +38,11 @@ use tasks::{Load, Renderer, SubTask};
 
 const NAME: &str = "middleware";
 const NODES: u32 = 4;
-const LINK: BitsPerSecond = BitsPerSecond::from_mbit(800);
+const LINK: BitsPerSecond = BitsPerSecond::from_mbit(1_680);
 /// Of a node: two processes.
 const CPU: CpuPpm = CpuPpm::from_percent(20);
 /// Measured for each flow, in Mbit/s: two programs of two flows a node have room for so much.
-const BANDWIDTH_MOST: f64 = 190.0;
+const BANDWIDTH_MOST: f64 = 400.0;
 /// Requests of an experiment.
 const REQUESTS: usize = 16;
 const INTERVALS: [u32; 3] = [10, 20, 50];

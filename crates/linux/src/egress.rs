@@ -11,7 +11,8 @@
 //!
 //! What goes first still waits for the packet that has begun, at every link of the way and in both
 //! directions of an exchange. While a job asks for more than best effort to a node, no packet that is handed
-//! to the link takes longer than 12.5 us, or is longer than a frame.
+//! to the link and is longer than a frame takes longer than 125 us; 12.5 us where low latency is asked for, or
+//! a flow is policed on the way.
 
 use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
 use crate::tc::{Class, Filter, Handle, Leaf, Match, Place, Queue, Tree};
@@ -225,13 +226,17 @@ fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
     ])
 }
 
-/// Shorter packets cost everybody CPU, of 80,000 packets a second at the most: only where a job asks for
-/// something that others hold up.
+/// Shorter packets cost everybody CPU, 80,000 of them a second at the most where somebody is in a hurry and
+/// 8,000 where not: only where a job asks for something that others hold up.
 fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
-    let bytes = link.rate.bytes_in_floor(PACKET_SPAN).max(Bytes::new(FRAME));
-    let is_asked =
-        |flow: &Flow| flow.class != TrafficClass::BestEffort && flow.destination.is_some();
-    (merged.values().any(is_asked) && bytes < PACKET_MAX).then_some(bytes)
+    let span = |flow: &Flow| match flow.class {
+        TrafficClass::Premium if flow.burst.is_none() => Some(PACKET_SPAN),
+        TrafficClass::Premium | TrafficClass::LowLatency => Some(URGENT_PACKET_SPAN),
+        _ => None,
+    };
+    let asked = merged.values().filter(|flow| flow.destination.is_some());
+    let bytes = link.rate.bytes_in_floor(asked.filter_map(span).min()?).max(Bytes::new(FRAME));
+    (bytes < PACKET_MAX).then_some(bytes)
 }
 
 fn flow_class(flow: &Flow) -> Class {
@@ -335,8 +340,12 @@ const BURST_SPAN: Nanos = Nanos::from_millis(2);
 /// A full Ethernet frame.
 const FRAME: u64 = 1_514;
 const BURST_MIN: u64 = 2 * FRAME;
-/// A frame of 1 Gbit/s: what goes first waits for that at the most.
-const PACKET_SPAN: Nanos = Nanos::new(12_500);
+/// A frame of 100 Mbit/s: what has a rate of its own waits for that at the most. A frame at a time, a program
+/// with a tenth of a CPU spent a third of it on packets.
+const PACKET_SPAN: Nanos = Nanos::new(125_000);
+/// A frame of 1 Gbit/s: what is urgent waits for that at the most, and whoever polices a flow on the way
+/// finds frames.
+const URGENT_PACKET_SPAN: Nanos = Nanos::new(12_500);
 /// TCP hands down no more at once.
 const PACKET_MAX: Bytes = Bytes::new(65_536);
 /// Two frames a turn: only classes of one priority that borrow take turns.
@@ -388,19 +397,31 @@ mod tests {
 
     #[test]
     fn packets_are_short_while_a_job_asks_for_more_than_best_effort_to_a_node() {
-        let longest = |mbit, class, destination| {
-            let flow = Flow { class, destination, ..premium(7, 2, 1) };
-            plan(&link(mbit), PLACE, &[flow], &FlowTable::default()).unwrap().packet_max
+        let longest = |mbit, flows: &[Flow]| {
+            plan(&link(mbit), PLACE, flows, &FlowTable::default()).unwrap().packet_max
         };
-        let (some, any) = (Some(Ipv4Addr::new(10, 0, 0, 2)), None);
-        assert_eq!(longest(100, TrafficClass::BestEffort, some), None);
-        for class in [TrafficClass::LowLatency, TrafficClass::Premium] {
-            assert_eq!(longest(100, class, some), Some(Bytes::new(FRAME)));
-            assert_eq!(longest(1_000, class, some), Some(Bytes::new(1_562)));
-            assert_eq!(longest(10_000, class, some), Some(Bytes::new(15_625)));
-            assert_eq!(longest(50_000, class, some), None);
-            assert_eq!(longest(100, class, any), None);
+        let bytes = |bytes| Some(Bytes::new(bytes));
+        let paced = premium(7, 2, 1);
+        let policed = Flow { burst: Some(Bytes::new(4 * FRAME)), ..paced };
+        let urgent = Flow { class: TrafficClass::LowLatency, ..paced };
+        let best_effort = Flow { class: TrafficClass::BestEffort, ..paced };
+        assert_eq!(longest(100, &[best_effort]), None);
+        let rates = [100, 1_000, 10_000, 50_000];
+        assert_eq!(
+            rates.map(|mbit| longest(mbit, &[paced])),
+            [bytes(1_562), bytes(15_625), None, None]
+        );
+        for flows in [[urgent], [policed]] {
+            let expected = [bytes(FRAME), bytes(1_562), bytes(15_625), None];
+            assert_eq!(rates.map(|mbit| longest(mbit, &flows)), expected);
         }
+        for flow in [paced, policed, urgent].map(|flow| Flow { destination: None, ..flow }) {
+            assert_eq!(longest(100, &[flow]), None);
+        }
+        // Whoever is in the greatest hurry has to be content.
+        let elsewhere = Some(Ipv4Addr::new(10, 0, 0, 3));
+        let urgent = Flow { destination: elsewhere, ..urgent };
+        assert_eq!(longest(1_000, &[paced, urgent]), bytes(1_562));
     }
 
     // Time runs in the bytes that the flow may send in it.

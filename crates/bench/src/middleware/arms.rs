@@ -1,7 +1,7 @@
 //! The same requests, at the same times: with Keeptime, without, and with plain HTB.
 
 use super::bare::{BareLab, Sharing};
-use super::tasks::{Renderer, SubTask};
+use super::tasks::{Renderer, Setting, SubTask};
 use super::{CPU, LINK, NODES, lab_name};
 use crate::lab::{BenchLab, bandwidth_grid};
 use crate::profiles::{Wanted, make_surface, measure_under_load, parameters};
@@ -137,8 +137,7 @@ fn measure(
 ) -> Result<Measured> {
     let mut session = session(lab, renderer, &path, out)?;
     let application = session.application.clone();
-    session.application =
-        application.clone().with_constant("seconds".parse()?, care.seconds.to_string());
+    let timed = application.clone().with_constant("seconds".parse()?, care.seconds.to_string());
     let (least, most, count) = care.bandwidths;
     let grid = bandwidth_grid(least, most, count)?;
     for setting in renderer.settings() {
@@ -146,6 +145,7 @@ fn measure(
         // They end by themselves after a minute of computing: anew for each curve.
         let busy = nodes.map(|node| Busy::on(lab.cluster(), node, BUSY_PROGRAMS));
         let _busy = busy.collect::<Result<Vec<_>>>()?;
+        session.application = warmed_up(&timed, setting)?;
         let (settings, grid) = (&[setting.set][..], grid.clone());
         let wanted = Wanted { settings, nodes: &[NODES], grid, samples: care.samples };
         measure_under_load(&session, &wanted)?;
@@ -173,8 +173,9 @@ impl Measured {
 
     /// The application as a request has it drawn.
     pub fn drawing(&self, request: &SubTask) -> Result<Application> {
-        let frames = self.renderer.settings()[request.setting].frames().to_string();
-        Ok(self.application.clone().with_constant("frames".parse()?, frames))
+        let setting = &self.renderer.settings()[request.setting];
+        let frames = setting.frames().to_string();
+        Ok(warmed_up(&self.application, setting)?.with_constant("frames".parse()?, frames))
     }
 
     /// Plays `requests` under `arm`, on a lab of its own.
@@ -224,6 +225,10 @@ impl Measured {
             })
         })
     }
+}
+
+fn warmed_up(application: &Application, setting: &Setting) -> Result<Application> {
+    Ok(application.clone().with_constant("warmup".parse()?, setting.warmup.to_string()))
 }
 
 fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
