@@ -8,8 +8,8 @@ use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_engine::book::Reservation;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Request, State};
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_model::reservation::{Handle, Request, State};
+use keeptime_model::units::Nanos;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -42,25 +42,15 @@ impl Hold {
     /// Why the broker does not grant it; nothing is held then.
     pub fn take(cluster: &Cluster, asked: impl Into<Request>, limit: Nanos) -> Result<Self> {
         let duration_nanos = Some(limit.saturating_add(MARGIN));
-        Self::reserve(cluster, Request { duration_nanos, ..asked.into() })
+        Self::take_in_advance(cluster, Request { duration_nanos, ..asked.into() })
     }
 
-    /// Reserves `ask` in advance.
+    /// Reserves what is asked for the time that is asked for, now or in advance.
     ///
     /// # Errors
     /// As [`Self::take`].
-    pub fn take_in_advance(
-        cluster: &Cluster,
-        ask: Ask,
-        from: WallTime,
-        duration: Nanos,
-    ) -> Result<Self> {
-        let (from_unix_nanos, duration_nanos) = (Some(from), Some(duration));
-        Self::reserve(cluster, Request { from_unix_nanos, duration_nanos, ..Request::new(ask) })
-    }
-
-    fn reserve(cluster: &Cluster, request: Request) -> Result<Self> {
-        let request = Request { lease_nanos: Some(LEASE), ..request };
+    pub fn take_in_advance(cluster: &Cluster, asked: Request) -> Result<Self> {
+        let request = Request { lease_nanos: Some(LEASE), ..asked };
         let broker = cluster.broker()?;
         let granted = broker.reserve(new_key()?, request).map_err(brokers::failure)?;
         Self::watched(cluster, granted.handle, broker, false)

@@ -9,8 +9,8 @@ use keeptime_model::assignment::TrafficClass;
 use keeptime_model::goal::{Goal, parse_setting};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
-use keeptime_model::units::{BitsPerSecond, WallTime};
+use keeptime_model::reservation::{Ask, Malleable, NodeChoice, Request, Resources};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
 use keeptime_mpiqos::overhead;
 use std::collections::BTreeSet;
 
@@ -62,8 +62,29 @@ pub fn changed(
     }
     new.on_loss = wanted.on_loss.or(new.on_loss);
     new.spare = wanted.spare.unwrap_or(new.spare);
+    new.malleable = malleable(&new, wanted, now)?;
     new.check()?;
     Ok(new)
+}
+
+/// By when all of it is to be had, if that is wanted or was.
+fn malleable(new: &Request, wanted: &Wanted, now: &Zoned) -> Result<Option<Malleable>, Invalid> {
+    let by = wanted.by.as_ref().map(|by| times::parse(by, now)).transpose()?;
+    let Some(by_unix_nanos) = by.or(new.malleable.map(|before| before.by_unix_nanos)) else {
+        return match wanted.cpu_most {
+            Some(most) => {
+                Err(Invalid::new("cpu-most", most, "--by beside it: a time to have it all"))
+            }
+            None => Ok(None),
+        };
+    };
+    let asked = match &new.ask {
+        Ask::Resources(resources) => resources.cpu_ppm,
+        Ask::Goal { .. } | Ask::SiteNode(_) => CpuPpm::default(),
+    };
+    let before = new.malleable.map(|before| before.cpu_most_ppm.max(asked));
+    let cpu_most_ppm = wanted.cpu_most.or(before).unwrap_or(asked);
+    Ok(Some(Malleable { by_unix_nanos, cpu_most_ppm }))
 }
 
 /// The request of a reservation with `terms` among the ranks of its job, in the place of its flows.
@@ -188,7 +209,7 @@ fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
 mod tests {
     use super::*;
     use keeptime_model::reservation::State;
-    use keeptime_model::units::{Bytes, CpuPpm, Nanos};
+    use keeptime_model::units::{Bytes, Nanos};
 
     fn now() -> Zoned {
         jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::UTC)
@@ -230,6 +251,28 @@ mod tests {
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
+    }
+
+    #[test]
+    fn what_has_until_a_time_keeps_it_and_has_use_for_what_it_is_given() {
+        let percent = CpuPpm::from_percent;
+        let with_by = Wanted { by: Some("0:10".into()), ..pair() };
+        let old = new(None, &with_by, &now()).unwrap();
+        let ten_minutes = WallTime::from_unix_nanos(600 * 1_000_000_000);
+        let malleable = |by_unix_nanos, most| {
+            Some(Malleable { by_unix_nanos, cpu_most_ppm: CpuPpm::from_percent(most) })
+        };
+        assert_eq!(old.malleable, malleable(ten_minutes, 20));
+        let more = Wanted { cpu: vec![percent(30)], ..Wanted::default() };
+        let more = changed(old.clone(), WallTime::default(), &more, &now()).unwrap();
+        assert_eq!(more.malleable, malleable(ten_minutes, 30));
+        let most = Wanted { cpu_most: Some(percent(80)), ..Wanted::default() };
+        let most_of = |old| changed(old, WallTime::default(), &most, &now());
+        assert_eq!(most_of(old).unwrap().malleable, malleable(ten_minutes, 80));
+        let rigid = new(None, &pair(), &now()).unwrap();
+        assert_eq!(most_of(rigid).unwrap_err().field, "cpu-most");
+        let goal = new(Some(&"ray".parse().unwrap()), &with_by, &now()).unwrap_err();
+        assert_eq!(goal.field, "cpu", "resources beside a goal are named first");
     }
 
     /// Three nodes, granted.

@@ -6,6 +6,7 @@
 mod world;
 
 use serde_json::Value;
+use std::process::Stdio;
 use world::{PATIENCE, Program, World, assert_code, said, wait};
 
 /// Ranks that do next to nothing; each has 15 % of a processor at full speed.
@@ -60,6 +61,45 @@ fn a_run_is_slower_or_deferred_or_refused() {
     wait("what was held for the runs to be given back", PATIENCE, || {
         world.jobs().iter().all(|job| job.assignment.cpu_ppm.get() == 300_000)
     });
+}
+
+// Goal: of 40 %, somebody has 20 for good, and a run that has time 15. One that is urgent needs 14: it gets them, the
+// first goes slower meanwhile and faster after, and both are in time.
+#[test]
+fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
+    let Some(world) = World::new("way", 40) else { return };
+    let patient = world.program("sleep 25; echo time 1", "60 s", &[(5, 1.0)]);
+    reserve(&world, "20 %", "600s");
+    let words = ["--by", "+180s", "--takes", "60s", "--json"];
+    let mut asked = world.ask("run", &patient, &words);
+    let first = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let share_of = |job: &str, ppm: std::ops::Range<u32>| {
+        let jobs = world.jobs();
+        let its = jobs.iter().filter(|status| status.assignment.job.as_str() == job);
+        its.filter(|status| ppm.contains(&status.assignment.cpu_ppm.get())).count() == 2
+    };
+    wait("the patient run to begin", PATIENCE, || share_of("r2", 150_000..150_001));
+
+    let urgent = world.program("sleep 4; echo time 1", "60 s", &[(5, 1.0)]);
+    let words = ["--by", "+35s", "--takes", "28s", "--json"];
+    let mut asked = world.ask("run", &urgent, &words);
+    let second = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait("the patient run to be slower", PATIENCE, || share_of("r2", 1..100_000));
+    for child in [second, first] {
+        let output = child.wait_with_output().unwrap();
+        assert_code(&output, 0);
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["deadline_unix_nanos"]), "{told}");
+    }
+    let history = world.run(&["why", "r2", "--json"], 0);
+    let history: Value = serde_json::from_str(&history).unwrap();
+    let shares = history["records"].as_array().unwrap().iter();
+    let shares: Vec<_> = shares
+        .filter_map(|happened| {
+            happened["event"]["modified"]["modified"]["grant"]["cpu_ppm"].as_u64()
+        })
+        .collect();
+    assert!(shares[0] < 100_000 && shares.last() == Some(&150_000), "{shares:?}");
 }
 
 #[test]

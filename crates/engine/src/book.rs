@@ -13,7 +13,7 @@ use keeptime_model::units::WallTime;
 use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// All that is known of a reservation.
@@ -77,6 +77,8 @@ pub struct Book {
     successors: BTreeMap<Handle, Handle>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
+    /// Live reservations that may become slower or faster.
+    malleable: BTreeSet<Handle>,
     /// Greater than any handle that was given.
     next: u64,
 }
@@ -141,6 +143,11 @@ impl Book {
     /// How many live reservations a user has.
     pub fn live(&self, owner: &UserName) -> u32 {
         self.live.get(owner).copied().unwrap_or(0)
+    }
+
+    /// Live reservations that may become slower or faster.
+    pub(crate) fn malleable(&self) -> &BTreeSet<Handle> {
+        &self.malleable
     }
 
     /// Greater than any handle that was given.
@@ -224,6 +231,10 @@ impl Book {
                     reservation.from_unix_nanos = modified.from_unix_nanos;
                     reservation.until_unix_nanos = modified.until_unix_nanos;
                     reservation.grant = Some(modified.grant.clone());
+                    match modified.request.malleable {
+                        Some(_) => self.malleable.insert(*handle),
+                        None => self.malleable.remove(handle),
+                    };
                 }
             }
             Event::Started { handle } => self.turn(*handle, State::Active, time),
@@ -298,6 +309,9 @@ impl Book {
             if let Some(asked) = as_site_node(&reservation) {
                 self.site_nodes.insert(asked.node.clone(), handle);
             }
+            if reservation.request.malleable.is_some() {
+                self.malleable.insert(handle);
+            }
             *self.live.entry(reservation.owner.clone()).or_default() += 1;
         }
         self.reservations.insert(handle, reservation);
@@ -311,6 +325,9 @@ impl Book {
         reservation.since_unix_nanos = time;
         if let Some(asked) = as_site_node(reservation).filter(|_| was_live && !state.is_live()) {
             self.site_nodes.remove(&asked.node);
+        }
+        if !state.is_live() {
+            self.malleable.remove(&handle);
         }
         if was_live
             && !state.is_live()

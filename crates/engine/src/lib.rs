@@ -63,6 +63,7 @@ pub mod policy;
 
 mod earliest;
 mod less;
+mod malleable;
 mod offers;
 mod spare;
 

@@ -73,6 +73,8 @@ pub(crate) enum Kind {
     Change {
         /// By whom.
         by: UserName,
+        /// It is right only if all have agreed by then; nothing = whenever they have.
+        agreed_by: Option<WallTime>,
     },
 }
 

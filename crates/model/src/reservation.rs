@@ -61,6 +61,19 @@ pub struct Request {
     /// promised counts on it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub spare: bool,
+    /// Its CPU time may be had more slowly or faster, as others come and go; nothing = as it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub malleable: Option<Malleable>,
+}
+
+/// What stays, when the share of a CPU and the end change: share times duration, on each node, by a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Malleable {
+    /// All of it is had by then.
+    pub by_unix_nanos: WallTime,
+    /// More CPU than this makes it no faster.
+    pub cpu_most_ppm: CpuPpm,
 }
 
 /// What is asked for.
@@ -257,6 +270,7 @@ impl Request {
             on_loss: None,
             lease_nanos: None,
             spare: false,
+            malleable: None,
         }
     }
 
@@ -271,11 +285,33 @@ impl Request {
         if let Some(lease) = self.lease_nanos.filter(|lease| *lease < LEASE_MIN) {
             return Err(Invalid::new("lease_nanos", lease.get(), format!("{LEASE_MIN} or more")));
         }
+        if let Some(malleable) = &self.malleable {
+            self.check_malleable(malleable)?;
+        }
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
             Ask::Resources(resources) => resources.check(),
             Ask::SiteNode(asked) => asked.check(),
         }
+    }
+
+    fn check_malleable(&self, malleable: &Malleable) -> Result<(), Invalid> {
+        if self.duration_nanos.is_none() {
+            let expected = "how long it takes, of what is malleable";
+            return Err(Invalid::new("duration_nanos", "nothing", expected));
+        }
+        let Ask::Resources(asked) = &self.ask else {
+            return Err(Invalid::new("malleable", "a goal", "resources"));
+        };
+        if !asked.rank_cpu_ppm.is_empty() {
+            let expected = "nothing, of what is malleable: all ranks have the same";
+            return Err(Invalid::new("rank_cpu_ppm", asked.rank_cpu_ppm.len(), expected));
+        }
+        if malleable.cpu_most_ppm < asked.cpu_ppm {
+            let expected = format!("at least the cpu_ppm that is asked for ({})", asked.cpu_ppm);
+            return Err(Invalid::new("malleable.cpu_most_ppm", malleable.cpu_most_ppm, expected));
+        }
+        Ok(())
     }
 }
 
@@ -498,6 +534,37 @@ mod tests {
         assert!(still.contains("more than 0 bit/s"), "{still}");
         let nobody = refused(|r| r.pattern = None);
         assert!(nobody.contains("pattern") && nobody.contains("5 Mbit/s"), "{nobody}");
+    }
+
+    #[test]
+    fn what_is_malleable_has_an_end_and_one_share() {
+        let of = |ask| Request {
+            duration_nanos: Some(Nanos::from_secs(1)),
+            malleable: Some(Malleable {
+                by_unix_nanos: WallTime::from_unix_nanos(1),
+                cpu_most_ppm: CpuPpm::from_percent(10),
+            }),
+            ..Request::new(ask)
+        };
+        let refused = |change: fn(&mut Request)| {
+            let mut request = of(Ask::Resources(resources(NodeChoice::Any(2))));
+            change(&mut request);
+            request.check().map_err(|invalid| invalid.field)
+        };
+        assert_eq!(refused(|_| {}), Ok(()));
+        assert_eq!(refused(|r| r.duration_nanos = None), Err("duration_nanos".into()));
+        let goal = Ask::Goal { application: "ray".parse().unwrap(), goal: Goal::default() };
+        assert_eq!(of(goal).check().unwrap_err().field, "malleable");
+        let unequal = |r: &mut Request| {
+            let Ask::Resources(asked) = &mut r.ask else { unreachable!() };
+            asked.set_rank_cpu([10, 5].map(CpuPpm::from_percent).to_vec());
+        };
+        assert_eq!(refused(unequal), Err("rank_cpu_ppm".into()));
+        let too_little = |r: &mut Request| {
+            let of = r.malleable.as_mut().unwrap();
+            of.cpu_most_ppm = CpuPpm::from_percent(9);
+        };
+        assert_eq!(refused(too_little), Err("malleable.cpu_most_ppm".into()));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::reservation::{
-    Ask, Handle, NodeChoice, Request, RequestKey, Resources, UserName,
+    Ask, Handle, Malleable, NodeChoice, Request, RequestKey, Resources, UserName,
 };
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
@@ -249,7 +249,9 @@ impl Users {
             _ => Ask::Resources(self.resources()),
         };
         let from = self.from(second(now));
-        let duration = self.duration(from.unwrap_or(second(now)));
+        let start = from.unwrap_or(second(now));
+        let duration = self.duration(start);
+        let malleable = self.malleable(&ask, start + duration.unwrap_or(0));
         let policies = [None, Some(OnLoss::Offer), Some(OnLoss::Move)];
         let on_loss = policies[self.random.below(3) as usize];
         let wall = |second: u64| WallTime::from_unix_nanos(second * SECOND);
@@ -260,7 +262,19 @@ impl Users {
             on_loss,
             lease_nanos: None,
             spare: self.random.is_one_in(2),
+            malleable,
         }
+    }
+
+    /// Every third has time after `end`, and use for more CPU; some ask for what cannot be malleable.
+    fn malleable(&mut self, ask: &Ask, end: u64) -> Option<Malleable> {
+        let Ask::Resources(Resources { cpu_ppm, .. }) = ask else { return None };
+        self.random.is_one_in(3).then(|| {
+            let by = WallTime::from_unix_nanos((end + self.random.below(120)) * SECOND);
+            let more = self.random.below(u64::from(self.cpu.get()));
+            let cpu_most_ppm = CpuPpm::new(cpu_ppm.get() + more as u32);
+            Malleable { by_unix_nanos: by, cpu_most_ppm }
+        })
     }
 
     fn goal(&mut self) -> Ask {

@@ -147,6 +147,13 @@ pub struct Wanted {
     /// Whether the flows of the pattern may use bandwidth that nobody has reserved, too, until somebody does
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     pub spare: Option<bool>,
+    /// It has until then: for others that would not fit it has less CPU for longer, and when there is room more for a
+    /// shorter time, share times time being what --cpu and --for say. Not for goals
+    #[arg(long, value_name = "TIME")]
+    pub by: Option<String>,
+    /// With --by: more CPU than this makes it no faster [default: as much as --cpu]
+    #[arg(long, value_name = "SHARE")]
+    pub cpu_most: Option<CpuPpm>,
 }
 
 #[derive(Debug, Args)]
@@ -154,6 +161,7 @@ pub struct Wanted {
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
     keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" \\\n      \
         --from 14:00 --until 15:30\n  \
+    keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
     keeptime reserve --application raycast --within 1s \\\n      \
         --from \"tomorrow 9:00\" --for 30min\n\n\
     Exit code 1: refused, with the reason and what would be admitted.")]

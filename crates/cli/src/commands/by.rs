@@ -1,5 +1,6 @@
 //! `keeptime run --by`: a job that must be done by a time. When, on how many nodes and how fast is for
-//! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes.
+//! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes. What is reserved
+//! is malleable: the broker has it go slower for others as long as its deadline allows, and faster when there is room.
 
 use super::rate::parameters;
 use super::run::beginning::Beginning;
@@ -19,9 +20,9 @@ use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources, State};
+use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::deadline::{self, Job, JobPlan, Reserved, Stretch, Wants, beside};
 use keeptime_planner::fitted::FittedProfile;
@@ -137,15 +138,39 @@ impl Work {
     }
 
     /// Its share of the CPU, and all of the bandwidth: what it sends does not get less.
-    fn resources(&self, nodes: Vec<Name>, at: &Stretch) -> Resources {
-        let knee = self.knees.get(&(nodes.len() as u32)).filter(|_| nodes.len() > 1);
-        Resources {
-            nodes: NodeChoice::Named(nodes),
+    fn request(&self, nodes: NodeChoice, at: &Stretch) -> Request {
+        let knee = self.knees.get(&nodes.count()).filter(|_| nodes.count() > 1);
+        let resources = Resources {
+            nodes,
             cpu_ppm: self.job.cpu_at(at.rate),
             pattern: knee.map(|_| self.application.pattern().clone()),
             bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
             ..Resources::nothing()
+        };
+        let (by_unix_nanos, cpu_most_ppm) = (self.deadline, self.job.cpu_ppm);
+        Request {
+            from_unix_nanos: Some(at.from),
+            duration_nanos: Some(at.to.saturating_since(at.from)),
+            malleable: Some(Malleable { by_unix_nanos, cpu_most_ppm }),
+            ..Request::new(Ask::Resources(resources))
         }
+    }
+
+    /// From `now` on as slowly as the deadline allows, on each number of nodes on which that is possible: the one that
+    /// takes the least CPU first.
+    fn slowest(&self, now: WallTime) -> Vec<(u32, Stretch)> {
+        // The broker's clock is read a little later.
+        let to = WallTime::from_unix_nanos(self.deadline.unix_nanos().saturating_sub(AWAY.get()));
+        let span = u128::from(to.saturating_since(now).get());
+        let on = |(nodes, speed): (&u32, &u32)| {
+            let work = u128::from(self.job.remaining_nanos.get()) * FULL * FULL;
+            let rate = work.div_ceil((span * u128::from(*speed)).max(1));
+            let rate = Share::try_from(u32::try_from(rate).ok()?).ok()?;
+            Some((*nodes, Stretch { from: now, to, rate }))
+        };
+        let mut all: Vec<_> = self.job.speed_ppm.iter().filter_map(on).collect();
+        all.sort_by_key(|(nodes, at)| u64::from(*nodes) * u64::from(at.rate.ppm()));
+        all
     }
 }
 
@@ -215,12 +240,14 @@ fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
         let timeline = broker.timeline(None, horizon).map_err(brokers::failure)?;
         let plan = match beside(now, &promised(&nodes), &reserved(&nodes, &timeline), &job)? {
             Ok(plan) => plan,
-            Err(refusal) => return Ok(Booked::TooLate(refusal)),
+            Err(refusal) => {
+                let found = book_beside_slower(cluster, work, now)?;
+                return Ok(found.unwrap_or(Booked::TooLate(refusal)));
+            }
         };
         let Some(at) = plan.stretches.first().copied() else { bail!("there is nothing to do") };
-        let ask = Ask::Resources(work.resources(cluster.topology().names(&plan.nodes), &at));
-        let span = at.to.saturating_since(at.from);
-        let error = match Hold::take_in_advance(cluster, ask, at.from, span) {
+        let nodes = NodeChoice::Named(cluster.topology().names(&plan.nodes));
+        let error = match Hold::take_in_advance(cluster, work.request(nodes, &at)) {
             Ok(hold) => return Ok(Booked::Held { plan, at, hold: Box::new(hold) }),
             Err(error) => error.downcast::<ClientError>()?,
         };
@@ -228,6 +255,34 @@ fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
         let Some(start) = later else { return Ok(Booked::Refused(error)) };
         (job.from_unix_nanos, attempts_left) = (start, attempts_left - 1);
     }
+}
+
+/// Reserves where others that have time are to go slower, which only the broker knows; nothing if it finds none. It has
+/// this go faster as soon as there is room.
+fn book_beside_slower(cluster: &Cluster, work: &Work, now: WallTime) -> Result<Option<Booked>> {
+    for (count, at) in work.slowest(now) {
+        match Hold::take_in_advance(cluster, work.request(NodeChoice::Any(count), &at)) {
+            Ok(hold) => {
+                let found =
+                    cluster.broker()?.reservation(hold.handle()).map_err(brokers::failure)?;
+                let Some(grant) = &found.grant else {
+                    bail!("{} is {}", found.handle, found.state)
+                };
+                let found = |name| cluster.topology().find_node(name);
+                let nodes = grant.nodes.iter().filter_map(found).collect();
+                let plan = JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true };
+                return Ok(Some(Booked::Held { plan, at, hold: Box::new(hold) }));
+            }
+            Err(error) => {
+                let error = error.downcast::<ClientError>()?;
+                let is_refused = error.problem().is_some_and(|problem| problem.refusal.is_some());
+                if !is_refused {
+                    return Ok(Some(Booked::Refused(error)));
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// What can be promised of each node; nothing of one whose agent is away.
@@ -321,6 +376,10 @@ fn distance(ended: WallTime, deadline: WallTime) -> String {
 const SPARE_PART: u64 = 10;
 /// How many times as long it takes at the least rate, 5 %.
 const SLOWEST: u64 = 20;
+/// Parts of full speed and of a speed are millionths.
+const FULL: u128 = 1_000_000;
+/// From here to the broker's clock.
+const AWAY: Nanos = Nanos::from_secs(2);
 /// How often another start is tried.
 const ATTEMPTS: u32 = 4;
 /// A run begins so much after its time at most.

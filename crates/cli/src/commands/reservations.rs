@@ -15,7 +15,7 @@ use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
-use keeptime_model::reservation::Handle;
+use keeptime_model::reservation::{Handle, Request};
 use keeptime_model::units::WallTime;
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -208,11 +208,14 @@ fn describe(reservation: &Reservation) -> String {
     let zone = TimeZone::system();
     let (from, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos);
     let when = times::show_span(from, until, &zone);
+    let Request { spare, malleable, .. } = &reservation.request;
     let what = match (&reservation.grant, &reservation.refusal) {
-        (Some(grant), _) if reservation.request.spare => {
-            format!("{}, and what is spare", words::grant(grant))
+        (Some(grant), _) => {
+            let spare = if *spare { ", and what is spare" } else { "" };
+            let by = malleable.map(|malleable| in_local_time(malleable.by_unix_nanos));
+            let by = by.map(|by| format!(", slower or faster by {by}")).unwrap_or_default();
+            format!("{}{spare}{by}", words::grant(grant))
         }
-        (Some(grant), _) => words::grant(grant),
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
     };

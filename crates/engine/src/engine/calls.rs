@@ -1,5 +1,6 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
+use super::making_way::Asked;
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
 use crate::book::Reservation;
@@ -58,14 +59,36 @@ impl Engine {
         if let Some(answer) = self.repeated(ticket, caller, &key, &request)? {
             return Ok(answer);
         }
-        let owner = caller.user.clone();
         let handle = Handle::new(self.next);
-        let found = self.propose(&owner, key.clone(), request.clone(), None);
-        let proposal = match found {
-            Ok(proposal) => proposal,
-            Err(Declined { denied: Denied::Invalid(invalid), .. }) => return Err(invalid.into()),
+        let (tickets, caller) = (vec![ticket], caller.clone());
+        let answer = self.admit(Asked { handle, tickets, caller, key, request }, true);
+        // What is invalid comes to nothing, not even to a refusal.
+        if !matches!(answer, Err(CallError::Invalid(_))) {
+            self.next += 1;
+        }
+        answer
+    }
+
+    /// Offers what was asked, or refuses it; where it would fit if others were slower, and they may be made so, it
+    /// waits for them.
+    pub(super) fn admit(
+        &mut self,
+        asked: Asked,
+        may_make_way: bool,
+    ) -> Result<Option<Answer>, CallError> {
+        let Asked { handle, tickets, caller, key, request } = asked.clone();
+        let owner = caller.user;
+        match self.propose(&owner, key.clone(), request.clone(), None) {
+            Ok(proposal) => {
+                self.explain_later(handle, proposal.decision.clone());
+                Ok(self.offer(handle, proposal, Kind::New { replaces: None }, tickets))
+            }
+            Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(refusal), decision }) => {
-                self.next += 1;
+                if may_make_way && let Some(way) = self.find_way(&owner, &key, &request) {
+                    self.make_way(asked, way.slower);
+                    return Ok(None);
+                }
                 let refused = Refused {
                     owner,
                     key,
@@ -74,12 +97,9 @@ impl Engine {
                     decision: decision.as_deref().map(outline),
                 };
                 self.explain_later(handle, decision);
-                return Err(self.refuse(handle, refused));
+                Err(self.refuse(handle, refused))
             }
-        };
-        self.next += 1;
-        self.explain_later(handle, proposal.decision.clone());
-        Ok(self.offer(handle, proposal, Kind::New { replaces: None }, vec![ticket]))
+        }
     }
 
     /// The answer to a request that was sent before; the outer nothing if it was not, the inner if
@@ -105,6 +125,14 @@ impl Engine {
             offer.tickets.push(ticket);
             return Ok(Some(None));
         }
+        let is_it = |asked: &Asked| asked.caller.user == caller.user && asked.key == *key;
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| is_it(&waiting.asked)) {
+            if waiting.asked.request != *request {
+                return Err(reused(waiting.asked.handle));
+            }
+            waiting.asked.tickets.push(ticket);
+            return Ok(Some(None));
+        }
         let Some(handle) = self.book.find(&caller.user, key) else { return Ok(None) };
         let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
         match &found.refusal {
@@ -122,12 +150,18 @@ impl Engine {
         request: &Request,
     ) -> Result<Answer, CallError> {
         let key: RequestKey = "considered".parse()?;
-        match self.propose(&caller.user, key, request.clone(), None) {
-            Ok(Proposal { from, until, grant, .. }) => {
-                Ok(Answer::Possible { from, until, grant: Box::new(grant) })
+        let found = match self.propose(&caller.user, key.clone(), request.clone(), None) {
+            Ok(proposal) => proposal,
+            Err(Declined { denied: denied @ Denied::Invalid(_), .. }) => {
+                return Err(without_handle(denied));
             }
-            Err(declined) => Err(without_handle(declined.denied)),
-        }
+            Err(Declined { denied, .. }) => match self.find_way(&caller.user, &key, request) {
+                Some(way) => way.proposal,
+                None => return Err(without_handle(denied)),
+            },
+        };
+        let Proposal { from, until, grant, .. } = found;
+        Ok(Answer::Possible { from, until, grant: Box::new(grant) })
     }
 
     /// How a goal would be decided. That it is planned and does not fit for another reason, such as
@@ -205,7 +239,7 @@ impl Engine {
         match found {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());
-                let kind = Kind::Change { by: caller.user.clone() };
+                let kind = Kind::Change { by: caller.user.clone(), agreed_by: None };
                 Ok(self.offer(handle, proposal, kind, vec![ticket]))
             }
             Err(declined) => Err(without_handle(declined.denied)),

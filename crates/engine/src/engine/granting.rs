@@ -32,13 +32,21 @@ impl Engine {
         self.start_now(handle);
     }
 
-    /// Grants an offer for which nobody has to be waited any more.
+    /// Grants an offer for which nobody has to be waited any more, or gives it up if that is too late.
     pub(super) fn grant_if_ready(&mut self, handle: Handle) {
-        if self.offers.get(&handle).is_some_and(Offer::is_ready)
-            && let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle)
-        {
+        let ready = self.offers.get(&handle).filter(|offer| offer.is_ready());
+        match ready.map(|offer| &offer.kind) {
+            None => return,
+            Some(Kind::Change { agreed_by: Some(by), .. }) if *by < self.now => {
+                self.give_up(handle, Reason::Cancelled);
+                return;
+            }
+            Some(_) => {}
+        }
+        if let Some(Offer { kind, proposal, tickets, .. }) = self.offers.remove(&handle) {
             self.grant(handle, proposal, &kind);
             self.answer_all(handle, tickets);
+            self.is_settled(handle);
         }
     }
 
@@ -74,7 +82,7 @@ impl Engine {
                 };
                 self.record(Event::Granted { handle, granted: Box::new(granted) });
             }
-            Kind::Change { by } => {
+            Kind::Change { by, .. } => {
                 let by = by.clone();
                 let former = self.nodes_of(handle);
                 let modified =
@@ -106,6 +114,7 @@ impl Engine {
                 for ticket in tickets {
                     self.answer(ticket, Err(error.clone()));
                 }
+                self.faster_soon();
             }
             Kind::Change { .. } => {
                 self.hold_exactly(handle);
@@ -114,6 +123,7 @@ impl Engine {
                     let refusal = Box::new(Refusal::from(reason.clone()));
                     self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
                 }
+                self.is_settled(handle);
             }
         }
         self.current(handle)

@@ -3,6 +3,7 @@
 
 mod calls;
 mod granting;
+mod making_way;
 mod moving;
 mod offering;
 mod passing;
@@ -26,6 +27,7 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_planner::outline::Outline;
 use keeptime_planner::translate::Decision;
+use making_way::Waiting;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -151,8 +153,12 @@ pub struct Engine {
     is_share_due: bool,
     /// What would begin, did nobody still use what it has.
     held_up: BTreeSet<Handle>,
-    /// Whether an offer, or what is held up, has to wait for fewer than it did.
+    /// Whether an offer, what is held up, or a request that waits, has to wait for fewer than it did.
     has_room: bool,
+    /// Requests that wait until others have become slower.
+    waiting: Vec<Waiting>,
+    /// Whether it is about to be looked at what can become faster.
+    is_faster_due: bool,
     /// When the holder of a reservation with a lease was heard of last.
     holders: BTreeMap<Handle, Nanos>,
     /// How the last goals were decided, newest last.
@@ -167,6 +173,12 @@ pub struct Engine {
     /// Greater than any handle that was given, also to what was never granted.
     next: u64,
     step: Step,
+}
+
+/// Under which number a reservation that is being changed holds what it needs beside the form that it will have.
+/// Handles count from 1, and do not come so far.
+fn beside(handle: Handle) -> ReservationId {
+    ReservationId(!handle.number())
 }
 
 /// What is recorded of a decision.
@@ -200,6 +212,8 @@ enum Timeout {
     Holder(Handle),
     /// What nobody has reserved is to be parted anew.
     Share,
+    /// What is malleable may become faster.
+    Faster,
 }
 
 /// Decisions that can still be explained in full: with a large profile each takes some hundred
@@ -225,6 +239,8 @@ impl Engine {
             is_share_due: false,
             held_up: BTreeSet::new(),
             has_room: false,
+            waiting: Vec::new(),
+            is_faster_due: false,
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -383,13 +399,16 @@ impl Engine {
         self.holders.remove(&handle);
         self.record(event);
         self.take_spare_anew(handle);
+        self.faster_soon();
         self.forget_later(handle);
         self.site_lost_node(handle);
     }
 
+    /// What it held while it was changed, too.
     fn release(&mut self, handle: Handle) {
         let released = self.calendar.release(ReservationId(handle.number()));
         debug_assert!(released.is_ok(), "{released:?}");
+        let _ = self.calendar.release(beside(handle));
     }
 
     /// Holds what was released a moment ago.

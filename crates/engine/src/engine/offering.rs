@@ -1,11 +1,12 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
-use super::{Engine, Ticket, Timeout};
+use super::{Engine, Ticket, Timeout, beside};
 use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
+use keeptime_calendar::calendar::Held;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
@@ -37,6 +38,7 @@ impl Engine {
             )
             .into());
         }
+        check_deadline(&request, until)?;
         self.check_limits(owner, from, old.is_some())?;
         let span = span(from, until);
         let user = self.tables_of(owner);
@@ -187,8 +189,8 @@ impl Engine {
         None
     }
 
-    /// Takes a proposal from the slot tables. A change that agents are asked about takes the greater
-    /// of old and new until they have answered, so that either can be gone back to.
+    /// Takes a proposal from the slot tables. A change that agents are asked about takes what it has and what
+    /// it will have until they have answered, so that either can be gone back to.
     pub(super) fn hold(
         &mut self,
         handle: Handle,
@@ -201,12 +203,8 @@ impl Engine {
         let outcome = match kind {
             Kind::New { .. } => self.calendar.reserve(id, proposal.span(), &demands),
             Kind::Change { .. } if !soon => self.calendar.modify(id, proposal.span(), &demands),
-            Kind::Change { .. } => match self.calendar.held(id) {
-                Some(held) => {
-                    let both = greater(&held.demands, &demands);
-                    let hull = hull(held.span, proposal.span());
-                    self.calendar.modify(id, hull, &both)
-                }
+            Kind::Change { .. } => match self.calendar.held(id).cloned() {
+                Some(held) => self.hold_both(handle, &held, proposal.span(), &demands),
                 None => self.calendar.reserve(id, proposal.span(), &demands),
             },
         };
@@ -222,6 +220,36 @@ impl Engine {
         }
     }
 
+    /// Holds what a reservation has, `held`, and what it will have. Where one lasts all the time that the other
+    /// does, that is what is taken more at every instant; else the greater, for as long as either lasts.
+    pub(super) fn hold_both(
+        &mut self,
+        handle: Handle,
+        held: &Held,
+        span: Span,
+        demands: &[Demand],
+    ) -> Result<(), keeptime_calendar::Refusal> {
+        let id = ReservationId(handle.number());
+        let (has, will_have) = ((held.span, &held.demands[..]), (span, demands));
+        let (long, short) = match (contains(span, held.span), contains(held.span, span)) {
+            (true, _) => (will_have, has),
+            (_, true) => (has, will_have),
+            _ => {
+                let both = greater(&held.demands, demands);
+                return self.calendar.modify(id, hull(held.span, span), &both);
+            }
+        };
+        self.calendar.modify(id, long.0, long.1)?;
+        let more = more_than(long.1, short.1);
+        if more.is_empty() {
+            return Ok(());
+        }
+        self.calendar.reserve(beside(handle), short.0, &more).inspect_err(|_| {
+            let back = self.calendar.modify(id, held.span, &held.demands);
+            debug_assert!(back.is_ok(), "what was held a moment ago fits: {back:?}");
+        })
+    }
+
     pub(super) fn demands(&mut self, owner: &UserName, grant: &Grant) -> Vec<Demand> {
         let user = self.tables_of(owner);
         let demands = self.admission(user, WallTime::default()).demands(grant);
@@ -230,23 +258,57 @@ impl Engine {
     }
 }
 
+/// What is malleable does not end after its deadline.
+fn check_deadline(request: &Request, until: Option<WallTime>) -> Result<(), Invalid> {
+    match request.malleable.map(|malleable| malleable.by_unix_nanos).zip(until) {
+        Some((by, until)) if by < until => {
+            let expected = format!("{} or later: when it ends", until.unix_nanos());
+            Err(Invalid::new("malleable.by_unix_nanos", by.unix_nanos(), expected))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The greater of two lists of demands, resource by resource.
 fn greater(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
-    let sums = |demands: &[Demand]| {
-        let mut sums = BTreeMap::<ResourceId, u64>::new();
-        for demand in demands {
-            let sum = sums.entry(demand.resource).or_default();
-            *sum = sum.saturating_add(demand.amount);
-        }
-        sums
-    };
     let mut all = sums(one);
     for (resource, amount) in sums(other) {
         let most = all.entry(resource).or_default();
         *most = amount.max(*most);
     }
-    let demand = |(resource, amount)| Demand::new(resource, amount);
-    all.into_iter().map(demand).collect()
+    as_demands(all)
+}
+
+/// What `other` takes more than `one`, resource by resource.
+fn more_than(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
+    let one = sums(one);
+    let more = |(resource, amount): (ResourceId, u64)| {
+        (resource, amount.saturating_sub(one.get(&resource).copied().unwrap_or(0)))
+    };
+    as_demands(sums(other).into_iter().map(more).filter(|(_, amount)| *amount > 0).collect())
+}
+
+fn sums(demands: &[Demand]) -> BTreeMap<ResourceId, u64> {
+    let mut sums = BTreeMap::<ResourceId, u64>::new();
+    for demand in demands {
+        let sum = sums.entry(demand.resource).or_default();
+        *sum = sum.saturating_add(demand.amount);
+    }
+    sums
+}
+
+fn as_demands(sums: BTreeMap<ResourceId, u64>) -> Vec<Demand> {
+    sums.into_iter().map(|(resource, amount)| Demand::new(resource, amount)).collect()
+}
+
+/// Whether all of `other` is in `span`.
+fn contains(span: Span, other: Span) -> bool {
+    let ends_later = match (span.to(), other.to()) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(end), Some(earlier)) => end >= earlier,
+    };
+    span.from() <= other.from() && ends_later
 }
 
 /// The shortest span that holds both.

@@ -34,6 +34,7 @@ impl Engine {
                 Timeout::Lease(node) => self.lease(node),
                 Timeout::Holder(handle) => self.holder_silent(handle),
                 Timeout::Share => self.share(),
+                Timeout::Faster => self.go_faster(),
             }
         }
     }
@@ -92,6 +93,7 @@ impl Engine {
         } else {
             self.record(Event::Started { handle });
             self.take_spare_anew(handle);
+            self.faster_soon();
         }
     }
 

@@ -58,6 +58,7 @@ impl Engine {
                 self.schedule(handle);
             }
         }
+        self.faster_soon();
     }
 
     /// Holds what a live reservation has; where that cannot be, says at which node and why.

@@ -131,7 +131,7 @@ impl Engine {
             .is_some_and(|grant| !self.make_room(handle, &found.owner, grant).is_empty())
     }
 
-    /// Grants and begins what had to wait for others and has not to any more, when all is done whose
+    /// Grants, begins and decides what had to wait for others and has not to any more, when all is done whose
     /// time has come.
     pub(super) fn go_on_with_what_has_room(&mut self) {
         if std::mem::take(&mut self.has_room) {
@@ -140,6 +140,7 @@ impl Engine {
             let ready = self.offers.iter().filter(|(_, offer)| offer.is_ready());
             let ready: Vec<_> = ready.map(|(handle, _)| *handle).collect();
             ready.into_iter().for_each(|handle| self.grant_if_ready(handle));
+            self.go_on_with_what_waited();
         }
     }
 

@@ -23,7 +23,7 @@ use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State, UserN
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::WallTime;
 use resources::capacities;
-use rules::{check_grant, check_kept, check_lasts, check_times, is_extended};
+use rules::{check_form, check_grant, check_kept, check_lasts, check_times, is_extended};
 use std::collections::{BTreeMap, BTreeSet};
 pub use truth::Truth;
 
@@ -163,7 +163,7 @@ impl History {
             }
             Event::Granted { handle, granted } => self.granted(time, *handle, granted),
             Event::Refused { handle, refused } => self.refused(time, *handle, refused),
-            Event::Modified { handle, modified } => self.modified(*handle, modified),
+            Event::Modified { handle, modified } => self.modified(time, *handle, modified),
             Event::Started { handle } => self.started(time, *handle),
             Event::Ended { handle } => {
                 let found = self.live(*handle)?;
@@ -236,7 +236,12 @@ impl History {
         Ok(())
     }
 
-    fn modified(&mut self, handle: Handle, modified: &Modified) -> Result<(), String> {
+    fn modified(
+        &mut self,
+        time: WallTime,
+        handle: Handle,
+        modified: &Modified,
+    ) -> Result<(), String> {
         let Modified { request, grant, .. } = modified;
         let (from, until) = (modified.from_unix_nanos, modified.until_unix_nanos);
         let old = self.live(handle)?.clone();
@@ -249,7 +254,9 @@ impl History {
             ensure(same == (request, from, until), "more than its extension has changed")?;
         } else {
             let asked = self.truth.changes.get(&handle);
-            ensure(asked.is_some_and(|asked| asked.contains(request)), "nobody asked for that")?;
+            if asked.is_none_or(|asked| !asked.contains(request)) {
+                check_form(time, &old, modified)?;
+            }
             check_grant(request, grant)?;
             check_lasts(request, from, until)?;
             check_kept(before, grant)?;
@@ -273,7 +280,7 @@ impl History {
         let grant = found.grant.as_ref().ok_or("it holds nothing")?;
         let (from, until) = (found.from_unix_nanos, found.until_unix_nanos);
         // While a change is offered, agents have accepted that in its place.
-        if !self.truth.may_change(handle) {
+        if !self.truth.may_change(handle) && found.request.malleable.is_none() {
             self.check_accepted(time, handle, grant, from, until)?;
         }
         self.turn(time, handle, State::Active);

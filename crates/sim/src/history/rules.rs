@@ -1,8 +1,10 @@
 //! Whether a grant is what was asked for.
 
 use super::ensure;
-use keeptime_model::reservation::{Ask, Grant, NodeChoice, Request};
-use keeptime_model::units::{Nanos, WallTime};
+use keeptime_engine::book::Reservation;
+use keeptime_engine::event::Modified;
+use keeptime_model::reservation::{Ask, Grant, NodeChoice, Request, Resources};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 
 /// A start that lies back by no more than this is meant to be now.
@@ -47,6 +49,37 @@ pub(super) fn check_kept(before: &Grant, after: &Grant) -> Result<(), String> {
         false => after.extension.is_empty(),
     };
     ensure(is_kept, "what its program was given is another now")
+}
+
+/// A change that nobody asked for is one of what is malleable: it has as much to come as it had, by its
+/// deadline, and never more at once than is of use.
+pub(super) fn check_form(
+    time: WallTime,
+    old: &Reservation,
+    modified: &Modified,
+) -> Result<(), String> {
+    let wanted = old.request.malleable.ok_or("nobody asked for that")?;
+    let (before, after) = (&old.request, &modified.request);
+    let (Ask::Resources(had), Ask::Resources(has)) = (&before.ask, &after.ask) else {
+        return Err("nobody asked for that".into());
+    };
+    let same = Resources { cpu_ppm: had.cpu_ppm, ..has.clone() } == *had
+        && Request {
+            ask: before.ask.clone(),
+            duration_nanos: before.duration_nanos,
+            ..after.clone()
+        } == *before
+        && old.from_unix_nanos == modified.from_unix_nanos;
+    ensure(same, "more than its CPU and its end have changed")?;
+    let end = modified.until_unix_nanos.ok_or("it has no end")?;
+    ensure(end <= wanted.by_unix_nanos, "it is late")?;
+    ensure(has.cpu_ppm <= wanted.cpu_most_ppm, "it has more than is of use")?;
+    let to_come = |cpu: CpuPpm, until: WallTime| {
+        let left = until.saturating_since(old.from_unix_nanos.max(time));
+        u128::from(left.get()) * u128::from(cpu.get())
+    };
+    let had = to_come(had.cpu_ppm, old.until_unix_nanos.unwrap_or(end));
+    ensure(to_come(has.cpu_ppm, end) >= had, "some of its work is lost")
 }
 
 /// A new reservation is when it was asked to be.

@@ -154,7 +154,10 @@ fn of_request(request: &Request) -> String {
     let from = request.from_unix_nanos.map_or("now".into(), of_time);
     let lasts = request.duration_nanos.map_or("for ever".into(), |d| format!("for {d}"));
     let spare = if request.spare { " and what is spare" } else { "" };
-    format!("{what}{spare}, from {from} {lasts}")
+    let by = request.malleable.map(|malleable| {
+        format!(", up to {}, by {}", malleable.cpu_most_ppm, of_time(malleable.by_unix_nanos))
+    });
+    format!("{what}{spare}, from {from} {lasts}{}", by.unwrap_or_default())
 }
 
 fn of_assignment(assignment: &Assignment) -> String {

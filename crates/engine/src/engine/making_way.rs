@@ -1,0 +1,257 @@
+//! What is malleable becomes slower such that somebody else can be had, and faster when there is room.
+
+use super::{Engine, Ticket, Timeout};
+use crate::book::Reservation;
+use crate::call::Caller;
+use crate::cluster::Resource;
+use crate::malleable::{Form, Left, changed};
+use crate::offers::{Kind, Proposal, span};
+use keeptime_calendar::{ReservationId, Span};
+use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A request.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    /// Of what it comes to.
+    pub handle: Handle,
+    /// Who is to be answered: several if it was repeated.
+    pub tickets: Vec<Ticket>,
+    pub caller: Caller,
+    pub key: RequestKey,
+    pub request: Request,
+}
+
+/// A request that waits until others have become slower.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub asked: Asked,
+    pub slower: BTreeSet<Handle>,
+}
+
+/// What was found for a request that does not fit as things are.
+pub(super) struct Way {
+    /// What would be granted,
+    pub proposal: Proposal,
+    /// if these were slower.
+    pub slower: Vec<(Arc<Reservation>, Form)>,
+}
+
+/// Of a malleable reservation.
+type Malleable = (Arc<Reservation>, Left);
+
+/// So long after there is more room it is looked who becomes faster: who comes next has had its turn.
+const FASTER_AFTER: Nanos = Nanos::from_secs(1);
+/// What is faster by less than this part is not worth a change on every node.
+const FASTER_PART: u32 = 20;
+/// Between its deadline and its end now, as often as that is halved, the latest end is sought for which there is room.
+const HALVINGS: u32 = 5;
+/// So many are tried at the most: everybody else waits meanwhile.
+const SLOWED_MAX: usize = 256;
+/// In so many steps from as slow as can be to as fast as now it is tried how much slower one has to be.
+const STEPS: u32 = 4;
+
+impl Engine {
+    /// How malleable reservations have to be slower for `request` to fit, none more than it takes; nothing if it does
+    /// not fit then. Tried in the slot tables, which are as they were in the end.
+    pub(super) fn find_way(
+        &mut self,
+        owner: &UserName,
+        key: &RequestKey,
+        request: &Request,
+    ) -> Option<Way> {
+        let mut slowed = Vec::new();
+        // The least urgent first: those may have to be the slowest.
+        for (reservation, left) in self.malleable(self.now).into_iter().rev().take(SLOWED_MAX) {
+            if let Some(form) = self.try_slowest(&reservation, &left) {
+                slowed.push((reservation, left, form));
+            }
+        }
+        slowed.reverse();
+        // What will be given back by then is free.
+        for (reservation, _, form) in &slowed {
+            self.try_form(reservation, *form);
+        }
+        let proposal = match slowed.is_empty() {
+            true => None,
+            false => self.propose(owner, key.clone(), request.clone(), None).ok(),
+        };
+        let way = proposal.map(|proposal| {
+            let slower = self.no_slower_than_needed(&proposal, &slowed);
+            Way { proposal, slower }
+        });
+        slowed.iter().for_each(|(reservation, ..)| self.release(reservation.handle));
+        slowed.iter().for_each(|(reservation, ..)| self.hold_again(reservation));
+        way
+    }
+
+    /// Reservations that may become another form, with what is left at `at`, the most urgent first.
+    fn malleable(&self, at: WallTime) -> Vec<Malleable> {
+        let live = self.book.malleable().iter().filter(|handle| !self.offers.contains_key(handle));
+        let found = live.filter_map(|handle| self.book.reservations().get(handle));
+        let mut all: Vec<_> =
+            found.filter_map(|found| Some((Arc::clone(found), Left::of(found, at)?))).collect();
+        all.sort_by_key(|(found, left)| (left.by(), found.handle));
+        all
+    }
+
+    /// Holds the slowest form of a reservation for which there is room, beside what it has until it changes; nothing if
+    /// it cannot be slower.
+    fn try_slowest(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
+        let (by, until) = (left.by(), left.form().until);
+        let held = self.calendar.held(ReservationId(reservation.handle.number())).cloned()?;
+        let ends = (0..=HALVINGS).map(|times| {
+            let more = by.saturating_since(until).get() >> times;
+            until.saturating_add(Nanos::new(more))
+        });
+        for form in ends.filter_map(|end| left.slower(end)) {
+            let (_, grant) = changed(reservation, form)?;
+            let demands = self.demands(&reservation.owner, &grant);
+            let span = span(reservation.from_unix_nanos, Some(form.until));
+            if self.hold_both(reservation.handle, &held, span, &demands).is_ok() {
+                return Some(form);
+            }
+        }
+        None
+    }
+
+    /// Holds a reservation in another form, and no more than that; whether there is room for it.
+    fn try_form(&mut self, reservation: &Reservation, form: Form) -> bool {
+        let Some((_, grant)) = changed(reservation, form) else { return false };
+        let demands = self.demands(&reservation.owner, &grant);
+        let _ = self.calendar.release(super::beside(reservation.handle));
+        let span = span(reservation.from_unix_nanos, Some(form.until));
+        self.calendar.modify(ReservationId(reservation.handle.number()), span, &demands).is_ok()
+    }
+
+    /// Who has to be slower, and how much, for `proposal`: what is most urgent stays as fast as it can be.
+    fn no_slower_than_needed(
+        &mut self,
+        proposal: &Proposal,
+        slowed: &[(Arc<Reservation>, Left, Form)],
+    ) -> Vec<(Arc<Reservation>, Form)> {
+        // No reservation has this number yet.
+        let id = ReservationId(self.next);
+        let demands = self.demands(&proposal.owner, &proposal.grant);
+        let held = self.calendar.reserve(id, proposal.span(), &demands);
+        debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
+        let mut slower = Vec::new();
+        for (reservation, left, slowest) in slowed {
+            let now = left.form();
+            if self.try_form(reservation, now) {
+                continue;
+            }
+            let more = (now.cpu.get() - slowest.cpu.get()) / STEPS;
+            let steps = (1..STEPS).rev().map(|step| slowest.cpu.get() + more * step);
+            let forms = steps.filter_map(|cpu| left.with(CpuPpm::new(cpu)));
+            let found = forms.into_iter().find(|form| self.try_form(reservation, *form));
+            slower.push((Arc::clone(reservation), found.unwrap_or(*slowest)));
+        }
+        let released = self.calendar.release(id);
+        debug_assert!(released.is_ok(), "{released:?}");
+        slower
+    }
+
+    /// Has reservations become slower; `asked` waits for them.
+    pub(super) fn make_way(&mut self, asked: Asked, slower: Vec<(Arc<Reservation>, Form)>) {
+        let by = asked.caller.user.clone();
+        let offered = slower.into_iter().filter_map(|(reservation, form)| {
+            let kind = Kind::Change { by: by.clone(), agreed_by: None };
+            self.change_form(&reservation, form, kind);
+            let handle = reservation.handle;
+            self.offers.contains_key(&handle).then_some(handle)
+        });
+        let slower: BTreeSet<_> = offered.collect();
+        self.has_room |= slower.is_empty();
+        self.waiting.push(Waiting { asked, slower });
+    }
+
+    fn change_form(&mut self, reservation: &Reservation, form: Form, kind: Kind) {
+        let Some((request, grant)) = changed(reservation, form) else { return };
+        let proposal = Proposal {
+            owner: reservation.owner.clone(),
+            key: reservation.key.clone(),
+            request,
+            from: reservation.from_unix_nanos,
+            until: Some(form.until),
+            grant,
+            decision: None,
+        };
+        self.offer(reservation.handle, proposal, kind, Vec::new());
+    }
+
+    /// A reservation is not being changed any more.
+    pub(super) fn is_settled(&mut self, handle: Handle) {
+        for waiting in &mut self.waiting {
+            self.has_room |= waiting.slower.remove(&handle) && waiting.slower.is_empty();
+        }
+    }
+
+    /// Requests for which others have become slower, or could not, are decided.
+    pub(super) fn go_on_with_what_waited(&mut self) {
+        let ready = |waiting: &mut Waiting| waiting.slower.is_empty();
+        for Waiting { asked, .. } in self.waiting.extract_if(.., ready).collect::<Vec<_>>() {
+            let tickets = asked.tickets.clone();
+            match self.admit(asked, false) {
+                Ok(None) => {}
+                Ok(Some(answer)) => {
+                    tickets.into_iter().for_each(|ticket| self.answer(ticket, Ok(answer.clone())));
+                }
+                Err(error) => {
+                    // It came to nothing: who became slower for it need not be.
+                    self.faster_soon();
+                    tickets.into_iter().for_each(|ticket| self.answer(ticket, Err(error.clone())));
+                }
+            }
+        }
+    }
+
+    /// In a while it is looked what can become faster, if anything can.
+    pub(super) fn faster_soon(&mut self) {
+        if !self.book.malleable().is_empty() && !self.is_faster_due {
+            self.is_faster_due = true;
+            self.timeouts.insert((self.after(FASTER_AFTER), Timeout::Faster));
+        }
+    }
+
+    /// What runs and is malleable takes what is free of its nodes' CPU, the most urgent first.
+    pub(super) fn go_faster(&mut self) {
+        self.is_faster_due = false;
+        if !self.waiting.is_empty() {
+            // What others became slower for is not taken.
+            self.faster_soon();
+            return;
+        }
+        // It is as slow as it is until then: what it will have done by then is not reckoned with sooner.
+        let at = self.now.saturating_add(self.policy.answer_within_nanos);
+        for (reservation, left) in self.malleable(at) {
+            if let Some(form) = self.faster(&reservation, &left) {
+                let by = reservation.owner.clone();
+                self.change_form(&reservation, form, Kind::Change { by, agreed_by: Some(at) });
+            }
+        }
+    }
+
+    fn faster(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
+        let grant = reservation.grant.as_ref().filter(|_| reservation.state == State::Active)?;
+        let now = left.form();
+        let span = span(self.now, Some(now.until));
+        let free = self.free_beside(&reservation.owner, grant, span);
+        let form = left.with(CpuPpm::new(now.cpu.get().saturating_add(free)))?;
+        let gain = form.cpu.get().saturating_sub(now.cpu.get());
+        (gain > now.cpu.get() / FASTER_PART).then_some(form)
+    }
+
+    /// CPU that is free of each node of a grant during `span`, and of its owner's share, in millionths.
+    fn free_beside(&mut self, owner: &UserName, grant: &Grant, span: Span) -> u32 {
+        let [user, _] = self.tables_of(owner);
+        let of_user = self.calendar.table(user).map_or(0, |table| table.least_free(span));
+        let nodes = self.cluster.nodes(grant).unwrap_or_default();
+        let on = |node| self.cluster.least_free(&self.calendar, span, Resource::Cpu(node));
+        let each = nodes.iter().map(|node| on(*node)).min().unwrap_or(0);
+        let each = each.min(of_user / (nodes.len() as u64).max(1));
+        u32::try_from(each).unwrap_or(u32::MAX)
+    }
+}

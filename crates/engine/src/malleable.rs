@@ -1,0 +1,142 @@
+//! What is left of a malleable reservation, and what it would be with less or more CPU: share times time stays
+//! (pure).
+
+use crate::book::Reservation;
+use keeptime_model::reservation::{Ask, Grant, Malleable, Request, Resources};
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+
+/// What is left from an instant on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    from: WallTime,
+    cpu: CpuPpm,
+    until: WallTime,
+    wanted: Malleable,
+}
+
+/// How it is had: so much CPU of each node until then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub cpu: CpuPpm,
+    pub until: WallTime,
+}
+
+/// A program that is slower than at this part of its full speed is as good as stopped.
+const SLOWEST_PART: u32 = 20;
+const SECOND: u64 = 1_000_000_000;
+
+impl Left {
+    /// From `at` on, or from its start if that is later. Nothing if it is not malleable, or over by then.
+    pub fn of(reservation: &Reservation, at: WallTime) -> Option<Self> {
+        let (wanted, grant) = (reservation.request.malleable?, reservation.grant.as_ref()?);
+        let (from, until) = (reservation.from_unix_nanos.max(at), reservation.until_unix_nanos?);
+        (until > from).then_some(Self { from, cpu: grant.cpu_ppm, until, wanted })
+    }
+
+    /// By when all of it has to be had.
+    pub fn by(&self) -> WallTime {
+        self.wanted.by_unix_nanos
+    }
+
+    /// As it is now.
+    pub fn form(&self) -> Form {
+        Form { cpu: self.cpu, until: self.until }
+    }
+
+    /// With so much CPU, or with the most that is of use. It ends at a whole second, as people say times, where
+    /// its deadline allows that; nothing if it would be late, or `cpu` is none.
+    pub fn with(&self, cpu: CpuPpm) -> Option<Form> {
+        let (cpu, by) = (cpu.min(self.wanted.cpu_most_ppm), self.by());
+        let takes = self.volume().div_ceil(u128::from(cpu.get()).max(1));
+        let takes = Nanos::new(u64::try_from(takes).unwrap_or(u64::MAX));
+        let exactly = self.from.saturating_add(takes);
+        let whole = exactly.unix_nanos().div_ceil(SECOND).saturating_mul(SECOND);
+        let is_had = cpu > CpuPpm::default() && exactly <= by;
+        is_had.then_some(Form { cpu, until: WallTime::from_unix_nanos(whole).min(by) })
+    }
+
+    /// With no more CPU than it takes to end by `end`; nothing if that is not less than now.
+    pub fn slower(&self, end: WallTime) -> Option<Form> {
+        let span = u128::from(end.saturating_since(self.from).get()).max(1);
+        let least = u32::try_from(self.volume().div_ceil(span)).unwrap_or(u32::MAX);
+        let least = least.max(self.wanted.cpu_most_ppm.get().div_ceil(SLOWEST_PART));
+        self.with(CpuPpm::new(least)).filter(|form| form.cpu < self.cpu)
+    }
+
+    /// Millionths of a CPU times nanoseconds, on each node.
+    fn volume(&self) -> u128 {
+        u128::from(self.until.saturating_since(self.from).get()) * u128::from(self.cpu.get())
+    }
+}
+
+/// The request and the grant of a malleable reservation in another form.
+pub(crate) fn changed(reservation: &Reservation, form: Form) -> Option<(Request, Grant)> {
+    let (request, grant) = (&reservation.request, reservation.grant.as_ref()?);
+    let Ask::Resources(resources) = &request.ask else { return None };
+    let ask = Ask::Resources(Resources { cpu_ppm: form.cpu, ..resources.clone() });
+    let lasts = form.until.saturating_since(reservation.from_unix_nanos);
+    let request = Request { ask, duration_nanos: Some(lasts), ..request.clone() };
+    Some((request, Grant { cpu_ppm: form.cpu, ..grant.clone() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const START: u64 = 1_767_225_600 * SECOND;
+
+    fn at(seconds: u64) -> WallTime {
+        WallTime::from_unix_nanos(START + seconds * SECOND)
+    }
+
+    /// 60 % of a CPU for 100 s, by 300 s, of which 80 % can be used.
+    fn left() -> Left {
+        let wanted = Malleable { by_unix_nanos: at(300), cpu_most_ppm: CpuPpm::from_percent(80) };
+        Left { from: at(0), cpu: CpuPpm::from_percent(60), until: at(100), wanted }
+    }
+
+    fn form(percent: u32, seconds: u64) -> Form {
+        Form { cpu: CpuPpm::from_percent(percent), until: at(seconds) }
+    }
+
+    #[test]
+    fn half_the_cpu_takes_twice_as_long_and_more_than_is_of_use_is_not_taken() {
+        assert_eq!(left().with(CpuPpm::from_percent(30)), Some(form(30, 200)));
+        assert_eq!(left().with(CpuPpm::from_percent(80)), Some(form(80, 75)));
+        assert_eq!(left().with(CpuPpm::from_percent(100)), Some(form(80, 75)));
+        assert_eq!(left().with(CpuPpm::from_percent(19)), None, "it would be late");
+        assert_eq!(left().with(CpuPpm::default()), None);
+    }
+
+    #[test]
+    fn it_is_slowed_to_its_deadline_and_never_to_a_standstill() {
+        assert_eq!(left().slower(at(300)), Some(form(20, 300)));
+        assert_eq!(left().slower(at(100)), None, "it is as slow as that");
+        let wanted = Malleable { by_unix_nanos: at(1_000_000), ..left().wanted };
+        assert_eq!(Left { wanted, ..left() }.slower(at(1_000_000)), Some(form(4, 1_500)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_work_is_lost_and_no_deadline_missed(
+            cpu in 1u32..4_000_000,
+            spare in 0u32..4_000_000,
+            span in 1u64..10_000 * SECOND,
+            slack in 0u64..10_000 * SECOND,
+            part in 0u32..=100,
+        ) {
+            let (from, until) = (at(0), at(0).saturating_add(Nanos::new(span)));
+            let by_unix_nanos = until.saturating_add(Nanos::new(slack));
+            let wanted = Malleable { by_unix_nanos, cpu_most_ppm: CpuPpm::new(cpu + spare) };
+            let left = Left { from, cpu: CpuPpm::new(cpu), until, wanted };
+            let other = CpuPpm::new(((u64::from(cpu) + u64::from(spare)) * u64::from(part) / 100) as u32);
+            let forms = [left.with(other), left.slower(by_unix_nanos)];
+            for form in forms.into_iter().flatten() {
+                prop_assert!(form.until <= by_unix_nanos && form.cpu <= wanted.cpu_most_ppm);
+                let after = Left { cpu: form.cpu, until: form.until, ..left };
+                prop_assert!(after.volume() >= left.volume());
+            }
+        }
+    }
+}
