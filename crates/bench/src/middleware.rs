@@ -3,9 +3,8 @@
 //! plain HTB. Figures 4.9 to 4.17 and Tables 4.1 and 4.2, the paper's numbers beside ours.
 //!
 //! Scaled: four nodes in the place of sixteen. Each has two "processors", as there, and each of those a tenth of a
-//! CPU here: about twice what one of 1 GHz from 2001 could do; links are half of the thesis' 210 MB/s. Of twice that for each
-//! flow, packets would cost so small a processor more than they save: the cards of the thesis handled theirs themselves. A request
-//! draws as many frames as take some seconds. Intervals, ratios, image sizes and interleaving factors are the thesis' own.
+//! CPU here: about twice what one of 1 GHz from 2001 could do. A request draws as many frames as take some seconds. Links,
+//! intervals, ratios, image sizes and interleaving factors are the thesis' own.
 
 mod arms;
 mod bare;

@@ -152,7 +152,7 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
         resources.nodes = node_choice(nodes)?;
     }
     if !wanted.cpu.is_empty() {
-        resources.set_rank_cpu(wanted.cpu.clone());
+        resources.set_rank_cpu(rank_cpu(&wanted.cpu, resources.nodes.count())?);
     }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
@@ -164,6 +164,19 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     let disk = &mut resources.disk_write_bytes_per_second;
     *disk = wanted.write.unwrap_or(*disk);
     Ok(())
+}
+
+/// One share for all, or one for each: of equal ones nobody could tell later how many there were.
+fn rank_cpu(shares: &[CpuPpm], ranks: u32) -> Result<Vec<CpuPpm>, Invalid> {
+    if shares.len() == 1 || shares.len() == ranks as usize {
+        return Ok(shares.to_vec());
+    }
+    let given: Vec<_> = shares.iter().map(CpuPpm::to_string).collect();
+    Err(Invalid::new(
+        "cpu",
+        given.join(", "),
+        format!("one share, or one for each of {ranks} nodes"),
+    ))
 }
 
 fn set_goal(goal: &mut Goal, wanted: &Wanted) -> Result<(), Invalid> {
@@ -248,6 +261,13 @@ mod tests {
         let changed_to = changed(old.clone(), start, &wanted, &now()).unwrap().ask;
         let Ask::Resources(asked) = changed_to else { panic!() };
         assert_eq!((asked.cpu_ppm, asked.rank_cpu_ppm), (unequal[0], unequal.to_vec()));
+        for shares in [[30; 3], [30, 20, 10]] {
+            let wanted =
+                Wanted { cpu: shares.map(CpuPpm::from_percent).to_vec(), ..Wanted::default() };
+            let error = changed(old.clone(), start, &wanted, &now()).unwrap_err();
+            assert_eq!(error.field, "cpu");
+            assert!(error.to_string().contains("each of 2 nodes"), "{error}");
+        }
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");

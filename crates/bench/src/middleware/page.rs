@@ -62,7 +62,7 @@ fn setting(raw: &Raw) -> Markup {
             }
             p {
                 "Scaled: four nodes in the place of the thesis' sixteen. Each has two processors, as there, and each of those a \
-                 twentieth of a CPU of this machine; a link has " (super::LINK) ", as there; a request draws as many frames \
+                 tenth of a CPU of this machine; a link has " (super::LINK) ", as there; a request draws as many frames \
                  as take some seconds. Image sizes, interleaving factors, their ratios and the intervals are the thesis' own. \
                  Machine load when the arms began: " (format!("{:.1}", quantile(&loads, 0.5))) " at the median, "
                 (format!("{:.1}", quantile(&loads, 1.0))) " at most."

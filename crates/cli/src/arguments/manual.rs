@@ -123,7 +123,9 @@ make it, and of all starts the one that is done first, at what rate is free
 from then on. That is reserved in advance, with a tenth more time than the
 profile says, and the command waits until its time comes. What cannot be done
 by then is refused, with the earliest time that can be kept. Ending the command
-gives everything back.
+gives everything back. While it runs it goes slower for others that would not
+fit, as far as its deadline allows, and faster when there is room; `keeptime
+why` tells when and for whom.
 
 With what nobody has reserved:
 

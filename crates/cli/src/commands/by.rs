@@ -9,6 +9,7 @@ use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
 use crate::execute::{Run, execute};
 use crate::hold::Hold;
+use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
 use anyhow::{Result, bail};
 use jiff::Zoned;
@@ -268,8 +269,7 @@ fn book_beside_slower(cluster: &Cluster, work: &Work, now: WallTime) -> Result<O
                 let Some(grant) = &found.grant else {
                     bail!("{} is {}", found.handle, found.state)
                 };
-                let found = |name| cluster.topology().find_node(name);
-                let nodes = grant.nodes.iter().filter_map(found).collect();
+                let nodes = node_indices(cluster, grant)?;
                 let plan = JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true };
                 return Ok(Some(Booked::Held { plan, at, hold: Box::new(hold) }));
             }

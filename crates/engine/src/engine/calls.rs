@@ -76,19 +76,20 @@ impl Engine {
         asked: Asked,
         may_make_way: bool,
     ) -> Result<Option<Answer>, CallError> {
-        let Asked { handle, tickets, caller, key, request } = asked.clone();
-        let owner = caller.user;
-        match self.propose(&owner, key.clone(), request.clone(), None) {
+        let (handle, owner) = (asked.handle, asked.caller.user.clone());
+        match self.propose(&owner, asked.key.clone(), asked.request.clone(), None) {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());
-                Ok(self.offer(handle, proposal, Kind::New { replaces: None }, tickets))
+                Ok(self.offer(handle, proposal, Kind::New { replaces: None }, asked.tickets))
             }
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(refusal), decision }) => {
-                if may_make_way && let Some(way) = self.find_way(&owner, &key, &request) {
+                if may_make_way && let Some(way) = self.find_way(&owner, &asked.key, &asked.request)
+                {
                     self.make_way(asked, way.slower);
                     return Ok(None);
                 }
+                let Asked { key, request, .. } = asked;
                 let refused = Refused {
                     owner,
                     key,

@@ -7,7 +7,10 @@ use crate::cluster::Resource;
 use crate::malleable::{Form, Left, changed};
 use crate::offers::{Kind, Proposal, span};
 use keeptime_calendar::{ReservationId, Span};
-use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{
+    Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
+};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +52,7 @@ const FASTER_PART: u32 = 20;
 /// Between its deadline and its end now, as often as that is halved, the latest end is sought for which there is room.
 const HALVINGS: u32 = 5;
 /// So many are tried at the most: everybody else waits meanwhile.
-const SLOWED_MAX: usize = 256;
+const SLOWED_MAX: usize = 64;
 /// In so many steps from as slow as can be to as fast as now it is tried how much slower one has to be.
 const STEPS: u32 = 4;
 
@@ -62,9 +65,18 @@ impl Engine {
         key: &RequestKey,
         request: &Request,
     ) -> Option<Way> {
-        let mut slowed = Vec::new();
+        let (wanted, named) = (self.span_of(request), named_by(request));
+        let has_one_of = |grant: &Grant| {
+            named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
+        };
+        let beside = self.malleable(self.now).into_iter().filter(|(reservation, _)| {
+            let span = span(reservation.from_unix_nanos, reservation.until_unix_nanos);
+            span.overlaps(wanted) && reservation.grant.as_ref().is_some_and(has_one_of)
+        });
         // The least urgent first: those may have to be the slowest.
-        for (reservation, left) in self.malleable(self.now).into_iter().rev().take(SLOWED_MAX) {
+        let beside: Vec<_> = beside.rev().take(SLOWED_MAX).collect();
+        let mut slowed = Vec::new();
+        for (reservation, left) in beside {
             if let Some(form) = self.try_slowest(&reservation, &left) {
                 slowed.push((reservation, left, form));
             }
@@ -85,6 +97,12 @@ impl Engine {
         slowed.iter().for_each(|(reservation, ..)| self.release(reservation.handle));
         slowed.iter().for_each(|(reservation, ..)| self.hold_again(reservation));
         way
+    }
+
+    /// When a request is to be, if it is as it is asked for.
+    fn span_of(&self, request: &Request) -> Span {
+        let from = request.from_unix_nanos.unwrap_or(self.now).max(self.now);
+        span(from, request.duration_nanos.map(|duration| from.saturating_add(duration)))
     }
 
     /// Reservations that may become another form, with what is left at `at`, the most urgent first.
@@ -253,5 +271,15 @@ impl Engine {
         let each = nodes.iter().map(|node| on(*node)).min().unwrap_or(0);
         let each = each.min(of_user / (nodes.len() as u64).max(1));
         u32::try_from(each).unwrap_or(u32::MAX)
+    }
+}
+
+/// The nodes that a request names; nothing = any will do.
+fn named_by(request: &Request) -> Option<BTreeSet<&Name>> {
+    match &request.ask {
+        Ask::Resources(Resources { nodes: NodeChoice::Named(names), .. }) => {
+            Some(names.iter().collect())
+        }
+        _ => None,
     }
 }
