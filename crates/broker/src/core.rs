@@ -83,7 +83,7 @@ pub enum CoreError {
 type Leaving = Box<dyn FnOnce(Result<(), Unavailable>) + Send>;
 
 enum Message {
-    Call { caller: Caller, call: Call, asker: Asker },
+    Call { caller: Caller, call: Box<Call>, asker: Asker },
     Read(Box<dyn FnOnce(&Engine) -> Leaving + Send>, OwnedSemaphorePermit),
     Agent(Input, OwnedSemaphorePermit),
     Written { attempt: u64, outcome: Result<Revision, WriteError> },
@@ -134,7 +134,7 @@ impl Handle {
     ) -> Result<Result<Answer, Box<CallError>>, Unavailable> {
         let (reply, replied) = oneshot::channel();
         let asker = Asker { reply, _place: self.place()? };
-        let message = Message::Call { caller, call, asker };
+        let message = Message::Call { caller, call: Box::new(call), asker };
         self.messages.send(message).map_err(|_| Unavailable::Stopping)?;
         replied.await.unwrap_or(Err(Unavailable::Stopping))
     }
@@ -323,7 +323,7 @@ impl Core {
         Ok(())
     }
 
-    fn call(&mut self, caller: Caller, call: Call, asker: Asker) -> Result<(), CoreError> {
+    fn call(&mut self, caller: Caller, call: Box<Call>, asker: Asker) -> Result<(), CoreError> {
         if let Some(pause) = &self.pause {
             let reason = Arc::clone(&pause.reason);
             drop(asker.reply.send(Err(Unavailable::Unrecorded { reason })));

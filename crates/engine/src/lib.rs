@@ -45,7 +45,7 @@
 //!     "from_unix_nanos": {hour}, "duration_nanos": 60000000000 }}"#))?;
 //! let call = Call::Reserve { key: "mine".parse()?, request };
 //! let caller = Caller { user: "ada".parse()?, operator: false };
-//! let step = engine.step(moment, Input::Call { ticket: Ticket(1), caller, call });
+//! let step = engine.step(moment, Input::Call { ticket: Ticket(1), caller, call: Box::new(call) });
 //! assert_eq!(step.events[0].kind(), "granted");
 //! assert!(matches!(step.outputs[0], Output::Answer { ticket: Ticket(1), answer: Ok(_) }));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -55,7 +55,7 @@ impl Broker {
     pub fn call(&mut self, call: Call) -> Option<Result<Answer, Box<CallError>>> {
         self.calls += 1;
         let (ticket, caller) = (Ticket(self.calls), self.caller.clone());
-        self.step(Input::Call { ticket, caller, call })
+        self.step(Input::Call { ticket, caller, call: Box::new(call) })
     }
 
     /// A key that no call had.

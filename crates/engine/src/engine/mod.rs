@@ -54,7 +54,7 @@ pub enum Input {
         /// Who.
         caller: Caller,
         /// What.
-        call: Call,
+        call: Box<Call>,
     },
     /// An agent has connected.
     Connected {
@@ -273,7 +273,7 @@ impl Engine {
         // What is answered stays so for this step.
         let is_call = matches!(input, Input::Call { .. });
         match input {
-            Input::Call { ticket, caller, call } => self.call(ticket, &caller, call),
+            Input::Call { ticket, caller, call } => self.call(ticket, &caller, *call),
             Input::Connected { node, session, refused, holding } => {
                 self.connected(node, session, refused, holding);
             }

@@ -248,7 +248,7 @@ impl World {
         self.next += 1;
         let ticket = Ticket(self.next);
         let caller = caller(user);
-        self.input(Input::Call { ticket, caller, call });
+        self.input(Input::Call { ticket, caller, call: Box::new(call) });
         ticket.0
     }
 

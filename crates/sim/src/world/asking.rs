@@ -41,6 +41,6 @@ impl World {
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket.0, (call, caller.clone(), what.clone()));
         self.seams.asked(&mut what);
-        self.step(Input::Call { ticket, caller, call: what })
+        self.step(Input::Call { ticket, caller, call: Box::new(what) })
     }
 }
