@@ -9,6 +9,7 @@
 mod arms;
 mod bare;
 mod measures;
+mod neighbour;
 mod page;
 mod paper;
 mod rates;

@@ -1,6 +1,7 @@
 //! The same requests, at the same times: with Keeptime, without, and with plain HTB.
 
 use super::bare::{BareLab, Sharing};
+use super::neighbour::Neighbour;
 use super::tasks::{Renderer, Setting, SubTask};
 use super::{CPU, LINK, NODES, lab_name};
 use crate::lab::{BenchLab, bandwidth_grid};
@@ -12,7 +13,6 @@ use keeptime::commands::run::{Admitted, Held, admit, run_reserved};
 use keeptime::demo::goal;
 use keeptime::files::load_profile;
 use keeptime::interrupt;
-use keeptime::load::Busy;
 use keeptime::machine::Machine;
 use keeptime::promised::Promised;
 use keeptime_lab::Spec;
@@ -89,8 +89,8 @@ pub struct Care {
 
 /// A node of the lab in which the input is made.
 const WHOLE_NODE: CpuPpm = CpuPpm::from_percent(40);
-/// Programs that compute on every node while a curve is measured, on what jobs leave.
-const BUSY_PROGRAMS: usize = 2;
+/// So long the neighbour draws until it is launched again.
+const NEIGHBOUR_SECONDS: u32 = 60;
 /// What the thesis prefers.
 const PREFER: &str = "fastest";
 
@@ -115,8 +115,8 @@ impl Arm {
     }
 }
 
-/// Measures the renderers' curves while the rest of every node computes, as it does when the cluster is full, or
-/// goes on with what is in `directory`.
+/// Measures the renderers' curves beside another run of the same, as when the cluster is full, or goes on with what
+/// is in `directory`.
 pub fn measured(care: Care, out: &Path, directory: &Path) -> Result<[Measured; 2]> {
     // Who makes the input needs more of a node than renderers have.
     make_surface(&BenchLab::up(&Spec::star(lab_name()?, NODES, LINK, WHOLE_NODE)?)?, out)?;
@@ -137,18 +137,23 @@ fn measure(
 ) -> Result<Measured> {
     let mut session = session(lab, renderer, &path, out)?;
     let application = session.application.clone();
-    let timed = application.clone().with_constant("seconds".parse()?, care.seconds.to_string());
+    let lasting = |seconds: u32| -> Result<Application> {
+        Ok(application.clone().with_constant("seconds".parse()?, seconds.to_string()))
+    };
     let (least, most, count) = care.bandwidths;
     let grid = bandwidth_grid(least, most, count)?;
     for setting in renderer.settings() {
-        let nodes = lab.cluster().topology().node_indices();
-        // They end by themselves after a minute of computing: anew for each curve.
-        let busy = nodes.map(|node| Busy::on(lab.cluster(), node, BUSY_PROGRAMS));
-        let _busy = busy.collect::<Result<Vec<_>>>()?;
-        session.application = warmed_up(&timed, setting)?;
+        let beside = Session {
+            application: lasting(NEIGHBOUR_SECONDS)?,
+            ..self::session(lab, renderer, &path, out)?
+        };
+        let rate = grid.bandwidths().iter().max().copied().unwrap_or_default();
+        let neighbour = Neighbour::begin(beside, parameters(setting.set)?, rate)?;
+        session.application = warmed_up(&lasting(care.seconds)?, setting)?;
         let (settings, grid) = (&[setting.set][..], grid.clone());
         let wanted = Wanted { settings, nodes: &[NODES], grid, samples: care.samples };
         measure_under_load(&session, &wanted)?;
+        neighbour.end()?;
     }
     let profile = load_profile(&path)?;
     let fitted = FittedProfile::new(application.clone(), &profile)?;
