@@ -1,5 +1,5 @@
 //! Another run of the same renderer that goes on while one is measured: what the cluster is full of when it is full.
-//! Beside programs that only compute, frames took half of what they take beside frames.
+//! Beside programs that only compute, frames are slower and less steady than beside frames.
 
 use anyhow::{Result, bail, ensure};
 use keeptime::commands::Session;
