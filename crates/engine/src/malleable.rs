@@ -69,14 +69,19 @@ impl Left {
     }
 }
 
-/// The request and the grant of a malleable reservation in another form.
-pub(crate) fn changed(reservation: &Reservation, form: Form) -> Option<(Request, Grant)> {
-    let (request, grant) = (&reservation.request, reservation.grant.as_ref()?);
+/// What a malleable reservation has in another form.
+pub(crate) fn granted(reservation: &Reservation, form: Form) -> Option<Grant> {
+    let grant = reservation.grant.as_ref()?;
+    Some(Grant { cpu_ppm: form.cpu, ..grant.clone() })
+}
+
+/// What is asked for with it.
+pub(crate) fn asked(reservation: &Reservation, form: Form) -> Option<Request> {
+    let request = &reservation.request;
     let Ask::Resources(resources) = &request.ask else { return None };
     let ask = Ask::Resources(Resources { cpu_ppm: form.cpu, ..resources.clone() });
     let lasts = form.until.saturating_since(reservation.from_unix_nanos);
-    let request = Request { ask, duration_nanos: Some(lasts), ..request.clone() };
-    Some((request, Grant { cpu_ppm: form.cpu, ..grant.clone() }))
+    Some(Request { ask, duration_nanos: Some(lasts), ..request.clone() })
 }
 
 #[cfg(test)]

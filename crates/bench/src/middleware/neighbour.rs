@@ -56,20 +56,22 @@ impl Neighbour {
     /// # Errors
     /// If it has ended before: what was measured since had nothing beside it.
     pub fn end(mut self) -> Result<()> {
-        self.is_over.store(true, Ordering::Relaxed);
-        match self.runs.take().map(JoinHandle::join) {
+        match self.join() {
             Some(Ok(ended)) => ended,
             _ => bail!("the neighbour panicked"),
         }
+    }
+
+    fn join(&mut self) -> Option<thread::Result<Result<()>>> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.runs.take().map(JoinHandle::join)
     }
 }
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        if let Some(runs) = self.runs.take() {
-            let _ = runs.join();
-        }
+        // What was to be said was said by `end`.
+        let _ = self.join();
     }
 }
 

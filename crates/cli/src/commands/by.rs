@@ -23,7 +23,7 @@ use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, Share, WallTime};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::deadline::{self, Job, JobPlan, Reserved, Stretch, Wants, beside};
 use keeptime_planner::fitted::FittedProfile;
@@ -162,14 +162,11 @@ impl Work {
     fn slowest(&self, now: WallTime) -> Vec<(u32, Stretch)> {
         // The broker's clock is read a little later.
         let to = WallTime::from_unix_nanos(self.deadline.unix_nanos().saturating_sub(AWAY.get()));
-        let span = u128::from(to.saturating_since(now).get());
-        let on = |(nodes, speed): (&u32, &u32)| {
-            let work = u128::from(self.job.remaining_nanos.get()) * FULL * FULL;
-            let rate = work.div_ceil((span * u128::from(*speed)).max(1));
-            let rate = Share::try_from(u32::try_from(rate).ok()?).ok()?;
+        let on = |nodes: &u32| {
+            let rate = self.job.least_rate(*nodes, to.saturating_since(now))?;
             Some((*nodes, Stretch { from: now, to, rate }))
         };
-        let mut all: Vec<_> = self.job.speed_ppm.iter().filter_map(on).collect();
+        let mut all: Vec<_> = self.job.speed_ppm.keys().filter_map(on).collect();
         all.sort_by_key(|(nodes, at)| u64::from(*nodes) * u64::from(at.rate.ppm()));
         all
     }
@@ -376,8 +373,6 @@ fn distance(ended: WallTime, deadline: WallTime) -> String {
 const SPARE_PART: u64 = 10;
 /// How many times as long it takes at the least rate, 5 %.
 const SLOWEST: u64 = 20;
-/// Parts of full speed and of a speed are millionths.
-const FULL: u128 = 1_000_000;
 /// From here to the broker's clock.
 const AWAY: Nanos = Nanos::from_secs(2);
 /// How often another start is tried.

@@ -4,9 +4,9 @@ use super::{Engine, Ticket, Timeout};
 use crate::book::Reservation;
 use crate::call::Caller;
 use crate::cluster::Resource;
-use crate::malleable::{Form, Left, changed};
+use crate::malleable::{Form, Left, asked, granted};
 use crate::offers::{Kind, Proposal, span};
-use keeptime_calendar::{ReservationId, Span};
+use keeptime_calendar::{Demand, ReservationId, Span};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
     Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
@@ -65,6 +65,9 @@ impl Engine {
         key: &RequestKey,
         request: &Request,
     ) -> Option<Way> {
+        if self.book.malleable().is_empty() {
+            return None;
+        }
         let (wanted, named) = (self.span_of(request), named_by(request));
         let has_one_of = |grant: &Grant| {
             named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
@@ -125,9 +128,7 @@ impl Engine {
             until.saturating_add(Nanos::new(more))
         });
         for form in ends.filter_map(|end| left.slower(end)) {
-            let (_, grant) = changed(reservation, form)?;
-            let demands = self.demands(&reservation.owner, &grant);
-            let span = span(reservation.from_unix_nanos, Some(form.until));
+            let (span, demands) = self.taken_in(reservation, form)?;
             if self.hold_both(reservation.handle, &held, span, &demands).is_ok() {
                 return Some(form);
             }
@@ -137,11 +138,16 @@ impl Engine {
 
     /// Holds a reservation in another form, and no more than that; whether there is room for it.
     fn try_form(&mut self, reservation: &Reservation, form: Form) -> bool {
-        let Some((_, grant)) = changed(reservation, form) else { return false };
-        let demands = self.demands(&reservation.owner, &grant);
+        let Some((span, demands)) = self.taken_in(reservation, form) else { return false };
         let _ = self.calendar.release(super::beside(reservation.handle));
-        let span = span(reservation.from_unix_nanos, Some(form.until));
         self.calendar.modify(ReservationId(reservation.handle.number()), span, &demands).is_ok()
+    }
+
+    /// What a reservation takes in a form, and when.
+    fn taken_in(&mut self, reservation: &Reservation, form: Form) -> Option<(Span, Vec<Demand>)> {
+        let grant = granted(reservation, form)?;
+        let demands = self.demands(&reservation.owner, &grant);
+        Some((span(reservation.from_unix_nanos, Some(form.until)), demands))
     }
 
     /// Who has to be slower, and how much, for `proposal`: what is most urgent stays as fast as it can be.
@@ -187,7 +193,8 @@ impl Engine {
     }
 
     fn change_form(&mut self, reservation: &Reservation, form: Form, kind: Kind) {
-        let Some((request, grant)) = changed(reservation, form) else { return };
+        let other = asked(reservation, form).zip(granted(reservation, form));
+        let Some((request, grant)) = other else { return };
         let proposal = Proposal {
             owner: reservation.owner.clone(),
             key: reservation.key.clone(),

@@ -99,6 +99,15 @@ impl Job {
         self.remaining_nanos = self.remaining_nanos.saturating_sub(done);
     }
 
+    /// The least rate on so many nodes at which all that is left is done in `span`, rounded up; nothing if full
+    /// speed is too slow, or it cannot use so many.
+    pub fn least_rate(&self, nodes: u32, span: Nanos) -> Option<Share> {
+        let speed = self.speed_ppm.get(&nodes)?;
+        let at_full_speed = u128::from(span.get()) * u128::from(*speed);
+        let rate = (u128::from(self.remaining_nanos.get()) * FULL).div_ceil(at_full_speed.max(1));
+        Share::try_from(u32::try_from(rate).ok()?).ok()
+    }
+
     /// Its speed on so many nodes; zero if it cannot use them.
     pub(super) fn speed_on(&self, nodes: usize) -> u32 {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -108,3 +117,29 @@ impl Job {
 
 /// A nanosecond at full speed (in millionths) of a speed in millionths.
 pub(super) const FULL: u128 = 1_000_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_rate_does_all_and_a_little_less_does_not() {
+        let speed_ppm = BTreeMap::from([(2, 1_000_000), (4, 1_700_000)]);
+        let job = Job { speed_ppm, ..Job::new("a".parse().unwrap(), Nanos::from_secs(60), 2) };
+        assert_eq!(job.least_rate(2, Nanos::from_secs(120)).unwrap().to_string(), "50 %");
+        for nodes in [2, 4] {
+            let rate = job.least_rate(nodes, Nanos::from_secs(77)).unwrap();
+            let left = |ppm: u32| {
+                let nodes = (0..nodes).map(NodeIndex).collect();
+                let mut job = Job { nodes, ..job.clone() };
+                job.progress(Nanos::from_secs(77), Share::try_from(ppm).unwrap());
+                job.remaining_nanos
+            };
+            assert_eq!(left(rate.ppm()), Nanos::new(0));
+            assert!(left(rate.ppm() - 1) > Nanos::new(0));
+        }
+        assert_eq!(job.least_rate(2, Nanos::from_secs(59)), None);
+        assert_eq!(job.least_rate(4, Nanos::new(0)), None);
+        assert_eq!(job.least_rate(3, Nanos::from_secs(600)), None);
+    }
+}
