@@ -23,24 +23,35 @@ struct Piece {
 };
 
 /// At dimension b every rank sends half of its piece to rank^(1<<b) and merges the half it gets into the
-/// half it keeps: `merge(dimension, own pixel, other's pixel)` gives the pixel of both.
-template <class Pixel, class Merge>
-Piece binary_swap(Hypercube& cube, Array<Pixel>& picture, Merge merge) {
-    Piece mine{0, picture.size()};
-    Array<Pixel> received(picture.size() - picture.size() / 2);
-    for (int dimension = 0; dimension < cube.dimensions(); ++dimension) {
-        const bool upper = cube.upper(dimension);
-        const Piece given = mine.half(!upper);
-        mine = mine.half(upper);
-        cube.exchange(dimension, &picture[given.begin], given.size() * sizeof(Pixel), received.data(),
-                      mine.size() * sizeof(Pixel));
-        for (std::size_t i = 0; i < mine.size(); ++i) {
-            Pixel& own = picture[mine.begin + i];
-            own = merge(dimension, own, received[i]);
+/// half it keeps. What is received stays for the next picture: fresh memory costs more than merging it.
+template <class Pixel>
+class BinarySwap {
+  public:
+    explicit BinarySwap(Hypercube& cube) : cube_(cube) {}
+
+    /// `merge(dimension, own pixel, other's pixel)` gives the pixel of both. The piece that is this rank's.
+    template <class Merge>
+    Piece operator()(Array<Pixel>& picture, Merge merge) {
+        Piece mine{0, picture.size()};
+        received_.resize(picture.size() - picture.size() / 2);
+        for (int dimension = 0; dimension < cube_.dimensions(); ++dimension) {
+            const bool upper = cube_.upper(dimension);
+            const Piece given = mine.half(!upper);
+            mine = mine.half(upper);
+            cube_.exchange(dimension, &picture[given.begin], given.size() * sizeof(Pixel), received_.data(),
+                           mine.size() * sizeof(Pixel));
+            for (std::size_t i = 0; i < mine.size(); ++i) {
+                Pixel& own = picture[mine.begin + i];
+                own = merge(dimension, own, received_[i]);
+            }
         }
+        return mine;
     }
-    return mine;
-}
+
+  private:
+    Hypercube& cube_;
+    Array<Pixel> received_;
+};
 
 /// Completes rank 0's picture from the pieces that a binary swap left on the ranks.
 inline void gather_pieces(Hypercube& cube, Array<Rgba8>& picture) {

@@ -66,12 +66,13 @@ void render(const Settings& settings) {
     Array<Rgba16> part(rays);
     Array<Rgba8> cast(rays);
     Picture picture{grid.size, Array<Rgba8>(static_cast<std::size_t>(grid.size) * grid.size)};
+    BinarySwap<Rgba16> binary_swap(cube);
 
     run_frames(settings.frames, cube, [&](int frame) {
         const Camera camera = Camera::around_box(extent.low, extent.high, frame);
         caster.cast(camera, grid, part);
         const Vec3 eye = camera.eye / volume.spacing;
-        const Piece mine = binary_swap(cube, part, [&](int dimension, Rgba16 own, Rgba16 other) {
+        const Piece mine = binary_swap(part, [&](int dimension, Rgba16 own, Rgba16 other) {
             const SplitPlane plane = partition.planes[dimension];
             const bool viewer_above = eye[plane.axis] > static_cast<float>(plane.position);
             return viewer_above == cube.upper(dimension) ? over(own, other) : over(other, own);

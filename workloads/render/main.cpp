@@ -90,11 +90,13 @@ void render(const Settings& settings) {
     const std::size_t pixels = static_cast<std::size_t>(settings.size) * settings.size;
     Array<DepthPixel> part(pixels);
     Picture picture{settings.size, Array<Rgba8>(pixels)};
+    Rasteriser rasteriser(settings.size, part);
+    BinarySwap<DepthPixel> binary_swap(cube);
 
     run_frames(settings.frames, cube, [&](int frame) {
         const Camera camera = Camera::around_box(extent.low, extent.high, frame);
-        Rasteriser(camera, settings.size, part).draw(share);
-        const Piece mine = binary_swap(cube, part, [&](int dimension, DepthPixel own, DepthPixel other) {
+        rasteriser.draw(camera, share);
+        const Piece mine = binary_swap(part, [&](int dimension, DepthPixel own, DepthPixel other) {
             return cube.upper(dimension) ? nearer(other, own) : nearer(own, other);
         });
         for (std::size_t i = mine.begin; i < mine.end; ++i) {

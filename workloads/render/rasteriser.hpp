@@ -10,11 +10,12 @@ namespace workload {
 
 class Rasteriser {
   public:
-    Rasteriser(const Camera& camera, int size, Array<DepthPixel>& picture)
-        : camera_(camera), lighting_(camera), size_(size), picture_(picture) {}
+    /// For pictures of `size` pixels squared. It keeps what a frame needs for the next: fresh memory costs more
+    /// than drawing into it.
+    Rasteriser(int size, Array<DepthPixel>& picture) : size_(size), picture_(picture) {}
 
-    /// Clears the picture and draws `surface` into it.
-    void draw(const Surface& surface);
+    /// Clears the picture and draws `surface` into it, as `camera` sees it.
+    void draw(const Camera& camera, const Surface& surface);
 
   private:
     // A vertex as the picture has it. Over a triangle, 1/distance and everything multiplied by it are
@@ -25,12 +26,9 @@ class Rasteriser {
         Vec3 normal;  // multiplied by nearness
     };
 
-    Corner project(const Vertex& vertex) const;
-    void draw_triangle(const Corner& a, const Corner& b, const Corner& c);
-    Rgba8 colour_of(Vec3 normal) const;
+    Corner project(const Camera& camera, const Vertex& vertex) const;
+    void draw_triangle(const Lighting& lighting, const Corner& a, const Corner& b, const Corner& c);
 
-    Camera camera_;
-    Lighting lighting_;
     int size_;
     Array<DepthPixel>& picture_;
     Array<Corner> corners_;
