@@ -69,14 +69,14 @@ const WITHIN: [u64; 3] = [150, 200, 300];
 
 const RAYCAST: [Setting; 4] = [
     Setting { set: &["size=512", "interleave=0"], frames: 2, warmup: 1 },
-    Setting { set: &["size=512", "interleave=2"], frames: 13, warmup: 1 },
+    Setting { set: &["size=512", "interleave=2"], frames: 14, warmup: 1 },
     Setting { set: &["size=1024", "interleave=0"], frames: 1, warmup: 0 },
     Setting { set: &["size=1024", "interleave=2"], frames: 3, warmup: 1 },
 ];
 const RENDER: [Setting; 3] = [
-    Setting { set: &["size=256"], frames: 24, warmup: 1 },
-    Setting { set: &["size=512"], frames: 8, warmup: 1 },
-    Setting { set: &["size=1024"], frames: 4, warmup: 1 },
+    Setting { set: &["size=256"], frames: 34, warmup: 1 },
+    Setting { set: &["size=512"], frames: 14, warmup: 1 },
+    Setting { set: &["size=1024"], frames: 5, warmup: 1 },
 ];
 
 impl Setting {
