@@ -14,8 +14,8 @@ std::uint64_t mixed(std::uint64_t value) {
 
 }  // namespace
 
-std::vector<Key> make_keys(std::uint64_t begin, std::uint64_t end, int bits) {
-    std::vector<Key> keys;
+Array<Key> make_keys(std::uint64_t begin, std::uint64_t end, int bits) {
+    Array<Key> keys;
     keys.reserve(end - begin);
     for (std::uint64_t i = begin; i < end; ++i) {
         std::uint64_t sum = 0;
@@ -27,7 +27,7 @@ std::vector<Key> make_keys(std::uint64_t begin, std::uint64_t end, int bits) {
     return keys;
 }
 
-std::uint64_t fingerprint(const std::vector<Key>& keys) {
+std::uint64_t fingerprint(const Array<Key>& keys) {
     std::uint64_t sum = 0;
     for (const Key key : keys) {
         sum += mixed(key);

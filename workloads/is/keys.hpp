@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+
+#include "common/array.hpp"
 
 namespace workload {
 
@@ -10,9 +11,9 @@ using Key = std::uint32_t;
 
 /// Keys `begin` to `end` (not included) of the whole input: each the mean of four even random numbers
 /// below 2^bits, so that keys in the middle are many, as in the particle codes that NAS IS stands for.
-std::vector<Key> make_keys(std::uint64_t begin, std::uint64_t end, int bits);
+Array<Key> make_keys(std::uint64_t begin, std::uint64_t end, int bits);
 
 /// A number that is the same for the same keys in any order, and hardly for others.
-std::uint64_t fingerprint(const std::vector<Key>& keys);
+std::uint64_t fingerprint(const Array<Key>& keys);
 
 }  // namespace workload

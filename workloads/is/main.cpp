@@ -56,7 +56,7 @@ struct Digest {
     std::uint64_t in_order;
 };
 
-Digest digest_of(const std::vector<Key>& keys) {
+Digest digest_of(const Array<Key>& keys) {
     const bool any = !keys.empty();
     return {keys.size(), fingerprint(keys), any ? keys.front() : 0, any ? keys.back() : 0,
             std::is_sorted(keys.begin(), keys.end())};
@@ -92,7 +92,7 @@ void verify(int iteration, const std::vector<Digest>& before, const std::vector<
     }
 }
 
-void spoil(const std::string& how, std::vector<Key>& sorted) {
+void spoil(const std::string& how, Array<Key>& sorted) {
     if (sorted.size() < 2) {
         return;
     }
@@ -114,7 +114,7 @@ void sort_again_and_again(const Settings& settings) {
     }
     const std::uint64_t begin = count * world.rank() / world.ranks();
     const std::uint64_t end = count * (world.rank() + 1) / world.ranks();
-    std::vector<Key> keys = make_keys(begin, end, settings.bits);
+    Array<Key> keys = make_keys(begin, end, settings.bits);
     Sorter sorter(world, settings.bits, settings.split == "even" ? Split::even : Split::range, waiting);
     int verified = 0;
     std::vector<Digest> after;
@@ -123,7 +123,7 @@ void sort_again_and_again(const Settings& settings) {
         const Key greatest = (Key{1} << settings.bits) - 1;
         keys[iteration % keys.size()] = static_cast<Key>(iteration) & greatest;
         keys[(iteration + keys.size() / 2) % keys.size()] = greatest - (static_cast<Key>(iteration) & greatest);
-        std::vector<Key> sorted = sorter.sort(keys);
+        Array<Key>& sorted = sorter.sort(keys);
         spoil(settings.spoil, sorted);
         after = all_digests(digest_of(sorted), world, waiting);
         verify(iteration, all_digests(digest_of(keys), world, waiting), after);

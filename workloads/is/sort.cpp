@@ -16,7 +16,7 @@ std::vector<int> starts_of(const std::vector<int>& counts) {
 
 }  // namespace
 
-std::vector<Key> Sorter::sort(const std::vector<Key>& keys) {
+Array<Key>& Sorter::sort(const Array<Key>& keys) {
     std::vector<std::int64_t> histogram(buckets());
     for (const Key key : keys) {
         ++histogram[bucket_of(key)];
@@ -34,17 +34,18 @@ std::vector<Key> Sorter::sort(const std::vector<Key>& keys) {
 
     const std::vector<int> out_starts = starts_of(sent);
     std::vector<int> next = out_starts;
-    std::vector<Key> out(keys.size());
+    given_.resize(keys.size());
     for (const Key key : keys) {
-        out[next[owner[bucket_of(key)]]++] = key;
+        given_[next[owner[bucket_of(key)]]++] = key;
     }
     const std::vector<int> in_starts = starts_of(received);
-    std::vector<Key> in(in_starts.back() + received.back());
+    received_.resize(in_starts.back() + received.back());
     wait_for(waiting_, [&](MPI_Request* request) {
-        MPI_Ialltoallv(out.data(), sent.data(), out_starts.data(), MPI_UINT32_T, in.data(), received.data(),
-                       in_starts.data(), MPI_UINT32_T, MPI_COMM_WORLD, request);
+        MPI_Ialltoallv(given_.data(), sent.data(), out_starts.data(), MPI_UINT32_T, received_.data(),
+                       received.data(), in_starts.data(), MPI_UINT32_T, MPI_COMM_WORLD, request);
     });
-    return count_sorted(in);
+    count_sorted();
+    return sorted_;
 }
 
 std::vector<int> Sorter::owners(const std::vector<std::int64_t>& mine) const {
@@ -70,22 +71,21 @@ std::vector<int> Sorter::owners(const std::vector<std::int64_t>& mine) const {
     return owner;
 }
 
-std::vector<Key> Sorter::count_sorted(const std::vector<Key>& keys) const {
-    if (keys.empty()) {
-        return {};
+void Sorter::count_sorted() {
+    sorted_.clear();
+    if (received_.empty()) {
+        return;
     }
-    const auto [least, most] = std::minmax_element(keys.begin(), keys.end());
+    const auto [least, most] = std::minmax_element(received_.begin(), received_.end());
     const Key base = *least;
-    std::vector<std::uint32_t> counts(static_cast<std::size_t>(*most - base) + 1);
-    for (const Key key : keys) {
-        ++counts[key - base];
+    counts_.assign(static_cast<std::size_t>(*most - base) + 1, 0);
+    for (const Key key : received_) {
+        ++counts_[key - base];
     }
-    std::vector<Key> sorted;
-    sorted.reserve(keys.size());
-    for (std::size_t value = 0; value < counts.size(); ++value) {
-        sorted.insert(sorted.end(), counts[value], static_cast<Key>(base + value));
+    sorted_.reserve(received_.size());
+    for (std::size_t value = 0; value < counts_.size(); ++value) {
+        sorted_.insert(sorted_.end(), counts_[value], static_cast<Key>(base + value));
     }
-    return sorted;
 }
 
 }  // namespace workload

@@ -19,8 +19,9 @@ class Sorter {
     Sorter(const World& world, int bits, Split split, Waiting waiting)
         : world_(world), bits_(bits), split_(split), waiting_(waiting) {}
 
-    /// All ranks' `keys` in order: rank 0 gets the smallest, each the next ones.
-    std::vector<Key> sort(const std::vector<Key>& keys);
+    /// All ranks' `keys` in order: rank 0 gets the smallest, each the next ones. They are there until the next call,
+    /// which uses the memory again: fresh memory (380 pages an iteration) is a fifth of the time.
+    Array<Key>& sort(const Array<Key>& keys);
 
   private:
     static constexpr int bucket_bits_most = 10;
@@ -31,12 +32,15 @@ class Sorter {
 
     /// For each bucket, the rank that gets it.
     std::vector<int> owners(const std::vector<std::int64_t>& mine) const;
-    std::vector<Key> count_sorted(const std::vector<Key>& keys) const;
+    /// Puts what was received in order.
+    void count_sorted();
 
     const World& world_;
     int bits_;
     Split split_;
     Waiting waiting_;
+    Array<Key> given_, received_, sorted_;
+    Array<std::uint32_t> counts_;
 };
 
 }  // namespace workload
