@@ -59,6 +59,17 @@ impl Span {
         self.from.max(other.from) < self.to.min(other.to)
     }
 
+    /// Whether all of `other` is in it.
+    pub fn contains(self, other: Self) -> bool {
+        self.from <= other.from && other.to <= self.to
+    }
+
+    /// The shortest that both are in.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
+    }
+
     /// The same as plain numbers; nothing if it is empty.
     pub(crate) fn stretch(self) -> Option<Stretch> {
         let stretch = Stretch { from: self.from.unix_nanos(), to: self.to.unix_nanos() };
@@ -134,5 +145,14 @@ mod tests {
         assert!(!span(1, 3).overlaps(span(3, 5)));
         assert!(span(1, 4).overlaps(span(3, 5)));
         assert!(!span(2, 2).overlaps(span(1, 3)));
+    }
+
+    #[test]
+    fn what_never_ends_holds_all_that_begins_later() {
+        let (forever, short) = (Span::since(at(3)), Span::new(at(4), at(6)).unwrap());
+        assert!(forever.contains(short) && forever.contains(forever) && !short.contains(forever));
+        assert!(!forever.contains(Span::since(at(2))));
+        assert_eq!(short.hull(Span::new(at(1), at(2)).unwrap()), Span::new(at(1), at(6)).unwrap());
+        assert_eq!(short.hull(forever), forever);
     }
 }

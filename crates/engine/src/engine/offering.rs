@@ -231,12 +231,12 @@ impl Engine {
     ) -> Result<(), keeptime_calendar::Refusal> {
         let id = ReservationId(handle.number());
         let (has, will_have) = ((held.span, &held.demands[..]), (span, demands));
-        let (long, short) = match (contains(span, held.span), contains(held.span, span)) {
+        let (long, short) = match (span.contains(held.span), held.span.contains(span)) {
             (true, _) => (will_have, has),
             (_, true) => (has, will_have),
             _ => {
                 let both = greater(&held.demands, demands);
-                return self.calendar.modify(id, hull(held.span, span), &both);
+                return self.calendar.modify(id, held.span.hull(span), &both);
             }
         };
         self.calendar.modify(id, long.0, long.1)?;
@@ -299,23 +299,4 @@ fn sums(demands: &[Demand]) -> BTreeMap<ResourceId, u64> {
 
 fn as_demands(sums: BTreeMap<ResourceId, u64>) -> Vec<Demand> {
     sums.into_iter().map(|(resource, amount)| Demand::new(resource, amount)).collect()
-}
-
-/// Whether all of `other` is in `span`.
-fn contains(span: Span, other: Span) -> bool {
-    let ends_later = match (span.to(), other.to()) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(end), Some(earlier)) => end >= earlier,
-    };
-    span.from() <= other.from() && ends_later
-}
-
-/// The shortest span that holds both.
-fn hull(one: Span, other: Span) -> Span {
-    let from = one.from().min(other.from());
-    match (one.to(), other.to()) {
-        (Some(a), Some(b)) => span(from, Some(a.max(b))),
-        _ => Span::since(from),
-    }
 }
