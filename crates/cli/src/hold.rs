@@ -9,7 +9,7 @@ use keeptime_engine::book::Reservation;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Request, State};
-use keeptime_model::units::Nanos;
+use keeptime_model::units::{CpuPpm, Nanos};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -30,9 +30,18 @@ pub struct Hold {
     /// Made before, by somebody who wants to keep it.
     is_lent: bool,
     broker: Client,
-    lost: Arc<Mutex<Option<String>>>,
+    seen: Arc<Mutex<Seen>>,
     /// Closing it ends the signs of life.
     signs: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+/// What the broker said last.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Why it is lost.
+    lost: Option<String>,
+    /// What it has of each node's CPU.
+    cpu: Option<CpuPpm>,
 }
 
 impl Hold {
@@ -84,7 +93,7 @@ impl Hold {
     }
 
     fn watched(cluster: &Cluster, handle: Handle, broker: Client, is_lent: bool) -> Result<Self> {
-        let mut hold = Self { handle, is_lent, broker, lost: Arc::default(), signs: None };
+        let mut hold = Self { handle, is_lent, broker, seen: Arc::default(), signs: None };
         hold.signs = Some(hold.give_signs(cluster.broker()?));
         Ok(hold)
     }
@@ -101,12 +110,18 @@ impl Hold {
 
     /// Why the resources are no longer held, if the broker said so.
     pub fn lost(&self) -> Option<String> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).lost.clone()
     }
 
     /// The same, asked now.
     pub fn confirm_lost(&self) -> Option<String> {
-        self.lost().or_else(|| loss(&self.broker, self.handle))
+        self.lost().or_else(|| sign(&self.broker, self.handle).lost)
+    }
+
+    /// What it has of each node's CPU, as the broker said within the last seconds; nothing if it said nothing yet. What
+    /// is malleable has less, or more, from time to time.
+    pub fn cpu(&self) -> Option<CpuPpm> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).cpu
     }
 
     /// Tells the broker what a run took: promises follow it.
@@ -120,11 +135,14 @@ impl Hold {
     /// On a connection of its own: other calls may take long.
     fn give_signs(&self, broker: Client) -> (Sender<()>, JoinHandle<()>) {
         let (stop, stopped) = channel::<()>();
-        let (handle, lost) = (self.handle, Arc::clone(&self.lost));
+        let (handle, seen) = (self.handle, Arc::clone(&self.seen));
         let thread = std::thread::spawn(move || {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(KEEP_EVERY) {
-                if let Some(why) = loss(&broker, handle) {
-                    *lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+                let Seen { lost, cpu } = sign(&broker, handle);
+                let is_lost = lost.is_some();
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                *seen = Seen { lost, cpu: cpu.or(seen.cpu) };
+                if is_lost {
                     return;
                 }
             }
@@ -133,16 +151,18 @@ impl Hold {
     }
 }
 
-/// A sign of life, and why it comes too late, if so. A broker that is away tells nothing: when it comes
-/// back it knows the reservation, and its lease begins anew.
-fn loss(broker: &Client, handle: Handle) -> Option<String> {
+/// A sign of life, and what the broker says to it. One that is away tells nothing: when it comes back it knows
+/// the reservation, and its lease begins anew.
+fn sign(broker: &Client, handle: Handle) -> Seen {
     match broker.keep(handle) {
-        Err(error) if !error.is_retryable() => {
+        Ok(kept) => Seen { lost: None, cpu: kept.grant.map(|grant| grant.cpu_ppm) },
+        Err(error) if error.is_retryable() => Seen::default(),
+        Err(error) => {
             let history = broker.history(handle).ok();
             let last = history.and_then(|mut history| history.records.pop());
-            Some(last.map_or(error.to_string(), |last| format!("{handle} {}", last.text)))
+            let why = last.map_or(error.to_string(), |last| format!("{handle} {}", last.text));
+            Seen { lost: Some(why), cpu: None }
         }
-        _ => None,
     }
 }
 

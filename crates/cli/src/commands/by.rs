@@ -92,10 +92,16 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
     wait_for_start(cluster, &hold, &plan.nodes)?;
     let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
     let run = Run { application, parameters, nodes, rate: None };
+    let mut share = work.job.cpu_at(at.rate);
     execute(cluster, &session.mpi, &run, &hold, &interrupt::stopped, &mut |line| {
-        if !arguments.json {
-            println!("  | {line}");
+        if arguments.json {
+            return;
         }
+        if let Some(now) = hold.cpu().filter(|now| *now != share) {
+            println!("{}: {now} of each node's CPU from now on, {share} until now", hold.handle());
+            share = now;
+        }
+        println!("  | {line}");
     })?;
     let ended = now();
     if arguments.json {
