@@ -187,6 +187,14 @@ impl Client {
         self.ask(Method::PUT, &format!("/v1/reservations/{handle}"), Some(request))
     }
 
+    /// As [`Self::modify`], in turn with other jobs of its nodes: what a controller asks for by itself.
+    ///
+    /// # Errors
+    /// As [`Self::modify`], and [`Problem::is_for_later`] while it is another job's turn.
+    pub fn correct(&self, handle: Handle, request: &Request) -> Result<Reservation, ClientError> {
+        self.ask(Method::PUT, &format!("/v1/reservations/{handle}?in_turn=true"), Some(request))
+    }
+
     /// Gives a reservation back.
     ///
     /// # Errors

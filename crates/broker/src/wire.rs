@@ -352,7 +352,16 @@ impl FromStr for Position {
     }
 }
 
+/// The kinds of problem with which a moment later the same may be done.
+const BUSY: &str = "busy";
+const NOT_YET: &str = "not yet";
+
 impl Problem {
+    /// Whether only the moment is wrong: it is being changed, or it is another job's turn.
+    pub fn is_for_later(&self) -> bool {
+        [BUSY, NOT_YET].contains(&self.title.as_str())
+    }
+
     /// A problem of this kind.
     pub fn new(status: u16, title: &str, detail: impl Into<String>) -> Self {
         let (title, detail) = (title.into(), detail.into());
@@ -390,7 +399,8 @@ impl From<CallError> for Problem {
             CallError::NotYours { handle, .. } => problem(403, "not yours").about(Some(handle)),
             CallError::OperatorsOnly { .. } => problem(403, "operators only"),
             CallError::Over { handle, .. } => problem(409, "over").about(Some(handle)),
-            CallError::Busy { handle } => problem(409, "busy").about(Some(handle)),
+            CallError::Busy { handle } => problem(409, BUSY).about(Some(handle)),
+            CallError::NotYet { handle, .. } => problem(409, NOT_YET).about(Some(handle)),
             CallError::KeyReused { handle, .. } => problem(422, "key reused").about(Some(handle)),
             _ => problem(500, "not understood"),
         }

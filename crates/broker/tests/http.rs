@@ -86,7 +86,7 @@ fn bad_input_is_told_what_would_be_accepted() {
     let asked = r#"{"ask": {"resources": {"nodes": {"any": 1}, "cpu_ppm": 1}}}"#;
     let with = |more: &str| format!(r#"{{"request": {asked}{more}}}"#);
     let big = "x".repeat(300 << 10);
-    let cases: [(&str, &str, &str, u16, &str); 20] = [
+    let cases: [(&str, &str, &str, u16, &str); 21] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
@@ -101,6 +101,7 @@ fn bad_input_is_told_what_would_be_accepted() {
         ("GET", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
         ("GET", "/v1/reservations/r17/history", "", 404, "there is no reservation r17"),
         ("DELETE", "/v1/reservations/r17", "", 404, "there is no reservation r17"),
+        ("PUT", "/v1/reservations/r17?in_turn=soon", asked, 400, "in_turn"),
         ("GET", "/v1/reservations?limit=0", "", 400, "1 to 1000"),
         ("GET", "/v1/reservations?state=good", "", 400, "good"),
         ("GET", "/v1/timeline?from=5&to=5", "", 400, "where the window starts"),

@@ -61,6 +61,8 @@ pub enum Outcome {
     },
     /// A node refused, and no node has it.
     Refused,
+    /// Nobody was asked: something else is wanted by now.
+    Withdrawn,
 }
 
 /// Whether the controller has what it steers by.
@@ -283,9 +285,11 @@ impl Controller {
                 self.in_force =
                     Some(InForce { setting, schedules: proposal.schedules, since_nanos });
             }
-            Outcome::Refused => {
-                self.refused += 1;
-                self.reports_to_pass = REPORTS_AFTER_REFUSAL;
+            Outcome::Refused | Outcome::Withdrawn => {
+                if outcome == Outcome::Refused {
+                    self.refused += 1;
+                    self.reports_to_pass = REPORTS_AFTER_REFUSAL;
+                }
                 if let Some(in_force) = &self.in_force {
                     self.settings.policy.refused(in_force.setting);
                 }

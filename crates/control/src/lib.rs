@@ -7,7 +7,6 @@
 //! * [`schedule`]: (period, slice), and what a node's scheduler takes;
 //! * [`admission`]: whether a node can give what was promised: the EDF bound and the kernel's limits;
 //! * [`pace`]: a run that is held at the time that was promised for it, with less CPU than it has;
-//! * [`turns`]: applications that share nodes change one after the other;
 //! * [`phase`]: periods that begin on all nodes at the same time;
 //! * `plant` (feature `plant`): simulated programs to try controllers on.
 //!
@@ -52,7 +51,6 @@ pub mod plant;
 pub mod policy;
 pub mod report;
 pub mod schedule;
-pub mod turns;
 pub mod window;
 
 pub use controller::{Controller, Health, Outcome, Proposal, Settings, View};

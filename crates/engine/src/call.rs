@@ -55,6 +55,14 @@ pub enum Call {
         /// What is wanted instead. Without a start, that of the reservation stays.
         request: Request,
     },
+    /// As [`Call::Modify`], in turn: not within a second of another job's change on one of its nodes. What a
+    /// controller asks for by itself.
+    Correct {
+        /// Which.
+        handle: Handle,
+        /// What is wanted instead.
+        request: Request,
+    },
     /// Gives a running program more than was reserved for it, or takes it back: its nodes and its
     /// time stay. Replaces what it was given so before.
     Extend {
@@ -173,6 +181,16 @@ pub enum CallError {
     Busy {
         /// Which.
         handle: Handle,
+    },
+    /// It is another job's turn; to be tried again.
+    #[error(
+        "{handle} waits for its turn, {wait} at the least: another job of its nodes was just changed, or comes first"
+    )]
+    NotYet {
+        /// Which.
+        handle: Handle,
+        /// How long.
+        wait: Nanos,
     },
     /// The key was used for another request.
     #[error("the key {key} was used for another request, {handle}")]

@@ -66,6 +66,7 @@ mod less;
 mod malleable;
 mod offers;
 mod spare;
+mod turns;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};
 pub use cluster::Cluster;

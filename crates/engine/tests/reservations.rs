@@ -462,6 +462,41 @@ fn a_request_that_is_sent_again_after_a_change_is_still_the_same() {
     assert_eq!(world.reserve("k", asked), Ok(handle));
 }
 
+/// Corrections of jobs that share a node are a second apart; what users ask for waits for nobody.
+#[test]
+fn corrections_are_made_in_turn() {
+    let mut world = World::star(3);
+    let nodes = [&["n1", "n2"][..], &["n2", "n3"], &["n3"]];
+    let asked = |job: usize, percent| request(named(nodes[job]), percent, 0, 0, 600);
+    let handles = ["a", "b", "c"].into_iter().enumerate();
+    let handles = handles.map(|(job, key)| world.reserve(key, asked(job, 20)).unwrap());
+    let handles: Vec<_> = handles.collect();
+    let correct =
+        |job: usize, percent| Call::Correct { handle: handles[job], request: asked(job, percent) };
+    let is_done = |answer| matches!(answer, Some(Ok(Answer::Reservation(_))));
+    assert!(is_done(world.call("ada", correct(0, 21))));
+    let Some(Err(error)) = world.call("ada", correct(1, 21)) else { panic!("it shares n2") };
+    assert!(matches!(error, CallError::NotYet { .. }), "{error}");
+    assert!(error.to_string().contains("waits for its turn"), "{error}");
+    // The first of n3 waits for it, since it came first; somebody who asks for something does not.
+    let Some(Err(CallError::NotYet { .. })) = world.call("ada", correct(2, 21)) else {
+        panic!("b comes before it")
+    };
+    let modify = Call::Modify { handle: handles[2], request: asked(2, 22) };
+    assert!(is_done(world.call("ada", modify)));
+    world.pass(1);
+    assert!(is_done(world.call("ada", correct(1, 21))));
+    let Some(Err(CallError::NotFound { .. })) =
+        world.call("ada", Call::Correct { handle: Handle::new(99), request: asked(0, 22) })
+    else {
+        panic!("there is none")
+    };
+    // What does not fit takes nobody's turn.
+    world.pass(1);
+    assert!(matches!(world.call("ada", correct(0, 95)), Some(Err(CallError::Refused { .. }))));
+    assert!(is_done(world.call("ada", correct(1, 22))));
+}
+
 #[test]
 fn a_change_is_whole_or_not_at_all() {
     let mut world = World::star(3);

@@ -190,7 +190,12 @@ impl Users {
                 (old, _) => old,
             };
         }
-        self.begin(user, Call::Modify { handle, request })
+        // Some are a controller's. Not drawn: what is drawn next stays what it was.
+        let call = match self.next % 3 {
+            0 => Call::Correct { handle, request },
+            _ => Call::Modify { handle, request },
+        };
+        self.begin(user, call)
     }
 
     /// Its program wants more, less or something else; at times what is not there.

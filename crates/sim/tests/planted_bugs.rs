@@ -197,7 +197,10 @@ impl Patient {
 }
 impl Seams for Patient {
     fn asked(&mut self, call: &mut Call) {
-        if let Call::Reserve { request, .. } | Call::Modify { request, .. } = call {
+        if let Call::Reserve { request, .. }
+        | Call::Modify { request, .. }
+        | Call::Correct { request, .. } = call
+        {
             Self::shift(request, u64::saturating_add);
         }
     }

@@ -329,9 +329,10 @@ impl Still<'_> {
     /// # Errors
     /// If a node does not.
     pub fn apply(&mut self, schedule: Schedule) -> Result<()> {
-        match self.nodes.apply(&[schedule]) {
+        match self.nodes.apply(&[schedule], false) {
             Applied::InForce { .. } => Ok(()),
             Applied::Refused { reason } => bail!("{schedule:?} was refused: {reason}"),
+            Applied::NotYet => bail!("it is being changed"),
             Applied::Unknown => bail!("the broker does not answer"),
         }
     }

@@ -18,6 +18,7 @@ use keeptime_ledger::Subject;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Request, RequestKey};
+use serde::Deserialize;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -26,6 +27,14 @@ use std::sync::Arc;
 const LOOK_AT_MAX: usize = 10_000;
 /// Records of one history: the last of them.
 const HISTORY_MAX: usize = 1_000;
+
+/// The query of `PUT /v1/reservations/{handle}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Turn {
+    /// Whether it waits for other jobs of its nodes.
+    in_turn: bool,
+}
 
 pub async fn reserve(
     State(shared): State<Shared>,
@@ -70,11 +79,17 @@ pub async fn modify(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Of(handle): Of,
+    query: Result<Query<Turn>, QueryRejection>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
+    let Query(Turn { in_turn }) = query?;
     let request: Request = body(bytes)?;
     check_ask(&request)?;
-    changed(&shared, caller, Call::Modify { handle, request }).await
+    let call = match in_turn {
+        true => Call::Correct { handle, request },
+        false => Call::Modify { handle, request },
+    };
+    changed(&shared, caller, call).await
 }
 
 pub async fn cancel(

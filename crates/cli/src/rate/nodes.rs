@@ -5,6 +5,7 @@ use crate::cluster::Cluster;
 use crate::reach::KeptAgent;
 use anyhow::{Result, bail};
 use keeptime_broker::client::Client as Broker;
+use keeptime_broker::wire::Problem;
 use keeptime_control::Schedule;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::cgroup::CPU_PERIOD;
@@ -66,13 +67,18 @@ impl Nodes for GrantedNodes {
         self.agents.iter_mut().map(used).collect()
     }
 
-    fn apply(&mut self, schedules: &[Schedule]) -> Applied {
+    fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {
         let mut resources = self.resources.clone();
         set_schedules(&mut resources, schedules);
         let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
-        match self.broker.modify(self.handle, &request) {
+        let changed = match in_turn {
+            true => self.broker.correct(self.handle, &request),
+            false => self.broker.modify(self.handle, &request),
+        };
+        match changed {
             Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
             Err(error) if error.is_retryable() => Applied::Unknown,
+            Err(error) if error.problem().is_some_and(Problem::is_for_later) => Applied::NotYet,
             Err(error) => Applied::Refused { reason: error.to_string() },
         }
     }

@@ -19,8 +19,9 @@ pub trait Nodes {
     fn count(&self) -> usize;
     /// The CPU time that the job has used so far on each; nothing if one does not answer.
     fn used(&mut self) -> Option<Vec<Nanos>>;
-    /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none.
-    fn apply(&mut self, schedules: &[Schedule]) -> Applied;
+    /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none. `in_turn`: as
+    /// soon as no other job of theirs has been changed just now.
+    fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied;
     /// What each has; nothing if nobody knows.
     fn observed(&mut self) -> Option<Vec<Schedule>>;
 }
@@ -38,6 +39,8 @@ pub enum Applied {
         /// Why, in the user's words.
         reason: String,
     },
+    /// No node has it yet: it is another job's turn, or it is being changed.
+    NotYet,
     /// Nobody answered.
     Unknown,
 }
@@ -103,6 +106,23 @@ pub struct Steering<N> {
     silent: Option<Mark>,
     /// Full speed, when it was just measured.
     found: Option<FullSpeed>,
+    /// A change that could not be made yet.
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    proposal: Proposal,
+    turn: Turn,
+}
+
+/// When a change may be made.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// At once: somebody has asked for it.
+    Now,
+    /// In turn with other jobs: a correction, asked for at this instant.
+    Waits { asked: Nanos },
 }
 
 #[derive(Debug)]
@@ -133,8 +153,8 @@ impl<N: Nodes> Steering<N> {
         wanted.check()?;
         let stage = Stage::measured(&nodes);
         let fresh_from = Nanos::default();
-        let (mark, silent, found) = (None, None, None);
-        Ok(Self { nodes, wanted, full, stage, mark, fresh_from, silent, found })
+        let (mark, silent, found, waiting) = (None, None, None, None);
+        Ok(Self { nodes, wanted, full, stage, mark, fresh_from, silent, found, waiting })
     }
 
     /// Begins at the target, with nodes that have what [`Wanted::first_schedules`] says.
@@ -150,7 +170,7 @@ impl<N: Nodes> Steering<N> {
         let mut steering = Self::new(nodes, wanted, full)?;
         let (controller, proposal) = steering.start(full_speed, Nanos::default())?;
         steering.stage = Stage::Steered(Box::new(controller));
-        steering.carry_out(Some(proposal));
+        steering.carry_out(Some(proposal), Turn::Now);
         Ok(steering)
     }
 
@@ -162,6 +182,7 @@ impl<N: Nodes> Steering<N> {
     /// `work` units were done in all when it was `at`.
     pub fn progress(&mut self, work: u64, at: Nanos) {
         self.silent = None;
+        self.ask_again(at);
         let is_due = match &self.mark {
             None => at >= self.fresh_from,
             Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
@@ -181,6 +202,10 @@ impl<N: Nodes> Steering<N> {
 
     /// To be called every now and then.
     pub fn tick(&mut self, now: Nanos) {
+        self.ask_again(now);
+        if self.waiting.is_some() {
+            return;
+        }
         let Some(controller) = self.stage.controller() else {
             return self.tick_measured(now);
         };
@@ -195,7 +220,7 @@ impl<N: Nodes> Steering<N> {
                 controller.resume(now, one.unwrap_or(&had))
             }),
         };
-        self.carry_out(proposal);
+        self.carry_out(proposal, Turn::Now);
     }
 
     /// Another target.
@@ -208,9 +233,12 @@ impl<N: Nodes> Steering<N> {
             self.wanted.target = target;
             return Ok(());
         };
+        if let Some(Waiting { proposal, .. }) = self.waiting.take() {
+            controller.resolve(proposal.sequence, Outcome::Withdrawn);
+        }
         let before = controller.clone();
         let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
-        match self.carry_out(proposal) {
+        match self.carry_out(proposal, Turn::Now) {
             Applied::Refused { reason } => {
                 if let Some(controller) = self.stage.controller() {
                     *controller = before;
@@ -220,6 +248,10 @@ impl<N: Nodes> Steering<N> {
             Applied::InForce { .. } => {
                 self.wanted.target = target;
                 Ok(())
+            }
+            Applied::NotYet => {
+                self.wanted.target = target;
+                Err("it is being changed; the rate follows in a moment".into())
             }
             Applied::Unknown => {
                 self.wanted.target = target;
@@ -277,7 +309,7 @@ impl<N: Nodes> Steering<N> {
             }
             Stage::Unreported(_) => return,
         };
-        self.carry_out(proposal);
+        self.carry_out(proposal, Turn::Waits { asked: report.to() });
     }
 
     /// Full speed is known.
@@ -290,7 +322,7 @@ impl<N: Nodes> Steering<N> {
             Ok((full_speed, (controller, proposal))) => {
                 self.found = Some(full_speed);
                 self.stage = Stage::Steered(Box::new(controller));
-                self.carry_out(Some(proposal));
+                self.carry_out(Some(proposal), Turn::Now);
             }
             // It did nothing meanwhile, or used no CPU: it is measured again.
             Err(_) => self.stage = Stage::measured(&self.nodes),
@@ -319,29 +351,48 @@ impl<N: Nodes> Steering<N> {
         if let Ok((controller, proposal)) = guess.and_then(|full_speed| self.start(full_speed, now))
         {
             self.stage = Stage::Unreported(Box::new(controller));
-            self.carry_out(Some(proposal));
+            self.carry_out(Some(proposal), Turn::Now);
         }
     }
 
     /// Carries a proposal out, and what follows it; what came of the last.
-    fn carry_out(&mut self, proposal: Option<Proposal>) -> Applied {
+    fn carry_out(&mut self, proposal: Option<Proposal>, turn: Turn) -> Applied {
         let mut outcome = Applied::InForce { since: self.fresh_from };
         let Some(controller) = self.stage.controller() else { return outcome };
         let mut next = proposal;
-        while let Some(Proposal { sequence, schedules }) = next {
+        while let Some(proposal) = next {
+            let Proposal { sequence, schedules } = &proposal;
             let Some(schedule) = schedules.first() else { break };
-            outcome = self.nodes.apply(&schedules);
+            outcome = self.nodes.apply(schedules, matches!(turn, Turn::Waits { .. }));
             next = match &outcome {
                 Applied::InForce { since } => {
                     self.mark = None;
                     self.fresh_from = since.saturating_add(schedule.period());
-                    controller.resolve(sequence, Outcome::InForce { since: *since })
+                    controller.resolve(*sequence, Outcome::InForce { since: *since })
                 }
-                Applied::Refused { .. } => controller.resolve(sequence, Outcome::Refused),
+                Applied::Refused { .. } => controller.resolve(*sequence, Outcome::Refused),
+                Applied::NotYet => {
+                    self.waiting = Some(Waiting { proposal, turn });
+                    None
+                }
                 Applied::Unknown => None,
             };
         }
         outcome
+    }
+
+    /// Asks again for what could not be done yet.
+    fn ask_again(&mut self, now: Nanos) {
+        let is_due = |waiting: &mut Waiting| match waiting.turn {
+            Turn::Now => true,
+            Turn::Waits { asked } => now.saturating_sub(asked) >= ASK_AGAIN,
+        };
+        let Some(Waiting { proposal, turn }) = self.waiting.take_if(is_due) else { return };
+        let turn = match turn {
+            Turn::Now => Turn::Now,
+            Turn::Waits { .. } => Turn::Waits { asked: now },
+        };
+        self.carry_out(Some(proposal), turn);
     }
 }
 
@@ -428,6 +479,8 @@ fn uses_all(report: &Report, given: CpuPpm) -> bool {
     most(report).as_secs_f64() >= USES_ALL * all.as_secs_f64()
 }
 
+/// How often it is asked for a turn: while it is, nobody comes first who asked later.
+const ASK_AGAIN: Nanos = Nanos::from_millis(250);
 /// Reports span at least this: longer than the longest period, and few questions to the agents.
 const REPORT_LEAST: Nanos = Nanos::from_secs(1);
 /// So many reports tell full speed.
@@ -460,6 +513,8 @@ mod tests {
         answer: Option<Applied>,
         /// They do it all the same.
         obeys: bool,
+        /// Another job has just been changed, again and again.
+        is_others_turn: bool,
     }
 
     const FULL: CpuPpm = CpuPpm::from_percent(100);
@@ -476,8 +531,11 @@ mod tests {
             Some(self.0.borrow().used.clone())
         }
 
-        fn apply(&mut self, schedules: &[Schedule]) -> Applied {
+        fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {
             let world = &mut *self.0.borrow_mut();
+            if in_turn && world.is_others_turn {
+                return Applied::NotYet;
+            }
             if world.answer.is_none() || world.obeys {
                 let each = match schedules {
                     [all] => vec![*all; 2],
@@ -525,7 +583,8 @@ mod tests {
         fn of(program: Program, target: u32) -> Self {
             let plant = BspPlant::new(program, Machine::default(), 11);
             let used = vec![Nanos::default(); 2];
-            let world = Simulated { plant, used, schedules: None, answer: None, obeys: false };
+            let (schedules, answer, obeys, is_others_turn) = (None, None, false, false);
+            let world = Simulated { plant, used, schedules, answer, obeys, is_others_turn };
             let world = Shared(Rc::new(RefCell::new(world)));
             let steering = Steering::new(world.clone(), wanted(target, 2), FULL).unwrap();
             Self { world, steering, work: 0 }
@@ -663,6 +722,36 @@ mod tests {
         let mean = run.mean(400);
         assert!((mean - 0.3).abs() < 0.02, "it is held as before: {mean}");
         assert!(run.steering.set(percent(0)).unwrap_err().contains("more than 0 %"));
+    }
+
+    // Goal: a correction waits for its turn, is made then, and what a user asks for does not wait. Method: a program that
+    // is given too little, on nodes where it is always another job's turn, and then is not.
+    #[test]
+    fn a_correction_waits_for_its_turn() {
+        let mut run = Run::steered(30);
+        run.world.0.borrow_mut().is_others_turn = true;
+        let before = run.shares();
+        {
+            // Nodes give less than they say.
+            let world = &mut *run.world.0.borrow_mut();
+            let less = world.schedules.iter().flatten();
+            let less = less.map(|s| Schedule::new(CpuPpm::new(s.cpu().get() / 5 * 4), s.period()));
+            world.plant.apply(&less.collect::<Vec<_>>());
+        }
+        run.mean(100);
+        assert!(run.steering.waiting.is_some());
+        assert_eq!((run.shares(), run.steering.state().refused), (before, 0));
+        let now = run.world.0.borrow().plant.now();
+        run.steering.tick(now);
+        assert!(run.steering.waiting.is_some(), "it waits and is not given up");
+        run.world.0.borrow_mut().is_others_turn = false;
+        run.step();
+        assert!(run.steering.waiting.is_none());
+        assert_ne!(run.shares(), before);
+        run.world.0.borrow_mut().is_others_turn = true;
+        run.steering.set(percent(60)).unwrap();
+        run.mean(20);
+        assert!(run.share() > before[0] * 1.5, "{}", run.share());
     }
 
     // Goal: whoever does not answer may have done it or not; either way it goes on from what the nodes have.

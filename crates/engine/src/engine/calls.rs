@@ -24,6 +24,7 @@ impl Engine {
             Call::Reserve { key, request } => self.reserve(ticket, caller, key, request),
             Call::Consider { request } => self.consider(caller, &request).map(Some),
             Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
+            Call::Correct { handle, request } => self.correct(ticket, caller, handle, request),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
             Call::Move { handle } => self.move_lost(ticket, caller, handle),
@@ -200,7 +201,25 @@ impl Engine {
         self.release(handle);
         let found = self.propose(&owner, key, request, Some(&old));
         self.hold_again(&old);
+        if old.state == State::Active && found.is_ok() {
+            let nodes = self.nodes_of(handle);
+            self.turns.changes(self.steady, handle, &nodes);
+        }
         self.change(ticket, caller, handle, found)
+    }
+
+    pub(super) fn correct(
+        &mut self,
+        ticket: Ticket,
+        caller: &Caller,
+        handle: Handle,
+        request: Request,
+    ) -> Result<Option<Answer>, CallError> {
+        self.own(caller, handle)?;
+        let nodes = self.nodes_of(handle);
+        let asked = self.turns.ask(self.steady, handle, &nodes);
+        asked.map_err(|wait| CallError::NotYet { handle, wait })?;
+        self.modify(ticket, caller, handle, request)
     }
 
     pub(super) fn extend(

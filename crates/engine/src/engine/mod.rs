@@ -19,6 +19,7 @@ use crate::event::Event;
 use crate::offers::{Offers, span};
 use crate::policy::Policy;
 use crate::spare::Spare;
+use crate::turns::Turns;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
@@ -159,6 +160,8 @@ pub struct Engine {
     waiting: Vec<Waiting>,
     /// Whether it is about to be looked at what can become faster.
     is_faster_due: bool,
+    /// Of corrections.
+    turns: Turns,
     /// When the holder of a reservation with a lease was heard of last.
     holders: BTreeMap<Handle, Nanos>,
     /// How the last goals were decided, newest last.
@@ -241,6 +244,7 @@ impl Engine {
             has_room: false,
             waiting: Vec::new(),
             is_faster_due: false,
+            turns: Turns::default(),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
             deadlines: BTreeSet::new(),

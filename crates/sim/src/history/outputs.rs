@@ -36,6 +36,7 @@ impl History {
                         }
                     }
                     Call::Modify { handle, .. }
+                    | Call::Correct { handle, .. }
                     | Call::Extend { handle, .. }
                     | Call::Cancel { handle }
                         if told.handle == *handle => {}

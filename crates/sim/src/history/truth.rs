@@ -44,7 +44,7 @@ impl Truth {
                     asked.push(request.clone());
                 }
             }
-            Call::Modify { handle, request } => {
+            Call::Modify { handle, request } | Call::Correct { handle, request } => {
                 self.changes.entry(*handle).or_default().push(request.clone());
             }
             Call::Extend { handle, extension } => {

@@ -110,6 +110,7 @@ fn of_call(call: &Call) -> String {
         Call::Reserve { key, request } => format!("reserve {key}: {}", of_request(request)),
         Call::Consider { request } => format!("consider {}", of_request(request)),
         Call::Modify { handle, request } => format!("modify {handle}: {}", of_request(request)),
+        Call::Correct { handle, request } => format!("correct {handle}: {}", of_request(request)),
         Call::Extend { handle, extension } => {
             let Extension { flows, cpu_ppm, .. } = extension;
             format!("extend {handle}: {cpu_ppm} CPU, {} flows", flows.len())
