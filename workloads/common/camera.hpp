@@ -18,9 +18,10 @@ struct Camera {
         return forward + right * u + up * v;
     }
 
-    /// The picture just holds the ball within the box from `low` to `high` (in mm). What is of interest is
+    /// The picture just holds the ball within `box` (in mm). What is of interest is
     /// round enough to stay within the picture while the camera turns.
-    static Camera around_box(Vec3 low, Vec3 high, int frame) {
+    static Camera around_box(const Extent& box, int frame) {
+        const auto& [low, high] = box;
         const Vec3 centre = (low + high) * 0.5f;
         const float radius = 0.5f * std::max({high.x - low.x, high.y - low.y, high.z - low.z});
         const float azimuth = (52.0f + 3.0f * static_cast<float>(frame % 120)) * degree;

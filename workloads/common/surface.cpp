@@ -3,7 +3,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <sstream>
+#include <vector>
 
 #include "common/failure.hpp"
 
@@ -72,18 +74,31 @@ class Reader {
         }
     }
 
-    template <class Elements>
-    void read(Elements& to, std::size_t count) {
-        const std::size_t bytes = count * sizeof(to[0]);
+    /// The file must hold all of them.
+    void expect(std::size_t bytes) const {
         if (left_ < bytes) {
             throw failure("cut off: " + std::to_string(bytes - left_) + " bytes are missing");
         }
-        to.resize(count);
-        in_.read(reinterpret_cast<char*>(to.data()), static_cast<std::streamsize>(bytes));
-        if (!in_) {
-            throw failure("cannot be read");
+    }
+
+    /// Where the next element is.
+    std::streamoff place() { return in_.tellg(); }
+
+    /// Calls `take(index, element)` for `count` elements from `place` on, read a few at a time.
+    template <class Element, class Take>
+    void each(std::streamoff place, std::size_t count, Take take) {
+        std::vector<Element> some(std::min<std::size_t>(count, 4096));
+        in_.seekg(place);
+        for (std::size_t first = 0; first < count; first += some.size()) {
+            const std::size_t here = std::min(count - first, some.size());
+            in_.read(reinterpret_cast<char*>(some.data()), static_cast<std::streamsize>(here * sizeof(Element)));
+            if (!in_) {
+                throw failure("cannot be read");
+            }
+            for (std::size_t i = 0; i < here; ++i) {
+                take(first + i, some[i]);
+            }
         }
-        left_ -= bytes;
     }
 
     Failure failure(const std::string& what) const { return error("--surface " + path_ + ": " + what); }
@@ -94,18 +109,10 @@ class Reader {
     std::size_t left_ = 0;
 };
 
-void check(const Reader& reader, const Surface& surface, const std::vector<Face>& faces) {
-    for (const Face& face : faces) {
-        for (const std::uint32_t corner : face.triangle()) {
-            if (face.corners != 3 || corner >= surface.vertices.size()) {
-                throw reader.failure("damaged: a face is not a triangle of its vertices");
-            }
-        }
-    }
-    for (const Vertex& vertex : surface.vertices) {
-        if (!std::isfinite(dot(vertex.position, vertex.position) + dot(vertex.normal, vertex.normal))) {
-            throw reader.failure("damaged: a vertex is not finite");
-        }
+void include(Extent& box, Vec3 place) {
+    for (int axis = 0; axis < 3; ++axis) {
+        box.low[axis] = std::min(box.low[axis], place[axis]);
+        box.high[axis] = std::max(box.high[axis], place[axis]);
     }
 }
 
@@ -127,20 +134,54 @@ void write_ply(const std::string& path, const Surface& surface) {
     }
 }
 
-Surface read_ply(const std::string& path) {
+SurfacePart read_ply(const std::string& path, int part, int parts) {
+    constexpr std::uint32_t unused = 0xffffffff;
+    constexpr float far = std::numeric_limits<float>::max();
     Reader reader(path);
     std::size_t vertices = 0, triangles = 0;
     reader.read_header(&vertices, &triangles);
-    Surface surface;
-    std::vector<Face> faces;
-    reader.read(surface.vertices, vertices);
-    reader.read(faces, triangles);
-    check(reader, surface, faces);
-    surface.triangles.reserve(triangles);
-    for (const Face& face : faces) {
-        surface.triangles.push_back(face.triangle());
+    reader.expect(vertices * sizeof(Vertex) + triangles * sizeof(Face));
+    const std::streamoff place = reader.place();
+    const std::size_t begin = triangles * part / parts, end = triangles * (part + 1) / parts;
+
+    SurfacePart read{{}, {{far, far, far}, {-far, -far, -far}}, triangles};
+    auto& [own_vertices, own_triangles] = read.surface;
+    Array<std::uint32_t> renumbered(vertices, unused);
+    own_triangles.reserve(end - begin);
+    std::size_t used = 0;
+    const auto faces = place + static_cast<std::streamoff>(vertices * sizeof(Vertex));
+    reader.each<Face>(faces, triangles, [&](std::size_t at, const Face& face) {
+        const Triangle triangle = face.triangle();
+        for (const std::uint32_t corner : triangle) {
+            if (face.corners != 3 || corner >= vertices) {
+                throw reader.failure("damaged: a face is not a triangle of its vertices");
+            }
+            if (at >= begin && at < end && renumbered[corner] == unused) {
+                renumbered[corner] = 0;
+                ++used;
+            }
+        }
+        if (at >= begin && at < end) {
+            own_triangles.push_back(triangle);
+        }
+    });
+    own_vertices.reserve(used);
+    reader.each<Vertex>(place, vertices, [&](std::size_t at, const Vertex& vertex) {
+        if (!std::isfinite(dot(vertex.position, vertex.position) + dot(vertex.normal, vertex.normal))) {
+            throw reader.failure("damaged: a vertex is not finite");
+        }
+        include(read.whole, vertex.position);
+        if (renumbered[at] != unused) {
+            renumbered[at] = static_cast<std::uint32_t>(own_vertices.size());
+            own_vertices.push_back(vertex);
+        }
+    });
+    for (Triangle& triangle : own_triangles) {
+        for (std::uint32_t& corner : triangle) {
+            corner = renumbered[corner];
+        }
     }
-    return surface;
+    return read;
 }
 
 }  // namespace workload

@@ -26,4 +26,9 @@ inline Vec3 cross(Vec3 a, Vec3 b) {
 /// The zero vector stays what it is.
 inline Vec3 normalised(Vec3 a) { return a * (1.0f / std::max(length(a), 1e-12f)); }
 
+/// A box along the axes.
+struct Extent {
+    Vec3 low, high;
+};
+
 }  // namespace workload

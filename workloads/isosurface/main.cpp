@@ -75,11 +75,13 @@ void extract(const Settings& settings) {
     const Volume volume = read_nifti(settings.volume);
     Hypercube cube(settings.frames.waiting());
     const Layers layers = share_of_layers(volume, cube.gather_place(), cube.ranks());
+    Slab slab(layers, settings.smoothings);
     Surface surface;
+    EdgeVertices known;
 
     run_frames(settings.frames, cube, [&](int) {
-        const Slab slab(volume, layers, settings.smoothings);
-        surface = march(slab, volume, layers, static_cast<float>(settings.level));
+        slab.fill(volume);
+        march(slab, volume, layers, static_cast<float>(settings.level), surface, known);
         cube.gather([&](int dimension) { send_surface(cube, dimension, surface); },
                     [&](int dimension) { append_surface(cube, dimension, surface); });
     });

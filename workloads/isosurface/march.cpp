@@ -17,8 +17,8 @@ struct Voxel {
 /// begin at each voxel, and two layers of voxels are in use at a time.
 class Vertices {
   public:
-    Vertices(const Slab& slab, const Volume& volume, float level, Array<Vertex>& vertices)
-        : slab_(slab), spacing_(volume.spacing), level_(level), vertices_(vertices),
+    Vertices(const Slab& slab, const Volume& volume, float level, Array<Vertex>& vertices, EdgeVertices& known)
+        : slab_(slab), spacing_(volume.spacing), level_(level), vertices_(vertices), known_(known),
           row_(volume.size[0] + 2), layer_(static_cast<std::size_t>(row_) * (volume.size[1] + 2)) {
         centre_ = Vec3{volume.size[0] - 1.0f, volume.size[1] - 1.0f, volume.size[2] - 1.0f} * 0.5f;
         known_[0].assign(3 * layer_, none);
@@ -54,8 +54,8 @@ class Vertices {
     Vec3 spacing_, centre_;
     float level_;
     Array<Vertex>& vertices_;
+    EdgeVertices& known_;
     std::size_t row_, layer_;
-    Array<std::uint32_t> known_[2];  // in the lower and the upper layer of voxels
 };
 
 int pattern_of(const Slab& slab, Voxel cell, float level) {
@@ -69,9 +69,11 @@ int pattern_of(const Slab& slab, Voxel cell, float level) {
 
 }  // namespace
 
-Surface march(const Slab& slab, const Volume& volume, Layers layers, float level) {
-    Surface surface;
-    Vertices vertices(slab, volume, level, surface.vertices);
+void march(const Slab& slab, const Volume& volume, Layers layers, float level, Surface& surface,
+           EdgeVertices& known) {
+    surface.vertices.clear();
+    surface.triangles.clear();
+    Vertices vertices(slab, volume, level, surface.vertices, known);
     const auto& cases = cube_cases();
     for (int z = layers.begin; z < layers.end; ++z) {
         for (int y = -1; y < volume.size[1]; ++y) {
@@ -86,7 +88,6 @@ Surface march(const Slab& slab, const Volume& volume, Layers layers, float level
         }
         vertices.next_layer();
     }
-    return surface;
 }
 
 }  // namespace workload

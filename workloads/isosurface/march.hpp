@@ -6,7 +6,12 @@
 
 namespace workload {
 
-/// Where the value passes `level`: inside is at least `level`. Vertices are shared within the slab.
-Surface march(const Slab& slab, const Volume& volume, Layers layers, float level);
+/// Memory that one march leaves for the next: the vertex on each edge that begins in the lower and the upper of two
+/// layers of voxels.
+using EdgeVertices = std::array<Array<std::uint32_t>, 2>;
+
+/// Makes `surface` where the value passes `level`: inside is at least `level`. Vertices are shared within the slab.
+void march(const Slab& slab, const Volume& volume, Layers layers, float level, Surface& surface,
+           EdgeVertices& known);
 
 }  // namespace workload

@@ -9,11 +9,12 @@ Layers share_of_layers(const Volume& volume, int place, int parts) {
 
 // Smoothing spoils one more layer at each end each time, for lack of neighbours: so many are kept beyond
 // those that are needed, and all ranks agree on the values that they share.
-Slab::Slab(const Volume& volume, Layers layers, int smoothings)
-    : first_(layers.begin - 1 - smoothings),
-      size_{volume.size[0] + 2 * border, volume.size[1] + 2 * border,
-            layers.end - layers.begin + 3 + 2 * smoothings},
-      spacing_(volume.spacing) {
+void Slab::fill(const Volume& volume) {
+    first_ = layers_.begin - 1 - smoothings_;
+    size_ = {volume.size[0] + 2 * border, volume.size[1] + 2 * border,
+             layers_.end - layers_.begin + 3 + 2 * smoothings_};
+    spacing_ = volume.spacing;
+    values_.clear();
     values_.reserve(index(0, 0, size_[2]));
     for (int z = 0; z < size_[2]; ++z) {
         for (int y = -border; y < size_[1] - border; ++y) {
@@ -22,7 +23,7 @@ Slab::Slab(const Volume& volume, Layers layers, int smoothings)
             }
         }
     }
-    for (int i = 0; i < smoothings; ++i) {
+    for (int i = 0; i < smoothings_; ++i) {
         smooth(0);
         smooth(1);
         smooth(2);
@@ -31,11 +32,12 @@ Slab::Slab(const Volume& volume, Layers layers, int smoothings)
 
 void Slab::smooth(int axis) {
     const std::size_t step = axis == 0 ? 1 : index(0, axis == 1, axis == 2);
-    Array<float> smoothed(values_);
+    // What has no neighbours stays.
+    smoothed_ = values_;
     for (std::size_t i = step; i + step < values_.size(); ++i) {
-        smoothed[i] = 0.25f * values_[i - step] + 0.5f * values_[i] + 0.25f * values_[i + step];
+        smoothed_[i] = 0.25f * values_[i - step] + 0.5f * values_[i] + 0.25f * values_[i + step];
     }
-    values_.swap(smoothed);
+    values_.swap(smoothed_);
 }
 
 }  // namespace workload

@@ -19,7 +19,10 @@ Layers share_of_layers(const Volume& volume, int place, int parts);
 class Slab {
   public:
     /// `smoothings`: how often each value is mixed with its neighbours (1 2 1 along each axis).
-    Slab(const Volume& volume, Layers layers, int smoothings);
+    Slab(Layers layers, int smoothings) : layers_(layers), smoothings_(smoothings) {}
+
+    /// Takes its layers of `volume`, and smooths them; in the memory of the last time, if there was one.
+    void fill(const Volume& volume);
 
     /// Value at a voxel, x and y from -2 to two after the last, z from one layer before the slab's first
     /// voxels to one after its last.
@@ -39,10 +42,12 @@ class Slab {
     }
 
     static constexpr int border = 2;  // a cell outside, and its gradient
-    int first_;                       // z of the first layer that is kept
-    std::array<int, 3> size_;
+    Layers layers_;
+    int smoothings_;
+    int first_ = 0;  // z of the first layer that is kept
+    std::array<int, 3> size_{};
     Vec3 spacing_;
-    Array<float> values_;
+    Array<float> values_, smoothed_;
 };
 
 }  // namespace workload

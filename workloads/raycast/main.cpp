@@ -42,10 +42,6 @@ bool read_settings(int argc, char** argv, Settings& settings) {
 }
 
 /// In mm.
-struct Extent {
-    Vec3 low, high;
-};
-
 Extent extent_of_content(const Volume& volume) {
     const Box box = box_of_content(volume);
     const auto corner = [&](const std::array<int, 3>& at) {
@@ -69,7 +65,7 @@ void render(const Settings& settings) {
     BinarySwap<Rgba16> binary_swap(cube);
 
     run_frames(settings.frames, cube, [&](int frame) {
-        const Camera camera = Camera::around_box(extent.low, extent.high, frame);
+        const Camera camera = Camera::around_box(extent, frame);
         caster.cast(camera, grid, part);
         const Vec3 eye = camera.eye / volume.spacing;
         const Piece mine = binary_swap(part, [&](int dimension, Rgba16 own, Rgba16 other) {

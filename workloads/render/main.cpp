@@ -1,8 +1,6 @@
 // Sort-last polygon renderer: every rank draws its share of the triangles, binary swap keeps what is
 // nearest.
 
-#include <limits>
-
 #include "common/compositing.hpp"
 #include "common/failure.hpp"
 #include "common/frames.hpp"
@@ -40,53 +38,12 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     return options.parse(argc, argv);
 }
 
-/// In mm.
-struct Extent {
-    Vec3 low, high;
-};
-
-Extent extent_of(const Surface& surface) {
-    constexpr float far = std::numeric_limits<float>::max();
-    Extent extent{{far, far, far}, {-far, -far, -far}};
-    for (const Vertex& vertex : surface.vertices) {
-        for (int axis = 0; axis < 3; ++axis) {
-            extent.low[axis] = std::min(extent.low[axis], vertex.position[axis]);
-            extent.high[axis] = std::max(extent.high[axis], vertex.position[axis]);
-        }
-    }
-    return extent;
-}
-
-/// The `rank`-th of `ranks` equal runs of triangles, with only the vertices that they use. Runs are in
-/// the order of ranks, so that "the first one drawn stays" means the same on any number of ranks.
-Surface share_of(const Surface& whole, int rank, int ranks) {
-    const std::size_t begin = whole.triangles.size() * rank / ranks;
-    const std::size_t end = whole.triangles.size() * (rank + 1) / ranks;
-    constexpr std::uint32_t unused = 0xffffffff;
-    Array<std::uint32_t> place(whole.vertices.size(), unused);
-    Surface share;
-    for (std::size_t i = begin; i < end; ++i) {
-        Triangle triangle = whole.triangles[i];
-        for (std::uint32_t& corner : triangle) {
-            if (place[corner] == unused) {
-                place[corner] = static_cast<std::uint32_t>(share.vertices.size());
-                share.vertices.push_back(whole.vertices[corner]);
-            }
-            corner = place[corner];
-        }
-        share.triangles.push_back(triangle);
-    }
-    return share;
-}
-
 void render(const Settings& settings) {
-    const Surface whole = read_ply(settings.surface);
-    if (whole.triangles.empty()) {
+    Hypercube cube(settings.frames.waiting());
+    const auto [share, extent, triangles] = read_ply(settings.surface, cube.rank(), cube.ranks());
+    if (triangles == 0) {
         throw error("--surface " + settings.surface + ": has no triangles");
     }
-    Hypercube cube(settings.frames.waiting());
-    const Extent extent = extent_of(whole);
-    const Surface share = share_of(whole, cube.rank(), cube.ranks());
     const std::size_t pixels = static_cast<std::size_t>(settings.size) * settings.size;
     Array<DepthPixel> part(pixels);
     Picture picture{settings.size, Array<Rgba8>(pixels)};
@@ -94,7 +51,7 @@ void render(const Settings& settings) {
     BinarySwap<DepthPixel> binary_swap(cube);
 
     run_frames(settings.frames, cube, [&](int frame) {
-        const Camera camera = Camera::around_box(extent.low, extent.high, frame);
+        const Camera camera = Camera::around_box(extent, frame);
         rasteriser.draw(camera, share);
         const Piece mine = binary_swap(part, [&](int dimension, DepthPixel own, DepthPixel other) {
             return cube.upper(dimension) ? nearer(other, own) : nearer(own, other);
