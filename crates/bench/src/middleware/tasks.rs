@@ -18,7 +18,7 @@ pub enum Renderer {
     Render,
 }
 
-/// Parameters that are asked for, and how many frames one request draws with them: as many as take about five
+/// Parameters that are asked for, and how many frames one request draws with them: as many as take five to six
 /// seconds at full speed, since shorter runs tell more of chance than of the cluster; one where that takes longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
@@ -69,14 +69,14 @@ const WITHIN: [u64; 3] = [150, 200, 300];
 
 const RAYCAST: [Setting; 4] = [
     Setting { set: &["size=512", "interleave=0"], frames: 3, warmup: 1 },
-    Setting { set: &["size=512", "interleave=2"], frames: 20, warmup: 1 },
+    Setting { set: &["size=512", "interleave=2"], frames: 23, warmup: 1 },
     Setting { set: &["size=1024", "interleave=0"], frames: 1, warmup: 0 },
     Setting { set: &["size=1024", "interleave=2"], frames: 5, warmup: 1 },
 ];
 const RENDER: [Setting; 3] = [
-    Setting { set: &["size=256"], frames: 48, warmup: 1 },
-    Setting { set: &["size=512"], frames: 20, warmup: 1 },
-    Setting { set: &["size=1024"], frames: 7, warmup: 1 },
+    Setting { set: &["size=256"], frames: 53, warmup: 1 },
+    Setting { set: &["size=512"], frames: 23, warmup: 1 },
+    Setting { set: &["size=1024"], frames: 8, warmup: 1 },
 ];
 
 impl Setting {
