@@ -152,16 +152,17 @@ SurfacePart read_ply(const std::string& path, int part, int parts) {
     const auto faces = place + static_cast<std::streamoff>(vertices * sizeof(Vertex));
     reader.each<Face>(faces, triangles, [&](std::size_t at, const Face& face) {
         const Triangle triangle = face.triangle();
+        const bool is_own = at >= begin && at < end;
         for (const std::uint32_t corner : triangle) {
             if (face.corners != 3 || corner >= vertices) {
                 throw reader.failure("damaged: a face is not a triangle of its vertices");
             }
-            if (at >= begin && at < end && renumbered[corner] == unused) {
+            if (is_own && renumbered[corner] == unused) {
                 renumbered[corner] = 0;
                 ++used;
             }
         }
-        if (at >= begin && at < end) {
+        if (is_own) {
             own_triangles.push_back(triangle);
         }
     });

@@ -60,7 +60,11 @@ impl Turns {
             left => left,
         };
         match left {
-            None => Ok(()),
+            None => {
+                // Whatever comes of it, nobody waits for it any more.
+                self.waiting.remove(&job);
+                Ok(())
+            }
             Some(left) => {
                 self.waiting.insert(job, Wait { nodes: nodes.to_vec(), since, asked: now });
                 Err(left)
@@ -123,6 +127,10 @@ mod tests {
         assert!(!take(&mut turns, 2_300, c, &NODES));
         assert!(!take(&mut turns, 5_200, a, &NODES));
         assert!(take(&mut turns, 5_300, a, &NODES));
+        // b waits, and then has nothing to change.
+        assert!(!take(&mut turns, 5_400, b, &NODES));
+        assert_eq!(turns.ask(Nanos::from_millis(6_300), b, &NODES), Ok(()));
+        assert!(take(&mut turns, 6_300, c, &NODES));
     }
 
     proptest! {

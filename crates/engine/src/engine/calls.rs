@@ -24,7 +24,9 @@ impl Engine {
             Call::Reserve { key, request } => self.reserve(ticket, caller, key, request),
             Call::Consider { request } => self.consider(caller, &request).map(Some),
             Call::Modify { handle, request } => self.modify(ticket, caller, handle, request),
-            Call::Correct { handle, request } => self.correct(ticket, caller, handle, request),
+            Call::Correct { handle, request } => self
+                .check_turn(caller, handle)
+                .and_then(|()| self.modify(ticket, caller, handle, request)),
             Call::Extend { handle, extension } => self.extend(ticket, caller, handle, extension),
             Call::Cancel { handle } => self.cancel(caller, handle).map(Some),
             Call::Move { handle } => self.move_lost(ticket, caller, handle),
@@ -208,18 +210,12 @@ impl Engine {
         self.change(ticket, caller, handle, found)
     }
 
-    pub(super) fn correct(
-        &mut self,
-        ticket: Ticket,
-        caller: &Caller,
-        handle: Handle,
-        request: Request,
-    ) -> Result<Option<Answer>, CallError> {
+    /// Whether a correction may be made now; if not, it waits for its turn.
+    fn check_turn(&mut self, caller: &Caller, handle: Handle) -> Result<(), CallError> {
         self.own(caller, handle)?;
         let nodes = self.nodes_of(handle);
         let asked = self.turns.ask(self.steady, handle, &nodes);
-        asked.map_err(|wait| CallError::NotYet { handle, wait })?;
-        self.modify(ticket, caller, handle, request)
+        asked.map_err(|wait| CallError::NotYet { handle, wait })
     }
 
     pub(super) fn extend(
