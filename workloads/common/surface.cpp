@@ -42,73 +42,6 @@ std::string header(std::size_t vertices, std::size_t triangles) {
     return text.str();
 }
 
-class Reader {
-  public:
-    explicit Reader(const std::string& path) : path_(path), in_(path, std::ios::binary) {
-        if (!in_) {
-            throw failure(std::string("cannot be opened (") + std::strerror(errno) + ")");
-        }
-        in_.seekg(0, std::ios::end);
-        left_ = static_cast<std::size_t>(in_.tellg());
-        in_.seekg(0);
-    }
-
-    // Comments may stand anywhere; the rest must be the header that write_ply writes.
-    void read_header(std::size_t* vertices, std::size_t* triangles) {
-        std::string text, line;
-        while (text.size() < 4096 && std::getline(in_, line) && line != "end_header") {
-            left_ -= line.size() + 1;
-            if (line.rfind("comment", 0) != 0) {
-                text += line + '\n';
-            }
-            std::sscanf(line.c_str(), "element vertex %zu", vertices);
-            std::sscanf(line.c_str(), "element face %zu", triangles);
-        }
-        left_ -= std::min(left_, line.size() + 1);
-        if (text + "end_header\n" != header(*vertices, *triangles)) {
-            throw failure("not a binary little-endian PLY with x y z nx ny nz and triangles, as isosurface"
-                          " writes it");
-        }
-        if (*vertices > most_elements || *triangles > most_elements) {
-            throw failure("too large");
-        }
-    }
-
-    /// The file must hold all of them.
-    void expect(std::size_t bytes) const {
-        if (left_ < bytes) {
-            throw failure("cut off: " + std::to_string(bytes - left_) + " bytes are missing");
-        }
-    }
-
-    /// Where the next element is.
-    std::streamoff place() { return in_.tellg(); }
-
-    /// Calls `take(index, element)` for `count` elements from `place` on, read a few at a time.
-    template <class Element, class Take>
-    void each(std::streamoff place, std::size_t count, Take take) {
-        std::vector<Element> some(std::min<std::size_t>(count, 4096));
-        in_.seekg(place);
-        for (std::size_t first = 0; first < count; first += some.size()) {
-            const std::size_t here = std::min(count - first, some.size());
-            in_.read(reinterpret_cast<char*>(some.data()), static_cast<std::streamsize>(here * sizeof(Element)));
-            if (!in_) {
-                throw failure("cannot be read");
-            }
-            for (std::size_t i = 0; i < here; ++i) {
-                take(first + i, some[i]);
-            }
-        }
-    }
-
-    Failure failure(const std::string& what) const { return error("--surface " + path_ + ": " + what); }
-
-  private:
-    std::string path_;
-    std::ifstream in_;
-    std::size_t left_ = 0;
-};
-
 void include(Extent& box, Vec3 place) {
     for (int axis = 0; axis < 3; ++axis) {
         box.low[axis] = std::min(box.low[axis], place[axis]);
@@ -134,28 +67,73 @@ void write_ply(const std::string& path, const Surface& surface) {
     }
 }
 
-SurfacePart read_ply(const std::string& path, int part, int parts) {
+SurfaceFile::SurfaceFile(const std::string& path) : path_(path), in_(path, std::ios::binary) {
+    if (!in_) {
+        throw failure(std::string("cannot be opened (") + std::strerror(errno) + ")");
+    }
+    in_.seekg(0, std::ios::end);
+    std::size_t left = static_cast<std::size_t>(in_.tellg());
+    in_.seekg(0);
+    // Comments may stand anywhere; the rest must be the header that write_ply writes.
+    std::string text, line;
+    while (text.size() < 4096 && std::getline(in_, line) && line != "end_header") {
+        left -= line.size() + 1;
+        if (line.rfind("comment", 0) != 0) {
+            text += line + '\n';
+        }
+        std::sscanf(line.c_str(), "element vertex %zu", &vertices_);
+        std::sscanf(line.c_str(), "element face %zu", &triangles_);
+    }
+    left -= std::min(left, line.size() + 1);
+    if (text + "end_header\n" != header(vertices_, triangles_)) {
+        throw failure("not a binary little-endian PLY with x y z nx ny nz and triangles, as isosurface"
+                      " writes it");
+    }
+    if (vertices_ > most_elements || triangles_ > most_elements) {
+        throw failure("too large");
+    }
+    const std::size_t bytes = vertices_ * sizeof(Vertex) + triangles_ * sizeof(Face);
+    if (left < bytes) {
+        throw failure("cut off: " + std::to_string(bytes - left) + " bytes are missing");
+    }
+    elements_ = in_.tellg();
+}
+
+Failure SurfaceFile::failure(const std::string& what) const { return error("--surface " + path_ + ": " + what); }
+
+template <class Element, class Take>
+void SurfaceFile::each(std::streamoff place, std::size_t count, Take take) {
+    std::vector<Element> some(std::min<std::size_t>(count, 4096));
+    in_.seekg(place);
+    for (std::size_t first = 0; first < count; first += some.size()) {
+        const std::size_t here = std::min(count - first, some.size());
+        in_.read(reinterpret_cast<char*>(some.data()), static_cast<std::streamsize>(here * sizeof(Element)));
+        if (!in_) {
+            throw failure("cannot be read");
+        }
+        for (std::size_t i = 0; i < here; ++i) {
+            take(first + i, some[i]);
+        }
+    }
+}
+
+SurfacePart SurfaceFile::part(int part, int parts) {
     constexpr std::uint32_t unused = 0xffffffff;
     constexpr float far = std::numeric_limits<float>::max();
-    Reader reader(path);
-    std::size_t vertices = 0, triangles = 0;
-    reader.read_header(&vertices, &triangles);
-    reader.expect(vertices * sizeof(Vertex) + triangles * sizeof(Face));
-    const std::streamoff place = reader.place();
-    const std::size_t begin = triangles * part / parts, end = triangles * (part + 1) / parts;
+    const std::size_t begin = triangles_ * part / parts, end = triangles_ * (part + 1) / parts;
 
-    SurfacePart read{{}, {{far, far, far}, {-far, -far, -far}}, triangles};
+    SurfacePart read{{}, {{far, far, far}, {-far, -far, -far}}};
     auto& [own_vertices, own_triangles] = read.surface;
-    Array<std::uint32_t> renumbered(vertices, unused);
+    Array<std::uint32_t> renumbered(vertices_, unused);
     own_triangles.reserve(end - begin);
     std::size_t used = 0;
-    const auto faces = place + static_cast<std::streamoff>(vertices * sizeof(Vertex));
-    reader.each<Face>(faces, triangles, [&](std::size_t at, const Face& face) {
+    const auto faces = elements_ + static_cast<std::streamoff>(vertices_ * sizeof(Vertex));
+    each<Face>(faces, triangles_, [&](std::size_t at, const Face& face) {
         const Triangle triangle = face.triangle();
         const bool is_own = at >= begin && at < end;
         for (const std::uint32_t corner : triangle) {
-            if (face.corners != 3 || corner >= vertices) {
-                throw reader.failure("damaged: a face is not a triangle of its vertices");
+            if (face.corners != 3 || corner >= vertices_) {
+                throw failure("damaged: a face is not a triangle of its vertices");
             }
             if (is_own && renumbered[corner] == unused) {
                 renumbered[corner] = 0;
@@ -167,9 +145,9 @@ SurfacePart read_ply(const std::string& path, int part, int parts) {
         }
     });
     own_vertices.reserve(used);
-    reader.each<Vertex>(place, vertices, [&](std::size_t at, const Vertex& vertex) {
+    each<Vertex>(elements_, vertices_, [&](std::size_t at, const Vertex& vertex) {
         if (!std::isfinite(dot(vertex.position, vertex.position) + dot(vertex.normal, vertex.normal))) {
-            throw reader.failure("damaged: a vertex is not finite");
+            throw failure("damaged: a vertex is not finite");
         }
         include(read.whole, vertex.position);
         if (renumbered[at] != unused) {

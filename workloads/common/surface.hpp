@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <fstream>
 #include <string>
 
 #include "common/array.hpp"
+#include "common/failure.hpp"
 #include "common/vector.hpp"
 
 namespace workload {
@@ -31,12 +33,31 @@ void write_ply(const std::string& path, const Surface& surface);
 /// first one drawn stays" means the same however many there are.
 struct SurfacePart {
     Surface surface;
-    Extent whole;               ///< of all vertices of the file
-    std::size_t triangles = 0;  ///< of the file
+    Extent whole;  ///< of all vertices of the file
 };
 
-/// Reads the `part`-th of `parts` equal runs of what `write_ply` writes; all of the file is checked. Throws Failure that
-/// says what is wrong with it. Holds little more than the part: fresh memory costs more than reading does.
-SurfacePart read_ply(const std::string& path, int part, int parts);
+/// What `write_ply` has written. All that can be wrong with it is thrown as a Failure that says so.
+class SurfaceFile {
+  public:
+    /// Checks header and length: before MPI_Init, so that a rank whose file is another ends the job.
+    explicit SurfaceFile(const std::string& path);
+
+    std::size_t triangles() const { return triangles_; }
+
+    /// Reads the `part`-th of `parts` equal runs; all of the file is checked. Holds little more than the part: fresh
+    /// memory costs more than reading does.
+    SurfacePart part(int part, int parts);
+
+  private:
+    Failure failure(const std::string& what) const;
+    /// Calls `take(index, element)` for `count` elements from `place` on, read a few at a time.
+    template <class Element, class Take>
+    void each(std::streamoff place, std::size_t count, Take take);
+
+    std::string path_;
+    std::ifstream in_;
+    std::size_t vertices_ = 0, triangles_ = 0;
+    std::streamoff elements_ = 0;  // where they begin
+};
 
 }  // namespace workload

@@ -39,11 +39,12 @@ bool read_settings(int argc, char** argv, Settings& settings) {
 }
 
 void render(const Settings& settings) {
-    Hypercube cube(settings.frames.waiting());
-    const auto [share, extent, triangles] = read_ply(settings.surface, cube.rank(), cube.ranks());
-    if (triangles == 0) {
+    SurfaceFile file(settings.surface);
+    if (file.triangles() == 0) {
         throw error("--surface " + settings.surface + ": has no triangles");
     }
+    Hypercube cube(settings.frames.waiting());
+    const auto [share, extent] = file.part(cube.rank(), cube.ranks());
     const std::size_t pixels = static_cast<std::size_t>(settings.size) * settings.size;
     Array<DepthPixel> part(pixels);
     Picture picture{settings.size, Array<Rgba8>(pixels)};

@@ -99,7 +99,7 @@ std::size_t torn_normals(const Surface& surface, const Places& places) {
 }
 
 void tell(const std::string& path) {
-    const Surface surface = read_ply(path, 0, 1).surface;
+    const Surface surface = SurfaceFile(path).part(0, 1).surface;
     std::size_t different = 0;
     const Places places = places_of(surface, &different);
     std::printf("vertices %zu\nplaces %zu\ntriangles %zu\nopen_edges %zu\nopen_seams %zu\nvolume_ml %.3f\n"
