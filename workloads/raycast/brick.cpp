@@ -16,8 +16,6 @@ int longest_axis(const Box& box) {
     return longest;
 }
 
-}  // namespace
-
 // A voxel above 0 is seen in the cells on both of its sides.
 Box box_of_content(const Volume& volume) {
     Box box;
@@ -40,8 +38,11 @@ Box box_of_content(const Volume& volume) {
     return box;
 }
 
+}  // namespace
+
 Partition split(const Volume& volume, const Hypercube& cube) {
-    Partition partition{box_of_content(volume), std::vector<SplitPlane>(cube.dimensions())};
+    const Box content = box_of_content(volume);
+    Partition partition{content, content, std::vector<SplitPlane>(cube.dimensions())};
     Box& box = partition.box;
     for (int dimension = cube.dimensions() - 1; dimension >= 0; --dimension) {
         const int axis = longest_axis(box);

@@ -26,17 +26,16 @@ struct SplitPlane {
     int position = 0;
 };
 
-/// The least box around the voxels above 0 and the cells in which they are seen.
-Box box_of_content(const Volume& volume);
-
 /// How the volume is split. The plane of dimension 0 is the deepest of the tree, so that a binary swap,
 /// which begins with dimension 0, merges ever larger boxes whose common plane says which is in front.
 struct Partition {
+    Box content;                     ///< of the volume: what is halved
     Box box;                         ///< of this rank
     std::vector<SplitPlane> planes;  ///< by dimension
 };
 
-/// Halves the box of the content along its longest axis, once for each dimension.
+/// Halves the least box around the voxels above 0 and the cells in which they are seen along its longest axis, once
+/// for each dimension. Looks at every voxel.
 Partition split(const Volume& volume, const Hypercube& cube);
 
 /// The box's voxels and a ghost layer around them: one below, two above, which is what trilinear samples

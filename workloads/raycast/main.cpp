@@ -41,12 +41,10 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     return options.parse(argc, argv);
 }
 
-/// In mm.
-Extent extent_of_content(const Volume& volume) {
-    const Box box = box_of_content(volume);
+/// In mm, of a box in voxels.
+Extent extent_of(const Box& box, Vec3 spacing) {
     const auto corner = [&](const std::array<int, 3>& at) {
-        return Vec3{static_cast<float>(at[0]), static_cast<float>(at[1]), static_cast<float>(at[2])} *
-               volume.spacing;
+        return Vec3{static_cast<float>(at[0]), static_cast<float>(at[1]), static_cast<float>(at[2])} * spacing;
     };
     return {corner(box.low), corner(box.high)};
 }
@@ -56,7 +54,7 @@ void render(const Settings& settings) {
     Hypercube cube(settings.frames.waiting());
     const Partition partition = split(volume, cube);
     const Caster caster(volume, partition.box);
-    const Extent extent = extent_of_content(volume);
+    const Extent extent = extent_of(partition.content, volume.spacing);
     const SampleGrid grid = settings.grid;
     const std::size_t rays = static_cast<std::size_t>(grid.side()) * grid.side();
     Array<Rgba16> part(rays);

@@ -51,13 +51,17 @@ const RATIOS: [(u32, u32); 5] = [(50, 50), (30, 50), (70, 50), (50, 30), (50, 70
 /// Of Table 4.2.
 const SEEDS: [u64; 2] = [1, 2];
 
+/// Experiments that come before the curves of rates: all of `render`, and `raycast` with two mixes.
+const BEFORE_RATES: usize = (SEEDS.len() + 2) * INTERVALS.len();
 /// Of clusters that are simulated: the lab's own, and larger ones.
 const SIMULATED: [u32; 3] = [NODES, 8, 16];
 
 /// Everything that was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Raw {
     machine: Machine,
+    /// Whether nothing is missing.
+    is_whole: bool,
     rates: Rates,
     experiments: Vec<Experiment>,
     /// On the lab's nodes and on more.
@@ -76,27 +80,40 @@ struct Experiment {
     played: [Played; 3],
 }
 
-/// Measures all and writes figures, raw data and the page; goes on with the parts that an interrupted run left.
+/// Measures all and writes figures, raw data and the page; goes on with the parts that an interrupted run left, and
+/// where it is interrupted itself, writes what there is.
 pub fn run(out: &Path) -> Result<()> {
     interrupt::listen()?;
     let directory = out.join(NAME);
     let mut parts = Parts::open(&directory)?;
-    let machine = parts.part("machine", || Ok(Machine::here()))?;
+    let machine = parts.machine()?;
     let _awake = Awake::begin()?;
     let kept = if quick() { directory.join("quick") } else { directory.clone() };
     let renderers = arms::measured(care(), out, &kept)?;
-    let mut experiments = Vec::new();
-    for (number, load) in loads().into_iter().enumerate() {
-        experiments.push(experiment(number, load, &renderers, &mut parts, out)?);
+    let mut raw = Raw { machine, ..Raw::default() };
+    let measured = measure(&mut raw, &renderers, &mut parts, out);
+    raw.is_whole = measured.is_ok();
+    if raw.is_whole || (interrupt::stopped() && !raw.experiments.is_empty()) {
+        (raw.simulations, raw.check) = simulations(&renderers, &raw.experiments)?;
+        let figures = figures(&raw);
+        page::write(&raw, figures.all(), out)?;
+        figures.finish(out, &raw)?;
     }
-    // Last: what is interrupted has what there are targets for.
-    let rates = rates::measure(&mut parts)?;
-    let (simulations, check) = simulations(&renderers, &experiments)?;
-    let raw = Raw { machine, rates, experiments, simulations, check };
-    let figures = figures(&raw);
-    page::write(&raw, figures.all(), out)?;
-    figures.finish(out, &raw)?;
+    measured?;
     parts.finish()
+}
+
+/// In an order in which what is interrupted has something of everything.
+fn measure(raw: &mut Raw, renderers: &[Measured; 2], parts: &mut Parts, out: &Path) -> Result<()> {
+    let mut loads = loads().into_iter().enumerate();
+    for (number, load) in loads.by_ref().take(BEFORE_RATES) {
+        raw.experiments.push(experiment(number, load, renderers, parts, out)?);
+    }
+    raw.rates.measure(parts)?;
+    for (number, load) in loads {
+        raw.experiments.push(experiment(number, load, renderers, parts, out)?);
+    }
+    Ok(())
 }
 
 fn care() -> Care {
@@ -246,6 +263,7 @@ fn figures(raw: &Raw) -> Figures {
     figures.median(name, "%", with_percent, None, Some(Target::AtMost(3.0)));
     figures.median(format!("{name}, without Keeptime"), "%", without_percent, None, None);
     raw.rates.figures(&mut figures);
+    figures.keep_measured();
     figures
 }
 

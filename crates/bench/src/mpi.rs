@@ -124,7 +124,7 @@ const fn way(name: &'static str, words: &'static [&'static str]) -> Way {
 pub fn run(out: &Path) -> Result<()> {
     interrupt::listen()?;
     let mut parts = Parts::open(&out.join("mpi"))?;
-    let machine = parts.part("machine", || Ok(Machine::here()))?;
+    let machine = parts.machine()?;
     let load = Flood::description(NODES as usize);
     let enforced_ms =
         parts.part("enforced", || on_lab(NODES, LINK, CPU_OF_FOUR, |_, ranks| enforced(ranks)))?;

@@ -150,7 +150,7 @@ pub fn run(out: &Path) -> Result<()> {
     interrupt::listen()?;
     let mut parts = Parts::open(&out.join(NAME))?;
     let lab = testbed()?;
-    let machine = Some(parts.part("machine", || Ok(Machine::here()))?);
+    let machine = Some(parts.machine()?);
     let mut raw = Raw { machine, ..Raw::default() };
     let (mbit, events) = FIGURE_8;
     raw.figure_8 = parts.part("figure 8", || contend("figure 8", &lab, mbit, &events))?;

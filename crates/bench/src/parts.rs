@@ -3,6 +3,7 @@
 
 use crate::quick;
 use anyhow::{Context, Result, ensure};
+use keeptime::machine::Machine;
 use keeptime::{files, interrupt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -52,6 +53,21 @@ impl Parts {
         Ok(measured)
     }
 
+    /// The machine on which all parts are measured: this one.
+    ///
+    /// # Errors
+    /// If it is not the one that those were measured on that are there: figures of two machines make no page.
+    pub fn machine(&mut self) -> Result<Machine> {
+        let here = Machine::here();
+        let kept = self.part("machine", || Ok(here.clone()))?;
+        ensure!(
+            kept.is_like(&here),
+            "{} was measured on another machine ({kept}; this is {here}): remove it to measure anew",
+            self.path.display()
+        );
+        Ok(kept)
+    }
+
     /// All are there and written elsewhere: the next run measures anew.
     pub fn finish(self) -> Result<()> {
         match fs::remove_file(&self.path) {
@@ -82,6 +98,19 @@ mod tests {
         assert_eq!(parts.part("two", || Ok(2.0)).unwrap(), 2.0);
         parts.finish().unwrap();
         assert_eq!(open().part("one", || Ok(3.0)).unwrap(), 3.0);
+    }
+
+    #[test]
+    fn parts_of_another_machine_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Parts::open(directory.path()).unwrap();
+        let here = open().machine().unwrap();
+        assert_eq!(open().machine().unwrap(), here, "as it was when it began");
+        let other = Machine { kernel: "0.1".into(), ..here };
+        let kept = BTreeMap::from([("machine", &other)]);
+        files::save_json(&open().path, &kept).unwrap();
+        let error = open().machine().unwrap_err().to_string();
+        assert!(error.contains("Linux 0.1") && error.contains("remove it"), "{error}");
     }
 
     #[test]

@@ -76,8 +76,7 @@ type Carrier = String;
 pub fn run(out: &Path) -> Result<()> {
     interrupt::listen()?;
     let mut parts = Parts::open(&out.join(NAME))?;
-    let mut raw =
-        Raw { machine: Some(parts.part("machine", || Ok(Machine::here()))?), ..Raw::default() };
+    let mut raw = Raw { machine: Some(parts.machine()?), ..Raw::default() };
     directories(&mut parts, &mut raw)?;
     within_a_node(&mut parts, &mut raw)?;
     over_networks(&mut parts, &mut raw)?;

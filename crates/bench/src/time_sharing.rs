@@ -146,7 +146,7 @@ pub fn run(out: &Path) -> Result<()> {
     let [control, deadline] = simulated;
     let (control, deadline) = (control?, deadline?);
     let mut parts = Parts::open(&out.join(NAME))?;
-    let machine = parts.part("machine", || Ok(Machine::here()))?;
+    let machine = parts.machine()?;
     let raw = measure(machine, &mut parts, out)?;
     let figures = figures::all(&raw);
     page::write(&raw, figures.all(), [&control, &deadline], out)?;

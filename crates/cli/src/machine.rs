@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The machine and its load at one moment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model, as the kernel names it.
     pub processor: String,
@@ -20,6 +20,14 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether it is the same machine, under whatever load.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let of = |machine: &Self| {
+            (machine.processor.clone(), machine.processors, machine.kernel.clone())
+        };
+        of(self) == of(other)
+    }
+
     /// This machine, now. What cannot be read is "unknown".
     pub fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();

@@ -23,7 +23,7 @@ pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
     };
     let sections = html! {
         (setting(raw))
-        (raw.rates.section()?)
+        @if raw.rates.is_some() { (raw.rates.section()?) }
         section { h2 { "Improvement (Tables 4.1 and 4.2)" } (improvement_table(raw)) }
         section {
             h2 { "Actual over requested (Figures 4.15 and 4.16)" }
@@ -52,6 +52,13 @@ fn setting(raw: &Raw) -> Markup {
     html! {
         section {
             h2 { "What was done" }
+            @if !raw.is_whole {
+                p {
+                    "This page was drawn when the measurement was interrupted, with " (raw.experiments.len()) " of "
+                    (super::loads().len()) " experiments: what is not here was not measured yet. The same command \
+                     goes on with it."
+                }
+            }
             p {
                 "Tasks arrive at random intervals of up to 10, 20 and 50 s; each is a chain of one to five requests \
                  for pictures, up to 20 s from one to the next (Figure 4.8). A request names its parameters and a bound \
@@ -143,7 +150,8 @@ fn requested(raw: &Raw, renderer: Renderer) -> Result<Markup> {
 fn admissions(raw: &Raw) -> Result<Markup> {
     let bar = |renderer, interval| {
         let rates = raw.of(renderer, interval).map(|e| admission(&e.arm(Arm::Keeptime).outcomes));
-        mean(&rates.collect::<Vec<_>>())
+        // What was not measured has no bar.
+        mean(&rates.collect::<Vec<_>>()).max(0.0)
     };
     let group = |interval: u32| Group {
         label: format!("up to {interval} s"),

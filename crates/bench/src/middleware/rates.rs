@@ -130,44 +130,6 @@ const BACKGROUND_PAIR: Pair = Pair { from: NodeIndex(0), to: NodeIndex(1) };
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(1_800);
 const VOLUME: &str = "data/mni152-t1.nii.gz";
 
-/// Measures what `parts` does not have yet.
-pub fn measure(parts: &mut Parts) -> Result<Rates> {
-    let mut rates = Rates::default();
-    for size in &SIZES[..if quick() { 1 } else { 2 }] {
-        // Made when the first part is missing.
-        let mut lab = None;
-        for program in programs() {
-            let points = parts
-                .part(&format!("rates, {} nodes, {}", size.nodes, program.name), || {
-                    curve(lab_of(&mut lab, size)?, size, program)
-                })?;
-            rates.curves.push((size.nodes, program.name.into(), points));
-        }
-        for mbit in some(size.together) {
-            let points = parts.part(&format!("at once, {} nodes, {mbit:?}", size.nodes), || {
-                together(lab_of(&mut lab, size)?, size, mbit)
-            })?;
-            rates.together.push((size.nodes, points));
-        }
-        if size.nodes == SIZES[0].nodes {
-            for program in programs() {
-                // The thesis has two flows beside the ray-tracer alone.
-                let flows =
-                    if program.name == "raycast" { &BACKGROUND[..] } else { &BACKGROUND[1..] };
-                for flows in flows {
-                    let name = format!("beside {flows} flows, {}", program.name);
-                    rates.beside.push(
-                        parts.part(&name, || {
-                            beside(lab_of(&mut lab, size)?, size, program, *flows)
-                        })?,
-                    );
-                }
-            }
-        }
-    }
-    Ok(rates)
-}
-
 fn programs() -> &'static [Program] {
     if quick() { &PROGRAMS[..1] } else { &PROGRAMS }
 }
@@ -260,6 +222,47 @@ fn beside(lab: &BenchLab, size: &Size, program: &Program, flows: usize) -> Resul
 }
 
 impl Rates {
+    /// Measures what `parts` does not have yet.
+    pub fn measure(&mut self, parts: &mut Parts) -> Result<()> {
+        for size in &SIZES[..if quick() { 1 } else { 2 }] {
+            // Made when the first part is missing.
+            let mut lab = None;
+            for program in programs() {
+                let points = parts
+                    .part(&format!("rates, {} nodes, {}", size.nodes, program.name), || {
+                        curve(lab_of(&mut lab, size)?, size, program)
+                    })?;
+                self.curves.push((size.nodes, program.name.into(), points));
+            }
+            for mbit in some(size.together) {
+                let points = parts
+                    .part(&format!("at once, {} nodes, {mbit:?}", size.nodes), || {
+                        together(lab_of(&mut lab, size)?, size, mbit)
+                    })?;
+                self.together.push((size.nodes, points));
+            }
+            if size.nodes == SIZES[0].nodes {
+                for program in programs() {
+                    // The thesis has two flows beside the ray-tracer alone.
+                    let flows =
+                        if program.name == "raycast" { &BACKGROUND[..] } else { &BACKGROUND[1..] };
+                    for flows in flows {
+                        let name = format!("beside {flows} flows, {}", program.name);
+                        self.beside.push(parts.part(&name, || {
+                            beside(lab_of(&mut lab, size)?, size, program, *flows)
+                        })?);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any curve is there.
+    pub const fn is_some(&self) -> bool {
+        !self.curves.is_empty()
+    }
+
     /// The median of a program's runs with a rate on so many nodes.
     fn median(&self, nodes: u32, program: &str, mbit: f64) -> Option<f64> {
         let curve =
@@ -313,7 +316,7 @@ impl Rates {
                      buys less and less, as in the thesis, and where a line is flat a program needs no more."
                 }
                 @for curves in curves { (curves) }
-                (self.beside_chart()?)
+                @if !self.beside.is_empty() { (self.beside_chart()?) }
                 (self.together_table())
             }
         })
