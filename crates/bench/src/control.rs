@@ -106,6 +106,10 @@ impl Plant for Told {
     fn now(&self) -> Nanos {
         self.0.now()
     }
+
+    fn pass(&mut self, until: Nanos) {
+        self.0.pass(until);
+    }
 }
 
 /// What one report says of two that follow each other.

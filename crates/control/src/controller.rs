@@ -36,7 +36,7 @@ pub struct Settings {
     pub range: Range,
     /// How schedules are found.
     pub policy: Policy,
-    /// What each node has granted; nothing = what [`Settings::ceilings`] asks for.
+    /// What each node has granted; nothing = what [`Settings::ceilings`] asks for, as it is when something is to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_ppm: Option<Vec<CpuPpm>>,
 }
@@ -248,9 +248,12 @@ impl Controller {
             self.reports_to_pass -= 1;
             return Ok(None);
         }
+        self.renew_granted();
         let aim = self.aim();
-        let setting = self.settings.policy.observe(&aim, sample);
-        let setting = setting.or_else(|| self.drifted());
+        let mut setting = self.settings.policy.observe(&aim, sample);
+        if setting.is_none() && self.has_drifted() {
+            setting = self.settings.policy.followed(&aim);
+        }
         Ok(setting.and_then(|setting| self.propose_change(setting)))
     }
 
@@ -390,24 +393,40 @@ impl Controller {
             iteration_seconds: full.iteration_seconds(),
             utilisation_most: full.utilisations().fold(0.0, f64::max),
             utilisation_least: full.utilisations().fold(f64::INFINITY, f64::min),
+            sleeps: !full.polls(),
             share_now: self.shares_now().map(|shares| mean(&shares)),
+            share_most: self.shares_of(&self.granted).fold(f64::INFINITY, f64::min),
         }
+    }
+
+    /// Where nobody has granted anything, what may be asked for follows what nodes use.
+    fn renew_granted(&mut self) {
+        if self.settings.granted_ppm.is_none() {
+            self.granted = self.settings.ceilings();
+        }
+    }
+
+    /// What so much of each node is, as a part of what the program would use of it now.
+    fn shares_of<'a>(
+        &'a self,
+        each: impl IntoIterator<Item = &'a CpuPpm> + 'a,
+    ) -> impl Iterator<Item = f64> + 'a {
+        let used = self.settings.full_speed.utilisations();
+        each.into_iter().zip(used).map(|(cpu, used)| utilisation(*cpu) / used)
     }
 
     /// What every node has, as a part of what the program would use of it now.
     fn shares_now(&self) -> Option<Vec<f64>> {
-        let schedules = self.in_force.as_ref()?.schedules.iter();
-        let used = self.settings.full_speed.utilisations();
-        Some(schedules.zip(used).map(|(had, used)| utilisation(had.cpu()) / used).collect())
+        let had: Vec<_> = self.in_force.as_ref()?.schedules.iter().map(|had| had.cpu()).collect();
+        Some(self.shares_of(&had).collect())
     }
 
-    /// The setting that is in force, if what nodes use has changed so much that a schedule is hardly
-    /// proportional any more.
-    fn drifted(&self) -> Option<Setting> {
+    /// Whether what nodes use has changed so much that a schedule is hardly proportional any more.
+    fn has_drifted(&self) -> bool {
         let Settings { target, threshold, .. } = &self.settings;
         let bound = threshold.as_f64() * DRIFT_BORNE;
         let is_off = |share: &f64| (share - target.as_f64()).abs() > bound;
-        self.shares_now()?.iter().any(is_off).then_some(self.in_force.as_ref()?.setting)
+        self.shares_now().is_some_and(|shares| shares.iter().any(is_off))
     }
 
     /// Proposes `setting`, now or after what is pending; nothing if the nodes have just that.

@@ -89,6 +89,11 @@ impl FullSpeed {
         }
     }
 
+    /// Whether it uses CPU time while it waits.
+    pub fn polls(&self) -> bool {
+        self.polls
+    }
+
     /// How many nodes the application has.
     pub fn nodes(&self) -> usize {
         self.used.len()

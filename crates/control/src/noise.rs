@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The spread of single reports, from how neighbours differ: slow drift hardly counts, and of the
-/// differences the median, so that one hiccup does not count either.
+/// differences the upper quartile, so that one hiccup does not count either. (The median would be nothing of a program
+/// whose iterations take one of two times, and the same one mostly.)
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noise {
@@ -45,7 +46,7 @@ impl Noise {
     pub fn deviation(&self) -> f64 {
         let mut sorted: Vec<f64> = self.differences.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
-        let seen = sorted.get(sorted.len() / 2).map_or(0.0, |median| median / MEDIAN_OF_DIFFERENCE);
+        let seen = sorted.get(sorted.len() * 3 / 4).map_or(0.0, |upper| upper / UPPER_QUARTILE);
         let weight = sorted.len() as f64;
         let squares = PRIOR_WEIGHT * self.prior * self.prior + weight * seen * seen;
         (squares / (PRIOR_WEIGHT + weight)).sqrt()
@@ -56,9 +57,8 @@ impl Noise {
 const REMEMBERED: usize = 32;
 /// The prior counts as so many differences.
 const PRIOR_WEIGHT: f64 = 2.0;
-/// The median of |x - y| for two values of a normal distribution with deviation 1:
-/// sqrt(2) * 0.6745.
-const MEDIAN_OF_DIFFERENCE: f64 = 0.9539;
+/// That of |x - y| for two values of a normal distribution with deviation 1: sqrt(2) * 1.1503.
+const UPPER_QUARTILE: f64 = 1.6268;
 
 #[cfg(test)]
 mod tests {

@@ -71,8 +71,11 @@ impl Pace {
         Ok(Self { aim, fixed, reserved, in_force, work, units, late, window, at_full })
     }
 
-    /// One unit took `seconds`. What each node is to have from now on, if that changes.
+    /// One unit took `seconds`; what is no time does not count. What each node is to have from now on, if that changes.
     pub fn unit(&mut self, seconds: f64) -> Option<CpuPpm> {
+        if !(seconds.is_finite() && seconds > 0.0) {
+            return None;
+        }
         self.units += 1.0;
         self.late += seconds - self.aim;
         self.window = (self.window.0 + 1.0, self.window.1 + seconds);
@@ -170,6 +173,17 @@ mod tests {
         let mut pace = pace(1.0, 0.3);
         let (mean, cpu) = run(&mut pace, (0.3, 0.225), 20.0, |_| 1.0);
         assert!((mean - 1.05).abs() < 1e-9 && (cpu - 0.3).abs() < 1e-9, "{mean} {cpu}");
+    }
+
+    // A program may print what it likes for a time.
+    #[test]
+    fn what_is_no_time_does_not_count() {
+        let mut pace = pace(1.0, 0.3);
+        for odd in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+            assert_eq!(pace.unit(odd), None);
+        }
+        let (mean, _) = run(&mut pace, (0.3, 0.18), 20.0, |_| 1.0);
+        assert!((0.975..=1.0).contains(&mean), "{mean}");
     }
 
     #[test]

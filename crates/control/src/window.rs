@@ -76,6 +76,11 @@ impl Window {
         self.take(sample);
     }
 
+    /// Whether nothing was seen, nor is anything expected.
+    pub fn is_empty(&self) -> bool {
+        self.expected.is_none() && self.seconds <= 0.0
+    }
+
     /// So many samples count.
     pub fn count(&self) -> f64 {
         self.count

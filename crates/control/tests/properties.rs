@@ -282,6 +282,7 @@ fn share_nodes(seed: u64, careless: bool) -> Result<(), String> {
             false => Settings { target, ..applications[chosen].0.settings().clone() },
         };
         let wanted = settings.ceilings();
+        let settings = Settings { granted_ppm: Some(wanted.clone()), ..settings };
         let others = applications.iter().enumerate().filter(|(at, _)| is_new || *at != chosen);
         let others: Vec<_> = others.map(|(_, (_, _, granted))| granted.clone()).collect();
         let admits = |node: usize| {

@@ -25,6 +25,12 @@ pub trait Plant {
     fn next_report(&mut self) -> Report;
     /// The time now.
     fn now(&self) -> Nanos;
+    /// Runs until then, and tells nothing of it.
+    fn pass(&mut self, until: Nanos) {
+        while self.now() < until {
+            self.next_report();
+        }
+    }
 }
 
 /// Carries `proposal` out and then runs `plant` under `controller` for so many reports; `see` is shown
@@ -42,7 +48,11 @@ pub fn steer(
     for _ in 0..reports {
         while let Some(Proposal { sequence, schedules }) = proposal {
             plant.apply(&schedules);
-            proposal = controller.resolve(sequence, Outcome::InForce { since: plant.now() });
+            let period = schedules.first().map_or(Nanos::default(), |schedule| schedule.period());
+            let since = plant.now();
+            proposal = controller.resolve(sequence, Outcome::InForce { since });
+            // The first period is one of transition: a report that began in it would not count.
+            plant.pass(since.saturating_add(period));
         }
         let report = plant.next_report();
         proposal = controller.report(&report)?;

@@ -32,8 +32,12 @@ pub struct Aim {
     pub utilisation_most: f64,
     /// The same of the least busy one.
     pub utilisation_least: f64,
+    /// Whether it sleeps while it waits; one that polls uses what it is given.
+    pub sleeps: bool,
     /// What the nodes have, as a part of what the program would use of them now; nothing = as it was asked for.
     pub share_now: Option<f64>,
+    /// The greatest share that what is granted suffices for on every node.
+    pub share_most: f64,
 }
 
 /// What a policy asks for: on every node `share` of what it uses at full speed, in periods of
@@ -95,6 +99,15 @@ impl Policy {
         match self {
             Self::Paper(search) => search.retarget(aim),
             Self::Predictive(policy) => policy.retarget(before, aim),
+        }
+    }
+
+    /// What nodes use has changed so much that what they have is hardly proportional any more: the setting that mends
+    /// that, of one that follows full speed.
+    pub(crate) fn followed(&mut self, aim: &Aim) -> Option<Setting> {
+        match self {
+            Self::Paper(_) => None,
+            Self::Predictive(policy) => policy.followed(aim),
         }
     }
 

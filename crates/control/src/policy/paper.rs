@@ -92,7 +92,9 @@ mod tests {
             iteration_seconds: 1.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
+            sleeps: false,
             share_now: None,
+            share_most: 1.0,
         }
     }
 

@@ -51,6 +51,9 @@ pub struct Predictive {
 struct Awaited {
     /// The rate before it.
     from: f64,
+    /// What it is to be after it; nothing = the target.
+    #[serde(default)]
+    to: Option<f64>,
     /// Reports that may still look as before.
     patience: u32,
 }
@@ -89,7 +92,7 @@ impl Predictive {
             .map(|period| Setting { period: *period, share: aim.target });
         // Without any period that holds so small a slice, the longest is nearest to it.
         let longest = Setting { period: aim.range.period_most_nanos, share: aim.target };
-        self.change(share.unwrap_or(longest), self.expected(aim))
+        self.change(share.unwrap_or(longest), self.expected(aim), None)
     }
 
     pub(super) fn observe(&mut self, aim: &Aim, sample: Sample) -> Option<Setting> {
@@ -113,7 +116,7 @@ impl Predictive {
         if error <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
-        if self.has_lost_asleep(aim, known) {
+        if self.has_lost_asleep(aim, setting.share) {
             self.loses_asleep = true;
             return Some(self.start(aim));
         }
@@ -121,24 +124,39 @@ impl Predictive {
         if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
             return other;
         }
-        self.another_period(aim, setting.period, error)
+        self.another_period(aim, setting, error)
     }
 
     pub(super) fn retarget(&mut self, before: f64, aim: &Aim) -> Option<Setting> {
         let setting = self.setting?;
         self.trials.clear();
         self.before = None;
+        let times = aim.target / before;
         if let Some(noise) = &mut self.noise {
-            noise.scale(aim.target / before);
+            // Pauses come by chance: what they scatter by grows as the root of how much is done.
+            noise.scale(times.sqrt());
         }
-        // What a target took more or less than the model says, the next one will take as well.
-        let share = band(aim).clamp(aim.target * setting.share / before);
+        let had = aim.share_now.unwrap_or(setting.share);
+        let gives = if self.window.is_empty() { before } else { self.window.mean() };
+        // What the last target took more or less than the model says, the next one will take as well: less of it a part, and
+        // more of it no more. An error that is taken along to three times the rate would be three times as large.
+        let share = band(aim).clamp(aim.target + (had - gives) * times.min(times.sqrt()));
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
         let same = holds.then_some(setting.period);
         let lock = locked(aim).filter(|_| self.loses_asleep);
         let period = lock.or(same).or_else(|| self.cheapest_first(aim).first().copied());
         let period = period.unwrap_or(aim.range.period_most_nanos);
-        Some(self.change(Setting { period, share }, self.expected(aim)))
+        Some(self.change(Setting { period, share }, self.expected(aim), None))
+    }
+
+    /// What the nodes have, moved no further than proportionality demands: what it was seen to give moves along.
+    pub(super) fn followed(&mut self, aim: &Aim) -> Option<Setting> {
+        let (setting, had) = (self.setting?, aim.share_now?);
+        let share = band(aim).clamp(had);
+        self.before = None;
+        let by = (share - had) * self.slope.value();
+        let moved = std::mem::take(&mut self.window).moved(by, CARRIED_MOST);
+        Some(self.change(Setting { share, ..setting }, moved, Some(by)))
     }
 
     pub(super) fn refused(&mut self, in_force: Setting) {
@@ -158,12 +176,17 @@ impl Predictive {
         Seen { share, fraction: window.mean(), variance }
     }
 
-    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps.
-    fn has_lost_asleep(&self, aim: &Aim, known: Seen) -> bool {
-        let missing = aim.target - known.fraction;
+    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps. What was expected
+    /// says nothing of that: it is seen under this share, or not at all.
+    fn has_lost_asleep(&self, aim: &Aim, share: f64) -> bool {
+        let since = self.seen(share, &self.since);
+        let (missing, lost) = (aim.target.min(share) - since.fraction, lost_asleep(aim));
+        let chance = CONFIDENCE * since.variance.sqrt();
         !self.loses_asleep
-            && aim.utilisation_most <= SLEEPS_TO
-            && missing > aim.threshold.max(lost_asleep(aim) * LOST_LEAST)
+            && sleeps(aim)
+            && missing - chance > aim.threshold
+            && missing > lost * LOST_LEAST
+            && missing - chance < lost * LOST_MOST
     }
 
     /// The periods whose slices can be kept, the one that is expected to do best first.
@@ -182,7 +205,7 @@ impl Predictive {
         self.before = None;
         let by = aim.target - known.fraction;
         let moved = std::mem::take(&mut self.window).moved(by, RELOCKED_COUNT);
-        Some(self.change(Setting { period, ..setting }, moved))
+        Some(self.change(Setting { period, ..setting }, moved, Some(by)))
     }
 
     /// Another share, as far as it may go.
@@ -199,8 +222,9 @@ impl Predictive {
         // As much as is known of what the share before gave, and of what the step does.
         let of_one = self.noise().powi(2);
         let variance = known.variance.max(of_one / CARRIED_MOST) + (step * SLOPE_UNKNOWN).powi(2);
-        let moved = std::mem::take(&mut self.window).moved(step * slope, of_one / variance);
-        Some(self.change(Setting { share, ..setting }, moved))
+        let by = step * slope;
+        let moved = std::mem::take(&mut self.window).moved(by, of_one / variance);
+        Some(self.change(Setting { share, ..setting }, moved, Some(by)))
     }
 
     /// How far the mean may be off because the reports do not span whole periods: up to the pause of
@@ -217,12 +241,13 @@ impl Predictive {
         Window::expecting(aim.target, count.min(EXPECTED_MOST))
     }
 
-    /// From now on `setting` is in force, of which `known` is known.
-    fn change(&mut self, setting: Setting, known: Window) -> Setting {
+    /// From now on `setting` is in force, of which `known` is known. It is to move the rate by `by`; nothing = to the target.
+    fn change(&mut self, setting: Setting, known: Window, by: Option<f64>) -> Setting {
         self.window = known;
         let before = std::mem::take(&mut self.since);
         let from = (before.count() > 0.0).then(|| before.mean());
-        self.awaited = from.map(|from| Awaited { from, patience: DELAY_MOST });
+        let awaited = |from| Awaited { from, to: by.map(|by| from + by), patience: DELAY_MOST };
+        self.awaited = from.map(awaited);
         if let Some(noise) = &mut self.noise {
             noise.interrupt();
         }
@@ -231,7 +256,8 @@ impl Predictive {
     }
 
     /// `period` cannot reach the target by any share that is proportional.
-    fn another_period(&mut self, aim: &Aim, period: Nanos, error: f64) -> Option<Setting> {
+    fn another_period(&mut self, aim: &Aim, setting: Setting, error: f64) -> Option<Setting> {
+        let period = setting.period;
         self.trials.retain(|trial| trial.period != period);
         self.trials.push(Trial { period, error });
         let untried = self
@@ -243,15 +269,19 @@ impl Predictive {
         let best = || better.min_by(|a, b| a.error.total_cmp(&b.error)).map(|trial| trial.period);
         let next = untried.or_else(best).filter(|next| *next != period)?;
         self.before = None;
-        Some(self.change(Setting { period: next, share: aim.target }, self.expected(aim)))
+        // What this period took more or less, the next one will take as well; what a program lacks that sleeps may be
+        // this period's doing.
+        let share = if sleeps(aim) { aim.target } else { band(aim).clamp(setting.share) };
+        Some(self.change(Setting { period: next, share }, self.expected(aim), None))
     }
 }
 
 impl Awaited {
     /// Whether a report still is as before the change; one fewer of these is waited for then.
     fn lasts(&mut self, aim: &Aim, sample: Sample, deviation: f64) -> bool {
-        let (old, new) = (sample.fraction - self.from, sample.fraction - aim.target);
-        let can_tell = (self.from - aim.target).abs() > TELLING * deviation;
+        let to = self.to.unwrap_or(aim.target);
+        let (old, new) = (sample.fraction - self.from, sample.fraction - to);
+        let can_tell = (self.from - to).abs() > TELLING * deviation;
         let lasts = self.patience > 0 && can_tell && old.abs() < new.abs();
         self.patience -= u32::from(lasts);
         lasts
@@ -294,8 +324,14 @@ fn prior_noise(aim: &Aim) -> Noise {
 
 fn band(aim: &Aim) -> Band {
     let reach = aim.threshold * REACH;
-    // The least is above zero whatever the threshold; the most is no more than full speed takes.
-    Band { least: (aim.target - reach).max(aim.target / 2.0), most: aim.target + reach }
+    // The least is above zero whatever the threshold; the most is no more than there is.
+    let least = (aim.target - reach).max(aim.target / 2.0);
+    Band { least, most: (aim.target + reach).min(aim.share_most).max(least) }
+}
+
+/// Whether it may lose budget asleep.
+fn sleeps(aim: &Aim) -> bool {
+    aim.sleeps && aim.utilisation_most <= SLEEPS_TO
 }
 
 /// The period that an iteration at the target takes a whole number of, for a program that sleeps while it
@@ -307,7 +343,7 @@ fn band(aim: &Aim) -> Band {
 fn locked(aim: &Aim) -> Option<Nanos> {
     let computing = aim.utilisation_most * aim.iteration_seconds;
     let waiting = aim.iteration_seconds - computing;
-    if aim.utilisation_most > SLEEPS_TO {
+    if !sleeps(aim) {
         return None;
     }
     let has_room = |parts: f64, period: f64| period * ROOM >= computing / parts + waiting;
@@ -325,7 +361,7 @@ fn locked(aim: &Aim) -> Option<Nanos> {
 /// period was chosen.
 fn relocked(aim: &Aim, period: Nanos, fraction: f64) -> Option<Nanos> {
     let error = (fraction - aim.target).abs();
-    if aim.utilisation_most > SLEEPS_TO || error < aim.threshold * RELOCK_LEAST {
+    if !sleeps(aim) || error < aim.threshold * RELOCK_LEAST {
         return None;
     }
     let at_one_each = aim.iteration_seconds / period.as_secs_f64();
@@ -417,6 +453,8 @@ const SCATTER: f64 = 0.05;
 const SLEEPS_TO: f64 = 0.9;
 /// Of what is missing if all is lost that is not used asleep, so much is enough to tell.
 const LOST_LEAST: f64 = 0.5;
+/// Where more is missing than all that, something else is the reason.
+const LOST_MOST: f64 = 1.5;
 /// What computing may get slower by until an iteration does not fit into its periods any more.
 const ROOM: f64 = 0.95;
 /// At a twentieth of full speed an iteration takes twenty times as long; more parts than that are as good as any
@@ -436,7 +474,9 @@ mod tests {
             iteration_seconds: 1.0,
             utilisation_most: 1.0,
             utilisation_least: 1.0,
+            sleeps: true,
             share_now: None,
+            share_most: 1.0,
         }
     }
 
@@ -501,6 +541,56 @@ mod tests {
         }
         let next = policy.retarget(0.3, &aim(0.5)).unwrap();
         assert!((next.share * 0.96 - 0.5).abs() < 0.01, "{next:?}");
+    }
+
+    // Goal: what is learned at a low target is not multiplied on the way up, where most of it was an offset.
+    #[test]
+    fn what_was_learned_is_not_amplified() {
+        let mut policy = Predictive::default();
+        let low = aim(0.2);
+        let mut setting = policy.start(&low);
+        for _ in 0..100 {
+            setting = policy.observe(&low, sample(setting.share + 0.012)).unwrap_or(setting);
+        }
+        let next = policy.retarget(0.2, &aim(0.6)).unwrap();
+        assert!((next.share + 0.012 - 0.6).abs() < 0.007, "{next:?}");
+    }
+
+    // Goal: the first report after a step that reaches half of the way to the target counts if it is what the step was to
+    // do. Method: the share is at its bound, 1.6 points above the target, and each share gives 4 points less.
+    #[test]
+    fn an_answer_that_is_as_expected_counts() {
+        let (aim, gives) = (aim(0.6), |setting: Setting| setting.share - 0.04);
+        let mut policy = Predictive::default();
+        let first = policy.start(&aim);
+        let second = (0..9).find_map(|_| policy.observe(&aim, sample(gives(first)))).unwrap();
+        assert!((second.share - 0.616).abs() < 1e-9, "{second:?}");
+        let counted = policy.since.count();
+        policy.observe(&aim, sample(gives(second)));
+        assert!(policy.since.count() > counted || policy.setting != Some(second), "{policy:?}");
+    }
+
+    // Goal: a schedule that follows what nodes use moves as little as it has to, and what is known of the rate moves along.
+    #[test]
+    fn what_follows_drift_is_known_to_the_policy() {
+        let low = aim(0.3);
+        let mut policy = Predictive::default();
+        policy.start(&low);
+        for _ in 0..50 {
+            assert_eq!(policy.observe(&low, sample(0.3)), None);
+        }
+        let drifted = Aim { share_now: Some(0.28), ..low };
+        let next = policy.followed(&drifted).unwrap();
+        assert!((next.share - 0.284).abs() < 1e-9, "{next:?}");
+        assert!((policy.window.mean() - 0.304).abs() < 1e-6, "{policy:?}");
+    }
+
+    // What is not granted is not asked for: the policy goes on from what the nodes have.
+    #[test]
+    fn no_share_goes_beyond_what_is_granted() {
+        let granted = Aim { share_most: 0.305, ..aim(0.3) };
+        let settings = run(&granted, 50, |setting| setting.share * 0.9);
+        assert!(settings.iter().all(|setting| setting.share <= 0.305), "{settings:?}");
     }
 
     #[test]
