@@ -12,9 +12,11 @@ use crate::proc::is_running;
 use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -69,7 +71,7 @@ impl HaProxy {
     fn ask(&self, command: &str) -> Result<String, BalancerError> {
         let unreachable =
             |source| BalancerError::Unreachable { balancer: self.name.clone(), source };
-        let mut stream = UnixStream::connect(&self.socket).map_err(|source| {
+        let mut stream = connect(&self.socket).map_err(|source| {
             if self.has_ended(&source) {
                 BalancerError::Ended { balancer: self.name.clone() }
             } else {
@@ -191,6 +193,17 @@ impl Balancer for HaProxy {
     }
 }
 
+/// A connection to the socket at `path`, without waiting for one: who hangs accepts none, and when its queue is full
+/// the kernel has callers wait for it, however long.
+fn connect(path: &Path) -> std::io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let caller = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(caller.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(caller);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 fn traffic_of(admin: u32, weight: u64) -> Traffic {
     if admin & MAINTENANCE != 0 {
         return Traffic::Off;
@@ -221,7 +234,30 @@ fn rows(answer: &str, separator: char) -> Option<Vec<BTreeMap<String, String>>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::socket::Backlog;
     use proptest::prelude::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    // Goal: one that hangs holds nobody up, not even when its queue is full. Method: a socket of which nobody accepts,
+    // and as many callers as fit.
+    #[test]
+    fn who_takes_no_more_callers_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let hung = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+        socket::bind(hung.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        socket::listen(&hung, Backlog::new(1).unwrap()).unwrap();
+        let callers: Vec<_> = (0..10).map_while(|_| connect(&path).ok()).collect();
+        assert!((1..10).contains(&callers.len()), "{} fit", callers.len());
+        let mut balancer = HaProxy::new(&path, "shop").unwrap();
+        let (told, seen) = channel();
+        thread::spawn(move || told.send(balancer.observe()));
+        let seen = seen.recv_timeout(5 * ANSWER_WITHIN).expect("it is given up");
+        let Err(BalancerError::Unreachable { source, .. }) = &seen else { panic!("{seen:?}") };
+        assert_eq!(source.kind(), ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn states_are_told_apart() {

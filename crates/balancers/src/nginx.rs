@@ -130,6 +130,8 @@ impl Nginx {
                 answer: String::from_utf8_lossy(&output.stderr).trim().into(),
             });
         }
+        // Until its workers are seen to have taken over, nobody knows which file they go by.
+        self.master = None;
         let deadline = Instant::now() + ANSWER_WITHIN;
         while !has_taken_over(master, &workers) {
             if Instant::now() > deadline {
@@ -247,7 +249,7 @@ impl Balancer for Nginx {
                 Ok(())
             }
             Err(error) => {
-                // What the file says is what the workers do.
+                // What the file says is what the workers do, or are made to do at the next look.
                 self.write(&self.told)?;
                 Err(error)
             }

@@ -65,7 +65,9 @@ struct Stat {
 }
 
 fn stat(id: u32) -> Option<Stat> {
-    let text = fs::read_to_string(Path::new("/proc").join(id.to_string()).join("stat")).ok()?;
+    // A name need not be UTF-8; what is read here is.
+    let stat = fs::read(Path::new("/proc").join(id.to_string()).join("stat")).ok()?;
+    let text = String::from_utf8_lossy(&stat);
     // The name, in brackets, may itself have brackets and spaces.
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<_> = rest.split_whitespace().collect();

@@ -8,6 +8,7 @@ use keeptime_balancers::balancer::{Balancer, BalancerError};
 use keeptime_balancers::front::Front;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
 use keeptime_model::errors::chain;
+use nix::sys::signal::{Signal, kill};
 use std::fs;
 use std::time::Duration;
 use world::{
@@ -122,4 +123,22 @@ fn a_configuration_that_nginx_refuses_changes_nothing() {
     assert!(error.contains("n9") && error.contains("n1, n2, n3"), "{error}");
     let error = world.balancer("wiki").known().unwrap_err();
     assert!(chain(&error).contains("wiki.upstream"), "nobody made it: {error}");
+}
+
+// Goal: after a reload that was not seen to succeed, workers do what is told of them. Method: one is stopped while a
+// node is taken out; those that are new have read that, and the file says again what it said before.
+#[test]
+fn workers_that_took_over_too_late_are_made_to_read_the_file_again() {
+    let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
+    wait_until("workers of before have ended", || world.daemon.children().len() == 2);
+    let (name, stopped) = (&nodes[0].server.name, world.daemon.children()[0]);
+    kill(stopped, Signal::SIGSTOP).unwrap();
+    fronts[0].want(name, Traffic::Off);
+    let error = fronts[0].reconcile().remove(0).observed.unwrap_err();
+    assert!(error.to_string().contains("no new workers"), "{error}");
+    kill(stopped, Signal::SIGCONT).unwrap();
+    fronts[0].want(name, Traffic::On(FULL));
+    settle(&mut fronts[0]);
+    assert_none_lost(&posts(&world.sites[..1], 200.0, 300).join().unwrap());
+    assert!(nodes[0].answered() > 0);
 }

@@ -33,8 +33,8 @@ pub(crate) struct Admission<'a> {
     pub agents: &'a Agents,
     /// Whether it starts so soon that agents have to be there.
     pub soon: bool,
-    /// The user's own tables: CPU and sent rate.
-    pub user: [ResourceId; 2],
+    /// The user's own tables in which it counts: CPU and sent rate.
+    pub user: Option<[ResourceId; 2]>,
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -175,8 +175,10 @@ impl Admission<'_> {
     /// What `grant` takes, of the user's own tables too.
     pub fn demands(&self, grant: &Grant) -> Result<Vec<Demand>, Invalid> {
         let (mut demands, sent) = self.cluster.demands(grant)?;
-        let cpu = grant.cpu().map(|cpu| u64::from(cpu.get())).sum();
-        demands.extend([Demand::new(self.user[0], cpu), Demand::new(self.user[1], sent.get())]);
+        if let Some([of_cpu, of_sent]) = self.user {
+            let cpu = grant.cpu().map(|cpu| u64::from(cpu.get())).sum();
+            demands.extend([Demand::new(of_cpu, cpu), Demand::new(of_sent, sent.get())]);
+        }
         Ok(demands)
     }
 
@@ -184,10 +186,7 @@ impl Admission<'_> {
     pub fn fits(&self, grant: &Grant, span: Span) -> Result<(), Denied> {
         match self.calendar.fits(span, &self.demands(grant)?) {
             Ok(()) => Ok(()),
-            Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
-                let lacks = lacks.iter().map(|lack| self.lacking(lack)).collect();
-                Err(Reason::Lacking(lacks).into())
-            }
+            Err(keeptime_calendar::Refusal::Lacks(lacks)) => Err(self.all_lacking(&lacks).into()),
             Err(other) => Err(Invalid::new("resources", other, "less than that").into()),
         }
     }
@@ -380,6 +379,11 @@ impl Admission<'_> {
         }
     }
 
+    /// What slot tables lack, in the user's words: of as many as people read.
+    pub fn all_lacking(&self, lacks: &[keeptime_calendar::calendar::Lacking]) -> Reason {
+        Reason::Lacking(lacks.iter().take(NAMED_MAX).map(|lack| self.lacking(lack)).collect())
+    }
+
     /// What a slot table lacks, in the user's words.
     pub fn lacking(&self, lacking: &keeptime_calendar::calendar::Lacking) -> Lacking {
         let amount = lacking.lack.lacking;
@@ -393,7 +397,8 @@ impl Admission<'_> {
     /// Of one of the user's own tables. The limit is told too: it is seen nowhere else.
     fn share_words(&self, resource: ResourceId, amount: u64) -> (String, String) {
         let limit = self.calendar.table(resource).map_or(0, |table| table.capacity());
-        let (name, words): (_, fn(u64) -> String) = match resource == self.user[0] {
+        let is_cpu = self.user.is_some_and(|[of_cpu, _]| of_cpu == resource);
+        let (name, words): (_, fn(u64) -> String) = match is_cpu {
             true => ("CPU", cpu_words),
             false => ("bandwidth", |rate| BitsPerSecond::new(rate).to_string()),
         };

@@ -110,6 +110,11 @@ impl Agents {
         is_present
     }
 
+    /// Nobody listened until `now`, by the steady clock: silence counts from then on. Nobody is connected for that.
+    pub fn count_silence_from(&mut self, now: Nanos) {
+        self.agents.iter_mut().for_each(|agent| agent.heard.steady = now);
+    }
+
     /// A new connection of an agent that enforces `holding`. What differs is told. Returns the
     /// orders, and the reservations that it holds as they shall be.
     pub fn connected(
@@ -152,9 +157,12 @@ impl Agents {
         is_present
     }
 
-    /// The lease is over: the connection does not count any more. Which it was, if there was one.
+    /// The lease is over: neither the connection counts any more, nor what was accepted on it. Which it was, if there
+    /// was one.
     pub fn away(&mut self, node: NodeIndex) -> Option<Session> {
-        self.agent_mut(node).session.take()
+        let agent = self.agent_mut(node);
+        agent.told.values_mut().for_each(|told| told.accepted = false);
+        agent.session.take()
     }
 
     /// The agent shall enforce `assignment`; told at once if it is connected.

@@ -257,7 +257,7 @@ pub enum Less {
 pub enum Reason {
     /// The goal cannot be kept.
     Goal(refusal::Reason),
-    /// Some resources have too little free.
+    /// Some resources have too little free: of more than [`NAMED_MAX`], the first.
     Lacking(Vec<Lacking>),
     /// Too few nodes have the CPU and disk rates.
     TooFewNodes {

@@ -100,7 +100,8 @@ impl Admission<'_> {
         let mut flows = BTreeMap::<ResourceId, u64>::new();
         for demand in self.demands(grant).ok()? {
             let of_link = matches!(self.cluster.resource(demand.resource), Some(Resource::Link(_)));
-            if of_link || demand.resource == self.user[1] {
+            let of_user = self.user.is_some_and(|[_, of_sent]| of_sent == demand.resource);
+            if of_link || of_user {
                 *flows.entry(demand.resource).or_default() += demand.amount;
             }
         }

@@ -20,7 +20,8 @@ pub struct Policy {
     pub search_ahead_nanos: Nanos,
     /// What is over is remembered for so long, with its key.
     pub remember_nanos: Nanos,
-    /// The part of all CPU that one user may have reserved at any time.
+    /// The part of all CPU that one user may have reserved at any time. Nodes of web sites are nobody's here and below:
+    /// what sites may have is said by their guarantees.
     #[serde(rename = "user_cpu_ppm")]
     pub user_cpu: Share,
     /// The part of what all nodes can send that one user may have reserved at any time.

@@ -66,6 +66,24 @@ fn no_more_is_named_than_people_read() {
     assert_eq!((refusal.lacking.len(), refusal.unusable.len()), (0, NAMED_MAX));
 }
 
+// Nodes that a request names itself may all lack something, as may those of a change that has no room beside what it
+// has until agents have answered.
+#[test]
+fn no_more_of_the_nodes_that_were_named_are_told_than_people_read() {
+    let mut world = World::star(30);
+    let names: Vec<Name> = (1..=30).map(|n| format!("n{n}").parse().unwrap()).collect();
+    let on_all = |percent, from| request(NodeChoice::Named(names.clone()), percent, 0, from, 100);
+    let told = |refusal: Refusal| match refusal.reason {
+        Reason::Lacking(lacks) => lacks.len(),
+        other => panic!("{other:?}"),
+    };
+    let handle = world.reserve("a", on_all(60, 300)).unwrap();
+    world.reserve("b", on_all(60, 400)).unwrap();
+    assert_eq!(told(refused(world.reserve("c", on_all(50, 300)))), NAMED_MAX);
+    let change = Call::Modify { handle, request: on_all(40, 350) };
+    assert_eq!(told(refused(world.call("ada", change).unwrap())), NAMED_MAX);
+}
+
 #[test]
 fn a_busy_link_is_named_with_what_it_lacks_and_since_when() {
     let mut world = World::star(2);

@@ -402,6 +402,25 @@ fn what_has_a_lease_is_given_back_when_its_holder_is_silent() {
     assert!(error.contains("lease_nanos") && error.contains("1 s or more"), "{error}");
 }
 
+// A shorter lease counts from the change on, not from when the longer one would have ended.
+#[test]
+fn a_lease_that_becomes_shorter_ends_in_its_time() {
+    let mut world = World::star(1);
+    let leased = |seconds| Request {
+        lease_nanos: Some(Nanos::from_secs(seconds)),
+        ..request(named(&["n1"]), 50, 0, 0, 3_600)
+    };
+    let handle = world.reserve("k", leased(60)).unwrap();
+    world.pass(1);
+    let shorter = Call::Modify { handle, request: leased(5) };
+    assert!(world.call("ada", shorter).unwrap().is_ok());
+    let state = |world: &World| world.engine.book().reservations()[&handle].state;
+    world.pass(4);
+    assert_eq!(state(&world), State::Active);
+    world.pass(2);
+    assert_eq!(state(&world), State::Cancelled);
+}
+
 #[test]
 fn any_nodes_are_found_when_enough_are_free() {
     let mut world = World::star(4);
@@ -656,6 +675,88 @@ fn an_agent_that_is_silent_but_connected_is_hung_up_on() {
     assert_eq!(world.outputs.iter().filter(|output| hung_up(output)).count(), 1);
     world.connect(0);
     assert!(world.engine.is_connected(NodeIndex(0)));
+}
+
+// What an agent accepted ahead says nothing when it is gone: it may come back without it, or not at all.
+#[test]
+fn what_was_accepted_ahead_begins_only_on_nodes_that_are_there() {
+    for comes_back in [true, false] {
+        let mut world = World::star(2);
+        let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 60, 3_600)).unwrap();
+        assert_eq!(world.jobs_of(0), ["r1"], "told ahead");
+        world.disconnect(0);
+        world.pass(65);
+        let state = |world: &World| world.engine.book().reservations()[&handle].state;
+        assert_eq!(state(&world), State::Granted, "nobody says that it is enforced");
+        if comes_back {
+            world.connect(0);
+        }
+        world.pass(10);
+        assert_eq!(state(&world), if comes_back { State::Active } else { State::Lost });
+    }
+}
+
+// A node that is only asked about a change has no part in what runs: that goes on when it goes away.
+#[test]
+fn what_would_be_changed_to_a_node_that_goes_away_stays_where_it_is() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 600)).unwrap();
+    // It says nothing any more, and its connection has not ended.
+    world.agents[1].session = None;
+    world.pass(9);
+    let change = Call::Modify { handle, request: request(named(&["n2"]), 50, 0, 0, 600) };
+    let ticket = world.begin("ada", change);
+    world.pass(3);
+    assert!(!world.engine.is_connected(NodeIndex(1)));
+    assert!(world.answers[&ticket].is_err());
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Active);
+}
+
+// A change that is given up after the start would have left it granted for ever: its own agents are not asked again.
+#[test]
+fn what_should_have_begun_while_it_was_changed_begins_when_the_change_is_given_up() {
+    let mut world = World::star(2);
+    let handle = world.reserve("k", request(named(&["n1"]), 50, 0, 10, 600)).unwrap();
+    world.pass(9);
+    world.agents[1].manner = Manner::Silent;
+    let change = Call::Modify { handle, request: request(named(&["n2"]), 50, 0, 10, 600) };
+    let ticket = world.begin("ada", change);
+    world.pass(3);
+    assert!(world.answers[&ticket].is_err());
+    assert_eq!(world.kinds(), ["granted", "started"]);
+}
+
+// Goal: a broker that itself stood still takes nobody for silent. Method: no step for a minute, over the leases of an
+// agent, of a holder, and of a reservation that has not begun; from then on all are silent.
+#[test]
+fn a_broker_that_stood_still_gives_everybody_their_lease() {
+    let mut world = World::star(2);
+    let leased = Request {
+        lease_nanos: Some(Nanos::from_secs(10)),
+        ..request(named(&["n1"]), 50, 0, 0, 3_600)
+    };
+    let kept = world.reserve("a", leased).unwrap();
+    let late = world.reserve("b", request(named(&["n2"]), 50, 0, 5, 3_600)).unwrap();
+    let states = |world: &World| {
+        [kept, late].map(|handle| world.engine.book().reservations()[&handle].state)
+    };
+    world.restart();
+    world.connect(0);
+    world.pump();
+    world.pass(6);
+    let still = Nanos::from_secs(60);
+    world.now = world.now.saturating_add(still);
+    world.steady = world.steady.saturating_add(still);
+    world.input(Input::Passed);
+    assert_eq!(states(&world), [State::Active, State::Granted]);
+    assert!(!world.engine.is_connected(NodeIndex(1)), "it did not come back yet");
+    world.connect(1);
+    world.pump();
+    world.pass(9);
+    assert_eq!(states(&world), [State::Active; 2]);
+    world.disconnect(1);
+    world.pass(11);
+    assert_eq!(states(&world), [State::Cancelled, State::Lost]);
 }
 
 #[test]

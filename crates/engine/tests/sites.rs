@@ -6,12 +6,12 @@
 mod world;
 
 use keeptime_engine::book::Book;
-use keeptime_engine::{Answer, Call, CallError};
+use keeptime_engine::{Answer, Call, CallError, Policy};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request};
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteNode, SiteSpec};
-use keeptime_model::units::CpuPpm;
-use world::{World, request};
+use keeptime_model::units::{CpuPpm, Share};
+use world::{World, policy, request, star};
 
 /// One of the world's operators.
 const OPERATOR: &str = "root";
@@ -96,6 +96,27 @@ fn what_a_site_has_by_its_hard_guarantee_goes_to_no_other() {
     assert_eq!(field(take(&mut world, second, "n2")), "ask.site-node.node");
     remove(&mut world, "shop").unwrap();
     take(&mut world, second, "n2").expect("a site that leaves keeps nothing");
+}
+
+// All nodes of all sites have one owner: what one user may have would keep sites from what they are guaranteed.
+#[test]
+fn what_one_user_may_have_does_not_limit_sites() {
+    let tenth = Share::from_percent(10).unwrap();
+    let limited = Policy { user_cpu: tenth, user_reservations: 1, ..policy() };
+    let mut world = World::with(star(2), limited);
+    add(&mut world, "shop", 1).unwrap();
+    add(&mut world, "blog", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    world.reserve("b", node("shop", "n2")).unwrap();
+    let call = Call::Modify { handle, request: node("blog", "n1") };
+    world.call("ada", call).unwrap().unwrap();
+    let request = request(NodeChoice::Any(1), 30, 0, 0, 60);
+    let call = Call::Reserve { key: "c".parse().unwrap(), request };
+    let error = world.call("bob", call).unwrap().unwrap_err().to_string();
+    assert!(error.contains("your share of CPU (20 % in all) lacks 10 %"), "{error}");
+    world.restart();
+    let served = ["n1", "n2"].map(|node| serves(world.engine.book(), node).map(|(_, site)| site));
+    assert_eq!(served, [Some("blog".to_string()), Some("shop".into())]);
 }
 
 #[test]

@@ -146,6 +146,25 @@ fn who_waits_for_a_job_that_ends_waits_no_longer() {
     assert!(world.answers[&ticket].is_ok());
 }
 
+// What should have begun is on its node as much as what runs, whoever it waits for.
+#[test]
+fn what_waits_to_begin_is_lost_with_its_node() {
+    let mut world = World::star(3);
+    world.reserve("a", spare(&["n1", "n2"], 10)).unwrap();
+    world.pass(1);
+    let later = request(named(&["n3", "n2"]), 10, 60, 20, 3_600);
+    let later = world.reserve("b", later).unwrap();
+    // n1 is told to send less for another, and does not say that it does.
+    world.agents[0].manner = Manner::Silent;
+    let call = Call::Reserve { key: "c".parse().unwrap(), request: firm(&["n3", "n2"], 20) };
+    world.begin("ada", call);
+    world.pass(22);
+    assert_eq!(state(&world, later), State::Granted);
+    world.disconnect(2);
+    world.pass(12);
+    assert_eq!(state(&world, later), State::Lost);
+}
+
 #[test]
 fn an_agent_that_refuses_more_leaves_the_reservation_as_it_is() {
     let mut world = World::star(2);

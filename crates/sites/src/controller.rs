@@ -92,6 +92,7 @@ impl<R: Record> Controller<R> {
         let Some(standing) = self.record.standing() else { return Ok(QUIET) };
         let followed = self.steering.follow(now.steady, standing);
         let followed = followed.and_then(|()| self.follow_sites());
+        self.leave_alone();
         let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
         if is_due || is_changed {
             let sights = self.tell();
@@ -165,16 +166,22 @@ impl<R: Record> Controller<R> {
         self.steering.decide(now, &loads);
     }
 
-    /// Goes on with every node that drains; those that are not to drain any more are left alone.
-    fn drain(&mut self) {
+    /// Nodes that are not to drain any more are left alone: what is decided after this begins anew.
+    fn leave_alone(&mut self) {
         let draining = self.steering.draining();
         self.transfers.retain(|node, _| draining.contains_key(node));
-        for (node, site) in draining {
+    }
+
+    /// Goes on with every node that drains.
+    fn drain(&mut self) {
+        for (node, site) in self.steering.draining() {
             let transfer = self.transfers.entry(node.clone());
             let transfer = transfer.or_insert_with(|| Transfer::new(node.clone(), Weight::FULL));
             // Of a site without a front nobody sends the node anything.
             let front = self.fronts.get_mut(&site).map(|(_, front)| front);
             if transfer.poll(front, None, true) == Ok(Progress::Done) {
+                // It may come back and be taken away again before the next look: then it drains anew.
+                self.transfers.remove(&node);
                 self.steering.drained(&node);
             }
         }

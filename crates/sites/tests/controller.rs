@@ -313,6 +313,26 @@ fn nodes_of_a_balancer_that_hangs_are_judged_by_their_counters() {
     assert!(world.asked().is_empty(), "nothing moved: {:?}", world.asked());
 }
 
+// Goal: a node that is taken away again at once is drained again. Method: the change is recorded, and the site that
+// leaves has the node once more before the next look.
+#[test]
+fn a_node_that_is_taken_away_again_at_once_is_drained_again() {
+    let world = World::new(2, Duration::ZERO);
+    let mut controller = world.settled();
+    let node = world.nodes[1].server.name.clone();
+    {
+        let mut kept = world.record.0.lock().unwrap();
+        kept.is_slow = true;
+        kept.standing.sites[0].is_leaving = true;
+    }
+    world.until("it is drained", &mut controller, || !world.asked().is_empty());
+    world.record.0.lock().unwrap().answers.push((node.clone(), Ok(())));
+    world.pass(&mut controller);
+    assert_eq!(world.asked().len(), 1, "one look is not enough");
+    assert_eq!(world.traffic("blog", &node), Traffic::Drain);
+    world.until("it is drained again", &mut controller, || world.asked().len() == 2);
+}
+
 #[test]
 fn a_site_that_is_removed_under_load_is_drained() {
     let world = World::new(3, Duration::from_millis(200));

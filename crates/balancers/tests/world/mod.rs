@@ -235,6 +235,11 @@ impl Daemon {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
+    /// Those that it has started.
+    pub fn children(&self) -> Vec<Pid> {
+        children(self.child.id())
+    }
+
     /// Ends it at once, as a crash does.
     pub fn crash(&mut self) {
         kill_family(self.child.id());
@@ -274,12 +279,16 @@ fn spawn(command: &[String], directory: &Path) -> Child {
 
 /// The process and its children, which do not always end with it.
 fn kill_family(process: u32) {
+    for id in [Pid::from_raw(process as i32)].into_iter().chain(children(process)) {
+        let _ = kill(id, Signal::SIGKILL);
+    }
+}
+
+fn children(process: u32) -> Vec<Pid> {
     let list = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(list).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|id| id.parse().ok());
-    for id in [process as i32].into_iter().chain(children) {
-        let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
-    }
+    children.map(Pid::from_raw).collect()
 }
 
 /// HAProxy with a frontend on a port of its own for each site; all nodes stand in each, disabled.

@@ -234,7 +234,7 @@ impl Engine {
             return Ok(self.current(handle));
         }
         self.release(handle);
-        let user = self.tables_of(&owner);
+        let user = self.counted_in(&owner, &request.ask);
         let found = self.admission(user, from).extend(grant, extension, span(from, until));
         self.hold_again(&old);
         let found = found.map_err(Declined::from);

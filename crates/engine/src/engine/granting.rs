@@ -124,6 +124,8 @@ impl Engine {
                     self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
                 }
                 self.is_settled(handle);
+                // Its time may have come meanwhile.
+                self.start_now(handle);
             }
         }
         self.current(handle)
@@ -190,10 +192,16 @@ impl Engine {
         }
         let told: Vec<_> = self.agents.told(node).map(|(handle, ..)| handle).collect();
         for handle in told {
-            let active = self.book.reservations().get(&handle);
-            if active.is_some_and(|reservation| reservation.state == State::Active) {
+            if self.is_needed(node, handle) {
                 self.lose(handle, node);
             }
         }
+    }
+
+    /// Whether a reservation that runs, or should, has the node: one that is only asked about a change is not its yet.
+    fn is_needed(&self, node: NodeIndex, handle: Handle) -> bool {
+        let found = self.book.reservations().get(&handle);
+        let runs = found.is_some_and(|found| found.state == State::Active);
+        (runs || self.is_due(handle)) && self.nodes_of(handle).contains(&node)
     }
 }

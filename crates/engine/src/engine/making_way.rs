@@ -146,7 +146,7 @@ impl Engine {
     /// What a reservation takes in a form, and when.
     fn taken_in(&mut self, reservation: &Reservation, form: Form) -> Option<(Span, Vec<Demand>)> {
         let grant = granted(reservation, form)?;
-        let demands = self.demands(&reservation.owner, &grant);
+        let demands = self.demands(&reservation.owner, &reservation.request.ask, &grant);
         Some((span(reservation.from_unix_nanos, Some(form.until)), demands))
     }
 
@@ -158,7 +158,7 @@ impl Engine {
     ) -> Vec<(Arc<Reservation>, Form)> {
         // No reservation has this number yet.
         let id = ReservationId(self.next);
-        let demands = self.demands(&proposal.owner, &proposal.grant);
+        let demands = self.demands(&proposal.owner, &proposal.request.ask, &proposal.grant);
         let held = self.calendar.reserve(id, proposal.span(), &demands);
         debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
         let mut slower = Vec::new();

@@ -301,7 +301,8 @@ impl Engine {
     }
 
     /// How long after the last step [`Input::Passed`] is due, if nothing else happens before. (A wall
-    /// clock that is set forward meanwhile makes it due at once.)
+    /// clock that is set forward meanwhile makes it due at once.) Whoever is more than a second late has stood still,
+    /// and nobody has been silent meanwhile.
     pub fn idle(&self) -> Option<Nanos> {
         let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
         let timeout = self.timeouts.first();
@@ -418,7 +419,7 @@ impl Engine {
     /// Holds what was released a moment ago.
     fn hold_again(&mut self, old: &Reservation) {
         let Some(grant) = &old.grant else { return };
-        let demands = self.demands(&old.owner, grant);
+        let demands = self.demands(&old.owner, &old.request.ask, grant);
         let id = ReservationId(old.handle.number());
         let span = span(old.from_unix_nanos, old.until_unix_nanos);
         let held = self.calendar.reserve(id, span, &demands);

@@ -39,9 +39,11 @@ impl Engine {
             .into());
         }
         check_deadline(&request, until)?;
-        self.check_limits(owner, from, old.is_some())?;
+        // What is there counts already.
+        let is_counted = old.is_none() && !matches!(request.ask, Ask::SiteNode(_));
+        self.check_limits(owner, from, is_counted)?;
         let span = span(from, until);
-        let user = self.tables_of(owner);
+        let user = self.counted_in(owner, &request.ask);
         let admission = self.admission(user, from);
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
@@ -101,13 +103,13 @@ impl Engine {
         &self,
         owner: &UserName,
         from: WallTime,
-        is_change: bool,
+        is_counted: bool,
     ) -> Result<(), Denied> {
         let Policy { ahead_max_nanos, user_reservations, .. } = self.policy;
         if from.saturating_since(self.now) > ahead_max_nanos {
             return Err(Reason::TooFarAhead { ahead_max_nanos }.into());
         }
-        if !is_change && self.book.live(owner) >= user_reservations {
+        if is_counted && self.book.live(owner) >= user_reservations {
             return Err(Reason::TooMany { user_reservations }.into());
         }
         Ok(())
@@ -118,8 +120,8 @@ impl Engine {
         When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
     }
 
-    /// Admission of requests of a user with these tables that start at `from`.
-    pub(super) fn admission(&self, user: [ResourceId; 2], from: WallTime) -> Admission<'_> {
+    /// Admission of requests that count in these tables of their user and start at `from`.
+    pub(super) fn admission(&self, user: Option<[ResourceId; 2]>, from: WallTime) -> Admission<'_> {
         Admission {
             cluster: &self.cluster,
             calendar: &self.calendar,
@@ -127,6 +129,14 @@ impl Engine {
             agents: &self.agents,
             soon: from <= self.told_until(),
             user,
+        }
+    }
+
+    /// The tables of its owner in which what is asked for counts. A web site's node counts in none: it is no user's.
+    pub(super) fn counted_in(&mut self, owner: &UserName, ask: &Ask) -> Option<[ResourceId; 2]> {
+        match ask {
+            Ask::SiteNode(_) => None,
+            Ask::Goal { .. } | Ask::Resources(_) => Some(self.tables_of(owner)),
         }
     }
 
@@ -174,7 +184,7 @@ impl Engine {
         // What is changed has what is reserved and no more until that is granted, on nodes that it leaves too.
         self.take_spare_back(handle);
         let Proposal { owner, grant, from, until, .. } = &proposal;
-        let yielding = self.make_room(handle, owner, grant);
+        let yielding = self.make_room(handle, grant);
         let assignments =
             self.cluster.assignments(handle, owner, grant, *from, *until, BitsPerSecond::ZERO);
         let assignments = assignments.unwrap_or_default();
@@ -199,7 +209,8 @@ impl Engine {
         soon: bool,
     ) -> Result<(), Box<Refusal>> {
         let id = ReservationId(handle.number());
-        let demands = self.demands(&proposal.owner, &proposal.grant);
+        let ask = &proposal.request.ask;
+        let demands = self.demands(&proposal.owner, ask, &proposal.grant);
         let outcome = match kind {
             Kind::New { .. } => self.calendar.reserve(id, proposal.span(), &demands),
             Kind::Change { .. } if !soon => self.calendar.modify(id, proposal.span(), &demands),
@@ -211,10 +222,9 @@ impl Engine {
         match outcome {
             Ok(()) => Ok(()),
             Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
-                let user = self.tables_of(&proposal.owner);
-                let admission = self.admission(user, proposal.from);
-                let lacks = lacks.iter().map(|lack| admission.lacking(lack)).collect();
-                Err(Box::new(Reason::Lacking(lacks).into()))
+                let user = self.counted_in(&proposal.owner, ask);
+                let reason = self.admission(user, proposal.from).all_lacking(&lacks);
+                Err(Box::new(reason.into()))
             }
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
@@ -250,8 +260,9 @@ impl Engine {
         })
     }
 
-    pub(super) fn demands(&mut self, owner: &UserName, grant: &Grant) -> Vec<Demand> {
-        let user = self.tables_of(owner);
+    /// What `grant` takes, which its owner was given for `ask`.
+    pub(super) fn demands(&mut self, owner: &UserName, ask: &Ask, grant: &Grant) -> Vec<Demand> {
+        let user = self.counted_in(owner, ask);
         let demands = self.admission(user, WallTime::default()).demands(grant);
         // What is asked was admitted, and what is recorded was checked when it was taken up.
         demands.unwrap_or_default()

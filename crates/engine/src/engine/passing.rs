@@ -10,9 +10,15 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeSet;
 
+/// What is due is looked at within milliseconds. By more than this it is late only after the broker itself stood still.
+const STOOD_STILL: Nanos = Nanos::from_secs(1);
+
 impl Engine {
     /// Everything whose time has come, in order.
     pub(super) fn pass(&mut self) {
+        if self.has_stood_still() {
+            self.count_silence_anew();
+        }
         while let Some((time, deadline)) = self.deadlines.first().copied()
             && time <= self.now
         {
@@ -37,6 +43,22 @@ impl Engine {
                 Timeout::Faster => self.go_faster(),
             }
         }
+    }
+
+    /// Whether something was due long ago: the broker's process was stopped, or its machine.
+    fn has_stood_still(&self) -> bool {
+        let first = self.timeouts.first();
+        first.is_some_and(|(due, _)| self.steady.saturating_sub(*due) > STOOD_STILL)
+    }
+
+    /// Nobody could be heard meanwhile: agents and holders have all of their leases from now on.
+    fn count_silence_anew(&mut self) {
+        self.agents.count_silence_from(self.steady);
+        self.holders.values_mut().for_each(|heard| *heard = self.steady);
+        let is_start = |(_, timeout): &(Nanos, Timeout)| matches!(timeout, Timeout::Start(_));
+        let starts: Vec<_> = self.timeouts.extract_if(.., is_start).collect();
+        let patience = self.after(self.policy.agent_lease_nanos);
+        self.timeouts.extend(starts.into_iter().map(|(_, start)| (patience, start)));
     }
 
     pub(super) fn moment(&self) -> Moment {
@@ -68,7 +90,7 @@ impl Engine {
         if let Some(found) = live.cloned()
             && let Some(grant) = &found.grant
         {
-            self.make_room(handle, &found.owner, grant);
+            self.make_room(handle, grant);
         }
     }
 
@@ -109,12 +131,16 @@ impl Engine {
         grant.is_some_and(|grant| grant.nodes.iter().rev().all(accepted))
     }
 
+    /// Who has not accepted it by now is as good as gone.
     pub(super) fn never_started(&mut self, handle: Handle) {
-        let missing = |node: &NodeIndex| !self.agents.has_accepted(*node, handle);
-        if self.is_due(handle)
-            && let Some(node) = self.nodes_of(handle).into_iter().find(missing)
-        {
-            self.lose(handle, node);
+        if !self.is_due(handle) {
+            return;
+        }
+        let is_missing = |node: &NodeIndex| !self.agents.has_accepted(*node, handle);
+        let missing = self.nodes_of(handle).into_iter().find(is_missing);
+        match missing {
+            Some(node) => self.lose(handle, node),
+            None => self.start_now(handle),
         }
     }
 
@@ -142,10 +168,16 @@ impl Engine {
 
     /// The holder of a reservation is heard of now, if it needs one.
     pub(super) fn hear_holder(&mut self, handle: Handle) {
-        let Some(lease) = self.lease_of(handle) else { return };
-        if self.holders.insert(handle, self.steady).is_none() {
-            self.timeouts.insert((self.after(lease), Timeout::Holder(handle)));
+        if let Some(heard) = self.holders.get_mut(&handle) {
+            *heard = self.steady;
         }
+    }
+
+    /// The lease of a holder begins, if it needs one. It may be a shorter one than before.
+    fn begin_lease(&mut self, handle: Handle) {
+        let Some(lease) = self.lease_of(handle) else { return };
+        self.holders.insert(handle, self.steady);
+        self.timeouts.insert((self.after(lease), Timeout::Holder(handle)));
     }
 
     /// It is given back, unless its holder was heard of meanwhile or it needs none any more.
@@ -193,7 +225,7 @@ impl Engine {
         if let Some(until) = until {
             self.deadlines.insert((until, Deadline::End(handle)));
         }
-        self.hear_holder(handle);
+        self.begin_lease(handle);
         if from > self.now {
             self.deadlines.insert((from, Deadline::Start(handle)));
         } else if !has_started {

@@ -69,7 +69,7 @@ impl Engine {
         if let Some(gone) = grant.nodes.iter().find(unknown) {
             return Err((gone.clone(), "it is not in the cluster any more".into()));
         }
-        let demands = self.demands(&found.owner, grant);
+        let demands = self.demands(&found.owner, &found.request.ask, grant);
         let span = span(found.from_unix_nanos, found.until_unix_nanos);
         let id = ReservationId(found.handle.number());
         let held = self.calendar.reserve(id, span, &demands);

@@ -5,7 +5,7 @@ use super::{Engine, Timeout};
 use crate::cluster::Resource;
 use crate::spare::{Changes, Job, LinkState};
 use keeptime_calendar::Span;
-use keeptime_model::reservation::{Grant, Handle, State, UserName};
+use keeptime_model::reservation::{Grant, Handle, State};
 use keeptime_model::topology::{LinkDirection, NodeIndex};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use std::collections::BTreeSet;
@@ -77,13 +77,13 @@ impl Engine {
     pub(super) fn make_room(
         &mut self,
         handle: Handle,
-        owner: &UserName,
         grant: &Grant,
     ) -> BTreeSet<(NodeIndex, Handle)> {
         if self.spare.is_empty() {
             return BTreeSet::new();
         }
-        let demands = self.demands(owner, grant);
+        // What is held was admitted.
+        let (demands, _) = self.cluster.demands(grant).unwrap_or_default();
         let links: BTreeSet<_> = demands
             .iter()
             .filter_map(|demand| match self.cluster.resource(demand.resource) {
@@ -125,10 +125,7 @@ impl Engine {
     pub(super) fn has_to_wait(&mut self, handle: Handle) -> bool {
         let found = self.book.reservations().get(&handle).filter(|_| !self.spare.is_empty());
         let Some(found) = found.cloned() else { return false };
-        found
-            .grant
-            .as_ref()
-            .is_some_and(|grant| !self.make_room(handle, &found.owner, grant).is_empty())
+        found.grant.as_ref().is_some_and(|grant| !self.make_room(handle, grant).is_empty())
     }
 
     /// Grants, begins and decides what had to wait for others and has not to any more, when all is done whose
