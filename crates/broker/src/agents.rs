@@ -31,6 +31,10 @@ use tokio::time::timeout;
 const ORDERS_MAX: usize = 1_024;
 /// Connections beside one for each node: those that are replaced, and strangers.
 pub(crate) const CONNECTIONS_SPARE: usize = 64;
+/// Of each text of an agent: people read no further, and why it refuses something is recorded.
+const TEXT_CHARS_MAX: usize = 1_000;
+/// What one node cannot enforce: there are not so many kinds of it.
+const NOT_ENFORCED_MAX: usize = 64;
 /// A new connection says who it is within this time, and takes a line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
@@ -330,7 +334,12 @@ impl Reception {
         }
         match self.nodes.get(&name) {
             Some(node) => {
-                let told = Told { not_enforced, processor, counts };
+                let not_enforced = not_enforced.iter().take(NOT_ENFORCED_MAX);
+                let told = Told {
+                    not_enforced: not_enforced.map(|text| brief(text)).collect(),
+                    processor: processor.as_deref().map(brief),
+                    counts,
+                };
                 Ok(Known { node: *node, told, refused, holding })
             }
             None => refuse(format!("there is no node {name} in the cluster")),
@@ -358,6 +367,7 @@ impl Reception {
                     Input::Heard { node, session }
                 }
                 FromAgent::Answer { number, refusal } => {
+                    let refusal = refusal.as_deref().map(brief);
                     Input::Answered { node, session, number, refusal }
                 }
                 FromAgent::Beat => Input::Heard { node, session },
@@ -372,6 +382,11 @@ impl Reception {
         }
         Ok(())
     }
+}
+
+/// As much of what an agent says as is taken.
+fn brief(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
 async fn pass_on(

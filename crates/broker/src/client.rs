@@ -39,7 +39,7 @@ const SILENT_MAX: Duration = Duration::from_secs(45);
 /// Longest answer: a list of reservations on many nodes each.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// A broker that can be asked. Blocking; every call but the watch answers or fails within 15 s.
+/// A broker that can be asked. Blocking; every call answers or fails within 15 s, and a watch begins or fails.
 ///
 /// A connection is kept for the next call: connecting costs the broker more than an answer does.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Client {
     place: Place,
     runtime: Runtime,
     kept: Mutex<Option<Connection>>,
+    /// [`ANSWER_WITHIN`].
+    patience: Duration,
 }
 
 /// Over which one request after the other is sent.
@@ -126,7 +128,7 @@ impl Client {
 
     fn at(place: Place) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { place, runtime, kept: Mutex::default() })
+        Ok(Self { place, runtime, kept: Mutex::default(), patience: ANSWER_WITHIN })
     }
 
     /// Reserves. With the same key it can be sent again.
@@ -349,13 +351,7 @@ impl Client {
         ];
         let path = with_query("/v1/events", &query);
         self.runtime.block_on(async {
-            let mut connection = self.connect().await?;
-            let request = self.request(Method::GET, &path, Bytes::new())?;
-            let sent = connection.send_request(request).await;
-            let mut response = sent.map_err(|error| self.unreachable(error))?;
-            if !response.status().is_success() {
-                return Err(self.problem(&self.bytes(response).await?)?);
-            }
+            let (_connection, mut response) = self.in_time(self.open_stream(&path)).await?;
             let mut text = Vec::new();
             loop {
                 let frame = tokio::time::timeout(SILENT_MAX, response.body_mut().frame()).await;
@@ -373,6 +369,21 @@ impl Client {
                 }
             }
         })
+    }
+
+    /// A connection of its own, over which events come.
+    async fn open_stream(
+        &self,
+        path: &str,
+    ) -> Result<(Connection, Response<Incoming>), ClientError> {
+        let mut connection = self.connect().await?;
+        let request = self.request(Method::GET, path, Bytes::new())?;
+        let sent = connection.send_request(request).await;
+        let response = sent.map_err(|error| self.unreachable(error))?;
+        if !response.status().is_success() {
+            return Err(self.problem(&self.bytes(response).await?)?);
+        }
+        Ok((connection, response))
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
@@ -407,10 +418,16 @@ impl Client {
             *self.kept() = Some(connection);
             if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
         };
-        self.runtime.block_on(async {
-            let answered = tokio::time::timeout(ANSWER_WITHIN, exchange).await;
-            answered.unwrap_or_else(|elapsed| Err(self.unreachable(elapsed)))
-        })
+        self.runtime.block_on(self.in_time(exchange))
+    }
+
+    /// What comes of it, or that the broker did not answer in time.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let answered = tokio::time::timeout(self.patience, answer).await;
+        answered.unwrap_or_else(|elapsed| Err(self.unreachable(elapsed)))
     }
 
     fn request(
@@ -525,6 +542,18 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_broker_that_says_nothing_is_told_from_one_with_nothing_to_tell() {
+        // It takes the connection, as the kernel does for a process that is stopped, and no more.
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let patience = Duration::from_millis(50);
+        let client = Client { patience, ..Client::new(&socket).unwrap() };
+        let watched = client.watch(None, None, |_| ControlFlow::Break(()));
+        assert!(watched.unwrap_err().is_retryable());
+    }
 
     #[test]
     fn a_connection_serves_until_the_broker_closes_it() {

@@ -107,16 +107,7 @@ impl Config {
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
         let config: Self = toml::from_str(text)
             .map_err(|e| Invalid::new("broker configuration", "", e.message().to_string()))?;
-        let paths = [&config.topology, &config.ledger, &config.socket, &config.agents];
-        for (field, path) in ["topology", "ledger", "socket", "agents"].iter().zip(paths) {
-            if path.as_os_str().is_empty() {
-                return Err(Invalid::new(*field, "", "a path"));
-            }
-        }
-        if config.socket == config.agents {
-            let value = config.agents.display();
-            return Err(Invalid::new("agents", value, "another path than that of socket"));
-        }
+        config.check_paths()?;
         if !(1..=REQUESTS_PER_SECOND_MAX).contains(&config.requests_per_second) {
             let expected = format!("1 to {REQUESTS_PER_SECOND_MAX}");
             return Err(Invalid::new("requests_per_second", config.requests_per_second, expected));
@@ -130,6 +121,26 @@ impl Config {
         config.policy.check()?;
         config.tcp.as_ref().map_or(Ok(()), Tcp::check)?;
         Ok(config)
+    }
+
+    /// Each is there, and none is used twice: one would take the place of the other.
+    fn check_paths(&self) -> Result<(), Invalid> {
+        let paths = [
+            ("topology", &self.topology),
+            ("ledger", &self.ledger),
+            ("socket", &self.socket),
+            ("agents", &self.agents),
+        ];
+        for (at, (field, path)) in paths.iter().enumerate() {
+            if path.as_os_str().is_empty() {
+                return Err(Invalid::new(*field, "", "a path"));
+            }
+            if let Some((other, _)) = paths[..at].iter().find(|(_, before)| before == path) {
+                let expected = format!("another path than that of {other}");
+                return Err(Invalid::new(*field, path.display(), expected));
+            }
+        }
+        Ok(())
     }
 
     /// The file that [`Self::from_toml`] reads back, with every default written out.
@@ -230,6 +241,8 @@ mod tests {
             ("\"10 s\"", "\"10 ms\"", "policy.agent_lease: \"10 ms\""),
             ("\"50 %\"", "\"150 %\"", "share: \"150 %\""),
             ("agents.sock", "broker.sock", "another path than that of socket"),
+            ("/run/keeptime/broker.sock", "/var/lib/keeptime/ledger.db", "than that of ledger"),
+            ("/run/keeptime/agents.sock", "/etc/keeptime/topology.toml", "than that of topology"),
             ("/var/lib/keeptime/ledger.db", "", "ledger: \"\""),
             ("operators", "operator", "unknown field `operator`"),
             ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),

@@ -13,7 +13,7 @@ use crate::records::{self, Found, RecordError};
 use crate::wire::Happened;
 use keeptime_engine::{
     Answer, Call, CallError, Caller, Cluster, Engine, Event, Input, Moment, Output, Policy, Step,
-    Ticket,
+    Ticket, book,
 };
 use keeptime_ledger::{Batch, Revision, Snapshot, Subject, WriteError, Writer};
 use keeptime_model::Invalid;
@@ -62,6 +62,16 @@ pub enum Unavailable {
     /// The broker ends.
     #[error("the broker is stopping; nothing was changed")]
     Stopping,
+}
+
+impl Unavailable {
+    /// Whether it may be otherwise in a moment; if not, the broker ends.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Crowded | Self::Unrecorded { .. } => true,
+            Self::Unknown { .. } | Self::Stopping => false,
+        }
+    }
 }
 
 /// Why the broker ends.
@@ -364,11 +374,12 @@ impl Core {
                 Happened::new(revision, Some(index), step.time, event.clone())
             };
             let happened: Arc<[_]> = (0..).zip(events).map(happened).collect();
+            let bytes = batch.bytes();
             self.hand_over(batch)?;
             let feed = self.feed.clone();
             self.leave(Box::new(move |outcome| {
                 if outcome.is_ok() {
-                    feed.publish(revision, happened);
+                    feed.publish(revision, happened, bytes);
                 }
             }));
         }
@@ -473,7 +484,8 @@ impl Core {
         }
     }
 
-    /// Saves a snapshot from time to time, on a thread of its own.
+    /// Saves a snapshot from time to time, when all that it covers is durable: until then it may be undone, and
+    /// others would happen under the same revisions.
     fn save_snapshot(&mut self) {
         let every = SNAPSHOT_EVERY.max(self.engine.book().reservations().len() as u64 / 2);
         let due = self.head.get() >= self.snapshots.last.get() + every;
@@ -484,23 +496,61 @@ impl Core {
         // What all kept snapshots covered at the last compaction is gone.
         let compacted_to = self.writer.status().compacted_to;
         self.snapshots.forgotten.retain(|(revision, _)| *revision > compacted_to);
-        let forgotten = self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect();
-        let (book, revision) = (self.engine.book().snapshot(), self.head);
-        let (writer, counters) = (self.writer.clone(), Arc::clone(&self.counters));
-        let is_saving = Arc::clone(&self.snapshots.is_saving);
-        std::thread::spawn(move || {
-            let saved = || -> Result<usize, Box<dyn std::error::Error>> {
-                let state = serde_json::to_vec(&book)?;
-                writer.save_snapshot(Snapshot { revision, state })?;
-                Ok(writer.compact(forgotten)?)
-            };
-            match saved() {
-                Ok(_) => drop(counters.snapshots.fetch_add(1, Ordering::Relaxed)),
-                // The one before is still there, and the next is tried later.
-                Err(error) => tracing::warn!("no snapshot of revision {revision}: {error}"),
+        let saving = Saving {
+            book: self.engine.book().snapshot(),
+            revision: self.head,
+            forgotten: self.snapshots.forgotten.iter().map(|(_, subject)| *subject).collect(),
+            writer: self.writer.clone(),
+            counters: Arc::clone(&self.counters),
+            is_saving: Arc::clone(&self.snapshots.is_saving),
+        };
+        self.leave(Box::new(move |outcome| {
+            if outcome.is_ok() {
+                saving.start();
             }
-            is_saving.store(false, Ordering::Release);
-        });
+        }));
+    }
+}
+
+/// A snapshot that is to be saved. Whatever becomes of it, the one before is still there, and the next is
+/// tried later.
+struct Saving {
+    book: book::Snapshot,
+    revision: Revision,
+    forgotten: Vec<Subject>,
+    writer: Writer,
+    counters: Arc<Counters>,
+    is_saving: Arc<AtomicBool>,
+}
+
+impl Saving {
+    /// On a thread of its own.
+    fn start(self) {
+        let revision = self.revision;
+        let thread = std::thread::Builder::new().name("snapshot".into());
+        if let Err(error) = thread.spawn(move || self.run()) {
+            tracing::warn!("no snapshot of revision {revision}: {error}");
+        }
+    }
+
+    fn run(mut self) {
+        match self.save() {
+            Ok(()) => drop(self.counters.snapshots.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => tracing::warn!("no snapshot of revision {}: {error}", self.revision),
+        }
+    }
+
+    fn save(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        let state = serde_json::to_vec(&self.book)?;
+        self.writer.save_snapshot(Snapshot { revision: self.revision, state })?;
+        self.writer.compact(std::mem::take(&mut self.forgotten))?;
+        Ok(())
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        self.is_saving.store(false, Ordering::Release);
     }
 }
 
@@ -522,4 +572,39 @@ fn moment(began: Instant) -> Moment {
 /// Now, by the clock of this machine.
 pub fn now() -> WallTime {
     SystemTime::now().into()
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use keeptime_ledger::{MemoryDisk, MemoryLedger};
+    use keeptime_model::topology::Topology;
+
+    const TOPOLOGY: &str = "name = \"one\"\nswitches = [{ name = \"s1\" }]\n\
+        [[nodes]]\nname = \"n1\"\ncpu = \"100 %\"\naddress = \"10.0.0.1\"\n\
+        [[links]]\nbetween = [\"n1\", \"s1\"]\nrate = \"100 Mbit/s\"\n";
+
+    /// A broker of one node with nothing in its ledger, and all that belongs to its thread, which nobody runs
+    /// yet.
+    pub(crate) struct Still {
+        pub topology: Topology,
+        pub writer: Writer,
+        pub hub: Arc<Hub>,
+        pub core: Core,
+        pub handle: Handle,
+        pub feed: Feed,
+        pub counters: Arc<Counters>,
+    }
+
+    impl Still {
+        pub fn new() -> Self {
+            let topology = Topology::from_toml(TOPOLOGY).unwrap();
+            let cluster = Cluster::new(topology.clone(), |rate| rate).unwrap();
+            let ledger = MemoryLedger::open(&MemoryDisk::default()).unwrap();
+            let (writer, hub) = (Writer::start(ledger).unwrap(), Arc::new(Hub::default()));
+            let (core, handle, feed, counters) =
+                Core::new(cluster, Policy::default(), writer.clone(), Arc::clone(&hub)).unwrap();
+            Self { topology, writer, hub, core, handle, feed, counters }
+        }
+    }
 }

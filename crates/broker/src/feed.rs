@@ -3,6 +3,7 @@
 
 use crate::records::{RecordError, event};
 use crate::wire::Happened;
+use keeptime_ledger::record::READ_BYTES_MAX;
 use keeptime_ledger::{Entry, LedgerError, Recorded, Revision, WriteError, Writer};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,9 @@ use tokio::sync::watch;
 
 /// Batches that are kept in memory: what a watcher may lag behind without reading the ledger.
 const RECENT_MAX: usize = 4_096;
-/// Batches that one read of the ledger returns.
+/// Bytes of their records; what is made of them takes two or three times as much.
+const RECENT_BYTES_MAX: usize = 32 << 20;
+/// Batches that one read returns, if they are short.
 const READ_BATCHES: usize = 256;
 
 /// The durable events. Clones are one feed.
@@ -25,7 +28,16 @@ pub struct Feed {
 struct Recent {
     /// Everything after this revision is in `batches`.
     after: Revision,
-    batches: VecDeque<Arc<[Happened]>>,
+    batches: VecDeque<Kept>,
+    /// Of all their records.
+    bytes: usize,
+}
+
+/// A batch, and the bytes of its records.
+#[derive(Debug)]
+struct Kept {
+    happened: Arc<[Happened]>,
+    bytes: usize,
 }
 
 /// Events cannot be read.
@@ -49,19 +61,13 @@ pub enum FeedError {
 impl Feed {
     /// A feed of what comes after `head`.
     pub fn after(head: Revision) -> Self {
-        let recent = Recent { after: head, batches: VecDeque::new() };
+        let recent = Recent { after: head, batches: VecDeque::new(), bytes: 0 };
         Self { recent: Arc::new(Mutex::new(recent)), head: watch::Sender::new(head) }
     }
 
-    /// The batch at `revision` became durable; batches come in order.
-    pub fn publish(&self, revision: Revision, batch: Arc<[Happened]>) {
-        let mut recent = lock(&self.recent);
-        recent.batches.push_back(batch);
-        if recent.batches.len() > RECENT_MAX {
-            recent.batches.pop_front();
-            recent.after = recent.after.next();
-        }
-        drop(recent);
+    /// The batch at `revision`, whose records have so many bytes, became durable; batches come in order.
+    pub fn publish(&self, revision: Revision, happened: Arc<[Happened]>, bytes: usize) {
+        lock(&self.recent).push(Kept { happened, bytes });
         self.head.send_replace(revision);
     }
 
@@ -84,9 +90,7 @@ impl Feed {
         {
             let recent = lock(&self.recent);
             if after >= recent.after {
-                let skipped = (after.get() - recent.after.get()) as usize;
-                let batches = recent.batches.iter().skip(skipped).take(READ_BATCHES);
-                return Ok(batches.flat_map(|batch| batch.iter().cloned()).collect());
+                return Ok(recent.read(after));
             }
         }
         let entries = writer.call(move |ledger| ledger.read(after, READ_BATCHES))?;
@@ -99,6 +103,32 @@ impl Feed {
             all.extend(happened(entry)?);
         }
         Ok(all)
+    }
+}
+
+impl Recent {
+    fn push(&mut self, kept: Kept) {
+        self.bytes += kept.bytes;
+        self.batches.push_back(kept);
+        while self.batches.len() > RECENT_MAX || self.bytes > RECENT_BYTES_MAX {
+            let Some(oldest) = self.batches.pop_front() else { return };
+            self.bytes -= oldest.bytes;
+            self.after = self.after.next();
+        }
+    }
+
+    /// As much as one read of the ledger would return.
+    fn read(&self, after: Revision) -> Vec<Happened> {
+        let skipped = (after.get() - self.after.get()) as usize;
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for kept in self.batches.iter().skip(skipped).take(READ_BATCHES) {
+            if bytes >= READ_BYTES_MAX {
+                break;
+            }
+            bytes += kept.bytes;
+            all.extend_from_slice(&kept.happened);
+        }
+        all
     }
 }
 
@@ -127,28 +157,48 @@ mod tests {
     use keeptime_model::reservation::Handle;
     use keeptime_model::units::WallTime;
 
-    #[test]
-    fn a_slow_watcher_gets_old_events_from_the_ledger_and_misses_none() {
+    /// A feed of so many batches of one event, as if the record of each had so many bytes.
+    fn fed(count: u64, bytes: usize) -> (Writer, Feed) {
         let writer = Writer::start(MemoryLedger::open(&MemoryDisk::default()).unwrap()).unwrap();
         let feed = Feed::after(Revision::ZERO);
-        let count = RECENT_MAX as u64 + 300;
         for number in 1..=count {
             let event = Event::Ended { handle: Handle::new(number) };
             let time = WallTime::from_unix_nanos(number);
             let step = Step { time, events: vec![event.clone()], outputs: vec![] };
             let revision = writer.append(batches(&step).unwrap().remove(0)).unwrap();
-            feed.publish(revision, [Happened::new(revision, Some(0), time, event)].into());
+            let happened = [Happened::new(revision, Some(0), time, event)];
+            feed.publish(revision, happened.into(), bytes);
         }
+        (writer, feed)
+    }
+
+    /// How many events a watcher sees, from the beginning and without a gap.
+    fn watched(writer: &Writer, feed: &Feed) -> u64 {
         let (mut after, mut seen) = (Revision::ZERO, 0);
         loop {
-            let read = feed.read(&writer, after).unwrap();
-            let Some(last) = read.last() else { break };
+            let read = feed.read(writer, after).unwrap();
+            let Some(last) = read.last() else { return seen };
             after = Revision::new(last.revision);
             for happened in read {
                 seen += 1;
                 assert_eq!(happened.revision, seen);
             }
         }
-        assert_eq!((seen, feed.head()), (count, Revision::new(count)));
+    }
+
+    #[test]
+    fn a_slow_watcher_gets_old_events_from_the_ledger_and_misses_none() {
+        let count = RECENT_MAX as u64 + 300;
+        let (writer, feed) = fed(count, 1);
+        assert_eq!((watched(&writer, &feed), feed.head()), (count, Revision::new(count)));
+    }
+
+    #[test]
+    fn of_long_events_fewer_are_kept_in_memory_and_none_is_missed() {
+        // Their bytes are bounded, too: those that are kept, and those that one read returns.
+        let (writer, feed) = fed(10, RECENT_BYTES_MAX / 4);
+        assert_eq!(lock(&feed.recent).batches.len(), 4);
+        assert_eq!(feed.read(&writer, Revision::new(6)).unwrap().len(), 1);
+        assert_eq!(watched(&writer, &feed), 10);
     }
 }

@@ -159,14 +159,26 @@ impl Desks {
             if due.is_empty() {
                 continue;
             }
-            let Ok(extended) = self.place.extended().await else { return };
-            for (handle, nodes) in extended {
-                let has_part = |due: &&Arrival| {
-                    self.place.nodes.get(&due.node).is_some_and(|name| nodes.contains(name))
-                };
-                for Arrival { node, session, .. } in due.iter().filter(has_part) {
-                    self.say(handle, Said::Silence(*node, *session));
-                }
+            match self.place.extended().await {
+                Ok(extended) => self.say_silence(&due, extended),
+                // They are due at the next look, too.
+                Err(why) if why.is_passing() => lock(&self.arrivals).extend(due),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn say_silence(
+        self: &Arc<Self>,
+        due: &[Arrival],
+        extended: Vec<(reservation::Handle, Vec<Name>)>,
+    ) {
+        for (handle, nodes) in extended {
+            let has_part = |due: &&Arrival| {
+                self.place.nodes.get(&due.node).is_some_and(|name| nodes.contains(name))
+            };
+            for Arrival { node, session, .. } in due.iter().filter(has_part) {
+                self.say(handle, Said::Silence(*node, *session));
             }
         }
     }
@@ -355,5 +367,47 @@ impl Said {
 impl std::fmt::Debug for Desks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Desks").field("nodes", &self.place.nodes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::testing::Still;
+
+    /// Longer than any look takes.
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// Looks at the state until so many wait that the next one is told so.
+    async fn crowd(core: &Handle) {
+        loop {
+            tokio::select! {
+                biased;
+                Err(_) = core.read(|_| ()) => return,
+                // It waits, whether somebody hears the answer or not.
+                () = std::future::ready(()) => {}
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn agents_that_said_nothing_while_the_broker_was_crowded_are_counted_later() {
+        // A look that fails for a moment is made again, with the same agents.
+        let Still { topology, core, handle, hub, .. } = Still::new();
+        crowd(&handle).await;
+        let desks = Desks::new(handle.clone(), hub, &topology);
+        let at = Instant::now() - EARLY;
+        lock(&desks.arrivals).push(Arrival { node: NodeIndex(0), session: Session(1), at });
+        sleep(2 * LOOK_EVERY).await;
+        assert_eq!(lock(&desks.arrivals).len(), 1);
+        let thread = std::thread::spawn(move || core.run());
+        let counted = async {
+            while !lock(&desks.arrivals).is_empty() {
+                sleep(BUSY_WAIT).await;
+            }
+        };
+        timeout(SOON, counted).await.unwrap();
+        handle.stop();
+        thread.join().unwrap().unwrap();
     }
 }

@@ -8,7 +8,7 @@ use keeptime_model::Invalid;
 use keeptime_model::units::WallTime;
 use thiserror::Error;
 
-/// Batches that are read at once: a few MB.
+/// Batches that are read at once: a few MB, or what the ledger returns of longer ones.
 const READ_BATCHES: usize = 1_000;
 
 /// Everything that a ledger says about the state.
@@ -69,11 +69,12 @@ pub fn event(recorded: &Recorded) -> Result<Event, RecordError> {
     read_event(recorded.revision, &recorded.record)
 }
 
-/// What a step has to make durable: one batch, or as many as it takes. Every single event leaves a
-/// state that can be gone on from, so a crash between two batches of a step does no harm.
+/// What a step has to make durable: one batch, or as many as it takes; an event that is longer than a batch
+/// of several may be has one to itself. Every single event leaves a state that can be gone on from, so a
+/// crash between two batches of a step does no harm.
 ///
 /// # Errors
-/// If an event is longer than a batch may be.
+/// If an event is longer than a record may be.
 pub fn batches(step: &Step) -> Result<Vec<Batch>, RecordError> {
     let mut batches = Vec::new();
     let (mut records, mut bytes) = (Vec::new(), 0);
@@ -149,8 +150,15 @@ fn read_event(revision: Revision, record: &Record) -> Result<Event, RecordError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_engine::cluster::FLOWS_MAX;
+    use keeptime_engine::event::Modified;
     use keeptime_ledger::{MemoryDisk, MemoryLedger, Snapshot as Saved};
-    use keeptime_model::reservation::Handle;
+    use keeptime_model::assignment::TrafficClass;
+    use keeptime_model::extension::{Extension, ExtensionFlow};
+    use keeptime_model::name::Name;
+    use keeptime_model::pattern::{Pattern, RankFlow};
+    use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
+    use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm};
 
     fn ended(number: u64) -> Event {
         Event::Ended { handle: Handle::new(number) }
@@ -166,6 +174,55 @@ mod tests {
         let many = step((0..BATCH_RECORDS_MAX as u64 + 1).map(ended).collect());
         let sizes: Vec<_> = batches(&many).unwrap().iter().map(|b| b.records().len()).collect();
         assert_eq!(sizes, [BATCH_RECORDS_MAX, 1]);
+    }
+
+    #[test]
+    fn the_longest_event_has_a_batch_to_itself() {
+        // What an MPI program may ask for at most, beside a request for as much as can be asked for, fits.
+        let nodes: Vec<Name> = (0..4_096).map(|n| format!("n{n:039}").parse().unwrap()).collect();
+        let rate = BitsPerSecond::new(u64::MAX);
+        let between = |from: u32| (0..4_096).map(move |to| RankFlow { from, to });
+        let talk = Pattern::Matrix((4_089..4_096).flat_map(between).collect());
+        let cpu = CpuPpm::new(u32::MAX);
+        let resources = Resources {
+            nodes: NodeChoice::Named(nodes.clone()),
+            rank_cpu_ppm: vec![cpu; 4_096],
+            pattern: Some(talk.clone()),
+            ..Resources::nothing()
+        };
+        let flow = ExtensionFlow {
+            from: 4_095,
+            to: 4_094,
+            bits_per_second: rate,
+            burst_bytes: Some(Bytes::new(u64::MAX)),
+            class: TrafficClass::LowLatency,
+        };
+        let grant = Grant {
+            nodes,
+            cpu_ppm: cpu,
+            rank_cpu_ppm: vec![cpu; 4_096],
+            cpu_period_nanos: None,
+            pattern: Some(talk),
+            bits_per_second: rate,
+            disk_read_bytes_per_second: BytesPerSecond::default(),
+            disk_write_bytes_per_second: BytesPerSecond::default(),
+            promise: None,
+            services: Vec::new(),
+            extension: Extension { flows: vec![flow; FLOWS_MAX], ..Extension::default() },
+        };
+        let modified = Modified {
+            by: "ada".parse().unwrap(),
+            request: Request::new(Ask::Resources(resources)),
+            from_unix_nanos: WallTime::default(),
+            until_unix_nanos: None,
+            grant,
+            decision: None,
+        };
+        let longest = Event::Modified { handle: Handle::new(2), modified: Box::new(modified) };
+        let batches = batches(&step(vec![ended(1), longest, ended(3)])).unwrap();
+        let sizes: Vec<_> = batches.iter().map(|batch| batch.records().len()).collect();
+        assert_eq!(sizes, [1, 1, 1]);
+        assert!(batches[1].bytes() > 7 << 20, "{} bytes", batches[1].bytes());
     }
 
     #[test]

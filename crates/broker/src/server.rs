@@ -25,7 +25,7 @@ use keeptime_model::topology::Topology;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -45,6 +45,9 @@ const HEADER_WITHIN: Duration = Duration::from_secs(30);
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Threads for connections: the work is done by the engine's and the ledger's own.
 const WORKERS: usize = 2;
+/// Threads for what blocks: reads of the ledger, and questions to a directory service. More wait for one; the
+/// unit file allows 256 threads in all.
+const BLOCKING_MAX: usize = 64;
 /// How often it is looked whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -135,6 +138,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let writer = Writer::start(ledger).map_err(ServeError::Thread)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_MAX)
         .enable_all()
         .build()
         .map_err(ServeError::Thread)?;
@@ -204,16 +208,26 @@ fn listen(socket: &Path, mode: u32) -> Result<UnixListener, ServeError> {
     if std::os::unix::net::UnixStream::connect(socket).is_ok() {
         return Err(ServeError::Taken { socket: socket.into() });
     }
-    let bind = || {
-        match fs::remove_file(socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    let bind = || -> io::Result<UnixListener> {
+        remove_socket(socket)?;
         let listener = UnixListener::bind(socket)?;
         fs::set_permissions(socket, fs::Permissions::from_mode(mode))?;
         Ok(listener)
     };
     bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
+}
+
+/// Takes away what a broker left that was killed: a socket. Anything else was meant for something else.
+fn remove_socket(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(path),
+        Ok(_) => {
+            let what = format!("{} is there, and is no socket", path.display());
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Lets users in, so many at a time.

@@ -8,11 +8,14 @@ mod world;
 use keeptime_broker::agents::Hub;
 use keeptime_broker::core::{Core, CoreError, Counters, Handle, SNAPSHOT_EVERY, Unavailable, now};
 use keeptime_engine::{Answer, Call, Caller, Cluster, Policy};
-use keeptime_ledger::{Fault, Ledger, MemoryDisk, MemoryLedger, Writer};
+use keeptime_ledger::{
+    Batch, Compaction, Entry, Fault, Ledger, LedgerError, MemoryDisk, MemoryLedger, Recorded,
+    Revision, Snapshot, SnapshotPart, Status, Subject, Writer,
+};
 use keeptime_model::reservation::Request;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{Nanos, WallTime};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
@@ -27,9 +30,13 @@ struct Bare {
 
 impl Bare {
     fn on(disk: &MemoryDisk) -> Self {
+        Self::with(MemoryLedger::open(disk).unwrap())
+    }
+
+    fn with(ledger: impl Ledger + 'static) -> Self {
         let topology = Topology::from_toml(&topology(1)).unwrap();
         let cluster = Cluster::new(topology, |rate| rate).unwrap();
-        let writer = Writer::start(MemoryLedger::open(disk).unwrap()).unwrap();
+        let writer = Writer::start(ledger).unwrap();
         let hub = Arc::new(Hub::default());
         let (core, handle, _, counters) =
             Core::new(cluster, Policy::default(), writer, hub).unwrap();
@@ -123,4 +130,59 @@ fn a_broker_with_a_snapshot_begins_from_there() {
     assert_eq!(again.count() as u64, SNAPSHOT_EVERY + 1);
     assert_eq!(again.reserve_at("k7", 7).unwrap(), "r8", "keys are in the snapshot");
     again.stop().unwrap();
+}
+
+/// A ledger that notes whether a snapshot was ever to be saved of what it does not hold.
+struct Watched {
+    ledger: MemoryLedger,
+    was_early: Arc<AtomicBool>,
+}
+
+impl Ledger for Watched {
+    fn status(&self) -> Status {
+        self.ledger.status()
+    }
+
+    fn append(&mut self, batches: &[Batch]) -> Result<Revision, LedgerError> {
+        self.ledger.append(batches)
+    }
+
+    fn read(&self, after: Revision, limit: usize) -> Result<Vec<Entry>, LedgerError> {
+        self.ledger.read(after, limit)
+    }
+
+    fn history(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
+        self.ledger.history(subject, limit)
+    }
+
+    fn snapshot(&self) -> Result<Option<Snapshot>, LedgerError> {
+        self.ledger.snapshot()
+    }
+
+    fn save_snapshot_part(&mut self, part: SnapshotPart<'_>) -> Result<(), LedgerError> {
+        if part.revision > self.status().head {
+            self.was_early.store(true, Ordering::SeqCst);
+        }
+        self.ledger.save_snapshot_part(part)
+    }
+
+    fn compact(&mut self, forget: &[Subject], limit: usize) -> Result<Compaction, LedgerError> {
+        self.ledger.compact(forget, limit)
+    }
+}
+
+#[test]
+fn what_was_undone_is_in_no_snapshot() {
+    // The disk is full for the batch with which a snapshot is due: what it has decided did not happen.
+    let (disk, was_early) = (MemoryDisk::default(), Arc::new(AtomicBool::new(false)));
+    let ledger = MemoryLedger::open(&disk).unwrap();
+    let broker = Bare::with(Watched { ledger, was_early: Arc::clone(&was_early) });
+    for number in 1..SNAPSHOT_EVERY {
+        broker.reserve_at(&format!("k{number}"), number).unwrap();
+    }
+    disk.fail_append(1, Fault::Full);
+    assert!(broker.reserve("undone").is_err());
+    wait("the end of the pause", || broker.reserve("after").is_ok());
+    broker.stop().unwrap();
+    assert!(!was_early.load(Ordering::SeqCst));
 }

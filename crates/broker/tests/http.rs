@@ -243,6 +243,28 @@ fn a_second_broker_on_the_same_ledger_is_refused_and_takes_nothing() {
 }
 
 #[test]
+fn what_is_no_socket_is_not_taken_for_one_that_was_left() {
+    // A wrong line of the configuration names a file: it stays as it is.
+    let world = World::new(1);
+    let at = |name: &str| world.directory.path().join(name);
+    let (ledger, socket) = (at("other.db"), at("precious"));
+    std::fs::write(&socket, "all of it").unwrap();
+    let other = keeptime_broker::config::Config {
+        ledger,
+        socket: socket.clone(),
+        agents: at("other-agents.sock"),
+        ..world.config.clone()
+    };
+    match server::run(&other, &|| true) {
+        Err(ServeError::Listen { source, .. }) => {
+            assert!(source.to_string().contains("precious is there"), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "all of it");
+}
+
+#[test]
 fn a_broker_whose_socket_is_removed_ends() {
     let mut world = World::new(1);
     std::fs::remove_file(&world.config.socket).unwrap();
@@ -268,4 +290,21 @@ fn who_floods_is_told_to_wait_and_the_figures_are_there() {
     assert!(refused > 0, "none of {}", answers.matches("HTTP/1.1").count());
     assert!(answers.contains("retry-after: 1"));
     wait("the bucket to fill", || world.request("GET", "/healthz", "").ends_with("ok\n"));
+}
+
+#[test]
+fn who_sends_much_waits_longer() {
+    // What a body costs is known before it is read: by its length, or because that is not told.
+    let world = World::with(1, |config| config.requests_per_second = 1);
+    wait("a token", || world.request("GET", "/healthz", "").ends_with("ok\n"));
+    let long = world.request("POST", "/v1/consider", &"x".repeat(250 << 10));
+    let untold = world.say(
+        "POST /v1/consider HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    );
+    for answer in [long, untold] {
+        assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    }
+    let short = || world.request("POST", "/v1/consider", "x").starts_with("HTTP/1.1 400 ");
+    wait("one more token", short);
 }

@@ -2,14 +2,18 @@
 //! what is secret; and whether they changed since.
 
 use keeptime_model::Invalid;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Longest file: a token file of 10,000 tokens has 2 MB.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
+/// How often it is tried to take a lock.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Who may read a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,14 @@ pub enum FileError {
         /// Which.
         path: PathBuf,
     },
+    /// Another program has it locked.
+    #[error("{} is locked by another program, and still was after {within:?}", path.display())]
+    Locked {
+        /// Which.
+        path: PathBuf,
+        /// How long that was waited for.
+        within: Duration,
+    },
     /// What stands in it is wrong.
     #[error("in {}", path.display())]
     Content {
@@ -98,7 +110,7 @@ pub fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
 }
 
 /// Puts `text` in the place of a file, whole or not at all. It belongs to whom the former one belonged,
-/// or its directory if there was none: root makes files for others.
+/// or its directory if there was none.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -113,15 +125,53 @@ pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileErro
         let mode = if secrecy == Secrecy::Secret { 0o600 } else { 0o644 };
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
         file.write_all(text.as_bytes())?;
-        if nix::unistd::geteuid().is_root() {
-            let owner = fs::metadata(path).or_else(|_| fs::metadata(directory(path)))?;
-            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
-        }
+        give(&file, path)?;
         file.sync_all()?;
         fs::rename(&new, path)?;
         File::open(directory(path))?.sync_all()
     };
     write().map_err(|source| FileError::Write { path: path.into(), source })
+}
+
+/// Takes the lock of a file, which is let go of with the handle. It is a file of its own beside it: whoever can
+/// open what is locked can hold it, and this one nobody else can.
+///
+/// # Errors
+/// If it cannot be made, or another program has it for longer than `within`.
+pub fn lock(path: &Path, within: Duration) -> Result<File, FileError> {
+    let lock = path.with_extension("lock");
+    let failed = |source| FileError::Write { path: lock.clone(), source };
+    let file = open_lock(&lock, path).map_err(failed)?;
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < within => sleep(LOOK_EVERY),
+            Err(TryLockError::WouldBlock) => return Err(FileError::Locked { path: lock, within }),
+        }
+    }
+}
+
+fn open_lock(lock: &Path, path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Only what was made here is given away: anything else may be a link to what is somebody else's.
+    match options.write(true).mode(0o600).create_new(true).open(lock) {
+        Ok(made) => give(&made, path).map(|()| made),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            options.create_new(false).open(lock)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Root makes files for others: they belong to whom the file at `path` does, or its directory if there is none.
+fn give(file: &File, path: &Path) -> io::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        let owner = fs::metadata(path).or_else(|_| fs::metadata(directory(path)))?;
+        fchown(file, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    Ok(())
 }
 
 /// Where a file lies.
@@ -198,6 +248,19 @@ mod tests {
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(replace(&directory.path().join("no/key.pem"), "", Secrecy::Secret).is_err());
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one_and_belongs_to_its_owner_alone() {
+        // The second is told which file it is, and has it when the first is gone.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let held = lock(&path, Duration::ZERO).unwrap();
+        assert_eq!(held.metadata().unwrap().mode() & 0o777 & !0o600, 0);
+        let error = lock(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(error.to_string().contains("tokens.lock is locked by another"), "{error}");
+        drop(held);
+        lock(&path, Duration::ZERO).unwrap();
     }
 
     #[test]

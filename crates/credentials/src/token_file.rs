@@ -4,12 +4,15 @@
 use crate::files::{self, FileError, Secrecy};
 use crate::tokens::Tokens;
 use keeptime_model::Invalid;
-use std::fs::File;
 use std::path::Path;
+use std::time::Duration;
 
 /// What stands above the entries.
 const HEADER: &str =
     "# Tokens of Keeptime: digests only. `keeptime broker token` changes this file.\n\n";
+
+/// Longer than other writers take.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Reads the tokens.
 ///
@@ -25,15 +28,14 @@ pub fn load(path: &Path) -> Result<Tokens, FileError> {
 /// there is made, and belongs to whom its directory belongs.
 ///
 /// # Errors
-/// As [`load`]; if it cannot be written; and what `change` refuses.
+/// As [`load`]; if it cannot be written, or another program has its lock; and what `change` refuses.
 pub fn change<T>(
     path: &Path,
     change: impl FnOnce(&mut Tokens) -> Result<T, Invalid>,
 ) -> Result<T, FileError> {
+    // Let go of at the end, whatever becomes of this program.
+    let _locked = files::lock(path, LOCKED_WITHIN)?;
     let failed = |source| FileError::Write { path: path.into(), source };
-    // Let go of with the handle, whatever becomes of this program.
-    let locked = File::open(files::directory(path)).map_err(failed)?;
-    locked.lock().map_err(failed)?;
     let is_there = path.try_exists().map_err(failed)?;
     let mut tokens = if is_there { load(path)? } else { Tokens::default() };
     let content = |source| FileError::Content { path: path.into(), source };
@@ -63,9 +65,24 @@ mod tests {
         assert!(matches!(add(1), Err(FileError::Content { .. })), "the same name again");
         add(2).unwrap();
         assert_eq!(load(&path).unwrap().all().len(), 2);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+        let files = fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(files, 2, "nothing is left beside it but its lock");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(add(3), Err(FileError::Exposed { .. })));
+    }
+
+    #[test]
+    fn who_holds_the_directory_holds_up_nobody() {
+        // Any user may open a directory that they can read, and lock it for as long as they like.
+        let directory = tempfile::tempdir().unwrap();
+        let held = fs::File::open(directory.path()).unwrap();
+        held.try_lock().unwrap();
+        let path = directory.path().join("tokens.toml");
+        let add = |tokens: &mut Tokens| {
+            tokens.add("ada".parse().unwrap(), None, &[1; RANDOM_BYTES]).map(drop)
+        };
+        change(&path, add).unwrap();
+        assert_eq!(load(&path).unwrap().all().len(), 1);
     }
 
     #[test]

@@ -29,14 +29,16 @@ pub trait Ledger: Send {
     /// no room, and the ledger can be used again when there is; otherwise if it cannot be written.
     fn append(&mut self, batches: &[Batch]) -> Result<Revision, LedgerError>;
 
-    /// At most `limit` batches after revision `after`, in order; none if that is the end.
+    /// At most `limit` batches after revision `after`, in order, and no more once they have
+    /// [`READ_BYTES_MAX`](crate::record::READ_BYTES_MAX); none if that is the end.
     ///
     /// # Errors
     /// [`LedgerError::Compacted`] if some of them are gone: a snapshot covers them.
     fn read(&self, after: Revision, limit: usize) -> Result<Vec<Entry>, LedgerError>;
 
-    /// The last `limit` records about `subject`, oldest first: also what a snapshot covers, until
-    /// the subject is forgotten.
+    /// The last `limit` records about `subject`, oldest first, and no older ones once they have
+    /// [`READ_BYTES_MAX`](crate::record::READ_BYTES_MAX): also what a snapshot covers, until the subject
+    /// is forgotten.
     ///
     /// # Errors
     /// If the ledger cannot be read.

@@ -6,7 +6,8 @@
 use crate::error::LedgerError;
 use crate::ledger::{Compaction, Ledger, SNAPSHOTS_KEPT, Status};
 use crate::record::{
-    Batch, Entry, Epoch, Record, Recorded, Revision, Snapshot, SnapshotPart, Subject,
+    Batch, Entry, Epoch, READ_BYTES_MAX, Record, Recorded, Revision, Snapshot, SnapshotPart,
+    Subject,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -205,14 +206,15 @@ impl Ledger for MemoryLedger {
             return Err(LedgerError::Compacted { after, compacted_to });
         }
         let disk = self.disk.lock();
-        let (mut entries, mut records) = (Vec::new(), Vec::new());
+        let (mut entries, mut records, mut bytes) = (Vec::new(), Vec::new(), 0);
         for ((revision, _), stored) in disk.records.range((after.next(), 0)..) {
-            if entries.len() == limit {
+            if entries.len() == limit || bytes >= READ_BYTES_MAX {
                 break;
             }
             records.push(stored.record.clone());
             if records.len() == stored.count {
                 let batch = Batch::new(std::mem::take(&mut records))?;
+                bytes += batch.bytes();
                 entries.push(Entry { revision: *revision, epoch: stored.epoch, batch });
             }
         }
@@ -223,12 +225,14 @@ impl Ledger for MemoryLedger {
         let disk = self.disk.lock();
         let about = |stored: &Stored| stored.record.subject == Some(subject);
         let newest = disk.records.iter().rev().filter(|(_, stored)| about(stored)).take(limit);
-        let mut records: Vec<_> = newest
-            .map(|((revision, _), stored)| Recorded {
-                revision: *revision,
-                record: stored.record.clone(),
-            })
-            .collect();
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        for ((revision, _), stored) in newest {
+            if bytes >= READ_BYTES_MAX {
+                break;
+            }
+            bytes += stored.record.payload.len();
+            records.push(Recorded { revision: *revision, record: stored.record.clone() });
+        }
         records.reverse();
         Ok(records)
     }

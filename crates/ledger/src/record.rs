@@ -8,12 +8,18 @@ use std::fmt;
 
 /// Most records of a batch: all changes of one decision about a job on 4,096 nodes.
 pub const BATCH_RECORDS_MAX: usize = 4_096;
-/// Most bytes of a batch, all payloads together: what fits into one request to etcd (1.5 MiB) with
-/// room for the rest.
+/// Most bytes of a batch of several records, all payloads together: what fits into one request to etcd
+/// (1.5 MiB) with room for the rest.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a part of a snapshot, for the same reason; and so that batches wait for one part
 /// only.
 pub const SNAPSHOT_PART_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a record that is a batch by itself: one thing cannot be written in two. The longest that is
+/// decided, 65,536 flows of 120 bytes for one job, fits with all that belongs to it.
+pub const RECORD_BYTES_MAX: usize = 12 << 20;
+/// With so many bytes of payload a read ends, and the next one goes on: whoever reads holds no more than
+/// that and one record.
+pub const READ_BYTES_MAX: usize = 4 << 20;
 /// Most parts of a snapshot: 64 GiB.
 pub const SNAPSHOT_PARTS_MAX: u32 = 1 << 16;
 /// Greatest revision: with the position in the batch, or a part's number, it fits into 63 bits.
@@ -85,8 +91,8 @@ pub struct Record {
     pub payload: Vec<u8>,
 }
 
-/// Records that become durable together or not at all: at least one, within
-/// [`BATCH_RECORDS_MAX`] and [`BATCH_BYTES_MAX`].
+/// Records that become durable together or not at all: at least one, within [`BATCH_RECORDS_MAX`] and
+/// [`BATCH_BYTES_MAX`]; or a single one within [`RECORD_BYTES_MAX`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch(Vec<Record>);
 
@@ -100,9 +106,10 @@ impl Batch {
             let expected = format!("1 to {BATCH_RECORDS_MAX} records");
             return Err(Invalid::new("batch", format!("{} records", records.len()), expected));
         }
+        let most = if records.len() == 1 { RECORD_BYTES_MAX } else { BATCH_BYTES_MAX };
         let batch = Self(records);
-        if batch.bytes() > BATCH_BYTES_MAX {
-            let expected = format!("at most {BATCH_BYTES_MAX} bytes of payload");
+        if batch.bytes() > most {
+            let expected = format!("at most {most} bytes of payload");
             return Err(Invalid::new("batch", format!("{} bytes", batch.bytes()), expected));
         }
         Ok(batch)
@@ -238,7 +245,9 @@ mod tests {
         assert!(Batch::new(vec![record(0); BATCH_RECORDS_MAX + 1]).is_err());
         let error = Batch::new(vec![record(BATCH_BYTES_MAX), record(1)]).unwrap_err();
         assert!(error.to_string().contains("1048577 bytes"), "{error}");
-        assert_eq!(Batch::new(vec![record(BATCH_BYTES_MAX)]).unwrap().bytes(), BATCH_BYTES_MAX);
+        let longest = Batch::new(vec![record(RECORD_BYTES_MAX)]).unwrap();
+        assert_eq!(longest.bytes(), RECORD_BYTES_MAX);
+        assert!(Batch::new(vec![record(RECORD_BYTES_MAX + 1)]).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{append, batch, record, scratch, tail};
-use keeptime_ledger::record::SNAPSHOT_PART_BYTES_MAX;
+use keeptime_ledger::record::{RECORD_BYTES_MAX, SNAPSHOT_PART_BYTES_MAX};
 use keeptime_ledger::{
     Batch, Entry, Epoch, Ledger, LedgerError, MemoryDisk, MemoryLedger, Record, Revision, Snapshot,
     SnapshotPart, SqliteLedger, Subject,
@@ -87,6 +87,7 @@ suite! {
     every_value_of_every_field_comes_back
     reading_resumes_at_any_revision_in_pages_of_any_size
     history_is_the_last_records_about_a_subject
+    a_read_ends_behind_a_long_record_and_the_next_goes_on
     a_writer_that_was_overtaken_can_write_no_more
     the_newest_finished_snapshot_counts
     snapshots_out_of_place_are_refused
@@ -193,6 +194,25 @@ fn history_is_the_last_records_about_a_subject<W: World>() {
             assert_eq!(read, all[all.len().saturating_sub(limit)..]);
         }
     }
+}
+
+fn a_read_ends_behind_a_long_record_and_the_next_goes_on<W: World>() {
+    // The longest record is kept whole, and nobody who reads holds many of them at a time.
+    let world = W::new();
+    let mut ledger = world.open();
+    let subject = Some(Subject::new(1));
+    let about = |payload| Batch::new(vec![Record { subject, payload, ..record(0) }]).unwrap();
+    let long = about(vec![7; RECORD_BYTES_MAX]);
+    ledger.append(&[about(vec![1]), long.clone(), about(vec![2]), long.clone()]).unwrap();
+    drop(ledger);
+    let ledger = world.open();
+    let first = ledger.read(Revision::ZERO, 10).unwrap();
+    assert_eq!(numbers(&first), [1, 2]);
+    assert!(first[1].batch == long);
+    assert_eq!(numbers(&ledger.read(Revision::new(2), 10).unwrap()), [3, 4]);
+    let history = ledger.history(Subject::new(1), 10).unwrap();
+    let revisions: Vec<_> = history.iter().map(|recorded| recorded.revision.get()).collect();
+    assert_eq!(revisions, [4], "older ones would be too much");
 }
 
 fn a_writer_that_was_overtaken_can_write_no_more<W: World>() {

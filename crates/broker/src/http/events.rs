@@ -1,27 +1,31 @@
 //! Everything that becomes durable, as server-sent events. A watcher that comes back says with
 //! `Last-Event-ID` where it was, and misses nothing.
 
+use super::watchers::Place;
 use super::{Rejection, Shared};
 use crate::feed::FeedError;
 use crate::wire::{Happened, Position, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use keeptime_engine::Caller;
 use keeptime_ledger::Revision;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::Handle;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// So that both ends notice when the other is gone.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
-/// Pieces on their way to a watcher; then its reading waits.
-const PIECES_MAX: usize = 16;
+/// Pieces on their way to a watcher; then its reading waits. Each is all that was read at once.
+const PIECES_MAX: usize = 2;
+/// A watcher that takes nothing for so long is cut off. One that lives comes back, and misses nothing.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Which events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -37,22 +41,20 @@ pub struct Wanted {
 
 pub async fn watch(
     State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     query: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Response, Rejection> {
     let Query(wanted) = query?;
-    let place = shared
-        .watchers
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| Problem::new(503, "not now", "too many watch already; try again later"))?;
+    let place = shared.watchers.enter(&caller.user)?;
     // Before anything is read: what comes after is noticed.
     let heads = shared.feed.heads();
     let after = match last_event_id(&headers).or(wanted.after.clone()) {
         Some(text) => text.parse()?,
         None => Position::behind(shared.feed.head()),
     };
-    let mut watcher = Watcher { shared, heads, handle: wanted.handle, after, _place: place };
+    let (handle, patience) = (wanted.handle, TAKEN_WITHIN);
+    let mut watcher = Watcher { shared, heads, handle, after, patience, _place: place };
     // The first read tells whether that far back can be gone at all.
     let first = watcher.read().await.map_err(gone)?;
     // Who is cut off before the first event comes back to here.
@@ -69,11 +71,13 @@ struct Watcher {
     heads: watch::Receiver<Revision>,
     handle: Option<Handle>,
     after: Position,
-    _place: OwnedSemaphorePermit,
+    /// A piece is taken within this time.
+    patience: Duration,
+    _place: Place,
 }
 
 impl Watcher {
-    /// Until either end goes.
+    /// Until either end goes, or the other takes nothing any more.
     async fn run(mut self, opening: String, first: Vec<Happened>, pieces: mpsc::Sender<Bytes>) {
         let (mut text, mut next, mut said_at) = (opening, first, Instant::now());
         loop {
@@ -81,7 +85,7 @@ impl Watcher {
                 text.push_str(&piece(happened));
             }
             if !text.is_empty() {
-                if pieces.send(text.into()).await.is_err() {
+                if pieces.send_timeout(text.into(), self.patience).await.is_err() {
                     return;
                 }
                 said_at = Instant::now();
@@ -175,5 +179,41 @@ impl hyper::body::Body for Pieces {
         self.0
             .poll_recv(context)
             .map(|piece| piece.map(|bytes| Ok(hyper::body::Frame::data(bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::now;
+    use crate::core::testing::Still;
+    use crate::rates::Rates;
+    use keeptime_engine::Event;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_watcher_that_takes_nothing_is_cut_off_and_gives_its_place_back() {
+        // Its connection is there, and there is room for one piece.
+        let Still { writer, hub, handle, feed, counters, .. } = Still::new();
+        let rates = Rates::new(1);
+        let shared =
+            Shared::new(handle, writer, hub, feed.clone(), counters, rates, Arc::default());
+        let watchers = Arc::clone(&shared.watchers);
+        let place = watchers.enter(&"ada".parse().unwrap()).ok().unwrap();
+        let watcher = Watcher {
+            heads: feed.heads(),
+            handle: None,
+            after: Position::behind(Revision::ZERO),
+            patience: Duration::from_millis(10),
+            shared,
+            _place: place,
+        };
+        let (pieces, _received) = mpsc::channel(1);
+        let event = Event::Ended { handle: Handle::new(1) };
+        let happened = [Happened::new(Revision::new(1), Some(0), now(), event)];
+        feed.publish(Revision::new(1), happened.into(), 1);
+        let run = watcher.run("opening".into(), Vec::new(), pieces);
+        tokio::time::timeout(Duration::from_secs(60), run).await.unwrap();
+        assert_eq!(Arc::strong_count(&watchers), 1, "nobody watches any more");
     }
 }

@@ -5,7 +5,9 @@ mod cluster;
 mod events;
 mod reservations;
 mod sites;
+mod watchers;
 
+use self::watchers::Watchers;
 use crate::agents::Hub;
 use crate::core::{Counters, Handle, Unavailable};
 use crate::feed::Feed;
@@ -13,7 +15,7 @@ use crate::metrics;
 use crate::rates::Rates;
 use crate::wire::Problem;
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -27,17 +29,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
 
 /// Bytes of a request: 4,096 named nodes or an explicit pattern, and so little that what comes of it
-/// fits into one record of the ledger (1 MiB), with what the application adds.
+/// fits into one record of the ledger (12 MiB), with what the application adds.
 pub const BODY_BYTES_MAX: usize = 256 << 10;
 /// Bytes of an application with its profile, which are one record.
 pub const APPLICATION_BYTES_MAX: usize = 512 << 10;
 /// Longer than agents may take to accept.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Streams of events at a time: each reads what it sends by itself.
-const WATCHERS_MAX: usize = 256;
+/// So many bytes of a body count as one request more: they are read, understood and often recorded.
+const BYTES_OF_TOKEN: u64 = 4 << 10;
 
 /// The interface's document, checked in.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -57,8 +58,8 @@ pub struct Shared {
     pub counters: Arc<Counters>,
     /// How often each user asks.
     pub rates: Arc<Mutex<Rates>>,
-    /// Streams of events that there may be.
-    pub watchers: Arc<Semaphore>,
+    /// Who watches events.
+    pub watchers: Arc<Watchers>,
     /// What the loop that steers web sites saw last.
     pub overview: Arc<Mutex<Overview>>,
 }
@@ -74,8 +75,7 @@ impl Shared {
         rates: Rates,
         overview: Arc<Mutex<Overview>>,
     ) -> Self {
-        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        let rates = Arc::new(Mutex::new(rates));
+        let (watchers, rates) = (Arc::default(), Arc::new(Mutex::new(rates)));
         Self { core, writer, hub, feed, counters, rates, watchers, overview }
     }
 }
@@ -135,10 +135,12 @@ async fn not_too_often(
     request: Request,
     next: Next,
 ) -> Response {
+    let bytes = request.body().size_hint().exact();
+    let tokens = cost(request.method(), request.uri().path(), bytes);
     let taken = {
         // Counters of tokens are whole whenever this is unlocked.
         let mut rates = shared.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(&caller.user, cost(request.method(), request.uri().path()), Instant::now())
+        rates.take(&caller.user, tokens, Instant::now())
     };
     let Err(wait) = taken else { return next.run(request).await };
     let detail = format!("{} asks too often; try again in {wait:?}", caller.user);
@@ -148,14 +150,19 @@ async fn not_too_often(
     response
 }
 
-/// What a request counts: one, and more where everybody waits longer for it.
-fn cost(method: &Method, path: &str) -> u32 {
-    match path {
+/// What a request counts: one, more where everybody waits longer for it, and more for a long body. One whose
+/// length is not told may be the longest.
+fn cost(method: &Method, path: &str, body_bytes: Option<u64>) -> u32 {
+    let longest = APPLICATION_BYTES_MAX as u64;
+    let bytes = body_bytes.map_or(longest, |bytes| bytes.min(longest));
+    let of_path = match path {
         "/v1/timeline" => 20,
         "/metrics" => 5,
         "/v1/reservations" if method == Method::GET => 5,
+        _ if path.ends_with("/history") => 10,
         _ => 1,
-    }
+    };
+    of_path + (bytes / BYTES_OF_TOKEN) as u32
 }
 
 async fn openapi() -> Response {
@@ -243,5 +250,21 @@ impl From<QueryRejection> for Problem {
 impl From<PathRejection> for Problem {
     fn from(rejection: PathRejection) -> Self {
         Self::new(400, "not accepted", rejection.body_text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_counts_by_what_it_costs_the_broker() {
+        // Its body is read before anybody knows whether it is any good; a history is read from the disk.
+        let post = |bytes| cost(&Method::POST, "/v1/reservations", bytes);
+        assert_eq!((post(Some(0)), post(Some(4_095)), post(Some(4_096))), (1, 1, 2));
+        assert_eq!(post(Some(BODY_BYTES_MAX as u64)), 65);
+        assert_eq!((post(None), post(Some(u64::MAX))), (129, 129), "it may be the longest");
+        let get = |path| cost(&Method::GET, path, Some(0));
+        assert_eq!((get("/v1/reservations/r1"), get("/v1/reservations/r1/history")), (1, 10));
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
 /// millisecond.
 const LOOK_AT_MAX: usize = 10_000;
-/// Records of one history: the last of them.
+/// Records of one history: the last of them, and fewer of long ones, as the ledger returns.
 const HISTORY_MAX: usize = 1_000;
 
 /// The query of `PUT /v1/reservations/{handle}`.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// How long a write waits for another program that has locked the file: a person with `sqlite3`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest value that is read: a part of a snapshot or a payload fit many times over, a damaged
-/// length does not.
+/// Longest value, and longest row, that is written and read: the longest payload fits
+/// (`record::RECORD_BYTES_MAX`), a damaged length does not.
 const VALUE_BYTES_MAX: i32 = 16 << 20;
 /// Records of a few KiB fill pages of this size; of pages of 4 KiB they leave half empty.
 const PAGE_BYTES: u32 = 16 << 10;

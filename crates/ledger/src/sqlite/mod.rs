@@ -20,7 +20,8 @@ use crate::digest::Digest;
 use crate::error::LedgerError;
 use crate::ledger::{Compaction, Ledger, SNAPSHOTS_KEPT, Status};
 use crate::record::{
-    Batch, Entry, Epoch, REVISION_MAX, Recorded, Revision, Snapshot, SnapshotPart, Subject,
+    Batch, Entry, Epoch, READ_BYTES_MAX, REVISION_MAX, Recorded, Revision, Snapshot, SnapshotPart,
+    Subject,
 };
 use damage::{Damage, corrupt, failed_to, store_error};
 use holder::Holder;
@@ -187,9 +188,12 @@ impl Ledger for SqliteLedger {
             let sql = format!("SELECT {COLUMNS} FROM record WHERE key > ?1 ORDER BY key");
             let mut statement = connection.prepare_cached(&sql)?;
             let mut rows = statement.query([last_key(after.min(REVISION_MAX))])?;
-            while entries.len() < limit {
+            let mut bytes = 0;
+            while entries.len() < limit && bytes < READ_BYTES_MAX {
                 let Some(row) = rows.next()? else { break };
-                entries.extend(walk.step(Stored::decode(row)?)?.map(|(entry, _)| entry));
+                let Some((entry, _)) = walk.step(Stored::decode(row)?)? else { continue };
+                bytes += entry.batch.bytes();
+                entries.push(entry);
             }
             walk.finish().map(|()| entries)
         })
@@ -203,9 +207,11 @@ impl Ledger for SqliteLedger {
             let mut statement = connection.prepare_cached(&sql)?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let mut rows = statement.query((subject.get() as i64, limit))?;
-            let mut records = Vec::new();
-            while let Some(row) = rows.next()? {
+            let (mut records, mut bytes) = (Vec::new(), 0);
+            while bytes < READ_BYTES_MAX {
+                let Some(row) = rows.next()? else { break };
                 let Stored { place, record, .. } = Stored::decode(row)?;
+                bytes += record.payload.len();
                 records.push(Recorded { revision: place.revision, record });
             }
             records.reverse();
