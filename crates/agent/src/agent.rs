@@ -69,10 +69,11 @@ pub trait Enforcer: Send {
         Ok(None)
     }
 
-    /// Ends a command of a job with all that it started. Nothing happens if it has ended.
+    /// Ends a command of a job with all that it started. Nothing happens if it has ended. Does not wait long:
+    /// others wait meanwhile.
     ///
     /// # Errors
-    /// If something does not end.
+    /// If something does not end at once; asked again, it may have.
     fn end(&mut self, _job: &Name, _command: &Started) -> Result<(), BoxedError> {
         Ok(())
     }
@@ -144,6 +145,8 @@ pub struct Agent<E> {
     node: Name,
     capacity: Capacity,
     book: Book,
+    /// Whether the record says what the book does.
+    is_recorded: bool,
     store: Store,
     enforcer: E,
     programs: Arc<Programs>,
@@ -151,8 +154,10 @@ pub struct Agent<E> {
     /// all of it when in doubt.
     restrained: BTreeMap<Name, CpuPpm>,
     since: WallTime,
-    /// The latest time that was told: what has begun does not end because a clock was set back.
-    latest: WallTime,
+    /// The time that was told last. Clocks are set back, too.
+    now: WallTime,
+    /// The jobs that have begun, and when they were to: they do not end because a clock was set back.
+    beginnings: BTreeMap<Name, WallTime>,
 }
 
 impl<E: Enforcer> Agent<E> {
@@ -173,10 +178,20 @@ impl<E: Enforcer> Agent<E> {
         // What the kernel enforces had begun for the agent before this one.
         let enforced = enforcer.enforced();
         let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
-        let latest = begun.map(|a| a.from_unix_nanos).fold(now, WallTime::max);
-        let since = now;
-        let mut agent =
-            Self { node, capacity, book, store, enforcer, programs, restrained, since, latest };
+        let beginnings = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
+        let mut agent = Self {
+            node,
+            capacity,
+            book,
+            is_recorded: true,
+            store,
+            enforcer,
+            programs,
+            restrained,
+            since: now,
+            now,
+            beginnings,
+        };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);
         Ok(agent)
@@ -226,7 +241,7 @@ impl<E: Enforcer> Agent<E> {
         requester: &Requester,
         now: WallTime,
     ) -> Result<(Place, Option<Started>), BindError> {
-        self.latest = self.latest.max(now);
+        self.now = now;
         if let Requester::User { name, .. } = requester {
             self.check_of(job, name).map_err(BindError::Refused)?;
         }
@@ -241,7 +256,7 @@ impl<E: Enforcer> Agent<E> {
     /// Ends a command of a job with all that it started.
     ///
     /// # Errors
-    /// If something does not end.
+    /// If something does not end at once; asked again, it may have.
     pub fn end_command(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
         self.enforcer.end(job, command)
     }
@@ -264,7 +279,7 @@ impl<E: Enforcer> Agent<E> {
 
     /// Answers one request at `now`.
     pub fn answer(&mut self, request: Request, requester: &Requester, now: WallTime) -> Response {
-        self.latest = self.latest.max(now);
+        self.now = now;
         if let Err(reason) = self.may_ask(&request, requester) {
             return Response::Refused { reason };
         }
@@ -286,7 +301,7 @@ impl<E: Enforcer> Agent<E> {
                 return Response::Refused { reason };
             }
             Request::Bind { job, processes } => {
-                return self.bind(&job, &processes, requester.user_id());
+                return self.bind(&job, processes, requester.user_id());
             }
             Request::BindFlow { job, flow } => {
                 return self.bind_flow(&job, &flow, requester.user_id());
@@ -317,22 +332,22 @@ impl<E: Enforcer> Agent<E> {
     /// # Errors
     /// If the kernel or the record refuses; the next tick tries again.
     pub fn tick(&mut self, now: WallTime) -> Result<(), BoxedError> {
-        self.latest = self.latest.max(now);
-        let over = self.book.expired(now);
-        let book = over.iter().fold(self.book.clone(), |book, job| book.without(job));
-        if !over.is_empty() {
-            self.remember(book)?;
+        self.now = now;
+        for job in self.book.expired(now) {
+            self.drop_from_book(&job);
         }
         self.programs.retain(|job| self.book.assignments().contains_key(job));
         self.restrained.retain(|job, _| self.book.assignments().contains_key(job));
-        self.reconcile()
+        // The kernel waits for no disk.
+        let recorded = self.record();
+        self.reconcile().and(recorded)
     }
 
     /// What begins now is checked; what goes on is not: a service may be starting anew.
     fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
         let former = self.book.assignments().get(&assignment.job);
         let goes_on = former.is_some_and(|former| former.services == assignment.services);
-        match goes_on || !assignment.is_due(self.latest) {
+        match goes_on || !assignment.is_due(self.now) {
             true => Ok(()),
             false => self.enforcer.check(assignment),
         }
@@ -360,8 +375,14 @@ impl<E: Enforcer> Agent<E> {
         Err(format!("no job {job} of {name} is assigned here"))
     }
 
-    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Response {
-        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, processes, user));
+    fn bind(&mut self, job: &Name, mut processes: Vec<u32>, user: Option<u32>) -> Response {
+        processes.sort_unstable();
+        processes.dedup();
+        if processes.len() > BOUND_MAX {
+            let reason = format!("{} processes at once; at most {BOUND_MAX}", processes.len());
+            return Response::Refused { reason };
+        }
+        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, &processes, user));
         // What was bound has the job's schedule at once.
         let bound = bound.and_then(|()| self.reconcile().map_err(BindError::Failed));
         response(bound)
@@ -396,49 +417,72 @@ impl<E: Enforcer> Agent<E> {
 
     /// A job that is enforced now.
     fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
-        let refuse = |refusal: String| Err(BindError::Refused(refusal));
-        match self.book.assignments().get(job) {
-            None => refuse(Refusal::Unknown { job: job.clone() }.to_string()),
-            Some(assignment) if !assignment.is_due(self.latest) => {
-                refuse(format!("job {job} has not begun, or is over"))
-            }
-            Some(assignment) => Ok(assignment.clone()),
+        if !self.book.assignments().contains_key(job) {
+            return Err(BindError::Refused(Refusal::Unknown { job: job.clone() }.to_string()));
         }
+        let not_now = || BindError::Refused(format!("job {job} has not begun, or is over"));
+        self.wanted().remove(job).ok_or_else(not_now)
+    }
+
+    /// What the kernel is to enforce, without what is restrained.
+    fn wanted(&self) -> BTreeMap<Name, Assignment> {
+        self.book.wanted(&self.beginnings, &self.capacity, self.now)
     }
 
     /// Makes the kernel agree with the book.
     fn reconcile(&mut self) -> Result<(), BoxedError> {
-        let mut due = self.book.due(self.latest);
+        let mut wanted = self.wanted();
+        self.beginnings = wanted.values().map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         for (job, most) in &self.restrained {
-            if let Some(assignment) = due.get_mut(job) {
+            if let Some(assignment) = wanted.get_mut(job) {
                 assignment.cpu_ppm = assignment.cpu_ppm.min(*most);
             }
         }
-        self.enforcer.reconcile(&due)
+        self.enforcer.reconcile(&wanted)
     }
 
-    /// Records `book`, which a restarted agent would start from.
+    /// Has the record say what the book does.
+    fn record(&mut self) -> Result<(), BoxedError> {
+        if !self.is_recorded {
+            self.store.save(&self.book)?;
+            self.is_recorded = true;
+        }
+        Ok(())
+    }
+
+    /// Records `book`, which a restarted agent would start from, and turns to it.
     fn remember(&mut self, book: Book) -> Result<(), BoxedError> {
         self.store.save(&book)?;
-        self.book = book;
+        (self.book, self.is_recorded) = (book, true);
         Ok(())
+    }
+
+    /// A job is no longer there, whether that can be recorded or not: a tick records it when it can.
+    fn drop_from_book(&mut self, job: &Name) {
+        if self.book.assignments().contains_key(job) {
+            (self.book, self.is_recorded) = (self.book.without(job), false);
+        }
     }
 
     /// Records `book`, then makes the kernel agree; goes back to the former one if it does not.
     fn turn_to(&mut self, book: Book) -> Result<(), BoxedError> {
-        let former = self.book.clone();
+        let former = (self.book.clone(), self.beginnings.clone());
         self.remember(book)?;
         let Err(error) = self.reconcile() else { return Ok(()) };
-        self.remember(former)?;
+        (self.book, self.beginnings) = former;
+        self.is_recorded = false;
+        // What is answered is why the kernel does not; a tick records it when this does not.
+        let _ = self.record();
         self.reconcile()?;
         Err(error)
     }
 
-    /// Records that `job` is given back, then makes the kernel agree. If it does not, the next tick
-    /// tries again: whoever gave it back counts on it, and takes no notice of the answer.
+    /// `job` is given back: that is recorded, and the kernel made to agree. Where either fails, the next
+    /// tick tries again: whoever gave it back counts on it, and takes no notice of the answer.
     fn give_back(&mut self, job: &Name) -> Result<(), BoxedError> {
-        self.remember(self.book.without(job))?;
-        self.reconcile()
+        self.drop_from_book(job);
+        let recorded = self.record();
+        self.reconcile().and(recorded)
     }
 
     /// What `tell` says of a job that is assigned.
@@ -462,7 +506,7 @@ impl<E: Enforcer> Agent<E> {
 
     fn status(&mut self) -> Status {
         // What is over and not ended yet is in nobody's way any more.
-        let lasting = |a: &&Assignment| self.latest < a.until_unix_nanos;
+        let lasting = |a: &&Assignment| self.now < a.until_unix_nanos;
         let jobs: Vec<_> = self.book.assignments().values().filter(lasting).cloned().collect();
         let jobs = jobs.iter().map(|assignment| self.job_status(assignment)).collect();
         Status {
@@ -491,10 +535,15 @@ impl From<BindError> for Response {
     }
 }
 
+/// Processes that are bound at a time: what a person or a script names one by one. Each is looked at while others
+/// wait.
+const BOUND_MAX: usize = 1_024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use keeptime_model::units::{BitsPerSecond, CpuPpm};
+    use std::path::Path;
     use tempfile::TempDir;
 
     /// A kernel that holds a set of jobs and refuses those whose names start with `bad`; and what was
@@ -683,6 +732,90 @@ mod tests {
         assert_eq!(agent.answer(bind(), ROOT, at(3)), Response::Done);
         agent.tick(at(9)).unwrap();
         assert!(agent.enforcer.0.is_empty());
+    }
+
+    // What is accepted while a clock is set back is enforced by that clock, beside what has begun; what was ahead of
+    // its time makes room for it, and is there again when that has come.
+    #[test]
+    fn what_is_accepted_after_a_clock_was_set_back_is_enforced_when_it_is_due() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 100);
+        let enforced = |agent: &Agent<FakeKernel>| {
+            agent.enforcer.0.keys().map(Name::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let ahead = Assignment {
+            from_unix_nanos: at(90),
+            cpu_ppm: CpuPpm::from_percent(30),
+            ..assignment("ahead", 200)
+        };
+        assert_eq!(agent.answer(Request::Enforce(ahead.clone()), ROOT, at(100)), Response::Done);
+        agent.tick(at(10)).unwrap();
+        assert_eq!(enforced(&agent), "ahead");
+        // Both fit.
+        let short = Request::Enforce(assignment("short", 20));
+        assert_eq!(agent.answer(short, ROOT, at(10)), Response::Done);
+        assert_eq!(enforced(&agent), "ahead short");
+        let bind = Request::Bind { job: "short".parse().unwrap(), processes: vec![9] };
+        assert_eq!(agent.answer(bind, ROOT, at(11)), Response::Done);
+        agent.tick(at(20)).unwrap();
+        assert_eq!(enforced(&agent), "ahead");
+        // Both do not fit.
+        let large = Assignment { cpu_ppm: ahead.cpu_ppm, ..assignment("large", 40) };
+        assert_eq!(agent.answer(Request::Enforce(large), ROOT, at(21)), Response::Done);
+        assert_eq!(enforced(&agent), "large");
+        agent.tick(at(40)).unwrap();
+        assert_eq!(enforced(&agent), "");
+        agent.tick(at(90)).unwrap();
+        assert_eq!(enforced(&agent), "ahead");
+    }
+
+    // With a record that cannot be written nothing is begun, and all else goes on; what is not recorded of it is as
+    // soon as there is room.
+    #[test]
+    fn a_full_disk_keeps_nothing_from_ending_and_is_caught_up_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        for (job, until) in [("given", 9), ("lasts", 9), ("over", 4)] {
+            let enforce = Request::Enforce(assignment(job, until));
+            assert_eq!(agent.answer(enforce, ROOT, at(1)), Response::Done);
+        }
+        let later = Assignment { from_unix_nanos: at(4), ..assignment("later", 9) };
+        assert_eq!(agent.answer(Request::Enforce(later), ROOT, at(1)), Response::Done);
+        let full = Store::at(Path::new("/dev/full/assignments.json"));
+        let store = std::mem::replace(&mut agent.store, full);
+        let is_full = |answer: &Response| matches!(answer, Response::Failed { error } if error.contains("cannot write"));
+        let withdraw = || Request::Withdraw { job: "given".parse().unwrap() };
+        let answer = agent.answer(withdraw(), ROOT, at(2));
+        assert!(is_full(&answer), "{answer:?}");
+        let answer = agent.answer(Request::Enforce(assignment("new", 9)), ROOT, at(2));
+        assert!(is_full(&answer), "{answer:?}");
+        assert!(agent.tick(at(4)).is_err());
+        let enforced: Vec<_> = agent.enforcer.0.keys().map(Name::to_string).collect();
+        assert_eq!(enforced, ["lasts", "later"]);
+        agent.store = store;
+        assert_ne!(agent.store.load().unwrap(), agent.book);
+        agent.tick(at(5)).unwrap();
+        assert_eq!(agent.store.load().unwrap(), agent.book);
+        assert_eq!(agent.answer(withdraw(), ROOT, at(5)), Response::Done);
+    }
+
+    // Each process that is bound costs others time: a list is taken up to a bound, and each of it once.
+    #[test]
+    fn so_many_processes_are_bound_at_a_time_and_each_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "a".parse().unwrap();
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let bind = |count: u32| {
+            let processes = (2..count + 2).chain(2..count + 2).collect();
+            Request::Bind { job: job.clone(), processes }
+        };
+        let most = BOUND_MAX as u32;
+        let refused = agent.answer(bind(most + 1), ROOT, at(1));
+        assert!(matches!(refused, Response::Refused { .. }), "{refused:?}");
+        assert_eq!(agent.answer(bind(most), ROOT, at(1)), Response::Done);
+        let each: Vec<u32> = (2..most + 2).collect();
+        assert_eq!(agent.enforcer.1, [(job.clone(), each, None)]);
     }
 
     #[test]

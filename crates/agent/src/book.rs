@@ -5,7 +5,7 @@ use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::capability::{Capabilities, Unmet};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -122,6 +122,34 @@ impl Book {
     pub fn due(&self, now: WallTime) -> BTreeMap<Name, Assignment> {
         let due = self.assignments.iter().filter(|(_, assignment)| assignment.is_due(now));
         due.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
+    }
+
+    /// What is to be enforced at `now`: what is due, and beside it what has begun already, by a clock that was set
+    /// back since. What has begun is named in `begun` with when that was to be. Where both do not fit, what is due
+    /// goes first.
+    pub fn wanted(
+        &self,
+        begun: &BTreeMap<Name, WallTime>,
+        capacity: &Capacity,
+        now: WallTime,
+    ) -> BTreeMap<Name, Assignment> {
+        // What was put off since it began has not begun.
+        let is_early = |a: &&Assignment| {
+            let has_begun = begun.get(&a.job).is_some_and(|begun| a.from_unix_nanos <= *begun);
+            has_begun && now < a.from_unix_nanos && now < a.until_unix_nanos
+        };
+        let mut there = Self { assignments: self.due(now) };
+        for early in self.assignments.values().filter(is_early) {
+            let there_now = Assignment { from_unix_nanos: now, ..early.clone() };
+            // For a moment in which nothing begins or ends: it is looked at again.
+            let moment = now..now.saturating_add(Nanos::new(1));
+            if there.admit(&there_now, moment, capacity).is_ok() {
+                there.assignments.insert(early.job.clone(), there_now);
+            }
+        }
+        let there = there.assignments;
+        let wanted = self.assignments.iter().filter(|(job, _)| there.contains_key(*job));
+        wanted.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
     }
 
     /// The book with `assignment` in it, in place of the same job's former one. At every instant of
@@ -388,6 +416,29 @@ mod tests {
         let book = book.with(later("b", 20, 1, 5, 10), &capacity(), at(1)).unwrap();
         assert!(book.with(later("c", 20, 1, 0, 10), &capacity(), at(1)).is_ok());
         assert!(book.with(later("c", 21, 1, 0, 10), &capacity(), at(1)).is_err());
+    }
+
+    // What has begun goes on when a clock is set back behind its beginning, beside what is due then, and makes room
+    // where both do not fit; what was put off meanwhile has not begun.
+    #[test]
+    fn a_clock_that_was_set_back_ends_nothing_that_fits_beside_what_is_due() {
+        let book = Book::default().with(later("b", 30, 1, 50, 90), &capacity(), at(1)).unwrap();
+        let begun = BTreeMap::from([("b".parse().unwrap(), at(50))]);
+        let wanted = |book: &Book, begun: &BTreeMap<Name, WallTime>, now| {
+            let wanted = book.wanted(begun, &capacity(), at(now));
+            assert!(wanted.iter().all(|(job, wanted)| book.assignments()[job] == *wanted));
+            wanted.keys().map(Name::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(wanted(&book, &BTreeMap::new(), 10), "");
+        assert_eq!(wanted(&book, &begun, 10), "b");
+        assert_eq!(wanted(&book, &begun, 90), "");
+        let fits = book.with(later("a", 10, 1, 10, 40), &capacity(), at(10)).unwrap();
+        assert_eq!(wanted(&fits, &begun, 10), "a b");
+        let too_much = book.with(later("a", 11, 1, 10, 40), &capacity(), at(10)).unwrap();
+        assert_eq!(wanted(&too_much, &begun, 10), "a");
+        assert_eq!(wanted(&too_much, &begun, 40), "b");
+        let put_off = book.with(later("b", 30, 1, 60, 90), &capacity(), at(10)).unwrap();
+        assert_eq!(wanted(&put_off, &begun, 10), "");
     }
 
     #[test]

@@ -36,6 +36,7 @@ use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 /// The kernel of this node.
 pub struct Kernel {
@@ -57,6 +58,8 @@ pub struct Kernel {
     keeps: BTreeMap<Name, CpuKept>,
     /// Disk limits that were set; nothing = not known what an earlier agent left.
     disk_limits: Option<BTreeMap<String, DiskLimits>>,
+    /// Why what is over had not ended when it was looked at last.
+    left: Vec<String>,
 }
 
 /// The limit of a group.
@@ -82,6 +85,9 @@ enum CpuKept {
 const AGENT_GROUP: &str = "_agent";
 /// Where the agent finds out what it can enforce.
 const PROBE_GROUP: &str = "_probe";
+/// All that is over together is waited for so long before what is wanted comes: others wait for the agent
+/// meanwhile, and killed processes end within milliseconds.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What the node that `config` describes can give, enforced by `enforcer`.
 pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
@@ -126,32 +132,51 @@ impl Kernel {
             limits: BTreeMap::new(),
             keeps: BTreeMap::new(),
             disk_limits: None,
+            left: Vec::new(),
         })
     }
 
     /// Ends the groups of jobs that are not wanted, with their processes; what was only bound to
-    /// them goes back to where it was.
-    fn end_strays(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-        for name in self.group.children()? {
-            let is_wanted = wanted.keys().any(|job| job.as_str() == name);
-            let Ok(job) = name.parse::<Name>() else { continue };
-            if is_wanted {
-                continue;
+    /// them goes back to where it was. What does not end keeps nobody waiting for what is wanted: it is said, and
+    /// tried again when this is asked for next.
+    fn end_strays(&mut self, wanted: &BTreeMap<Name, Assignment>) {
+        let until = Instant::now() + PATIENCE;
+        let left: Vec<String> = match self.strays(wanted) {
+            Ok(strays) => {
+                let ended = strays.iter().map(|job| self.end_stray(job, until));
+                ended.filter_map(|ended| Some(chain(ended.err()?.as_ref()))).collect()
             }
-            let group = self.group.child(&name)?;
-            if self.capabilities.has(Feature::CpuDeadline) {
-                deadline::release(&group.borrowed()?)?;
-            }
-            group.give_back()?;
-            group.kill_all()?;
-            group.remove()?;
-            self.limits.remove(&name);
-            self.keeps.remove(&job);
-            if let Some(limits) = &mut self.disk_limits {
-                limits.remove(&name);
-            }
+            Err(error) => vec![chain(&error)],
+        };
+        // The same trouble every time is said once.
+        if left != self.left && !left.is_empty() {
+            tracing::error!("what is over has not ended: {}", left.join("; "));
         }
-        Ok(())
+        self.left = left;
+    }
+
+    /// The jobs that have a group and are not wanted.
+    fn strays(&self, wanted: &BTreeMap<Name, Assignment>) -> Result<Vec<Name>, CgroupError> {
+        let groups = self.group.children()?;
+        let jobs = groups.iter().filter_map(|name| name.parse::<Name>().ok());
+        Ok(jobs.filter(|job| !wanted.contains_key(job)).collect())
+    }
+
+    fn end_stray(&mut self, job: &Name, until: Instant) -> Result<(), BoxedError> {
+        let group = self.group.child(job.as_str())?;
+        if self.capabilities.has(Feature::CpuDeadline) {
+            deadline::release(&group.borrowed()?)?;
+        }
+        group.give_back()?;
+        self.limits.remove(job.as_str());
+        self.keeps.remove(job);
+        if let Some(limits) = &mut self.disk_limits {
+            limits.remove(job.as_str());
+        }
+        // A process needs some time to end in; with the limit it may wait for a period, and ends all the same.
+        let _ = group.lift_cpu();
+        group.kill_within(until.saturating_duration_since(Instant::now()))?;
+        Ok(group.remove()?)
     }
 
     fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
@@ -326,7 +351,7 @@ impl Kernel {
 
 impl Enforcer for Kernel {
     fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-        self.end_strays(wanted)?;
+        self.end_strays(wanted);
         self.make_groups(wanted)?;
         self.take_services(wanted)?;
         self.limit_disks(wanted)?;

@@ -196,14 +196,18 @@ impl Drop for Visit {
 impl State {
     /// Tells the broker all that ranks of a job ask for here. The number under which it answers.
     fn say(&mut self, job: &Name) -> u64 {
-        let of_job = self.ranks.values().filter(|seat| seat.job == *job);
-        let ranks: BTreeMap<_, _> =
-            of_job.map(|seat| (seat.rank.number, seat.rank.clone())).collect();
+        let mut ranks: BTreeMap<u32, &RankState> = BTreeMap::new();
+        for Seat { rank, .. } in self.ranks.values().filter(|seat| seat.job == *job) {
+            // Another program of the job counts its ranks from 0, too, and may ask for nothing.
+            if !rank.asks.is_empty() || !ranks.contains_key(&rank.number) {
+                ranks.insert(rank.number, rank);
+            }
+        }
+        let ranks = ranks.into_values().cloned().collect();
         self.said += 1;
         let number = self.said;
         self.talks.entry(job.clone()).or_default().said = number;
         if let Broker::Connected(broker) = &self.broker {
-            let ranks = ranks.into_values().collect();
             // One that cannot be written to is about to be found away.
             let _ = broker.say(&FromAgent::Programs { number, job: job.clone(), ranks });
         }
@@ -307,6 +311,29 @@ mod tests {
         assert_eq!(grant_next(&programs, &mut lines), 1);
         drop(first);
         assert_eq!(grant_next(&programs, &mut lines), 0);
+    }
+
+    // Another program of the job, that counts its ranks from 0 too, changes nothing of what is asked for as long as it
+    // asks for nothing.
+    #[test]
+    fn who_asks_for_nothing_takes_nobodys_place() {
+        let programs = Arc::new(Programs::default());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lines = BufReader::new(theirs);
+        programs.connected(Outgoing::of(Box::new(ours)));
+        let (asking, quiet) = (programs.visit(), programs.visit());
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| asking.report(job(), rank(0)));
+            grant_next(&programs, &mut lines);
+            assert_eq!(asked.join().unwrap().answers[0].state, AskState::Granted);
+        });
+        quiet.report(job(), RankState { asks: vec![], ..rank(0) });
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let FromAgent::Programs { ranks, .. } = serde_json::from_str(&line).unwrap() else {
+            panic!("{line}")
+        };
+        assert_eq!(ranks, [rank(0)]);
     }
 
     #[test]

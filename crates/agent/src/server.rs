@@ -1,19 +1,21 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
-use crate::agent::{Agent, Enforcer, Requester};
+use crate::agent::{Agent, BoxedError, Enforcer, Requester};
+use crate::programs::Visit;
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
 use keeptime_linux::users;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
+use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
@@ -24,8 +26,13 @@ const TICK: Duration = Duration::from_millis(250);
 const CONNECTIONS_MAX: usize = 128;
 /// Connections of ordinary users at once, beside these: every rank of their MPI programs has one.
 const STRANGERS_MAX: usize = 256;
+/// Of these, so many are one user's at most: nobody keeps the others out.
+const STRANGER_MAX: usize = 64;
 /// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+/// A command whose connection has ended is ended by so many tries, so long after each other: five seconds.
+const END_TRIES: usize = 50;
+const END_PAUSE: Duration = Duration::from_millis(50);
 
 /// The socket cannot be served.
 #[derive(Debug, Error)]
@@ -61,14 +68,15 @@ pub fn serve<E: Enforcer + 'static>(
         let agent = Arc::clone(agent);
         move || tick_for_ever(&agent)
     });
-    let (trusted, strangers) = (Seats::new(CONNECTIONS_MAX), Seats::new(STRANGERS_MAX));
+    let trusted = Seats::new(CONNECTIONS_MAX, CONNECTIONS_MAX);
+    let strangers = Seats::new(STRANGERS_MAX, STRANGER_MAX);
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
             continue;
         };
         let seats = if is_trusted(user) { &trusted } else { &strangers };
-        let Some(seat) = seats.take() else { continue };
+        let Some(seat) = seats.take(user) else { continue };
         let agent = Arc::clone(agent);
         std::thread::spawn(move || {
             let _seat = seat;
@@ -78,29 +86,51 @@ pub fn serve<E: Enforcer + 'static>(
     Ok(())
 }
 
-/// A bounded number of connections at once.
+/// A bounded number of connections at once, in all and of each user.
 struct Seats {
-    taken: Arc<AtomicUsize>,
+    taken: Arc<Taken>,
     most: usize,
+    most_of_one: usize,
 }
 
+/// How many connections each user has who has any.
+#[derive(Default)]
+struct Taken(Mutex<BTreeMap<u32, usize>>);
+
 /// Free again when dropped.
-struct Seat(Arc<AtomicUsize>);
+struct Seat {
+    taken: Arc<Taken>,
+    user: u32,
+}
 
 impl Seats {
-    fn new(most: usize) -> Self {
-        Self { taken: Arc::default(), most }
+    fn new(most: usize, most_of_one: usize) -> Self {
+        Self { taken: Arc::default(), most, most_of_one }
     }
 
-    fn take(&self) -> Option<Seat> {
-        let seat = Seat(Arc::clone(&self.taken));
-        (seat.0.fetch_add(1, Ordering::SeqCst) < self.most).then_some(seat)
+    fn take(&self, user: u32) -> Option<Seat> {
+        let mut taken = self.taken.lock();
+        let own = taken.get(&user).copied().unwrap_or(0);
+        if own >= self.most_of_one || taken.values().sum::<usize>() >= self.most {
+            return None;
+        }
+        taken.insert(user, own + 1);
+        Some(Seat { taken: Arc::clone(&self.taken), user })
+    }
+}
+
+impl Taken {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let mut taken = self.taken.lock();
+        if let Some(own) = taken.remove(&self.user).filter(|own| *own > 1) {
+            taken.insert(self.user, own - 1);
+        }
     }
 }
 
@@ -135,7 +165,7 @@ fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
         let said = error.map(|e| chain(e.as_ref())).unwrap_or_default();
         // The same trouble every tick is said once.
         if said != last && !said.is_empty() {
-            tracing::error!("the kernel does not enforce what was assigned: {said}");
+            tracing::error!("what was assigned is not enforced, or not recorded: {said}");
         }
         last = said;
         std::thread::sleep(TICK);
@@ -166,14 +196,7 @@ fn converse<E: Enforcer>(
         }
         let response = match serde_json::from_slice::<Request>(&line) {
             Err(error) => Response::Refused { reason: format!("not a request: {error}") },
-            Ok(Request::Mpi(report)) => {
-                let job = lock(agent).job_for(report.job.clone(), process, requester);
-                // Waits for the broker, which may want something of this agent meanwhile.
-                match job.and_then(|job| report.check().map(|()| job).map_err(|e| e.to_string())) {
-                    Ok(job) => Response::Mpi(visit.report(job, report.rank)),
-                    Err(reason) => Response::Refused { reason },
-                }
-            }
+            Ok(Request::Mpi(report)) => answer_rank(agent, &visit, report, process, requester),
             Ok(Request::Start { job }) => {
                 let started = lock(agent).start_command(&job, process, requester, now());
                 match started {
@@ -186,7 +209,8 @@ fn converse<E: Enforcer>(
             }
             Ok(Request::MpiProgress { job, progress }) => {
                 let agent = lock(agent);
-                match agent.job_for(job, process, requester) {
+                let checked = progress.check().map_err(|invalid| invalid.to_string());
+                match checked.and_then(|()| agent.job_for(job, process, requester)) {
                     Ok(job) => {
                         agent.programs().progress(job, progress, now());
                         Response::Done
@@ -199,6 +223,31 @@ fn converse<E: Enforcer>(
         let mut answer = serde_json::to_vec(&response)?;
         answer.push(b'\n');
         reader.get_mut().write_all(&answer)?;
+    }
+}
+
+/// What a rank is answered to all that it asks for. What cannot be is refused alone: what else was granted
+/// holds.
+fn answer_rank<E: Enforcer>(
+    agent: &Mutex<Agent<E>>,
+    visit: &Visit,
+    report: Report,
+    process: i32,
+    requester: &Requester,
+) -> Response {
+    if let Err(invalid) = report.check() {
+        return Response::Refused { reason: invalid.to_string() };
+    }
+    let job = lock(agent).job_for(report.job, process, requester);
+    let mut rank = report.rank;
+    match job {
+        // Nothing is granted to a job that is not there.
+        Err(why) => Response::Mpi(RankAnswer::all(rank.asks.len(), &Answer::refused(why))),
+        Ok(job) => {
+            let refused = rank.take_out_refused();
+            // Waits for the broker, which may want something of this agent meanwhile.
+            Response::Mpi(visit.report(job, rank).with_refused(refused))
+        }
     }
 }
 
@@ -215,6 +264,17 @@ impl<E: Enforcer> Commands<'_, E> {
         let is_there = |job: &Name| agent.assignments().any(|assigned| assigned.job == *job);
         self.started.iter().any(|(job, _)| is_there(job))
     }
+
+    /// Ends one of them. Others are answered between two tries.
+    fn end(&self, job: &Name, command: &Started) -> Result<(), BoxedError> {
+        for _ in 1..END_TRIES {
+            if lock(self.agent).end_command(job, command).is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(END_PAUSE);
+        }
+        lock(self.agent).end_command(job, command)
+    }
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -224,7 +284,7 @@ fn is_timeout(error: &io::Error) -> bool {
 impl<E: Enforcer> Drop for Commands<'_, E> {
     fn drop(&mut self) {
         for (job, command) in &self.started {
-            if let Err(error) = lock(self.agent).end_command(job, command) {
+            if let Err(error) = self.end(job, command) {
                 tracing::warn!("a command of {job} is not ended: {}", chain(error.as_ref()));
             }
         }
@@ -252,4 +312,123 @@ fn requester(user: u32) -> Requester {
 /// A thread that panicked in the middle left the book as it was: books are replaced whole.
 pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
     agent.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::Capacity;
+    use crate::enforce::Unenforced;
+    use crate::store::Store;
+    use keeptime_model::assignment::Assignment;
+    use keeptime_model::pattern::RANKS_MAX;
+    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+    use keeptime_mpiqos::wire::Progress;
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    fn job() -> Name {
+        "r1".parse().unwrap()
+    }
+
+    /// An agent without a broker that was assigned [`job`], for an hour.
+    fn agent(directory: &TempDir) -> Mutex<Agent<Unenforced>> {
+        let capacity = Capacity {
+            cpu: CpuPpm::from_percent(40),
+            reservable: BitsPerSecond::from_mbit(190),
+            disks: BTreeMap::new(),
+            capabilities: None,
+        };
+        let store = Store::at(&directory.path().join("assignments.json"));
+        let enforcer = Unenforced { reason: "a test".into(), capabilities: None };
+        let node = "n1".parse().unwrap();
+        let mut agent = Agent::start(node, capacity, store, enforcer, now()).unwrap();
+        let until = now().saturating_add(Nanos::from_secs(3_600));
+        let assigned = Assignment::new(job(), CpuPpm::from_percent(10), until);
+        let answer = agent.answer(Request::Enforce(assigned), &Requester::Trusted, now());
+        assert_eq!(answer, Response::Done);
+        Mutex::new(agent)
+    }
+
+    /// What is answered to one request, on a connection of its own.
+    fn answer(agent: &Mutex<Agent<Unenforced>>, request: &Request) -> Response {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || converse(agent, theirs, &Requester::Trusted));
+            let mut line = serde_json::to_vec(request).unwrap();
+            line.push(b'\n');
+            (&ours).write_all(&line).unwrap();
+            let mut answer = String::new();
+            BufReader::new(ours).read_line(&mut answer).unwrap();
+            serde_json::from_str(&answer).unwrap()
+        })
+    }
+
+    // What one communicator asks for is refused for itself, with its reason and in its place; the others go on to
+    // the broker, which this agent does not have.
+    #[test]
+    fn what_cannot_be_asked_for_is_refused_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let ask = |members: Vec<u32>| {
+            json!({
+                "communicator": { "members": members, "index": 0, "talk": "all-to-all" },
+                "change": 1,
+                "terms": {
+                    "class": "premium",
+                    "bits_per_second": 1_000_000,
+                    "message_bytes_max": 0,
+                    "paced": true,
+                },
+            })
+        };
+        let report = |job: &str| {
+            let asks = [ask(vec![0, 1]), ask((0..300).collect()), ask(vec![0, 2])];
+            let rank = json!({ "number": 0, "size": 300, "asks": asks });
+            let report = json!({ "version": 1, "job": job, "rank": rank });
+            Request::Mpi(serde_json::from_value(report).unwrap())
+        };
+        let reasons = |job| match answer(&agent, &report(job)) {
+            Response::Mpi(RankAnswer { answers, .. }) => {
+                answers.into_iter().map(|answer| answer.reason).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        let asked = reasons("r1");
+        let [first, second, third] = &asked[..] else { panic!("{asked:?}") };
+        assert!(first.contains("no broker") && third.contains("no broker"), "{first}, {third}");
+        assert!(second.contains("pairs that talk"), "{second}");
+        let gone = reasons("r2");
+        assert!(gone.len() == 3 && gone.iter().all(|why| why.contains("no job r2")), "{gone:?}");
+    }
+
+    // What is remembered of a job's ranks is bounded by how many ranks there can be.
+    #[test]
+    fn the_progress_of_a_rank_that_cannot_be_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = agent(&directory);
+        let tell = |rank| {
+            let progress = Progress { rank, operations: 7, period: 1, told: 0 };
+            answer(&agent, &Request::MpiProgress { job: Some(job()), progress })
+        };
+        let refused = tell(RANKS_MAX);
+        assert!(matches!(refused, Response::Refused { .. }), "{refused:?}");
+        assert_eq!(lock(&agent).programs().progress_of(&job()), None);
+        assert_eq!(tell(RANKS_MAX - 1), Response::Done);
+        assert!(lock(&agent).programs().progress_of(&job()).is_some());
+    }
+
+    // One user takes a part of the seats, and all of them no more than there are; whoever leaves makes room.
+    #[test]
+    fn no_user_keeps_others_out() {
+        let seats = Seats::new(5, 2);
+        let take = |user| seats.take(user);
+        let of_one = [take(1), take(1)];
+        assert!(of_one.iter().all(Option::is_some) && take(1).is_none());
+        let of_others = [take(2), take(2), take(3)];
+        assert!(of_others.iter().all(Option::is_some) && take(4).is_none());
+        drop(of_one);
+        let again = [take(1), take(1)];
+        assert!(again.iter().all(Option::is_some) && take(4).is_none());
+    }
 }

@@ -33,7 +33,7 @@ pub enum Request {
     Bind {
         /// The job, which must have begun.
         job: Name,
-        /// Process numbers as the node has them.
+        /// Process numbers as the node has them, at most 1,024 of them.
         processes: Vec<u32>,
     },
     /// Count connections that are open now to the job as long as it lasts.
@@ -100,7 +100,7 @@ pub enum Response {
         /// Why, in the user's words.
         reason: String,
     },
-    /// It was tried and the node could not; everything is as before.
+    /// It was tried and the node could not; everything is as before, but what is given back stays so.
     Failed {
         /// What failed, outermost cause first.
         error: String,

@@ -304,9 +304,10 @@ pub(crate) fn group_path(lab: &Name, node: &Name) -> PathBuf {
     lab_group_path(lab).join(node.as_str())
 }
 
-/// The group of all nodes of a lab.
+/// The group of all nodes of a lab. No job can have its name: an agent of this machine, whose jobs have
+/// their groups beside it, would end the lab as one that nobody asked for.
 pub(crate) fn lab_group_path(lab: &Name) -> PathBuf {
-    Path::new(keeptime_linux::cgroup::MARK).join(lab.as_str())
+    Path::new(keeptime_linux::cgroup::MARK).join(format!("_lab.{lab}"))
 }
 
 fn shape_ports(socket: &mut Socket, wiring: &Wiring, spec: &Spec) -> Result<(), LabError> {
@@ -325,6 +326,17 @@ fn node_gone() -> impl Fn(std::io::Error) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // An agent of this machine, with its jobs right below the mark, passes over what no job can be called; a lab's
+    // own agents have their jobs further down.
+    #[test]
+    fn no_agent_takes_a_lab_for_a_job() {
+        let [lab, node] = ["demo", "n1"].map(|name| name.parse::<Name>().unwrap());
+        let path = group_path(&lab, &node);
+        assert_eq!(path, Path::new("keeptime/_lab.demo/n1"));
+        let beside_jobs = path.iter().nth(1).unwrap().to_str().unwrap();
+        assert!(beside_jobs.parse::<Name>().is_err(), "{beside_jobs}");
+    }
 
     #[test]
     fn what_the_kernel_lacks_is_told_with_what_it_needs() {

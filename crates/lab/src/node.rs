@@ -165,7 +165,9 @@ fn own_sys(flags: MsFlags) -> Result<(), LabError> {
 }
 
 fn is_mounted(place: &Path) -> bool {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Other mounts have whatever names their owners gave them.
+    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     text.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(place))
 }
 

@@ -37,7 +37,7 @@ fn a_lab_of_four_nodes_stands_and_goes_without_a_trace() {
     assert_ne!(sh("n2", "test -e /tmp/secret").0, Some(0), "another node sees its /tmp");
     assert_eq!(sh("n1", "ls /sys/class/net").1, "eth0\nlo");
     assert_eq!(sh("n1", "test \"$(cat /proc/1/comm)\" = keeptime-lab-ha").0, Some(0));
-    let group = format!("/keeptime/{}/n3/_rest", lab.name());
+    let group = format!("/keeptime/_lab.{}/n3/_rest", lab.name());
     let groups = sh("n3", "cat /proc/self/cgroup").1;
     assert!(groups.lines().filter(|line| line.ends_with(&group)).count() >= 1, "{groups}");
     // Nobody waits for it: process 1 must, and `down` must end it.

@@ -7,6 +7,7 @@
 use crate::cgroup::{
     CgroupError, Group, Hierarchy, move_into, read, refused, remove_directory, retry,
 };
+use crate::process::Identity;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -14,19 +15,20 @@ use std::path::{Path, PathBuf};
 
 /// The group of a process in each hierarchy, as `/proc/PID/cgroup` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Origin(String);
+pub(crate) struct Origin(String);
 
 impl Group {
     /// Takes a process in, to be given back. One that is in the group already stays as it is. Its
-    /// open sockets stay with the group in which they were made.
+    /// open sockets stay with the group in which they were made. Whoever has its number meanwhile is put
+    /// back to where the process was.
     ///
     /// # Errors
     /// If the process or the group is away, or the kernel refuses (a kernel thread).
-    pub fn borrow(&self, pid: i32) -> Result<(), CgroupError> {
-        let Some(origin) = self.origin_of(pid)? else { return Ok(()) };
+    pub fn borrow(&self, process: Identity) -> Result<(), CgroupError> {
+        let Some(origin) = self.origin_of(process.pid)? else { return Ok(()) };
         let inner = new_group(&self.in_version_2()?)?;
         set_attribute(&inner, ORIGIN, origin.0.as_bytes())?;
-        let moved = self.move_into_inner(&inner, pid);
+        let moved = self.move_into_inner(&inner, process.pid).and_then(|()| check_same(process));
         if moved.is_err() {
             self.give_back_from(&inner)?;
         }
@@ -54,7 +56,7 @@ impl Group {
         };
         let moved = self.move_into_inner(&inner, pid);
         if moved.is_err() {
-            self.hierarchies().iter().try_for_each(|h| origin.take_back(&**h, pid))?;
+            self.put_back(&origin, pid)?;
         }
         moved
     }
@@ -74,11 +76,16 @@ impl Group {
     }
 
     /// Where a process is; nothing if it is in this group.
-    fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
+    pub(crate) fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
         let origin = Origin(read(&PathBuf::from(format!("/proc/{pid}/cgroup")))?);
         let path = origin.path(None).unwrap_or_default();
         let is_here = Path::new(path.trim_start_matches('/')).starts_with(self.path());
         Ok((!is_here).then_some(origin))
+    }
+
+    /// Moves a process to where it, or one with its number, was.
+    pub(crate) fn put_back(&self, origin: &Origin, pid: i32) -> Result<(), CgroupError> {
+        self.hierarchies().iter().try_for_each(|h| origin.take_back(&**h, pid))
     }
 
     fn move_into_inner(&self, inner: &Path, pid: i32) -> Result<(), CgroupError> {
@@ -212,6 +219,15 @@ fn set_attribute(directory: &Path, name: &CStr, value: &[u8]) -> Result<(), Cgro
         0 => Ok(()),
         _ => Err(refused("setxattr", directory)(io::Error::last_os_error())),
     }
+}
+
+/// That `process` is still there: its number may have become another's meanwhile.
+pub(crate) fn check_same(process: Identity) -> Result<(), CgroupError> {
+    if process.is_alive() {
+        return Ok(());
+    }
+    let path = PathBuf::from(format!("/proc/{}", process.pid));
+    Err(refused("move", &path)(io::Error::from_raw_os_error(libc::ESRCH)))
 }
 
 /// Nothing has the length 0.

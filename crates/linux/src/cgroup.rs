@@ -7,6 +7,7 @@
 
 use crate::deadline;
 use crate::disk::{self, DiskCounters, DiskLimits, Throttle};
+use crate::process::read_text;
 use keeptime_model::Invalid;
 use keeptime_model::disk::DiskId;
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -59,12 +60,14 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// Processes that do not end, although they were killed.
-    #[error("{count} processes in {group} did not end within {KILL_LIMIT:?} of SIGKILL")]
+    #[error("{count} processes in {group} did not end within {patience:?} of SIGKILL")]
     Unkillable {
         /// The group.
         group: String,
         /// How many are left.
         count: usize,
+        /// How long they were waited for.
+        patience: Duration,
     },
 }
 
@@ -94,6 +97,14 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
     /// # Errors
     /// If the kernel refuses.
     fn set_cpu(&self, _group: &Path, _limit: CpuLimit) -> Result<(), CgroupError> {
+        Ok(())
+    }
+
+    /// Takes the limit of a group off, where [`Self::limits_cpu`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn lift_cpu(&self, _group: &Path) -> Result<(), CgroupError> {
         Ok(())
     }
 
@@ -182,9 +193,7 @@ impl Hierarchies {
     /// # Errors
     /// [`CgroupError::Unsupported`] if none can limit CPU.
     pub fn discover() -> Result<Self, CgroupError> {
-        let path = Path::new("/proc/self/mountinfo");
-        let text = std::fs::read_to_string(path).map_err(refused("read", path))?;
-        Self::from_mountinfo(&text)
+        Self::from_mountinfo(&read(Path::new("/proc/self/mountinfo"))?)
     }
 
     /// Those in the text of a `mountinfo` file.
@@ -310,6 +319,10 @@ impl Hierarchy for V1 {
         write(&quota, limit.quota_micros)
     }
 
+    fn lift_cpu(&self, group: &Path) -> Result<(), CgroupError> {
+        write(&self.root.join(group).join("cpu.cfs_quota_us"), -1)
+    }
+
     fn cpu_limit(&self, group: &Path) -> Result<Option<CpuLimit>, CgroupError> {
         let directory = self.root.join(group);
         let quota = read(&directory.join("cpu.cfs_quota_us"))?;
@@ -371,6 +384,10 @@ impl Hierarchy for V2 {
         let CpuLimit { quota_micros, period_micros } = limit;
         let path = self.root.join(group).join("cpu.max");
         write(&path, format_args!("{quota_micros} {period_micros}"))
+    }
+
+    fn lift_cpu(&self, group: &Path) -> Result<(), CgroupError> {
+        write(&self.root.join(group).join("cpu.max"), "max")
     }
 
     fn cpu_limit(&self, group: &Path) -> Result<Option<CpuLimit>, CgroupError> {
@@ -530,6 +547,14 @@ impl Group {
         self.limiting_cpu().map_or(Ok(()), |hierarchy| hierarchy.set_cpu(&self.path, limit))
     }
 
+    /// Takes the limit of its CPU off.
+    ///
+    /// # Errors
+    /// If it is away, or the kernel refuses.
+    pub fn lift_cpu(&self) -> Result<(), CgroupError> {
+        self.limiting_cpu().map_or(Ok(()), |hierarchy| hierarchy.lift_cpu(&self.path))
+    }
+
     fn limiting_cpu(&self) -> Option<&dyn Hierarchy> {
         self.hierarchies.all.iter().find(|h| h.limits_cpu()).map(|hierarchy| &**hierarchy)
     }
@@ -643,26 +668,46 @@ impl Group {
     /// # Errors
     /// [`CgroupError::Unkillable`] after a bounded time.
     pub fn kill_all(&self) -> Result<(), CgroupError> {
-        let tries = KILL_LIMIT.as_millis() / POLL_SPAN.as_millis();
+        self.kill_within(KILL_LIMIT)
+    }
+
+    /// As [`Self::kill_all`], for those who have not that much time, and can try again: what is killed ends
+    /// meanwhile. Looks once at least.
+    ///
+    /// # Errors
+    /// [`CgroupError::Unkillable`] after `patience`.
+    pub fn kill_within(&self, patience: Duration) -> Result<(), CgroupError> {
+        let tries = patience.as_millis() / POLL_SPAN.as_millis();
+        let patient = PATIENT_TRIES.min(tries / 2);
         for number in 0..tries {
-            self.kill_by_kernel();
-            let pids = self.pids()?;
-            if pids.is_empty() {
+            if self.kill(number >= patient)? == 0 {
                 return Ok(());
-            }
-            // 0 stands for a process of another process namespace: not ours to name.
-            for pid in pids.into_iter().filter(|pid| *pid > 0) {
-                let killed = nix::unistd::Pid::from_raw(pid);
-                let _ = nix::sys::signal::kill(killed, nix::sys::signal::Signal::SIGKILL);
-                if number >= PATIENT_TRIES {
-                    // Without privilege there is no such schedule.
-                    let _ = deadline::release(&threads(pid));
-                }
             }
             std::thread::sleep(POLL_SPAN);
         }
-        let group = self.path.display().to_string();
-        Err(CgroupError::Unkillable { group, count: self.pids()?.len() })
+        match self.kill(true)? {
+            0 => Ok(()),
+            count => {
+                let group = self.path.display().to_string();
+                Err(CgroupError::Unkillable { group, count, patience })
+            }
+        }
+    }
+
+    /// Kills those who are in it now, and takes their schedules from them if asked to. How many these are.
+    fn kill(&self, releases: bool) -> Result<usize, CgroupError> {
+        self.kill_by_kernel();
+        let pids = self.pids()?;
+        // 0 stands for a process of another process namespace: not ours to name.
+        for pid in pids.iter().copied().filter(|pid| *pid > 0) {
+            let killed = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(killed, nix::sys::signal::Signal::SIGKILL);
+            if releases {
+                // Without privilege there is no such schedule.
+                let _ = deadline::release(&threads(pid));
+            }
+        }
+        Ok(pids.len())
     }
 
     /// At once and without forks that escape, where the kernel can (version 2, Linux 5.14).
@@ -837,7 +882,7 @@ pub(crate) fn move_into(directory: &Path, pid: i32) -> Result<(), CgroupError> {
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, CgroupError> {
-    std::fs::read_to_string(path).map_err(refused("read", path))
+    read_text(path).map_err(refused("read", path))
 }
 
 pub(crate) fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupError> {
@@ -882,7 +927,7 @@ const PPM_MIN: u64 = 1_000;
 /// Killed processes end within milliseconds, but for those in uninterruptible sleep.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const POLL_SPAN: Duration = Duration::from_millis(5);
-/// Of the tries to kill, those that leave schedules alone: nearly all processes end by then.
+/// Of the tries to kill, those that leave schedules alone: nearly all processes end by then. At most half of them.
 const PATIENT_TRIES: u128 = 10;
 /// One second together: many times what an ending process needs.
 const RETRIES: usize = 200;
@@ -891,6 +936,7 @@ const RETRIES: usize = 200;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::os::unix::process::ExitStatusExt;
     use tempfile::TempDir;
 
     const HYBRID: &str = "\
@@ -934,6 +980,19 @@ mod tests {
         assert_eq!((found.all.len(), found.throttle()), (2, Some(&Throttle::v1(cpu))));
     }
 
+    // Who can mount something may name it as they like, and no hierarchy is overlooked for that. A file stands for
+    // the kernel's, with such a name beside those of a hybrid host.
+    #[test]
+    fn a_mount_whose_name_is_not_utf_8_hides_no_hierarchy() {
+        let (directory, _) = v2_fixture("");
+        let mut text = HYBRID.replace("ROOT", directory.path().to_str().unwrap()).into_bytes();
+        text.extend(b"42 31 0:39 / /mnt/\xff rw - fuse somebody rw\n");
+        let path = directory.path().join("mountinfo");
+        std::fs::write(&path, text).unwrap();
+        let found = Hierarchies::from_mountinfo(&read(&path).unwrap()).unwrap();
+        assert_eq!(found.all.len(), 3);
+    }
+
     #[test]
     fn a_host_without_the_controller_says_so() {
         let (directory, _) = v2_fixture("memory io");
@@ -973,6 +1032,8 @@ mod tests {
         std::fs::write(path.join("cpu.stat"), "usage_usec 77\nuser_usec 5\n").unwrap();
         assert_eq!(group.cpu_usage().unwrap(), Nanos::new(77_000));
         assert_eq!(group.cpu_limit().unwrap(), Some(CpuPpm::from_percent(150)));
+        group.lift_cpu().unwrap();
+        assert_eq!(content(path.join("cpu.max")), "max");
         std::fs::write(path.join("cpu.max"), "max 100000\n").unwrap();
         assert_eq!(group.cpu_limit().unwrap(), None);
         assert_eq!(group.id().unwrap().level, 1);
@@ -1000,6 +1061,26 @@ mod tests {
             assert!(all.group(bad).is_err(), "{bad}");
         }
         assert!(all.group("keeptime/lab").unwrap().child("a/b").is_err());
+    }
+
+    // Whoever does not end although it was killed is told of in time, is limited no more, and is found gone later. A
+    // file stands for the kernel's list, which names the process until it is written anew.
+    #[test]
+    fn who_does_not_end_keeps_nobody_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keeptime/lab");
+        let mut program = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = program.id().to_string();
+        with_files(&path, &[("cgroup.procs", pid.as_str()), ("cpu.cfs_quota_us", "4000")]);
+        let all = Hierarchies::of(Some(V1::at(directory.path())), None, None).unwrap();
+        let group = all.group("keeptime/lab").unwrap();
+        group.lift_cpu().unwrap();
+        assert_eq!(std::fs::read_to_string(path.join("cpu.cfs_quota_us")).unwrap(), "-1");
+        let error = group.kill_within(Duration::from_millis(20)).unwrap_err().to_string();
+        assert_eq!(error, "1 processes in keeptime/lab did not end within 20ms of SIGKILL");
+        assert_eq!(program.wait().unwrap().signal(), Some(9));
+        with_files(&path, &[("cgroup.procs", "")]);
+        group.kill_within(Duration::ZERO).unwrap();
     }
 
     #[test]

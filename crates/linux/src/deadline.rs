@@ -17,6 +17,7 @@
 //! thread is first shrunk to less than a millionth of a processor, and then leaves: nothing is lost
 //! in any state.
 
+use crate::process::read_text;
 use crate::syscall::SyscallError;
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -191,7 +192,7 @@ pub fn observe(pids: &[i32]) -> Result<Vec<Task>, SyscallError> {
     let mut tasks = Vec::new();
     for pid in pids {
         let path = format!("/proc/{pid}/stat");
-        let text = match std::fs::read_to_string(&path) {
+        let text = match read_text(&path) {
             Ok(text) => text,
             Err(error) if is_gone(error.raw_os_error()) => continue,
             Err(error) => return Err(SyscallError::of_io("read", path)(error)),

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -47,7 +47,7 @@ impl Identity {
     /// If `/proc` cannot be read.
     pub fn of(pid: i32) -> Result<Option<Self>, SyscallError> {
         let path = format!("/proc/{pid}/stat");
-        match std::fs::read_to_string(&path) {
+        match read_text(&path) {
             Ok(text) => Ok(parse_stat(&text).map(|start| Self { pid, start })),
             Err(error) => match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
                 Errno::ENOENT | Errno::ESRCH => Ok(None),
@@ -112,11 +112,18 @@ impl FromStr for Identity {
 /// If `/proc` cannot be read.
 pub fn users(pid: i32) -> Result<Option<[u32; 4]>, SyscallError> {
     let path = format!("/proc/{pid}/status");
-    match std::fs::read_to_string(&path) {
+    match read_text(&path) {
         Ok(text) => Ok(parse_users(&text)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
         Err(error) => Err(SyscallError::of_io("read", path)(error)),
     }
+}
+
+/// The text of a file of the kernel's. Names in it are whatever their owners chose: one that is not UTF-8
+/// must not keep the rest from being read.
+pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = std::fs::read(path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A handle on one process (pidfd): what is done with it never hits another one.
@@ -569,6 +576,21 @@ mod tests {
         let line = "7 (a) R ) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         assert_eq!(parse_stat(line), Some(4242));
         assert_eq!(parse_stat(&line.replace(") S", ") Z")), None);
+    }
+
+    // Anybody may call a process as they like, and nobody is overlooked for that. A thread gives itself such a
+    // name, and is looked at by its number.
+    #[test]
+    fn a_name_that_is_not_utf_8_hides_nobody() {
+        let looks = std::thread::spawn(|| {
+            nix::sys::prctl::set_name(c"\xff) \xfe").unwrap();
+            let own = nix::unistd::gettid().as_raw();
+            (Identity::of(own), users(own), crate::deadline::observe(&[own]))
+        });
+        let (identity, users, observed) = looks.join().unwrap();
+        assert!(identity.unwrap().is_some());
+        assert_eq!(users.unwrap().unwrap()[0], nix::unistd::getuid().as_raw());
+        assert_eq!(observed.unwrap().len(), 1);
     }
 
     #[test]

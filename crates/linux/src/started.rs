@@ -5,9 +5,12 @@
 //! to it is known whatever becomes of its first process, and another command of the same job is not
 //! touched when it ends.
 
+use crate::bound::check_same;
 use crate::cgroup::{CgroupError, Group, move_into, read, refused, remove_directory, retry};
+use crate::process::Identity;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A command of a job, with all that it started since.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,24 +21,29 @@ pub struct Started {
 
 impl Group {
     /// Takes in the first process of a command. One that is in the group of a command of this job stays
-    /// there, with its command: an agent that was killed had taken it in.
+    /// there, with its command: an agent that was killed had taken it in. Whoever has its number meanwhile is
+    /// put back to where the process was.
     ///
     /// # Errors
     /// If the process or the group is away, or the kernel refuses.
-    pub fn take_in(&self, pid: i32) -> Result<Started, CgroupError> {
-        let directory = self.in_version_2()?;
+    pub fn take_in(&self, process: Identity) -> Result<Started, CgroupError> {
+        let (directory, pid) = (self.in_version_2()?, process.pid);
         if let Some(name) = self.command_of(pid)? {
             return Ok(Started { name });
         }
+        let origin = self.origin_of(pid)?;
         let (name, inner) = new_group(&directory)?;
         // What is not limited in version 2 is by the others: in these it is simply the job's.
         let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
         let mut others = others.map(|h| h.root().join(self.path()));
-        let moved =
-            others.try_for_each(|d| move_into(&d, pid)).and_then(|()| move_into(&inner, pid));
+        let moved = others
+            .try_for_each(|d| move_into(&d, pid))
+            .and_then(|()| move_into(&inner, pid))
+            .and_then(|()| check_same(process));
         match moved {
             Ok(()) => Ok(Started { name }),
             Err(error) => {
+                origin.map_or(Ok(()), |origin| self.put_back(&origin, pid))?;
                 retry(|| remove_directory(&inner))?;
                 Err(error)
             }
@@ -45,13 +53,13 @@ impl Group {
     /// Ends a command with all that it started. Nothing happens if it has ended.
     ///
     /// # Errors
-    /// If something does not end.
+    /// If something does not end at once: it was killed, and asking again finds it gone.
     pub fn end(&self, started: &Started) -> Result<(), CgroupError> {
         let inner = self.child(&started.name)?;
         if !inner.exists() {
             return Ok(());
         }
-        inner.kill_all()?;
+        inner.kill_within(PATIENCE)?;
         // Not `Group::remove`: the job's own group may be empty, and stays.
         retry(|| remove_directory(&self.in_version_2()?.join(&started.name)))
     }
@@ -87,3 +95,5 @@ fn new_group(directory: &Path) -> Result<(String, PathBuf), CgroupError> {
 const PREFIX: &str = "_command.";
 /// Of one job on one node at a time: an MPI program has one.
 const COMMANDS_MAX: usize = 1_024;
+/// Who has it ended has others to answer.
+const PATIENCE: Duration = Duration::from_millis(50);

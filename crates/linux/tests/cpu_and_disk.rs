@@ -5,6 +5,7 @@ use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
 use keeptime_linux::deadline::{self, DeadlineSpec, Obstacle};
 use keeptime_linux::disk::{DiskLimits, Version};
+use keeptime_linux::process::Identity;
 use keeptime_linux::testing::{can, skip};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos, WallTime};
@@ -53,6 +54,10 @@ impl Program {
 
     fn pid(&self) -> i32 {
         self.0.id() as i32
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of(self.pid()).unwrap().unwrap()
     }
 
     fn signal(&self, signal: Signal) {
@@ -257,8 +262,8 @@ fn who_leaves_is_as_nice_as_before() {
     assert_eq!(nice(), "19");
 }
 
-// A process from elsewhere joins, starts a child, and both go back where the first was; another
-// agent that knows nothing but the groups does that.
+// A process from elsewhere joins, starts a child, and both go back where the first was; another agent that knows
+// nothing but the groups does that. Who is not the process that was meant goes back at once.
 #[test]
 fn what_was_borrowed_goes_back_with_all_that_it_started() {
     let _alone = alone();
@@ -271,8 +276,13 @@ fn what_was_borrowed_goes_back_with_all_that_it_started() {
         text.replace("/_borrowed.0", "")
     };
     let before = groups();
-    job.0.borrow(pid).unwrap();
-    job.0.borrow(pid).unwrap();
+    let identity = program.identity();
+    let other = Identity { start: identity.start + 1, ..identity };
+    assert!(job.0.borrow(other).unwrap_err().is_away());
+    assert!(job.0.take_in(other).unwrap_err().is_away());
+    assert_eq!(groups(), before);
+    job.0.borrow(identity).unwrap();
+    job.0.borrow(identity).unwrap();
     assert_eq!(job.0.borrowed().unwrap(), [pid]);
     let of_job = job.0.path().to_str().unwrap();
     let count = groups().matches(of_job).count();
@@ -290,12 +300,12 @@ fn what_was_borrowed_goes_back_with_all_that_it_started() {
     assert_eq!(back.len(), 3, "what it started goes with it");
     adopted.give_back().unwrap();
     // Home is gone meanwhile: then to the root.
-    job.0.borrow(children[1]).unwrap();
+    job.0.borrow(Identity::of(children[1]).unwrap().unwrap()).unwrap();
     drop(home);
     job.0.give_back().unwrap();
     assert!(job.0.pids().unwrap().is_empty());
     kill(Pid::from_raw(children[1]), Signal::SIGKILL).unwrap();
-    let error = job.0.borrow(i32::MAX).unwrap_err();
+    let error = job.0.borrow(Identity { pid: i32::MAX, start: 0 }).unwrap_err();
     assert!(error.is_away(), "{error}");
 }
 
@@ -305,23 +315,24 @@ fn a_command_ends_with_all_that_it_started_and_no_other_does() {
     let _alone = alone();
     let Some(job) = TestGroup::new("commands") else { return };
     let mut programs = [0, 1].map(|_| Program::waiting("setsid sleep 61 & sleep 60; :"));
-    let started = [0, 1].map(|at: usize| job.0.take_in(programs[at].pid()).unwrap());
+    let started = [0, 1].map(|at: usize| job.0.take_in(programs[at].identity()).unwrap());
     assert_ne!(started[0], started[1]);
     // Told by the kernel alone, as after a restart of the agent.
     let adopted = Hierarchies::discover().unwrap().group(job.0.path()).unwrap();
-    assert_eq!(adopted.take_in(programs[0].pid()).unwrap(), started[0]);
+    assert_eq!(adopted.take_in(programs[0].identity()).unwrap(), started[0]);
     programs.iter_mut().for_each(Program::go);
     wait_until("their children", || job.0.pids().unwrap().len() == 6);
     let group = std::fs::read_to_string(format!("/proc/{}/cgroup", programs[0].pid())).unwrap();
     let of_job = job.0.path().to_str().unwrap();
     assert!(group.lines().filter(|line| line.contains(of_job)).count() > 1, "{group}");
     programs[0].signal(Signal::SIGKILL);
-    adopted.end(&started[0]).unwrap();
+    let ended = |at: usize| adopted.end(&started[at]).is_ok();
+    wait_until("the end of the first", || ended(0));
     assert_eq!(job.0.pids().unwrap().len(), 3);
-    adopted.end(&started[0]).unwrap();
-    adopted.end(&started[1]).unwrap();
+    assert!(ended(0));
+    wait_until("the end of the second", || ended(1));
     assert!(job.0.pids().unwrap().is_empty() && job.0.exists());
-    assert!(job.0.take_in(i32::MAX).unwrap_err().is_away());
+    assert!(job.0.take_in(Identity { pid: i32::MAX, start: 0 }).unwrap_err().is_away());
 }
 
 /// The disk that a file's blocks are on, if it is a whole one.
@@ -381,7 +392,7 @@ fn a_disk_is_written_at_the_rate_and_no_faster() {
     group.0.set_disks(&limits(rate)).unwrap();
     assert_eq!(throttle.observe(group.0.path()).unwrap(), limits(rate));
     // A thread of a process of its own would be simpler to move; this one comes back.
-    group.0.borrow(std::process::id() as i32).unwrap();
+    group.0.borrow(Identity::own().unwrap()).unwrap();
     let limited = write_directly(&mut file, 8 << 20);
     group.0.set_disks(&DiskLimits::new()).unwrap();
     let free = write_directly(&mut file, 8 << 20);

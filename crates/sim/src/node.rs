@@ -313,8 +313,7 @@ impl Node {
             Err(_) if machine.refuses => {}
             Err(error) => return Err(Violation(format!("{}: {error}", self.name))),
             Ok(()) => {
-                let due = agent.assignments().filter(|a| a.is_due(self.latest));
-                if !due.map(|a| (&a.job, a)).eq(machine.enforced.iter()) {
+                if !is_enforced(agent.assignments(), &machine.enforced, at, self.latest) {
                     let what = "the kernel does not enforce what the agent was assigned";
                     return Err(Violation(format!("{}: {what}", self.name)));
                 }
@@ -394,4 +393,22 @@ fn way_out(topology: &Topology, name: &Name) -> BitsPerSecond {
         _ => link.rate_back.unwrap_or(link.rate),
     });
     BitsPerSecond::new(rates.map(BitsPerSecond::get).sum())
+}
+
+/// Whether what is due by the clock is enforced, and beside it only what had begun, by `latest`, when that was set back.
+fn is_enforced<'a>(
+    assigned: impl Iterator<Item = &'a Assignment>,
+    enforced: &BTreeMap<Name, Assignment>,
+    at: WallTime,
+    latest: WallTime,
+) -> bool {
+    let assigned: BTreeMap<_, _> =
+        assigned.map(|assignment| (&assignment.job, assignment)).collect();
+    let mut due = assigned.values().filter(|assignment| assignment.is_due(at));
+    let has_begun = |(job, assignment): (&Name, &Assignment)| {
+        let lasts = assignment.from_unix_nanos <= latest && at < assignment.until_unix_nanos;
+        lasts && assigned.get(job).is_some_and(|assigned| *assigned == assignment)
+    };
+    due.all(|assignment| enforced.get(&assignment.job) == Some(*assignment))
+        && enforced.iter().all(has_begun)
 }

@@ -33,10 +33,10 @@ impl Kernel {
         user: Option<u32>,
     ) -> Result<Started, BindError> {
         let number = u32::try_from(process).unwrap_or_default();
-        if self.bindable(job, &[number], user)?.is_empty() {
+        let Some(identity) = self.bindable(job, &[number], user)?.pop() else {
             return Err(BindError::Refused(format!("process {process} has ended")));
-        }
-        self.group.child(job.as_str()).and_then(|group| group.take_in(process)).map_err(failed)
+        };
+        self.group.child(job.as_str()).and_then(|group| group.take_in(identity)).map_err(failed)
     }
 
     /// Counts open connections to a job.
@@ -97,6 +97,7 @@ impl Kernel {
         numbers: &[u32],
         user: Option<u32>,
     ) -> Result<Vec<Identity>, BindError> {
+        let jobs = self.jobs_by_process().map_err(failed)?;
         let mut found = Vec::new();
         for number in numbers {
             let refuse = |why: String| Err(BindError::Refused(format!("process {number} {why}")));
@@ -111,7 +112,7 @@ impl Kernel {
             if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
                 return refuse(format!("is not user {own}'s"));
             }
-            if let Some(other) = self.job_with(pid).map_err(failed)?.filter(|other| other != job) {
+            if let Some(other) = jobs.get(&pid).filter(|other| *other != job) {
                 return refuse(format!("belongs to job {other}"));
             }
             found.push(identity);
@@ -121,13 +122,18 @@ impl Kernel {
 
     /// The job of this node that a process belongs to.
     pub(super) fn job_with(&self, pid: i32) -> Result<Option<Name>, CgroupError> {
+        Ok(self.jobs_by_process()?.remove(&pid))
+    }
+
+    /// The jobs of this node's processes that belong to one.
+    fn jobs_by_process(&self) -> Result<BTreeMap<i32, Name>, CgroupError> {
+        let mut jobs = BTreeMap::new();
         for name in self.group.children()? {
             let Ok(job) = name.parse::<Name>() else { continue };
-            if self.group.child(&name)?.pids()?.contains(&pid) {
-                return Ok(Some(job));
-            }
+            let pids = self.group.child(&name)?.pids()?;
+            jobs.extend(pids.into_iter().map(|pid| (pid, job.clone())));
         }
-        Ok(None)
+        Ok(jobs)
     }
 
     fn bind_sockets(&mut self, job: &Name, sockets: &[Connection]) -> Result<(), BoxedError> {
@@ -150,7 +156,7 @@ impl Kernel {
         let group = self.group.child(job.as_str())?;
         let all = self.connections()?;
         for process in processes {
-            match group.borrow(process.pid) {
+            match group.borrow(*process) {
                 // It has ended meanwhile.
                 Err(error) if error.is_away() => continue,
                 borrowed => borrowed?,

@@ -111,7 +111,7 @@ pub fn leftovers(runtime: &Path, name: &Name) -> Vec<String> {
     }
     for entry in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
         for root in [PathBuf::from("/sys/fs/cgroup"), entry.path()] {
-            let group = root.join("keeptime").join(name.as_str());
+            let group = root.join("keeptime").join(format!("_lab.{name}"));
             if group.exists() {
                 left.push(group.display().to_string());
             }
