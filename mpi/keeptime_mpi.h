@@ -18,8 +18,9 @@
  * library MPI keeps the pointer, so let the value live as long as it is set). With the library linked in
  * or preloaded they reserve what they say, for as long as they are set.
  *
- * Threads: every function may be called by any thread that may call MPI. Setting an attribute waits
- * until all nodes enforce it, at most KEEPTIME_WAIT_SECONDS; nothing else here waits.
+ * Threads: every function may be called by any thread that may call MPI. Setting an attribute waits until all
+ * nodes enforce it, at most KEEPTIME_WAIT_SECONDS, and so does copying a communicator (MPI_Comm_dup and
+ * MPI_Comm_dup_with_info) whose copy asks for itself, KEEPTIME_INHERIT_OWN; nothing else here waits.
  */
 #ifndef KEEPTIME_MPI_H
 #define KEEPTIME_MPI_H
@@ -47,13 +48,14 @@ enum keeptime_qos_option {
 	KEEPTIME_INHERIT_OWN = 2,
 	/* Messages leave at line speed instead of being paced: the network has to take whole messages. */
 	KEEPTIME_UNSHAPED = 4,
-	/* Only pairs that have communicated before the attribute is set, not all that could. */
+	/* Only pairs that have communicated before the attribute is set, not all that could: where the sender has
+	 * had 4 KiB acknowledged on one connection. Less cannot be told from what connecting takes. */
 	KEEPTIME_PAIRS_SEEN = 8,
 };
 
 /* What became of an attribute. */
 enum keeptime_qos_state {
-	KEEPTIME_NOT_ASKED = 0, /* Keeptime is not there */
+	KEEPTIME_NOT_ASKED = 0, /* Keeptime is not there, or this process was spawned by another program */
 	KEEPTIME_WAITING = 1,   /* nobody who could grant it has answered yet; reason says who */
 	KEEPTIME_GRANTED = 2,   /* every node enforces it */
 	KEEPTIME_REFUSED = 3,   /* it does not hold, what held before does; reason says why */

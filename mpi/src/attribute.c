@@ -132,16 +132,11 @@ static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, 
 	memcpy(&attribute->visible, &original->visible,
 	       original->is_malformed ? sizeof original->visible : SIZE_MIN);
 	attribute->is_malformed = original->is_malformed;
-	if (original->ask && original->visible.options & KEEPTIME_INHERIT_SHARED) {
-		ask_hold(original->ask);
-		attribute->ask = original->ask;
-	} else if (original->ask) {
-		attribute->ask = ask_again(original->ask);
-	}
+	/* MPI may hold locks of its own meanwhile: whoever has the copy made waits for the answer. */
+	attribute->ask = original->visible.options & KEEPTIME_INHERIT_SHARED ? ask_hold(&original->ask)
+									     : ask_again(&original->ask);
 	*(struct attribute **)copy = attribute;
 	*flag = 1;
-	if (attribute->ask && attribute->ask != original->ask)
-		ask_wait(attribute->ask);
 	return MPI_SUCCESS;
 }
 
@@ -182,9 +177,9 @@ static void ask(struct attribute *attribute, MPI_Comm comm, struct attribute *be
 {
 	struct members members;
 
-	if (before && before->ask && (attribute->is_malformed || ask_is_own(before->ask))) {
-		attribute->ask = before->ask;
-		before->ask = NULL;
+	if (before)
+		attribute->ask = ask_take(&before->ask, attribute->is_malformed);
+	if (attribute->ask) {
 		if (!attribute->is_malformed)
 			ask_change(attribute->ask, &attribute->visible);
 		return;
@@ -201,6 +196,15 @@ static void ask(struct attribute *attribute, MPI_Comm comm, struct attribute *be
 		members_free(&members);
 		malformed(attribute, "memory is lacking");
 	}
+}
+
+/* Until it is answered, and then holds it no longer. */
+static void wait_for(struct ask *held)
+{
+	if (!held)
+		return;
+	ask_wait(held);
+	ask_drop(held);
 }
 
 static int set(MPI_Comm comm, const keeptime_qos *value)
@@ -223,15 +227,11 @@ static int set(MPI_Comm comm, const keeptime_qos *value)
 	code = PMPI_Comm_set_attr(comm, keyval, attribute);
 	if (code != MPI_SUCCESS) {
 		attribute_free(attribute);
-	} else if (attribute->ask && !attribute->is_malformed) {
-		waited = attribute->ask;
-		ask_hold(waited);
+	} else if (!attribute->is_malformed) {
+		waited = ask_hold(&attribute->ask);
 	}
 	pthread_mutex_unlock(&using);
-	if (waited) {
-		ask_wait(waited);
-		ask_drop(waited);
-	}
+	wait_for(waited);
 	return code;
 }
 
@@ -261,6 +261,24 @@ static int delete(MPI_Comm comm)
 	return code;
 }
 
+/* A copy that asks for itself is answered when the program has it. */
+static int copied_to(int code, const MPI_Comm *copy)
+{
+	struct attribute *attribute = NULL;
+	struct ask *own = NULL;
+	int flag = 0;
+
+	if (code != MPI_SUCCESS || keyval == MPI_KEYVAL_INVALID)
+		return code;
+	pthread_mutex_lock(&using);
+	PMPI_Comm_get_attr(*copy, keyval, &attribute, &flag);
+	if (flag && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
+		own = ask_hold(&attribute->ask);
+	pthread_mutex_unlock(&using);
+	wait_for(own);
+	return code;
+}
+
 static bool is_ours(int key)
 {
 	return key == keyval && key != MPI_KEYVAL_INVALID;
@@ -279,6 +297,16 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void *value, int *flag)
 int MPI_Comm_delete_attr(MPI_Comm comm, int key)
 {
 	return is_ours(key) ? delete(comm) : PMPI_Comm_delete_attr(comm, key);
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *copy)
+{
+	return copied_to(PMPI_Comm_dup(comm, copy), copy);
+}
+
+int MPI_Comm_dup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm *copy)
+{
+	return copied_to(PMPI_Comm_dup_with_info(comm, info, copy), copy);
 }
 
 /* The names of MPI 1, which the paper used. */
@@ -301,8 +329,13 @@ int MPI_Attr_delete(MPI_Comm comm, int key)
 
 static void begin(void)
 {
+	MPI_Comm parent = MPI_COMM_NULL;
 	int rank, size;
 
+	/* A world that was spawned counts its ranks from 0 again: nobody could tell them from those of the
+	 * world that did that. */
+	if (PMPI_Comm_get_parent(&parent) != MPI_SUCCESS || parent != MPI_COMM_NULL)
+		return;
 	if (PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS &&
 	    PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS)
 		keeper_start(rank, size);

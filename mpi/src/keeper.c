@@ -75,7 +75,7 @@ static char agent_path[sizeof((struct sockaddr_un *)0)->sun_path];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed, answered;
 static pthread_t thread;
-static bool is_running, must_stop, is_connected, is_dirty, must_dial;
+static bool is_running, must_stop, is_connected, has_answered, is_dirty, must_dial;
 static int agent = -1;
 static struct ask *asks;
 static struct circle *circles;
@@ -121,6 +121,15 @@ static bool next_index(const struct members *members, uint32_t *index)
 	return true;
 }
 
+/* Every rank of a communicator counts it, also those that tell of themselves alone: all go on alike. */
+static bool count_in(struct members *members, uint32_t *index)
+{
+	struct members alone = { 1, &members->alone, members->talk, -1 };
+
+	return next_index(members, index) &&
+	       (members->alone < 0 || next_index(&alone, index));
+}
+
 /* Where this rank has sent so far, if only that is asked for. */
 static void look_back(struct ask *ask)
 {
@@ -148,11 +157,12 @@ static void waits(struct ask *ask)
 struct ask *ask_new(struct members *members, const keeptime_qos *terms)
 {
 	struct ask *ask = calloc(1, sizeof *ask);
+	struct ask **end = &asks;
 
 	if (!ask)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	if (!next_index(members, &ask->index)) {
+	if (!count_in(members, &ask->index)) {
 		pthread_mutex_unlock(&lock);
 		free(ask);
 		return NULL;
@@ -164,21 +174,29 @@ struct ask *ask_new(struct members *members, const keeptime_qos *terms)
 	ask->change = 1;
 	ask->terms = *terms;
 	look_back(ask);
-	ask->next = asks;
-	asks = ask;
+	/* Behind those that were there before: if some are too many, it is the last. */
+	while (*end)
+		end = &(*end)->next;
+	*end = ask;
 	waits(ask);
 	pthread_mutex_unlock(&lock);
 	return ask;
 }
 
-struct ask *ask_again(const struct ask *ask)
+struct ask *ask_again(struct ask *const *place)
 {
 	struct members members;
+	keeptime_qos terms;
 	struct ask *again;
 
-	if (!members_copy(&ask->members, &members))
+	pthread_mutex_lock(&lock);
+	if (!*place || !members_copy(&(*place)->members, &members)) {
+		pthread_mutex_unlock(&lock);
 		return NULL;
-	again = ask_new(&members, &ask->terms);
+	}
+	terms = (*place)->terms;
+	pthread_mutex_unlock(&lock);
+	again = ask_new(&members, &terms);
 	if (!again)
 		members_free(&members);
 	return again;
@@ -194,11 +212,33 @@ void ask_change(struct ask *ask, const keeptime_qos *terms)
 	pthread_mutex_unlock(&lock);
 }
 
-void ask_hold(struct ask *ask)
+/* Places belong to who has the lock, too: one thread of the program may set an attribute while another
+ * copies its communicator. */
+
+struct ask *ask_hold(struct ask *const *place)
 {
+	struct ask *ask;
+
 	pthread_mutex_lock(&lock);
-	ask->references++;
+	ask = *place;
+	if (ask)
+		ask->references++;
 	pthread_mutex_unlock(&lock);
+	return ask;
+}
+
+struct ask *ask_take(struct ask **place, bool shared)
+{
+	struct ask *ask;
+
+	pthread_mutex_lock(&lock);
+	ask = *place;
+	if (ask && !shared && ask->references > 1)
+		ask = NULL;
+	if (ask)
+		*place = NULL;
+	pthread_mutex_unlock(&lock);
+	return ask;
 }
 
 void ask_drop(struct ask *ask)
@@ -217,16 +257,6 @@ void ask_drop(struct ask *ask)
 		pthread_cond_signal(&changed);
 	}
 	pthread_mutex_unlock(&lock);
-}
-
-bool ask_is_own(const struct ask *ask)
-{
-	bool is_own;
-
-	pthread_mutex_lock(&lock);
-	is_own = ask->references == 1;
-	pthread_mutex_unlock(&lock);
-	return is_own;
 }
 
 /* An agent that answers may still have to wait for others; without one there is nothing to wait for. */
@@ -289,10 +319,12 @@ static unsigned long long whole(double value)
 static void add_ask(struct text *line, const struct ask *ask)
 {
 	const keeptime_qos *terms = &ask->terms;
+	bool is_alone = ask->members.alone >= 0;
+	const int *ranks = is_alone ? &ask->members.alone : ask->members.ranks;
 
 	text_add(line, "{\"communicator\":{\"members\":[");
-	for (int at = 0; at < ask->members.count; at++)
-		text_add(line, at ? ",%d" : "%d", ask->members.ranks[at]);
+	for (int at = 0; at < (is_alone ? 1 : ask->members.count); at++)
+		text_add(line, at ? ",%d" : "%d", ranks[at]);
 	text_add(line, "],\"index\":%u,\"talk\":", ask->index);
 	text_add_string(line, ask->members.talk);
 	text_add(line, "},\"change\":%u,\"terms\":{\"class\":\"%s\",\"bits_per_second\":%llu,", ask->change,
@@ -370,17 +402,18 @@ static struct ask *find(const struct sent *sent)
 	return ask;
 }
 
-/* What was granted is enforced although nobody answers any more. */
-static bool stays_granted(const struct ask *ask, enum keeptime_qos_state state)
+/* Whether what is asked for now is enforced. */
+static bool is_granted(const struct ask *ask)
 {
-	return state == KEEPTIME_WAITING && ask->state == KEEPTIME_GRANTED && ask->told_change == ask->change;
+	return ask->state == KEEPTIME_GRANTED && ask->told_change == ask->change;
 }
 
 static void apply(const struct sent *sent, const struct answer *answer)
 {
 	struct ask *ask = find(sent);
 
-	if (!ask || stays_granted(ask, answer->state))
+	/* It is although nobody can say so just now. */
+	if (!ask || (answer->state == KEEPTIME_WAITING && is_granted(ask)))
 		return;
 	ask->told_change = ask->change;
 	ask->state = answer->state;
@@ -390,10 +423,11 @@ static void apply(const struct sent *sent, const struct answer *answer)
 	memcpy(ask->reason, answer->reason, sizeof ask->reason);
 }
 
+/* To all that is not granted: what is stays so whatever becomes of the rest, until it is answered for itself. */
 static void apply_to_all(enum keeptime_qos_state state, const char *reason)
 {
 	for (struct ask *ask = asks; ask; ask = ask->next) {
-		if (stays_granted(ask, state))
+		if (is_granted(ask))
 			continue;
 		ask->told_change = ask->change;
 		ask->state = state;
@@ -568,6 +602,7 @@ static void connect_agent(void)
 	agent = connection;
 	is_connected = connection >= 0;
 	if (is_connected) {
+		has_answered = false;
 		is_dirty = true;
 		/* Who asked while this was dialling has what they asked for. */
 		must_dial = false;
@@ -587,7 +622,17 @@ static void hang_up(void)
 	is_connected = false;
 }
 
-/* Sends `line` and has its answer read; hangs up if there is none. */
+static void nobody_answered(void)
+{
+	char reason[KEEPTIME_REASON_SIZE];
+
+	snprintf(reason, sizeof reason, "the agent at %s hangs up: it may have as many calls of one user as it takes",
+		 agent_path);
+	apply_to_all(KEEPTIME_WAITING, reason);
+}
+
+/* Sends `line` and has its answer read; hangs up if there is none. If there never was one, nobody is let in
+ * at the moment, and to call again at once would be in vain. */
 static void converse(struct text *line, const struct sent *sent, int count)
 {
 	int connection = agent;
@@ -597,8 +642,13 @@ static void converse(struct text *line, const struct sent *sent, int count)
 	pthread_mutex_unlock(&lock);
 	answer = exchange(connection, line, &length);
 	pthread_mutex_lock(&lock);
-	if (!answer || (sent && !read_response(answer, length, sent, count)))
+	if (answer && (!sent || read_response(answer, length, sent, count))) {
+		has_answered = true;
+	} else {
 		hang_up();
+		if (!has_answered)
+			nobody_answered();
+	}
 	free(answer);
 }
 
@@ -651,8 +701,9 @@ static int64_t work(void)
 	if (is_connected && (is_dirty || (asks && time >= report_at))) {
 		report();
 		report_at = now() + (any_waiting() ? REPORT_SOON : REPORT_EVERY);
-		/* An agent that went away may be back already. */
-		dial_at = is_connected ? dial_at : now();
+		/* An agent that went away may be back already, if it was not one that lets nobody in. */
+		if (!is_connected && has_answered)
+			dial_at = now();
 		pace_at = 0;
 	}
 	if (is_connected && time >= progress_at) {

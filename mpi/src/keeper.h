@@ -21,16 +21,16 @@ bool keeper_is_running(void);
 
 /* A new ask, held once; takes `members`. Nothing if memory is lacking; then `members` stays. */
 struct ask *ask_new(struct members *members, const keeptime_qos *terms);
-/* A new ask for the same members and terms. */
-struct ask *ask_again(const struct ask *ask);
+/* A new ask for the same members and terms as what is in `place`, if anything is. */
+struct ask *ask_again(struct ask *const *place);
 /* Asks for something else instead. */
 void ask_change(struct ask *ask, const keeptime_qos *terms);
-/* One more holds it. */
-void ask_hold(struct ask *ask);
+/* What is in `place`, if anything is: one more holds it. */
+struct ask *ask_hold(struct ask *const *place);
+/* What is in `place`, and then no longer. Nothing if others hold it too, but where it may be `shared`. */
+struct ask *ask_take(struct ask **place, bool shared);
 /* One holds it no longer: the last one gives it back. */
 void ask_drop(struct ask *ask);
-/* Whether only one holds it. */
-bool ask_is_own(const struct ask *ask);
 /* Waits until it was answered, at most KEEPTIME_WAIT_SECONDS. */
 void ask_wait(struct ask *ask);
 /* What became of it, to the fields of `terms` that tell that. */

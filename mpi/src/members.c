@@ -179,10 +179,8 @@ static bool intracommunicator(MPI_Comm comm, struct members *members, struct tex
 		text_add(talk, ALL_TO_ALL);
 	}
 	if (talk->length == 0) {
-		/* Nobody talks: the same as this rank alone. */
 		PMPI_Comm_rank(comm, &rank);
-		members->ranks[0] = members->ranks[rank];
-		members->count = 1;
+		members->alone = members->ranks[rank];
 		text_add(talk, ALL_TO_ALL);
 	}
 	return true;
@@ -195,6 +193,7 @@ bool members_of(MPI_Comm comm, struct members *members, char *reason, size_t rea
 	bool done;
 
 	memset(members, 0, sizeof *members);
+	members->alone = -1;
 	PMPI_Comm_test_inter(comm, &inter);
 	done = inter ? intercommunicator(comm, members, &talk) : intracommunicator(comm, members, &talk);
 	if (!done || talk.failed) {
@@ -220,6 +219,7 @@ bool members_copy(const struct members *members, struct members *copy)
 	size_t bytes = (size_t)members->count * sizeof *members->ranks;
 
 	copy->count = members->count;
+	copy->alone = members->alone;
 	copy->ranks = malloc(bytes);
 	copy->talk = strdup(members->talk);
 	if (copy->ranks && copy->talk) {

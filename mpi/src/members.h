@@ -12,6 +12,8 @@ struct members {
 	int count;
 	int *ranks; /* in MPI_COMM_WORLD */
 	char *talk; /* "all-to-all", or pairs of positions as in "0>1 1>0" */
+	int alone;  /* this rank, if it talks to nobody and nobody to it: it tells of itself alone, and counts the
+		     * communicator as its other ranks do; else less than 0 */
 };
 
 /* Local. False with a reason if it cannot be described. */

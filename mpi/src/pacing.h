@@ -17,7 +17,8 @@ struct pace {
  * To be repeated while connections may be opened. For one thread at a time. */
 void pacing_apply(const struct pace *paces, int count);
 
-/* Addresses to which more was sent than what connecting takes; at most `capacity`, each once. */
+/* Addresses to which more was sent, and acknowledged, than what connecting takes; at most `capacity`, each
+ * once. */
 int pacing_seen(struct in_addr *addresses, int capacity);
 
 /* An open IPv4 connection. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* An agent that grants whatever it is asked, and writes down every line: recorder SOCKET FILE. Each
- * connection has a process of its own; it ends with the connection, the whole with its standard input.
- * With a third argument, nobody who calls is let in for that many milliseconds. */
+/* An agent that grants whatever it is asked, and writes down every line: recorder SOCKET FILE [HOW]. Each
+ * connection has a process of its own; it ends with the connection, the whole with its standard input. A line
+ * that names messages of 666 bytes is refused as a whole. HOW is so many milliseconds, for which nobody who
+ * calls is let in; "drop": whoever calls is hung up on, and `called` is written down; "slow": each answer takes
+ * two seconds. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -15,6 +17,7 @@
 
 #define ANSWER "{\"state\":\"granted\",\"reason\":\"\",\"wire_bits_per_second\":999000000000,\"burst_bytes\":6056,\"promised_nanos\":200000000}"
 #define PACE "{\"address\":\"127.0.0.1\",\"bits_per_second\":80000000}"
+#define REFUSED "{\"refused\":{\"reason\":\"messages of 666 bytes\"}}\n"
 
 static int asks_in(const char *line)
 {
@@ -25,7 +28,7 @@ static int asks_in(const char *line)
 	return count;
 }
 
-static void serve(int connection, const char *path)
+static void serve(int connection, const char *path, const char *how)
 {
 	FILE *in = fdopen(connection, "r"), *out = fdopen(dup(connection), "w"), *record = fopen(path, "a");
 	char *line = NULL;
@@ -38,8 +41,12 @@ static void serve(int connection, const char *path)
 
 		fputs(line, record);
 		fflush(record);
+		if (!strcmp(how, "slow"))
+			sleep(2);
 		if (strstr(line, "\"mpi-progress\"")) {
 			fputs("\"done\"\n", out);
+		} else if (strstr(line, "\"message_bytes_max\":666,")) {
+			fputs(REFUSED, out);
 		} else {
 			fputs("{\"mpi\":{\"answers\":[", out);
 			for (int at = 0; at < count; at++)
@@ -48,6 +55,15 @@ static void serve(int connection, const char *path)
 		}
 		fflush(out);
 	}
+}
+
+static void note_call(const char *path)
+{
+	FILE *record = fopen(path, "a");
+
+	CHECK(record);
+	fputs("called\n", record);
+	fclose(record);
 }
 
 /* Takes the one place in the queue of `listener`: connect() waits from here on, until somebody accepts. */
@@ -63,25 +79,29 @@ int main(int argc, char **argv)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct pollfd ready[2] = { { .fd = 0, .events = POLLIN }, { .events = POLLIN } };
+	const char *how = argc == 4 ? argv[3] : "";
+	int waits = atoi(how);
 
 	CHECK((argc == 3 || argc == 4) && strlen(argv[1]) < sizeof address.sun_path);
 	strcpy(address.sun_path, argv[1]);
 	signal(SIGCHLD, SIG_IGN);
 	ready[1].fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	CHECK(!bind(ready[1].fd, (struct sockaddr *)&address, sizeof address) && !listen(ready[1].fd, 64));
-	if (argc == 4)
+	if (waits)
 		let_wait(&address, ready[1].fd);
 	puts("ready");
 	fflush(stdout);
-	if (argc == 4) {
-		poll(ready, 1, atoi(argv[3]));
+	if (waits) {
+		poll(ready, 1, waits);
 		CHECK(!listen(ready[1].fd, 64));
 	}
 	while (poll(ready, 2, -1) > 0 && !ready[0].revents) {
 		int connection = accept(ready[1].fd, NULL, NULL);
 
-		if (connection >= 0 && fork() == 0) {
-			serve(connection, argv[2]);
+		if (!strcmp(how, "drop")) {
+			note_call(argv[2]);
+		} else if (connection >= 0 && fork() == 0) {
+			serve(connection, argv[2], how);
 			return 0;
 		}
 		close(connection);

@@ -41,8 +41,8 @@ preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
 }
 
 # An agent at $work/agent that writes $work/record.
-start_recorder() { # [MILLISECONDS]
-    rm -f "$work/agent" "$work/record"
+start_recorder() { # [MILLISECONDS | drop | slow]
+    rm -f "$work/agent" "$work/record" "$work/ready"
     touch "$work/record"
     # Given the end of a pipe that is open as long as it shall run.
     exec {recorder}> >("$build/recorder" "$work/agent" "$work/record" "$@" >"$work/ready")
@@ -110,6 +110,31 @@ test_with_agent() {
     test_that "threads" preloaded "$work/agent" 2 threads
     test_that "endpoints are mirror images" endpoints_are_mirror_images
     test_that "a goal" goal_is_promised
+    test_that "what is refused leaves what was granted" preloaded "$work/agent" 2 refused
+    stop_recorder
+    start_recorder slow || return
+    test_that "who waits for a copy holds up nobody" preloaded "$work/agent" 1 copies
+    stop_recorder
+    start_recorder drop || return
+    test_that "who is hung up on calls now and then" calls_are_far_between
+    stop_recorder
+}
+
+calls_are_far_between() {
+    preloaded "$work/agent" 2 holds 1000 2 >"$work/out" || return
+    cat "$work/out"
+    echo "$(grep -c called "$work/record") calls in two seconds"
+    # Each when it starts, when it asks, and once a second; more where the machine is slow.
+    [ "$(grep -c called "$work/record")" -le 40 ] && [ "$(grep -o 'hangs up' "$work/out" | wc -l)" = 2 ]
+}
+
+test_spawned() {
+    if [ -n "${hangs:-}" ]; then
+        echo "skipped: a spawned world (this MPI may hang)"
+        return
+    fi
+    start_recorder || return
+    test_that "a spawned world asks for nothing" preloaded "$work/agent" 1 spawned
     stop_recorder
 }
 
@@ -171,6 +196,8 @@ test_what_is_told() {
     test_that "a graph" recorded '"talk":"0>1 1>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1005'
     test_that "a distributed graph" recorded '"talk":"2>3 3>0"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1006'
     test_that "oneself" recorded '"members":[1],"index":0,"talk":"all-to-all"'
+    test_that "who has no neighbours tells of itself" recorded '"members":[3],"index":1,"talk":"all-to-all"},"change":1,"terms":{"class":"premium","bits_per_second":1000000,"message_bytes_max":1008'
+    test_that "and counts as the others do" all_count_alike 1009
     stop_recorder
     # What is asked while the agent is being called must neither be lost nor stop the program.
     start_recorder 1500 || return
@@ -178,6 +205,15 @@ test_what_is_told() {
     test_that "what stood was told" recorded '"message_bytes_max":0'
     stop_recorder
     choose_launcher
+}
+
+# All ranks tell of a communicator with the same number.
+all_count_alike() { # MESSAGE_SIZE
+    local told numbers
+    told=$(grep -oE "\"index\":[0-9]+,\"talk\":\"all-to-all\"[^{]*\{[^}]*\"message_bytes_max\":$1," "$work/record")
+    numbers=$(grep -oE '"index":[0-9]+' <<<"$told" | sort -u)
+    echo "$numbers"
+    [ -n "$numbers" ] && [ "$(wc -l <<<"$numbers")" = 1 ]
 }
 
 test_progress() {
@@ -250,6 +286,7 @@ choose_launcher
 test_units
 test_without
 test_with_agent
+test_spawned
 test_what_is_told
 test_progress
 test_programs_of_others

@@ -42,9 +42,9 @@ static void wait_until_paced(int is_paced)
 
 int main(int argc, char **argv)
 {
-	int rank, size, edges[] = { 1, 0 }, ends[] = { 1, 2, 2, 2 }, peer, before, token = 0;
+	int rank, size, edges[] = { 1, 0 }, ends[] = { 1, 2, 2, 2 }, peer, before, neighbours, token = 0;
 	int extents[] = { 2, 2 }, open[] = { 0, 0 };
-	MPI_Comm grid, half, inter, graph, near;
+	MPI_Comm grid, half, inter, graph, near, three;
 	keeptime_qos qos = KEEPTIME_QOS_INIT;
 
 	MPI_Init(&argc, &argv);
@@ -66,6 +66,14 @@ int main(int argc, char **argv)
 				       MPI_INFO_NULL, 0, &near);
 	set(near, 1006);
 	set(MPI_COMM_SELF, 1007);
+	/* A ring of three, and one that is in it with nobody. */
+	neighbours = rank < 3;
+	peer = (rank + 1) % 3;
+	before = (rank + 2) % 3;
+	MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, neighbours, &before, MPI_UNWEIGHTED, neighbours, &peer,
+				       MPI_UNWEIGHTED, MPI_INFO_NULL, 0, &three);
+	set(three, 1008);
+	set(MPI_COMM_WORLD, 1009);
 	/* Every pair has a connection from here on. */
 	MPI_Alltoall(MPI_IN_PLACE, 0, MPI_INT, &(int[4]){0}, 1, MPI_INT, MPI_COMM_WORLD);
 	if (argc > 1) {

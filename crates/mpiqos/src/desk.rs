@@ -123,7 +123,11 @@ impl Desk {
         self.heard.insert(node.clone());
         self.ranks.retain(|_, seated| seated.node != *node);
         for state in states {
-            self.ranks.insert(state.number, Seated { node: node.clone(), state });
+            // Another program of the job counts its ranks from 0, too, and may ask for nothing.
+            let is_quiet = |seated: &Seated| seated.state.asks.is_empty();
+            if !state.asks.is_empty() || self.ranks.get(&state.number).is_none_or(is_quiet) {
+                self.ranks.insert(state.number, Seated { node: node.clone(), state });
+            }
         }
         self.gather();
     }
@@ -786,6 +790,30 @@ mod tests {
         world.settle();
         let paced = world.answers(1)[&0].pace[0].bits_per_second.get();
         assert!((105 * MBIT..107 * MBIT).contains(&paced), "{paced}");
+    }
+
+    // Another program of the job counts its ranks from 0, too: it takes nobody's place who asks for something, and
+    // leaves it to who does.
+    #[test]
+    fn who_asks_for_nothing_takes_nobodys_place() {
+        let mut world = World::new(3, 1_000);
+        for number in 0..2 {
+            let asks = vec![ask(&[0, 1], 0, 1, 40)];
+            world.desk.report(&node(number + 1), vec![rank(number, 2, asks)]);
+        }
+        world.settle();
+        let before = world.grant.extension.clone();
+        world.desk.report(&node(3), vec![rank(0, 1, vec![])]);
+        world.settle();
+        assert_eq!(world.grant.extension, before);
+        assert_eq!(world.state(1, 0), AskState::Granted);
+        // The quiet one first.
+        let mut world = World::new(3, 1_000);
+        world.desk.report(&node(3), vec![rank(0, 1, vec![])]);
+        world.desk.report(&node(1), vec![rank(0, 2, vec![ask(&[0, 1], 0, 1, 40)])]);
+        world.desk.report(&node(2), vec![rank(1, 2, vec![])]);
+        world.settle();
+        assert_eq!(world.grant.extension, before);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RANKS_MAX};
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// What both ends speak.
@@ -165,6 +165,17 @@ impl Progress {
         let inferred = self.operations.checked_div(self.period.into());
         if self.told > 0 { Some(self.told) } else { inferred }
     }
+
+    /// Checks that there can be such a rank.
+    ///
+    /// # Errors
+    /// If there cannot.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.rank >= RANKS_MAX {
+            return Err(Invalid::new("rank", self.rank, format!("less than {RANKS_MAX}")));
+        }
+        Ok(())
+    }
 }
 
 impl Answer {
@@ -189,10 +200,21 @@ impl RankAnswer {
     pub fn all(count: usize, answer: &Answer) -> Self {
         Self { answers: vec![answer.clone(); count], pace: Vec::new() }
     }
+
+    /// With what was refused before the others were answered, in its places: see
+    /// [`RankState::take_out_refused`].
+    #[must_use]
+    pub fn with_refused(mut self, refused: BTreeMap<usize, Answer>) -> Self {
+        // From the first place on, so that each is there when its turn comes.
+        for (at, answer) in refused {
+            self.answers.insert(at, answer);
+        }
+        self
+    }
 }
 
 impl Report {
-    /// Checks all that does not depend on a reservation.
+    /// Checks what concerns all of it; each ask is looked at for itself by [`RankState::take_out_refused`].
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -200,28 +222,37 @@ impl Report {
         if self.version != VERSION {
             return Err(Invalid::new("version", self.version, VERSION.to_string()));
         }
-        self.rank.check()
+        let RankState { number, size, .. } = self.rank;
+        if number >= size {
+            return Err(Invalid::new("number", number, format!("less than size, {size}")));
+        }
+        Ok(())
     }
 }
 
 impl RankState {
-    /// Checks all that does not depend on a reservation.
-    ///
-    /// # Errors
-    /// The first field that is wrong.
-    pub fn check(&self) -> Result<(), Invalid> {
-        if self.number >= self.size {
-            let expected = format!("less than size, {}", self.size);
-            return Err(Invalid::new("number", self.number, expected));
+    /// Takes out the asks that make no sense whatever the reservation is, and those that are too many. What each
+    /// of them is answered, by its place.
+    pub fn take_out_refused(&mut self) -> BTreeMap<usize, Answer> {
+        let mut refused = BTreeMap::new();
+        for (at, ask) in std::mem::take(&mut self.asks).into_iter().enumerate() {
+            match self.check_next(&ask) {
+                Ok(()) => self.asks.push(ask),
+                Err(invalid) => {
+                    refused.insert(at, Answer::refused(invalid.to_string()));
+                }
+            }
         }
-        if self.asks.len() > ASKS_MAX {
+        refused
+    }
+
+    /// Checks all of one more ask that does not depend on a reservation.
+    fn check_next(&self, ask: &Ask) -> Result<(), Invalid> {
+        if self.asks.len() >= ASKS_MAX {
             let expected = format!("attributes of at most {ASKS_MAX} communicators");
-            return Err(Invalid::new("asks", self.asks.len(), expected));
+            return Err(Invalid::new("asks", self.asks.len() + 1, expected));
         }
-        let checked = |(at, ask): (usize, &Ask)| {
-            ask.check(self).map_err(|invalid| invalid.within(&format!("asks[{at}]")))
-        };
-        self.asks.iter().enumerate().try_for_each(checked)
+        ask.check(self)
     }
 }
 
@@ -275,9 +306,12 @@ mod tests {
          "terms":{"class":"premium","bits_per_second":40000000,"message_bytes_max":1048576,
                   "paced":true}}]}}"#;
 
+    /// What is wrong in all of a report, or in its one ask.
     fn check(from: &str, to: &str) -> Result<(), String> {
-        let report: Report = serde_json::from_str(&REPORT.replacen(from, to, 1)).unwrap();
-        report.check().map_err(|invalid| invalid.to_string())
+        let mut report: Report = serde_json::from_str(&REPORT.replacen(from, to, 1)).unwrap();
+        report.check().map_err(|invalid| invalid.to_string())?;
+        let refused = report.rank.take_out_refused().remove(&0);
+        refused.map_or(Ok(()), |answer| Err(answer.reason))
     }
 
     #[test]
@@ -286,17 +320,48 @@ mod tests {
         for (from, to, expected) in [
             ("\"version\":1", "\"version\":2", "version: \"2\""),
             ("\"number\":0", "\"number\":4", "less than size, 4"),
-            ("[0,1,2,3]", "[0,1,2,4]", "asks[0].members: \"4\""),
-            ("[0,1,2,3]", "[0,1,1,3]", "asks[0].members: \"1\""),
+            ("[0,1,2,3]", "[0,1,2,4]", "members: \"4\""),
+            ("[0,1,2,3]", "[0,1,1,3]", "members: \"1\""),
             ("[0,1,2,3]", "[1,2,3]", "rank 0 too"),
             ("[0,1,2,3]", "[]", "1 to 4096 ranks"),
-            ("all-to-all", "0>7", "asks[0].talk.nodes"),
+            ("all-to-all", "0>7", "talk.nodes"),
             ("40000000", "0", "more than 0 bit/s for class premium"),
             ("1048576", "1099511627777", "message_bytes_max"),
         ] {
             let error = check(from, to).unwrap_err();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
+    }
+
+    // What cannot be asked for is refused for itself and in its place, and so is what is too much; the others are
+    // answered as if it had not been there.
+    #[test]
+    fn an_ask_that_is_refused_leaves_the_others() {
+        let report: Report = serde_json::from_str(REPORT).unwrap();
+        let good = report.rank.asks[0].clone();
+        let mut odd = good.clone();
+        odd.communicator.members = vec![1, 2];
+        let mut rank = RankState { asks: vec![good.clone(); ASKS_MAX + 1], ..report.rank };
+        rank.asks.insert(1, odd);
+        let refused = rank.take_out_refused();
+        assert_eq!(rank.asks, vec![good; ASKS_MAX]);
+        assert!(refused[&1].reason.contains("rank 0 too"), "{refused:?}");
+        assert!(refused[&(ASKS_MAX + 1)].reason.contains("at most 64"), "{refused:?}");
+        let granted = Answer { state: AskState::Granted, ..Answer::refused("") };
+        let RankAnswer { answers, .. } = RankAnswer::all(ASKS_MAX, &granted).with_refused(refused);
+        assert_eq!(answers.len(), ASKS_MAX + 2);
+        let is_refused = |at: &usize| answers[*at].state == AskState::Refused;
+        let places: Vec<_> = (0..answers.len()).filter(is_refused).collect();
+        assert_eq!(places, [1, ASKS_MAX + 1]);
+    }
+
+    // As many ranks as there can be, and no more, tell how far they are.
+    #[test]
+    fn the_last_rank_that_can_be_has_progress_and_the_next_has_none() {
+        let last = Progress { rank: RANKS_MAX - 1, operations: 30, period: 3, told: 0 };
+        assert_eq!(last.check(), Ok(()));
+        let error = Progress { rank: RANKS_MAX, ..last }.check().unwrap_err().to_string();
+        assert!(error.contains("rank: \"4096\""), "{error}");
     }
 
     #[test]
@@ -314,8 +379,8 @@ mod tests {
             let mut bytes = REPORT.as_bytes().to_vec();
             let at = at % bytes.len();
             bytes[at] = byte;
-            if let Ok(report) = serde_json::from_slice::<Report>(&bytes) {
-                let _ = report.check();
+            if let Ok(mut report) = serde_json::from_slice::<Report>(&bytes) {
+                let _ = (report.check(), report.rank.take_out_refused());
             }
         }
     }
