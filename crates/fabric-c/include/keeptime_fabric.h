@@ -190,16 +190,16 @@ ktf_result ktf_resource_id(const ktf_resource *resource, ktf_id *id);
 void ktf_resource_drop(ktf_resource *resource);
 
 /* The only resource that has all of these attributes, as soon as there is one, if that is within
- * timeout. KTF_NOT_FOUND, KTF_SEVERAL, KTF_NO_DAEMON, KTF_INVALID. */
+ * timeout. KTF_NOT_FOUND, KTF_SEVERAL, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_one(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
-/* Any one of them, likewise. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID. */
+/* Any one of them, likewise. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
 /* All that there are now: writes at most capacity of them, and to found how many there are.
- * KTF_NO_DAEMON, KTF_INVALID. */
+ * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_all(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_id *ids, size_t capacity, size_t *found);
 
@@ -239,7 +239,7 @@ void ktf_message_drop(ktf_message *message);
 /* ---- Watches --------------------------------------------------------------------------------- */
 
 /* Watches resources with these attributes from now on; those that there are appear first.
- * KTF_NO_DAEMON, KTF_INVALID. */
+ * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_watch_open(const ktf_context *context, const ktf_attribute *attributes,
 			  size_t count, ktf_watch **watch);
 
@@ -271,7 +271,7 @@ ktf_result ktf_region_add(const ktf_region *region, uint32_t record, uint64_t am
 void ktf_region_drop(ktf_region *region);
 
 /* Opens the region of the only resource with these attributes. KTF_NOT_FOUND (also if it has no
- * region), KTF_SEVERAL, KTF_GONE, KTF_UNREACHABLE, KTF_NO_DAEMON, KTF_INVALID. */
+ * region), KTF_SEVERAL, KTF_GONE, KTF_UNREACHABLE, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_reader_open(const ktf_context *context, const ktf_attribute *attributes,
 			   size_t count, ktf_reader **reader);
 

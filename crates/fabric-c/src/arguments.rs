@@ -104,7 +104,7 @@ pub unsafe fn attributes(pointer: *const Attribute, count: usize) -> Result<Attr
         };
         attributes = attributes.with(name, value);
     }
-    attributes.check().map_err(|error| Failure::invalid(error.to_string()))?;
+    attributes.check()?;
     Ok(attributes)
 }
 

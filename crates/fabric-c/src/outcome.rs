@@ -1,6 +1,6 @@
 //! What became of a call: a number for programs, a sentence for people, and no panic.
 
-use fabric::directory::client::DirectoryError;
+use fabric::attributes::InvalidAttributes;
 use fabric::region::{InvalidLayout, PublishError, RegionError};
 use fabric::{FindError, OpenError, RecvError, RegisterError, SendError, Undelivered};
 use std::cell::RefCell;
@@ -112,12 +112,22 @@ impl From<OpenError> for Failure {
     }
 }
 
+impl From<InvalidAttributes> for Failure {
+    fn from(error: InvalidAttributes) -> Self {
+        let outcome = match error {
+            InvalidAttributes::TooMany { .. } | InvalidAttributes::TooLong { .. } => {
+                Outcome::TooLong
+            }
+            _ => Outcome::Invalid,
+        };
+        Self::of(outcome, &error)
+    }
+}
+
 impl From<RegisterError> for Failure {
     fn from(error: RegisterError) -> Self {
         let outcome = match error {
-            RegisterError::Directory(DirectoryError::Refused(_)) | RegisterError::TooMany => {
-                Outcome::TooLong
-            }
+            RegisterError::TooMany => Outcome::TooLong,
             _ => Outcome::NoDaemon,
         };
         Self::of(outcome, &error)
@@ -199,4 +209,21 @@ impl From<InvalidLayout> for Failure {
 pub fn timed_out() -> Failure {
     let text = "nothing happened in time".into();
     Failure { outcome: Outcome::TimedOut, text, undelivered: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::directory::client::DirectoryError;
+
+    /// What the header says of each: what is too much, the caller can mend; a refusal, the daemon's
+    /// administrator.
+    #[test]
+    fn a_daemon_that_refuses_is_told_apart_from_too_many_resources() {
+        let refused = DirectoryError::Refused("this node is refused by another".into());
+        let registering = RegisterError::Directory(refused.clone());
+        assert_eq!(Failure::from(registering).outcome, Outcome::NoDaemon);
+        assert_eq!(Failure::from(FindError::Directory(refused)).outcome, Outcome::NoDaemon);
+        assert_eq!(Failure::from(RegisterError::TooMany).outcome, Outcome::TooLong);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::arguments::{attributes, borrowed, bytes, output, write_if_wanted};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::{Attribute, Id, LayoutFields, ReadingFields};
-use fabric::region::{AnsweredBy, Layout, Reader, Region};
+use fabric::region::{ATTRIBUTE, AnsweredBy, Layout, Reader, Region};
 use fabric::{Context, FindError};
 use std::ffi::c_void;
 
@@ -25,6 +25,9 @@ pub unsafe extern "C" fn ktf_region_publish(
                 output(region, "region")?,
             )
         };
+        // The library adds this one. If that is one too many, the daemon refuses, as for any other
+        // reason.
+        list.clone().with(ATTRIBUTE, "").check()?;
         let layout = Layout::new(fields.records, fields.bytes)?;
         let layout = if fields.adds == 0 { layout } else { layout.with_adds() };
         region.write(Box::into_raw(Box::new(context.publish(list, layout)?)));

@@ -50,7 +50,7 @@ pub struct Message {
 /// What is looked for.
 #[derive(Debug)]
 pub struct Search<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     query: Attributes,
 }
 
@@ -203,7 +203,8 @@ impl Resource {
         self.recv_with(wanted, Patience::Until(None))
     }
 
-    /// The same, waiting no longer than `time`.
+    /// The same, waiting no longer than `time`. One of more than 64 KiB that has begun to come is waited for to its end,
+    /// however long its sender takes.
     ///
     /// # Errors
     /// As for [`Resource::recv`], and [`RecvError::TimedOut`].
@@ -211,7 +212,7 @@ impl Resource {
         self.recv_with(wanted, Patience::Until(Some(Instant::now() + time)))
     }
 
-    /// The same without waiting. None if there is none.
+    /// The same without waiting, but for the end of one of more than 64 KiB. None if there is none.
     ///
     /// # Errors
     /// As for [`Resource::recv`].
@@ -310,7 +311,7 @@ impl Search<'_> {
     /// If the directory does not answer.
     pub fn watch(&self) -> Result<(Vec<Record>, Watcher), FindError> {
         let (records, watch) = self.shared.core.directory().watch(&self.query)?;
-        Ok((records, Watcher { watch }))
+        Ok((records, Watcher { watch, _shared: self.shared.clone() }))
     }
 
     fn first(&self, deadline: Option<Instant>) -> Result<ResourceId, FindError> {
@@ -320,10 +321,12 @@ impl Search<'_> {
     }
 }
 
-/// What happens to resources that are watched.
+/// What happens to resources that are watched. Holds its context, as resources do.
 #[derive(Debug)]
 pub struct Watcher {
     watch: Watch,
+    /// Without it nobody would tell the watch anything; dropped after the watch.
+    _shared: Arc<Shared>,
 }
 
 impl Watcher {

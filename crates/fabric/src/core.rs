@@ -13,7 +13,7 @@ use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::charge;
 use crate::flusher::Flusher;
-use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Reason};
+use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
@@ -172,7 +172,12 @@ impl Core {
         if sent {
             self.flush_soon(link);
         } else if credit > 0 {
-            self.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
+            self.inboxes.with(from, |inbox| {
+                // If it breaks after this look, that is forgotten with it; before, it would be kept for ever.
+                if link.broken().is_none() {
+                    inbox.put_back(link.id, credit);
+                }
+            });
         }
         sent
     }
@@ -310,6 +315,9 @@ impl Core {
 
     /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
     /// arrive; its sender is told.
+    ///
+    /// It waits for the end of it, whatever the patience of the caller: put back, it would have lost its place among
+    /// those that this receiver did not want.
     fn fetch(
         &self,
         link: &Arc<Link>,
@@ -483,7 +491,10 @@ impl Core {
         let from = ResourceId { context: self.id, place: from };
         let body = Body::Whole(payload.into_vec());
         let message = Arrived { from, tag, body, link: 0, charge };
-        self.deliver(to, message).map_err(|_| SendError::Gone(id))
+        match self.deliver(to, message) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(SendError::Gone(id)),
+        }
     }
 
     /// The link to another context, which is made if there is none.
@@ -509,7 +520,7 @@ impl Core {
         }
         let same_node = info.node == own.node;
         let link = if same_node && self.config.shared_memory && is_trusted(info.owner, own.owner) {
-            let ends = call_neighbour(self.greeting(peer, 0, None));
+            let ends = call_neighbour(self.greeting(peer, 0, None), info.owner);
             ends.map(|ends| self.connected(peer, ends))
         } else if same_node {
             self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
@@ -613,6 +624,21 @@ impl Core {
         }
     }
 
+    /// Whether there are links to look after.
+    pub fn has_links_to_look_after(&self) -> bool {
+        !self.links.view().others.is_empty()
+    }
+
+    /// Ends those whose other nodes are gone without anything having told so.
+    pub fn look_after_links(&self) {
+        let view = self.links.view();
+        for link in &view.others {
+            if let Err(broken) = link.look_after() {
+                self.lost(link, broken);
+            }
+        }
+    }
+
     /// Makes the rails that a stream of this context's own has not, if they can be made. Ends a
     /// stream that has had none for too long, or whose other end is no more.
     pub fn make_rails(&self, stream: &Stream) {
@@ -663,6 +689,9 @@ impl Core {
         let poll_is_enough = ends.poll_is_enough;
         let link = Arc::new(Link::new(self.links.next_number(), peer, ends));
         self.links.insert(link.clone());
+        if !link.in_memory {
+            self.keeper.notice();
+        }
         if !poll_is_enough {
             self.watch(&link);
         }
@@ -687,6 +716,23 @@ impl Core {
         self.streams.remove(link.id);
         self.links.remove(link);
         self.inboxes.each(|inbox| inbox.forget(link.id));
+    }
+
+    /// [`Home::deliver`] by a thread that waits itself as `own`, if it does.
+    fn deliver_by(
+        &self,
+        own: Option<&Arc<Parker>>,
+        to: Place,
+        message: Arrived,
+    ) -> Result<Option<Arrived>, Malformed> {
+        let deliver = |inbox: &mut Inbox, message| inbox.deliver(message, own);
+        match self.inboxes.give(to, message, deliver) {
+            Ok(receiver) => {
+                receiver?.iter().for_each(|parker| self.progress.wake(parker));
+                Ok(None)
+            }
+            Err(message) => Ok(Some(message)),
+        }
     }
 
     /// Tells the sender of `message` that nobody took it.
@@ -789,10 +835,8 @@ impl Home for Core {
         self.config.message_most
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
-        let receiver = self.inboxes.give(to, message, Inbox::deliver)?;
-        receiver.iter().for_each(|parker| self.progress.wake(parker));
-        Ok(())
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed> {
+        self.deliver_by(None, to, message)
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

@@ -137,8 +137,11 @@ impl Owed {
     }
 
     /// A message from `link` that was charged with `charge` was taken. Returns what to give back
-    /// now.
+    /// now. Charged with nothing is what came by a link that is no more: it stays forgotten.
     pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
+        if charge == 0 {
+            return None;
+        }
         let owed = self.by_link.entry(link).or_insert(0);
         *owed += u64::from(charge);
         self.is_due |= *owed >= CREDIT_WITH_MESSAGE;
@@ -306,6 +309,16 @@ mod tests {
             }
             prop_assert!(fates.values().all(|fate| *fate != "sent"));
         }
+    }
+
+    /// What came by a link that is no more brings none of it back.
+    #[test]
+    fn a_link_that_is_forgotten_stays_so() {
+        let mut owed = Owed::new();
+        assert_eq!(owed.taken(1, charge(0)), None);
+        owed.forget(1);
+        assert_eq!(owed.taken(1, 0), None);
+        assert!(owed.by_link.is_empty());
     }
 
     #[test]

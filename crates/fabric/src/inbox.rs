@@ -1,11 +1,12 @@
 //! What has arrived for one resource, and who waits for it.
 
-use crate::flow::{AHEAD_MOST, Owed, WINDOW};
-use crate::frame::Reason;
+use crate::flow::{AHEAD_MOST, Owed, WINDOW, WINDOW_CARRIED};
+use crate::frame::{Malformed, Reason};
 use crate::id::{Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
 use crate::progress::{Parker, lock};
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -13,9 +14,10 @@ use thiserror::Error;
 
 /// Most resources of one context at a time.
 pub const RESOURCES_MOST: u32 = 1 << 20;
-/// Notices that a resource keeps. Windows bound what is on the way, so this is only reached by a
-/// program that sends to many that are gone and never receives.
-const NOTICES_MOST: usize = 4096;
+/// Notices that a resource keeps: as many as messages of no length fit into the windows of 16 receivers, and 8 MiB.
+/// Windows bound what is on the way, so this is only reached by a program that sends to many that are gone and
+/// never receives.
+const NOTICES_MOST: usize = 1 << 18;
 const CHUNK: u32 = 256;
 
 /// A message as it arrived.
@@ -78,12 +80,16 @@ pub struct Inbox {
     generation: u32,
     open: bool,
     queue: Queue<Arrived>,
-    notices: Vec<Undelivered>,
+    notices: VecDeque<Undelivered>,
     owed: Owed,
     /// Bytes that are fetched ahead.
     ahead: u64,
     /// What the own context has sent here and nobody has taken.
     from_within: u64,
+    /// What is charged for all that links have brought here and nobody has taken.
+    from_links: u64,
+    /// When there is more of that, it is looked who sent it.
+    look_from: u64,
     receivers: Vec<(Match, Arc<Parker>)>,
     senders: Vec<Arc<Parker>>,
 }
@@ -130,23 +136,55 @@ impl Inbox {
             generation: 0,
             open: false,
             queue: Queue::new(),
-            notices: Vec::new(),
+            notices: VecDeque::new(),
             owed: Owed::new(),
             ahead: 0,
             from_within: 0,
+            from_links: 0,
+            look_from: WINDOW_CARRIED,
             receivers: Vec::new(),
             senders: Vec::new(),
         }
     }
 
-    /// `message` arrives. Returns who is to be woken.
-    pub fn deliver(&mut self, message: Arrived) -> Option<Arc<Parker>> {
+    /// `message` arrives, by a thread that waits itself as `own`, if it does. Returns who is to be woken: that one, if
+    /// it wants the message, since no other has to be.
+    ///
+    /// # Errors
+    /// If its link has sent more than any window holds.
+    pub fn deliver(
+        &mut self,
+        message: Arrived,
+        own: Option<&Arc<Parker>>,
+    ) -> Result<Option<Arc<Parker>>, Malformed> {
+        let charge = u64::from(message.charge);
         if message.link == 0 {
-            self.from_within += u64::from(message.charge);
+            self.from_within += charge;
+        } else {
+            if self.from_links + charge > self.look_from {
+                self.look_at_link(message.link, charge)?;
+            }
+            self.from_links += charge;
         }
-        let waits = self.receivers.iter().position(|(wanted, _)| wanted.wants(&message));
+        let wants = |(wanted, _): &(Match, Arc<Parker>)| wanted.wants(&message);
+        let is_own = |parker: &Arc<Parker>| own.is_some_and(|own| Arc::ptr_eq(own, parker));
+        let first = self.receivers.iter().position(|entry| is_own(&entry.1) && wants(entry));
+        let waits = first.or_else(|| self.receivers.iter().position(wants));
         self.queue.push(message);
-        waits.map(|at| self.receivers.swap_remove(at).1)
+        Ok(waits.map(|at| self.receivers.swap_remove(at).1))
+    }
+
+    /// Looks how much waits of what came by `link`, by which `charge` more comes. As this is done when there is twice
+    /// as much as ever before, messages cost no more for it.
+    #[cold]
+    fn look_at_link(&mut self, link: u32, charge: u64) -> Result<(), Malformed> {
+        let waiting = self.queue.iter().filter(|message| message.link == link);
+        let charged: u64 = waiting.map(|message| u64::from(message.charge)).sum();
+        if charged + charge > WINDOW_CARRIED {
+            return Err(Malformed::Unknown("credit"));
+        }
+        self.look_from *= 2;
+        Ok(())
     }
 
     /// A message that `wanted` wants arrives by `link` while its receiver looks: whether that is to take it at once,
@@ -159,13 +197,13 @@ impl Inbox {
     /// for senders in this context, they are returned to be woken.
     pub fn take(&mut self, wanted: &Match) -> (Option<Taken>, Vec<Arc<Parker>>) {
         let Some(message) = self.queue.take(wanted) else {
-            let notice = (!self.notices.is_empty()).then(|| Taken::Notice(self.notices.remove(0)));
-            return (notice, Vec::new());
+            return (self.notices.pop_front().map(Taken::Notice), Vec::new());
         };
         if message.link == 0 {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
+        self.from_links -= u64::from(message.charge);
         if let Body::Offered { size, ahead: true, .. } = message.body {
             self.ahead -= size;
         }
@@ -195,7 +233,7 @@ impl Inbox {
     /// Tells the resource what became of a message that it sent. Returns who is to be woken.
     pub fn notify(&mut self, notice: Undelivered) -> Vec<Arc<Parker>> {
         if self.notices.len() < NOTICES_MOST {
-            self.notices.push(notice);
+            self.notices.push_back(notice);
         }
         self.receivers.drain(..).map(|(_, parker)| parker).collect()
     }
@@ -216,9 +254,16 @@ impl Inbox {
         }
     }
 
-    /// Has `parker` woken no longer.
-    pub fn delist_receiver(&mut self, parker: &Arc<Parker>) {
+    /// Has `parker` woken no longer. Returns whether others wait.
+    pub fn delist_receiver(&mut self, parker: &Arc<Parker>) -> bool {
         self.receivers.retain(|(_, other)| !Arc::ptr_eq(other, parker));
+        !self.receivers.is_empty()
+    }
+
+    /// Who waits for a message that is there, and is to be woken: whoever was woken for it has taken another one.
+    pub fn next_receiver(&mut self) -> Option<Arc<Parker>> {
+        let waits = self.receivers.iter().position(|(wanted, _)| self.queue.has(wanted))?;
+        Some(self.receivers.swap_remove(waits).1)
     }
 
     /// Has `parker` woken when there is room.
@@ -239,9 +284,12 @@ impl Inbox {
         self.owed.put_back(link, credit);
     }
 
-    /// `link` is no more.
+    /// `link` is no more: nothing is given back to it for what still waits.
     pub fn forget(&mut self, link: u32) {
         self.owed.forget(link);
+        for message in self.queue.iter_mut().filter(|message| message.link == link) {
+            self.from_links -= u64::from(std::mem::take(&mut message.charge));
+        }
     }
 }
 
@@ -384,6 +432,8 @@ impl Held<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::{CHARGE_LEAST, charge};
+    use crate::frame::EAGER_MOST;
     use crate::id::ContextId;
 
     fn message(tag: u64) -> Arrived {
@@ -396,7 +446,7 @@ mod tests {
     fn a_place_is_never_used_twice() {
         let inboxes = Inboxes::new();
         let first = inboxes.open().unwrap();
-        inboxes.with(first, |inbox| inbox.deliver(message(1))).unwrap();
+        inboxes.with(first, |inbox| inbox.deliver(message(1), None)).unwrap().unwrap();
         let left = inboxes.close(first).unwrap();
         assert_eq!((left.messages.len(), left.owed.len()), (1, 0));
         let second = inboxes.open().unwrap();
@@ -422,7 +472,7 @@ mod tests {
     fn who_looks_is_handed_a_message_unless_another_came_before() {
         let mut inbox = Inbox::new();
         assert_eq!(inbox.hands(3, 100, &Match::tag(1)), Some(None));
-        inbox.deliver(message(1));
+        inbox.deliver(message(1), None).unwrap();
         assert_eq!(inbox.hands(3, 100, &Match::tag(1)), None);
         assert_eq!(inbox.hands(3, WINDOW as u32, &Match::tag(2)), Some(Some(WINDOW + 100)));
     }
@@ -436,7 +486,7 @@ mod tests {
             inboxes.may_have(place)
         };
         assert!(!inboxes.may_have(place));
-        assert!(seen(|inbox| drop(inbox.deliver(message(1)))));
+        assert!(seen(|inbox| drop(inbox.deliver(message(1), None))));
         assert!(seen(|inbox| drop(inbox.take(&Match::tag(2)))));
         assert!(!seen(|inbox| drop(inbox.take(&Match::tag(1)))));
         let lost = Undelivered { to: message(1).from, tag: Tag(9), reason: Reason::Gone };
@@ -472,12 +522,87 @@ mod tests {
         let lost = Undelivered { to, tag: Tag(9), reason: Reason::Gone };
         let takes = inboxes.with(place, |inbox| {
             inbox.notify(lost.clone());
-            inbox.deliver(message(1));
+            inbox.deliver(message(1), None).unwrap();
             [inbox.take(&Match::any()).0, inbox.take(&Match::tag(5)).0, inbox.take(&Match::any()).0]
         });
         let [first, second, third] = takes.unwrap();
         assert!(matches!(first, Some(Taken::Message(m, None)) if m.tag == Tag(1)));
         assert!(matches!(second, Some(Taken::Notice(notice)) if notice == lost));
         assert!(third.is_none());
+    }
+
+    /// A sender that does without credit is found out before it fills the memory; several that keep to their windows
+    /// are not, however much that is.
+    #[test]
+    fn what_is_beyond_every_window_is_refused() {
+        let mut inbox = Inbox::new();
+        let longest = charge(EAGER_MOST);
+        let window = WINDOW_CARRIED / u64::from(longest);
+        let mut deliver =
+            |link| inbox.deliver(Arrived { link, charge: longest, ..message(1) }, None);
+        for link in 1..=4 {
+            (0..window).for_each(|_| drop(deliver(link).unwrap()));
+        }
+        let refused = (0..8 * window).find_map(|_| deliver(4).err());
+        assert_eq!(refused, Some(Malformed::Unknown("credit")));
+    }
+
+    /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.
+    #[test]
+    fn nothing_is_owed_to_a_link_that_is_gone() {
+        let mut inbox = Inbox::new();
+        let waiting = Arrived { charge: WINDOW as u32, ..message(1) };
+        inbox.deliver(waiting, None).unwrap();
+        inbox.forget(3);
+        assert!(matches!(inbox.take(&Match::any()).0, Some(Taken::Message(_, None))));
+        assert!(!inbox.owed.is_due());
+        assert_eq!(inbox.owed.all().count(), 0);
+    }
+
+    /// As many as one receiver's window has room for, and more: each is told, the oldest first.
+    #[test]
+    fn no_notice_is_lost_that_one_receiver_can_cause() {
+        let mut inbox = Inbox::new();
+        let count = WINDOW_CARRIED / u64::from(CHARGE_LEAST);
+        for tag in 0..count {
+            inbox.notify(Undelivered { to: message(1).from, tag: Tag(tag), reason: Reason::Gone });
+        }
+        for tag in 0..count {
+            let told = inbox.take(&Match::any()).0;
+            assert!(matches!(told, Some(Taken::Notice(notice)) if notice.tag == Tag(tag)));
+        }
+    }
+
+    /// Two wait, and a message comes for which the first is woken. It leaves with another one: then the second has to
+    /// be woken, or nobody takes it.
+    #[test]
+    fn what_is_left_when_a_receiver_leaves_is_for_the_next() {
+        let [first, second] = parkers();
+        let mut inbox = Inbox::new();
+        inbox.enlist_receiver(Match::any(), &first);
+        inbox.enlist_receiver(Match::tag(1), &second);
+        let woken = inbox.deliver(message(1), None).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&woken, &first));
+        assert!(inbox.delist_receiver(&first), "another one waits");
+        assert!(Arc::ptr_eq(&inbox.next_receiver().unwrap(), &second));
+        assert!(!inbox.delist_receiver(&second), "it was woken");
+        inbox.enlist_receiver(Match::tag(2), &first);
+        assert!(inbox.next_receiver().is_none(), "nobody wants it");
+    }
+
+    /// A thread that delivers what it waits for itself takes it: no other is woken to find nothing.
+    #[test]
+    fn who_delivers_what_it_waits_for_wakes_nobody_else() {
+        let [first, own] = parkers();
+        let mut inbox = Inbox::new();
+        inbox.enlist_receiver(Match::any(), &first);
+        inbox.enlist_receiver(Match::tag(1), &own);
+        let mut woken = |tag| inbox.deliver(message(tag), Some(&own)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&woken(1), &own));
+        assert!(Arc::ptr_eq(&woken(1), &first), "its own is taken care of");
+    }
+
+    fn parkers() -> [Arc<Parker>; 2] {
+        [(); 2].map(|()| std::thread::spawn(Parker::current).join().unwrap())
     }
 }

@@ -60,6 +60,7 @@
 //! | `transport::reliable` | a stream over datagrams that are lost and overtake each other (pure) |
 //! | `link`, `links`, `listen`, `inbox`, `turns`, `flusher`, `streams`, `keeper`, `core` | one context |
 //! | `progress` | how threads wait, and who looks for messages |
+//! | `sockets` | who calls, and what is handed over |
 //! | [`directory::server`], [`directory::client`] | the shells of the directory |
 //! | [`region`] | what is read without its publisher's taking part |
 //! | [`node_load`] | how busy a node is, as its daemon publishes it |
@@ -99,7 +100,8 @@
 //! # Who is let in
 //!
 //! A context takes messages of programs of its own user and of root, of whatever node, or of everybody's
-//! ([`Config::callers`]). The kernel tells each daemon who its programs are; with the cluster's key
+//! ([`Config::callers`]). The kernel tells each daemon who its programs are, and
+//! these that it is root's or their own user's; with the cluster's key
 //! ([`ClusterKey`]) daemons tell each other, and contexts, what cannot be made up. Memory is shared between
 //! processes of one user alone, and with root; regions are read by whoever finds them. Daemons without a key believe everybody who reaches their port,
 //! and so do the contexts of their nodes.
@@ -144,6 +146,7 @@ mod listen;
 mod mapping;
 mod progress;
 mod ring;
+mod sockets;
 mod streams;
 mod transport;
 mod turns;

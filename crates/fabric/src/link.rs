@@ -4,7 +4,7 @@
 mod delivery;
 
 use crate::flow::{CHARGE_LEAST, Outbound, Sent, WINDOW, WINDOW_CARRIED, charge};
-use crate::frame::{EAGER_MOST, Frame, Head, Reason};
+use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Undelivered};
 use crate::matching::Tag;
@@ -30,8 +30,8 @@ const PARKED_MOST: usize = 64 << 20;
 pub trait Home {
     /// The longest message that is accepted.
     fn message_most(&self) -> u64;
-    /// Gives a message to its receiver; back if there is none.
-    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived>;
+    /// Gives a message to its receiver; back if there is none. An error if it is more than its link may send.
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed>;
     /// Tells a sender what became of a message.
     fn notify(&self, sender: Place, notice: Undelivered);
     /// Where sleeping threads are woken.
@@ -548,6 +548,14 @@ impl Link {
         self.unsettled.load(Relaxed)
     }
 
+    /// Finds out whether the other node is gone, where nothing else tells.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn look_after(&self) -> Result<(), Broken> {
+        self.out()?.sender.as_mut().map_or(Ok(()), |sender| sender.look_after())
+    }
+
     /// Whether somebody has looked for frames since this was asked last.
     pub fn is_attended(&self) -> bool {
         self.attended.swap(false, Relaxed)
@@ -578,6 +586,9 @@ impl Link {
             let carried = out.flush()?;
             // What was sent just now may be kept: that is a backlog as well.
             let done = carried && self.send_waiting(&mut out)? && out.flush()?;
+            if !done {
+                out.expect_read()?;
+            }
             let room = done || !out.sender.as_mut().is_some_and(|sender| sender.falls_asleep());
             // If room was made since it was looked for, nobody tells: look again.
             if done || !carried || !room {
@@ -598,9 +609,7 @@ impl Link {
     fn send_waiting(&self, out: &mut Out) -> Result<bool, Broken> {
         while let Some((answer, seen)) = out.answers.front().copied() {
             if self.write_as_of(out, answer, &[], seen, false)? == transport::Sent::Full {
-                let waiting = out.answers.len();
-                let bound = waiting <= ANSWERS_MOST;
-                return if bound { Ok(false) } else { Err(Broken::Unread { waiting }) };
+                return Ok(false);
             }
             out.answers.pop_front();
         }
@@ -734,6 +743,8 @@ impl Out {
     /// An offer of `to` was taken.
     fn clear(&mut self, to: Place, token: u32) {
         match self.cleared.iter_mut().find(|(place, _)| *place == to) {
+            // Said again it means nothing more.
+            Some((_, tokens)) if tokens.contains(&token) => {}
             Some((_, tokens)) => tokens.push_back(token),
             None => self.cleared.push_back((to, VecDeque::from([token]))),
         }
@@ -744,6 +755,12 @@ impl Out {
         if let Some((_, tokens)) = self.cleared.front_mut() {
             tokens.pop_front();
         }
+    }
+
+    /// An error if more answers wait than for any end that reads, whatever it is that holds them up.
+    fn expect_read(&self) -> Result<(), Broken> {
+        let waiting = self.answers.len();
+        if waiting <= ANSWERS_MOST { Ok(()) } else { Err(Broken::Unread { waiting }) }
     }
 
     fn piece(&self) -> usize {

@@ -3,22 +3,18 @@
 use crate::bridge::request::Whom;
 use crate::bridge::{self, routes::Way};
 use crate::config::Protocol;
-use crate::door::is_trusted;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
+use crate::sockets::{accepted, expect_trusted, receive};
 use crate::transport::native::Library;
-use crate::transport::{self, Ends, watch_over};
-use nix::cmsg_space;
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg,
-};
+use crate::transport::{self, Ends};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::geteuid;
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Mutex;
@@ -94,13 +90,13 @@ impl Listeners {
     ) -> Option<(Greeting, Ends)> {
         match token {
             NEIGHBOURS => {
-                while let Ok((stream, _)) = self.neighbours.accept() {
+                while let Some((stream, _)) = accepted(self.neighbours.accept()) {
                     self.accept(Caller::Neighbour(stream), progress);
                 }
                 None
             }
             REMOTES => {
-                while let Ok((stream, _)) = self.remotes.accept() {
+                while let Some((stream, _)) = accepted(self.remotes.accept()) {
                     self.accept(Caller::Remote(stream), progress);
                 }
                 None
@@ -158,12 +154,7 @@ impl Listeners {
                     transport::udp::accept(stream, port, greeting.token(port))
                 }
                 Carrier::Library(library) => transport::native::ends(library, stream),
-                Carrier::Itself => {
-                    if greeting.stream != 0 {
-                        watch_over(&stream).ok()?;
-                    }
-                    transport::tcp::ends(stream)
-                }
+                Carrier::Itself => transport::tcp::ends(stream),
             },
             Caller::Neighbour(_) if greeting.stream != 0 => return None,
             Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
@@ -194,8 +185,7 @@ impl Caller {
     fn is_welcome(&self) -> bool {
         match self {
             Self::Remote(stream) => stream.set_nonblocking(true).is_ok(),
-            Self::Neighbour(stream) => getsockopt(stream, PeerCredentials)
-                .is_ok_and(|peer| is_trusted(geteuid().as_raw(), peer.uid())),
+            Self::Neighbour(stream) => expect_trusted(stream, geteuid().as_raw()).is_ok(),
         }
     }
 
@@ -203,19 +193,7 @@ impl Caller {
     /// refused, since it was sent whole.
     fn greeting(&self) -> io::Result<(Greeting, HandedOver)> {
         let mut bytes = [0; GREETING];
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let mut space = cmsg_space!([RawFd; transport::shared::HANDED_OVER]);
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let fd = self.fd().as_raw_fd();
-        let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), flags)?;
-        let length = message.bytes;
-        let mut handed_over = Vec::new();
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(fds) = control {
-                // SAFETY: the kernel has just made these descriptors for this process.
-                handed_over.extend(fds.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }));
-            }
-        }
+        let (length, handed_over) = receive(self.fd(), &mut bytes, MsgFlags::MSG_DONTWAIT)?;
         if length != GREETING {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -224,12 +202,13 @@ impl Caller {
     }
 }
 
-/// Connects to a context on the same node, through shared memory.
+/// Connects to a context of `owner` on the same node, through shared memory.
 ///
 /// # Errors
-/// If it does not listen, or this process has no descriptors left.
-pub fn call_neighbour(greeting: Greeting) -> io::Result<Ends> {
+/// If it does not listen, somebody else does, or this process has no descriptors left.
+pub fn call_neighbour(greeting: Greeting, owner: u32) -> io::Result<Ends> {
     let stream = UnixStream::connect_addr(&neighbour_address(greeting.to)?)?;
+    expect_trusted(&stream, owner)?;
     let offered = transport::shared::Offered::new()?;
     let bytes = greeting.encode();
     let handed_over = offered.handed_over();

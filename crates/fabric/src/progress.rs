@@ -9,8 +9,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -59,6 +59,9 @@ pub struct Progress {
     lead: Mutex<Vec<EpollEvent>>,
     followers: Mutex<Vec<Arc<Parker>>>,
     follower_count: AtomicUsize,
+    start: Instant,
+    /// When a thread that does not wait has last looked at what is watched, in nanoseconds since then.
+    looked: AtomicU64,
 }
 
 /// A thread that may sleep, and how it is woken.
@@ -83,6 +86,9 @@ const ROUNDS: u32 = 256;
 /// While spinning on memory alone: rounds between looks whether another thread has handled what this
 /// one waits for. Such a look costs as much as a round.
 const ROUNDS_ALONE: u32 = 8;
+/// How long a look at what is only watched stands for others of threads that do not wait, where all else is in memory:
+/// it takes a system call, and nothing else of theirs does.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 impl Progress {
     /// Nothing is watched.
@@ -95,7 +101,8 @@ impl Progress {
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         let lead = Mutex::new(vec![EpollEvent::empty(); EVENTS]);
         let (followers, follower_count) = (Mutex::default(), AtomicUsize::new(0));
-        Ok(Self { epoll, bell, wait, lead, followers, follower_count })
+        let (start, looked) = (Instant::now(), AtomicU64::new(0));
+        Ok(Self { epoll, bell, wait, lead, followers, follower_count, start, looked })
     }
 
     /// Watches `fd` as `token` until [`Progress::forget`].
@@ -159,8 +166,21 @@ impl Progress {
 
     /// Handles what is there, without waiting.
     pub fn look<W: Work>(&self, work: &W) {
-        work.poll(&mut work.view(), true);
-        self.look_at_watched(work);
+        let mut view = work.view();
+        work.poll(&mut view, true);
+        if !work.is_in_memory(&view) || self.is_due() {
+            self.look_at_watched(work);
+        }
+    }
+
+    /// Whether the last look at what is watched does not stand any more.
+    fn is_due(&self) -> bool {
+        let now = self.start.elapsed().as_nanos() as u64;
+        let is_due = now.saturating_sub(self.looked.load(Relaxed)) >= LOOK_EVERY.as_nanos() as u64;
+        if is_due {
+            self.looked.store(now, Relaxed);
+        }
+        is_due
     }
 
     /// Wakes whoever `parker` is, if it sleeps.
@@ -325,7 +345,7 @@ impl Progress {
 
 impl Parker {
     /// That of the calling thread.
-    fn current() -> Arc<Self> {
+    pub fn current() -> Arc<Self> {
         thread_local! {
             static CURRENT: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
         }
@@ -343,4 +363,59 @@ impl Parker {
 /// between any two calls that could panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Everything is in memory, and nothing comes there.
+    #[derive(Default)]
+    struct Quiet {
+        signals: Cell<u32>,
+    }
+
+    impl Work for Quiet {
+        type View = ();
+
+        fn view(&self) {}
+
+        fn poll(&self, _: &mut (), _: bool) -> usize {
+            0
+        }
+
+        fn is_in_memory(&self, _: &()) -> bool {
+            true
+        }
+
+        fn are_many(&self, _: &()) -> bool {
+            false
+        }
+
+        fn falls_asleep(&self) -> bool {
+            true
+        }
+
+        fn wakes_up(&self) {}
+
+        fn signalled(&self, _: u64) {
+            self.signals.set(self.signals.get() + 1);
+        }
+    }
+
+    /// A thread that looks again and again makes few system calls, and hears of what is watched all the same.
+    #[test]
+    fn what_is_only_watched_is_looked_at_now_and_then() {
+        let progress = Progress::new(Wait::Block).unwrap();
+        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        ready.write(1).unwrap();
+        progress.watch_reading(&ready, 1).unwrap();
+        let (work, start) = (Quiet::default(), Instant::now());
+        while work.signals.get() < 20 {
+            progress.look(&work);
+        }
+        let most = start.elapsed().as_nanos() / LOOK_EVERY.as_nanos() + 1;
+        assert!(most >= 20, "{most} looks were due");
+    }
 }

@@ -82,6 +82,25 @@ fn programs_of_other_users_are_not_let_in_unless_they_are_wanted() {
     }
 }
 
+/// Whoever was first may have a name without a file: a directory server of another user is told nothing, and programs
+/// of its own user go on with it.
+#[test]
+fn a_directory_server_of_another_user_is_not_believed() {
+    if !is_root() {
+        return;
+    }
+    let node = as_user(OTHER, || Node::start("n1", &[]));
+    let opens = |user| {
+        let settings = node.settings(WAY);
+        as_user(user, || Context::open(settings).map(drop))
+    };
+    for user in [USER, 0] {
+        let why = opens(user).unwrap_err().to_string();
+        assert!(why.contains("user 60322"), "{why}");
+    }
+    opens(OTHER).unwrap();
+}
+
 /// A message as of `from`, to the context of `to`, on a connection of its own.
 fn intrude(address: &SocketAddr, from: ContextId, to: ResourceId, pass: Option<Pass>) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();

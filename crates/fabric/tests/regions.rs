@@ -7,12 +7,19 @@ mod common;
 
 use common::{LONG, Node, Way};
 use keeptime_fabric::region::{
-    Address, AnsweredBy, CELL, Layout, PlainMemories, PublishError, Reader, Reading, Region,
-    RegionError, RegionServer, RegionServerConfig, look,
+    Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader, Reading,
+    Region, RegionError, RegionServer, RegionServerConfig, look,
 };
 use keeptime_fabric::{Attributes, Context, Match, Record, Tag, Wait, attrs};
-use std::io::{BufRead, BufReader};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
+};
+use std::fs::File;
+use std::io::{BufRead, BufReader, IoSlice, Read};
 use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -82,6 +89,37 @@ fn what_is_published_is_read_and_added_to() {
             assert_eq!(reader.read(1, &mut data).unwrap().sequence, 0, "its neighbour");
         }
     }
+}
+
+/// Memory that is handed over for reading is not written by whoever opens it anew: only by the daemon's own user.
+#[test]
+fn memory_for_reading_is_opened_for_writing_by_nobody_else() {
+    let mut memories = PlainMemories;
+    let memory = memories.create(Layout::cells(1).unwrap()).unwrap();
+    let handed_over = File::from(memories.for_reading(memory.as_fd()).unwrap());
+    assert_eq!(handed_over.metadata().unwrap().mode() & 0o777, 0o600);
+}
+
+/// Descriptors that come with a question, whatever it says, are not kept: everybody may ask, and the daemon has only so
+/// many.
+#[test]
+fn what_is_handed_over_unasked_is_closed() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let name = format!("{}/regions", node.config.name);
+    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    let (mut kept, given) = UnixStream::pair().unwrap();
+    for count in [1, 2, 7] {
+        let asking = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None);
+        let asking = asking.unwrap();
+        connect(asking.as_raw_fd(), &address).unwrap();
+        let fds = vec![given.as_raw_fd(); count];
+        let (parts, control) = ([IoSlice::new(b"what?")], [ControlMessage::ScmRights(&fds)]);
+        sendmsg::<()>(asking.as_raw_fd(), &parts, &control, MsgFlags::empty(), None).unwrap();
+    }
+    drop(given);
+    kept.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(kept.read(&mut [0]).unwrap(), 0, "nobody has the other end");
 }
 
 /// A publisher that writes as fast as it can: every reader sees whole versions, later ones later.

@@ -31,7 +31,7 @@ struct Part {
 
 impl Part {
     fn new(name: &str) -> Result<Self, CgroupError> {
-        let path = format!("{MARK}/test-{}-{name}", std::process::id());
+        let path = format!("{MARK}/_test-{}-{name}", std::process::id());
         let group = Hierarchies::discover()?.group(path)?;
         group.create()?;
         let part = Self { group, hogs: Vec::new() };

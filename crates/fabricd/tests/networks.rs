@@ -339,3 +339,32 @@ fn two_networks_are_used_together_and_either_alone() {
     }
     assert_eq!(traffic.end().1, BTreeSet::new());
 }
+
+/// Two nodes with one network, which goes down without anybody telling: the kernel would go on with what is on its way
+/// for a quarter of an hour, and its sender is told within seconds.
+#[test]
+fn a_node_that_is_gone_is_noticed_although_something_is_on_its_way() {
+    if !can(&[]) {
+        return;
+    }
+    let (mut here, mut there) = (Node::new("here"), Node::new("there"));
+    here.plug(&there, 95);
+    start_all(&mut [&mut here, &mut there]);
+    let (one, other) = (here.open("one"), there.open("other"));
+    let to = other.id();
+    let one = here.space.run(move || {
+        one.send(to, Tag(1), b"hello").unwrap();
+        one
+    });
+    let _other = there.space.run(move || {
+        other.recv(Match::any()).unwrap();
+        other
+    });
+    there.ip("link set net95 down");
+    let told = here.space.run(move || {
+        one.send(to, Tag(2), b"lost").unwrap();
+        one.recv_within(Match::any(), LONG)
+    });
+    let Err(RecvError::Undelivered(lost)) = told else { panic!("{told:?}") };
+    assert_eq!((lost.tag, lost.reason), (Tag(2), Reason::Unconfirmed));
+}

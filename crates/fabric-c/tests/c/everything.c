@@ -142,6 +142,25 @@ static void watches(ktf_context *here, ktf_context *there)
 	ktf_resource_drop(first);
 }
 
+/* A watch holds its context: what happens after that was closed is told as before. */
+static void a_watch_outlives_its_context(const char *directory, ktf_context *there)
+{
+	static const ktf_attribute late[] = { { "name", "late" } };
+	ktf_context *closed = open_context(directory, 1);
+	ktf_resource *resource;
+	ktf_watch *watch;
+	ktf_event event;
+
+	CHECK(ktf_watch_open(closed, late, 1, &watch) == KTF_OK);
+	ktf_context_close(closed);
+	CHECK(ktf_resource_register(there, late, 1, &resource) == KTF_OK);
+	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK && event.kind == KTF_APPEARED);
+	ktf_resource_drop(resource);
+	CHECK(ktf_watch_next(watch, 30 * SECOND, &event) == KTF_OK);
+	CHECK(event.kind == KTF_DISAPPEARED);
+	ktf_watch_close(watch);
+}
+
 static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 {
 	ktf_layout layout = { .records = 2, .bytes = 48, .adds = 1 };
@@ -182,6 +201,42 @@ static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 		;
 	CHECK(ktf_reader_read(reader, 1, read, sizeof(read), NULL) == KTF_GONE);
 	ktf_reader_close(reader);
+}
+
+/* At most 32 attributes, and 256 bytes of a name. */
+static void too_long_or_too_many(ktf_context *context)
+{
+	static char names[33][2], long_text[258];
+	const ktf_attribute no_name[] = { { "", "x" } };
+	const ktf_attribute long_name[] = { { long_text, "x" } };
+	ktf_layout layout = { .records = 1, .bytes = 48 };
+	ktf_attribute many[33];
+	ktf_resource *resource = NULL;
+	ktf_region *region = NULL;
+	ktf_reader *reader;
+	ktf_watch *watch;
+	size_t found;
+	ktf_id id;
+
+	memset(long_text, 'x', sizeof(long_text) - 1);
+	for (size_t n = 0; n < COUNT(many); n++) {
+		names[n][0] = (char)('A' + n);
+		many[n].name = names[n];
+		many[n].value = "x";
+	}
+	CHECK(ktf_resource_register(context, no_name, 1, &resource) == KTF_INVALID);
+	CHECK(ktf_resource_register(context, long_name, 1, &resource) == KTF_TOO_LONG);
+	CHECK(ktf_resource_register(context, many, 33, &resource) == KTF_TOO_LONG);
+	CHECK(ktf_resource_find_one(context, many, 33, KTF_NOW, &id) == KTF_TOO_LONG);
+	CHECK(ktf_resource_find_any(context, many, 33, KTF_NOW, &id) == KTF_TOO_LONG);
+	CHECK(ktf_resource_find_all(context, many, 33, NULL, 0, &found) == KTF_TOO_LONG);
+	CHECK(ktf_watch_open(context, many, 33, &watch) == KTF_TOO_LONG);
+	CHECK(ktf_reader_open(context, many, 33, &reader) == KTF_TOO_LONG);
+	/* The resource of a region has one more, which says where it is. */
+	CHECK(ktf_region_publish(context, many, 32, &layout, &region) == KTF_TOO_LONG);
+	CHECK(resource == NULL && region == NULL);
+	CHECK(ktf_region_publish(context, many, 31, &layout, &region) == KTF_OK);
+	ktf_region_drop(region);
 }
 
 static void bad_arguments(ktf_context *context)
@@ -256,7 +311,9 @@ int main(int count, char **words)
 		there = open_context(words[1], shared_memory);
 		messages(here, there);
 		watches(here, there);
+		a_watch_outlives_its_context(words[1], there);
 		regions(here, there, shared_memory ? KTF_BY_MEMORY : KTF_BY_RESPONDER);
+		too_long_or_too_many(here);
 		bad_arguments(here);
 		ktf_context_close(there);
 		ktf_context_close(here);

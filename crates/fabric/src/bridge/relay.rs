@@ -5,6 +5,7 @@
 use super::call;
 use super::request::{Refusal, Request};
 use crate::progress::lock;
+use crate::sockets::accepted;
 use crate::transport::watch_over;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -173,7 +174,7 @@ impl Shell {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        while let Some((stream, _)) = accepted(self.listener.accept()) {
             let number = self.fresh();
             let watched = stream.set_nonblocking(true).is_ok()
                 && self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).is_ok();

@@ -1,6 +1,7 @@
 //! A thread that waits for a message, and catches it on its way to the inbox.
 
 use super::Core;
+use crate::frame::Malformed;
 use crate::id::Place;
 use crate::inbox::{Arrived, Inbox, Taken, Undelivered};
 use crate::link::Home;
@@ -45,9 +46,15 @@ impl<'a> Catcher<'a> {
         progress.wait(self, deadline, || self.catch_waiting(), enlist);
         // What was caught when time was up as well.
         let Some(parker) = self.enlisted.take() else { return self.caught.take() };
-        inboxes.with(self.place, |inbox| inbox.delist_receiver(&parker));
+        let others_wait = inboxes.with(self.place, |inbox| inbox.delist_receiver(&parker));
         // Woken for a message at the last moment: nobody else was woken for it.
-        self.take()
+        let taken = self.take();
+        // If it has another one already, that one is for somebody else.
+        if others_wait == Some(true) && inboxes.may_have(self.place) {
+            let next = inboxes.with(self.place, Inbox::next_receiver).flatten();
+            next.iter().for_each(|parker| progress.wake(parker));
+        }
+        taken
     }
 
     /// What was caught, or waits in the inbox.
@@ -78,19 +85,19 @@ impl Home for Catcher<'_> {
         self.core.message_most()
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
-        let mut caught = self.caught.borrow_mut();
-        let is_free = caught.is_none() && self.enlisted.borrow().is_none();
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed> {
+        let (mut caught, enlisted) = (self.caught.borrow_mut(), self.enlisted.borrow());
+        let is_free = caught.is_none() && enlisted.is_none();
         if to != self.place || !is_free || !self.wanted.wants(&message) {
-            return self.core.deliver(to, message);
+            return self.core.deliver_by(enlisted.as_ref(), to, message);
         }
         let hands = |inbox: &mut Inbox| inbox.hands(message.link, message.charge, &self.wanted);
         match self.core.inboxes.with(to, hands) {
             Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
-            Some(None) => self.core.deliver(to, message)?,
-            None => return Err(message),
+            Some(None) => return self.core.deliver(to, message),
+            None => return Ok(Some(message)),
         }
-        Ok(())
+        Ok(None)
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

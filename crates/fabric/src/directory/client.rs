@@ -11,9 +11,11 @@ use crate::attributes::Attributes;
 use crate::door::ContextKey;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::progress::lock;
+use crate::sockets::expect_trusted;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
+use nix::unistd::geteuid;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -345,6 +347,7 @@ impl Shared {
     /// Connects and says everything that the server has to know.
     fn join(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect_addr(&address_of(&self.name)?)?;
+        expect_trusted(&stream, geteuid().as_raw())?;
         let watched = stream.try_clone()?;
         let mut state = lock(&self.state);
         state.server = Some(Connection { stream, bytes: Vec::new() });

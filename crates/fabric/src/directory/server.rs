@@ -11,6 +11,7 @@ use crate::bridge::{
 };
 use crate::door::ClusterKey;
 use crate::networks::discover;
+use crate::sockets::accepted;
 use crate::{random, random_bytes};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -216,7 +217,7 @@ impl Shell {
     }
 
     fn accept_programs(&mut self) {
-        while let Ok((stream, _)) = self.programs.accept() {
+        while let Some((stream, _)) = accepted(self.programs.accept()) {
             // Who it is can always be said while both ends are there.
             let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
             let speaks = Speaks::Requests { user: peer.uid() };
@@ -226,7 +227,7 @@ impl Shell {
     }
 
     fn accept_servers(&mut self) {
-        while let Ok((stream, _)) = self.servers.accept() {
+        while let Some((stream, _)) = accepted(self.servers.accept()) {
             let Ok(drawn) = random_bytes() else { continue };
             let waiting = self.connections.iter().filter(|(_, c)| c.speaks.is_unknown());
             let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();

@@ -39,9 +39,11 @@ impl<H: Home> Sink for Delivery<'_, H> {
             Frame::Message { from, to, tag, credit } => {
                 self.credited(from, credit)?;
                 let charge = charge(buffer.len());
-                self.arrived(from, to, tag, Body::Whole(buffer), charge, 0);
+                self.arrived(from, to, tag, Body::Whole(buffer), charge, 0)?;
             }
-            Frame::Offer { from, to, tag, size, token } => self.offered(from, to, tag, size, token),
+            Frame::Offer { from, to, tag, size, token } => {
+                self.offered(from, to, tag, size, token)?;
+            }
             Frame::Clear { token } => self.cleared(token)?,
             Frame::Piece { token } => self.piece(token, buffer)?,
             Frame::Done { token } => {
@@ -62,13 +64,22 @@ impl<H: Home> Sink for Delivery<'_, H> {
 }
 
 impl<H: Home> Delivery<'_, H> {
-    fn arrived(&self, from: Place, to: Place, tag: Tag, body: Body, charge: u32, token: u32) {
+    fn arrived(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        body: Body,
+        charge: u32,
+        token: u32,
+    ) -> Result<(), Malformed> {
         let sender = ResourceId { context: self.link.peer, place: from };
         let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
-        match self.home.deliver(to, message) {
-            Ok(()) => self.link.has_seen_one_more(),
-            Err(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
+        match self.home.deliver(to, message)? {
+            None => self.link.has_seen_one_more(),
+            Some(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
         }
+        Ok(())
     }
 
     fn credited(&self, place: Place, bytes: u64) -> Result<(), Malformed> {
@@ -79,13 +90,21 @@ impl<H: Home> Delivery<'_, H> {
         Ok(())
     }
 
-    fn offered(&self, from: Place, to: Place, tag: Tag, size: u64, token: u32) {
+    fn offered(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        size: u64,
+        token: u32,
+    ) -> Result<(), Malformed> {
         if size > self.home.message_most() {
             let sent = Sent { from, to, tag };
-            return self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+            self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+            return Ok(());
         }
         let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
-        self.arrived(from, to, tag, body, CHARGE_LEAST, token);
+        self.arrived(from, to, tag, body, CHARGE_LEAST, token)
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {

@@ -19,6 +19,8 @@ const CAPACITY: usize = 6;
 struct Wire {
     frames: VecDeque<([u8; HEAD], Vec<u8>)>,
     broken: bool,
+    /// What was taken before is not carried.
+    stuck: bool,
 }
 
 type SharedWire = Arc<Mutex<Wire>>;
@@ -41,7 +43,7 @@ impl Sender for WireSender {
     }
 
     fn flush(&mut self) -> Result<bool, Broken> {
-        Ok(true)
+        Ok(!lock(&self.0).stuck)
     }
 
     fn falls_asleep(&mut self) -> bool {
@@ -96,10 +98,11 @@ impl Home for Side {
         1 << 20
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<(), Arrived> {
-        let mut message = Some(message);
-        self.inboxes.with(to, |inbox| message.take().map(|message| inbox.deliver(message)));
-        message.map_or(Ok(()), Err)
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed> {
+        match self.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None)) {
+            Ok(delivered) => delivered.map(|_| None),
+            Err(message) => Ok(Some(message)),
+        }
     }
 
     fn notify(&self, _: Place, notice: Undelivered) {
@@ -401,4 +404,36 @@ proptest! {
             prop_assert_eq!((parked, lock(&world.links[0].out).offers.len()), (0, 0));
         }
     }
+}
+
+/// An end that reads nothing has no number of answers kept for it, even if its transport carries nothing of what it
+/// took before.
+#[test]
+fn answers_that_are_not_read_end_the_link() {
+    let world = World::new();
+    lock(&world.wires[0]).stuck = true;
+    let answer = Frame::Credit { place: world.from, bytes: 1 };
+    (0..CAPACITY + ANSWERS_MOST).for_each(|_| world.links[0].answer(answer));
+    assert_eq!(world.links[0].pump(&world.sides[0]), Ok(()));
+    world.links[0].answer(answer);
+    let waiting = ANSWERS_MOST + 1;
+    assert_eq!(world.links[0].pump(&world.sides[0]), Err(Broken::Unread { waiting }));
+}
+
+/// However often an offer is taken, it is sent once, and kept in mind once.
+#[test]
+fn an_offer_that_is_taken_again_is_sent_once() {
+    let world = World::new();
+    let (link, side) = (&world.links[0], &world.sides[0]);
+    // Longer than the wire holds.
+    let mut data = vec![0; 2 * CAPACITY * EAGER_MOST];
+    assert_eq!(link.offer_given(world.from, world.to[0], Tag(1), &mut data), Ok(Attempt::Done));
+    let token = lock(&link.out).last_token;
+    let head = Head { frame: Frame::Clear { token }, length: 0, seen: 0 };
+    for _ in 0..3 {
+        Delivery { link, home: side }.frame(&head, Vec::new()).unwrap();
+    }
+    let out = lock(&link.out);
+    let waiting: Vec<_> = out.cleared.iter().map(|(_, tokens)| tokens.len()).collect();
+    assert_eq!(waiting, [1]);
 }

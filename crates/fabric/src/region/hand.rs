@@ -2,18 +2,18 @@
 //! datagram each way, and a descriptor with the answer.
 
 use super::layout::{InvalidLayout, Layout};
-use nix::cmsg_space;
+use crate::sockets::{expect_trusted, receive};
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+    connect, listen, recv, sendmsg, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The version of what is said here, and of the memory itself.
@@ -110,14 +110,6 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The user at the other end.
-///
-/// # Errors
-/// If the kernel does not say.
-pub fn user_of(connection: BorrowedFd<'_>) -> io::Result<u32> {
-    Ok(getsockopt(&connection, PeerCredentials)?.uid())
-}
-
 /// Asks the daemon `name` of this node. Returns the connection, the answer, and what came with it.
 ///
 /// # Errors
@@ -126,14 +118,9 @@ pub fn ask(name: &str, ask: &Ask) -> io::Result<(OwnedFd, Reply, Option<OwnedFd>
     let connection = open_socket(SockFlag::empty())?;
     setsockopt(&connection, ReceiveTimeout, &TimeVal::new(ANSWER_TIME, 0))?;
     connect(connection.as_raw_fd(), &address_of(name)?)?;
-    // A name without a file has no permissions: whoever was first may have it.
-    let owner = user_of(connection.as_fd())?;
-    if owner != 0 && owner != geteuid().as_raw() {
-        let why = format!("it is that of user {owner}: root's, or one's own, would be trusted");
-        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-    }
+    expect_trusted(&connection, geteuid().as_raw())?;
     say(connection.as_fd(), ask, None)?;
-    let (reply, memory) = hear(connection.as_fd())?.ok_or(ErrorKind::UnexpectedEof)?;
+    let (reply, memory) = hear_reply(connection.as_fd())?;
     Ok((connection, reply, memory))
 }
 
@@ -155,34 +142,31 @@ pub fn say(
     Ok(())
 }
 
-/// What is said next, and what comes with it. None when the other end has closed.
+/// What a program asks next. None when it has closed. What it hands over unasked the kernel closes.
 ///
 /// # Errors
 /// If there is nothing yet, or what is said means nothing.
-pub fn hear<T: DeserializeOwned>(
-    connection: BorrowedFd<'_>,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+pub fn hear(connection: BorrowedFd<'_>) -> io::Result<Option<Ask>> {
     let mut bytes = [0; LONGEST];
-    let mut space = cmsg_space!(RawFd);
-    let (length, memory) = {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let fd = connection.as_raw_fd();
-        let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), flags)?;
-        let mut memory = None;
-        for control in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(fds) = control {
-                // SAFETY: the kernel has just made these descriptors for this process.
-                memory = fds.iter().map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) }).next_back();
-            }
-        }
-        (message.bytes, memory)
-    };
-    if length == 0 {
+    let length = recv(connection.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+    understood(&bytes[..length])
+}
+
+/// What the daemon answers, and what comes with it.
+fn hear_reply(connection: BorrowedFd<'_>) -> io::Result<(Reply, Option<OwnedFd>)> {
+    let mut bytes = [0; LONGEST];
+    let (length, mut handed_over) = receive(connection, &mut bytes, MsgFlags::empty())?;
+    let reply = understood(&bytes[..length])?.ok_or(ErrorKind::UnexpectedEof)?;
+    Ok((reply, handed_over.pop()))
+}
+
+/// What was said by a datagram. None if there was none: the other end has closed.
+fn understood<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<T>> {
+    if bytes.is_empty() {
         return Ok(None);
     }
-    match postcard::take_from_bytes(&bytes[..length]) {
-        Ok((what, [])) => Ok(Some((what, memory))),
+    match postcard::take_from_bytes(bytes) {
+        Ok((what, [])) => Ok(Some(what)),
         _ => Err(ErrorKind::InvalidData.into()),
     }
 }
@@ -190,7 +174,7 @@ pub fn hear<T: DeserializeOwned>(
 /// Whether the daemon still has the other end.
 pub fn is_connected(connection: BorrowedFd<'_>) -> bool {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-    let heard = nix::sys::socket::recv(connection.as_raw_fd(), &mut [0], flags);
+    let heard = recv(connection.as_raw_fd(), &mut [0], flags);
     matches!(heard, Err(Errno::EAGAIN | Errno::EINTR))
 }
 

@@ -10,11 +10,12 @@ use super::sequence::Words;
 use crate::mapping::Access;
 use crate::random;
 use crate::real_time::{self, Priority};
+use crate::sockets::{accepted, user_of};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fchmod};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -220,8 +221,8 @@ impl Shell {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = hand::accept(self.listener.as_fd()) {
-            let Ok(user) = hand::user_of(socket.as_fd()) else { continue };
+        while let Some(socket) = accepted(hand::accept(self.listener.as_fd())) {
+            let Ok(user) = user_of(&socket) else { continue };
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next);
             if self.connections.len() < CONNECTIONS_MOST && self.epoll.add(&socket, event).is_ok() {
                 self.connections.insert(self.next, Connection { socket, user, region: None });
@@ -233,7 +234,7 @@ impl Shell {
     fn serve(&mut self, id: u64) {
         let Some(connection) = self.connections.get(&id) else { return };
         match hand::hear(connection.socket.as_fd()) {
-            Ok(Some((ask, _))) => self.answer(id, &ask),
+            Ok(Some(ask)) => self.answer(id, &ask),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             // Closed, or not one of ours.
             Ok(None) | Err(_) => self.close(id),
@@ -337,6 +338,8 @@ impl Memories for PlainMemories {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memory = memfd_create("keeptime-region", flags)?;
         nix::unistd::ftruncate(&memory, layout.memory() as i64)?;
+        // As the kernel makes it, everybody who is handed it for reading could open it anew for writing.
+        fchmod(&memory, Mode::S_IRUSR | Mode::S_IWUSR)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(memory)

@@ -101,6 +101,11 @@ pub trait Sender: Send {
         true
     }
 
+    /// Finds out what nothing else tells, by a system call: it is called every few seconds.
+    fn look_after(&mut self) -> Result<(), Broken> {
+        Ok(())
+    }
+
     /// Whether the other end's kernel, or memory, has everything that was taken.
     fn is_drained(&mut self) -> bool;
 }
@@ -189,6 +194,6 @@ fn is_quiet(mut stream: &TcpStream) -> bool {
 }
 
 /// Whether the same call may do later.
-fn is_passing(error: &io::Error) -> bool {
+pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

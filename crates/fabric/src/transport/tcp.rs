@@ -3,7 +3,7 @@
 //! there are; a long payload is read into its own buffer.
 
 use super::assemble::Assembler;
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
+use super::{Broken, Ends, GONE_AFTER, Receiver, Sender, Sent, Sink, watch_over};
 use crate::frame::{HEAD, PIECE_MOST};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send, sendmsg};
@@ -28,13 +28,16 @@ const CARRY: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
 const AHEAD: usize = 64 << 10;
 /// Bytes read ahead behind a long payload: what lands there has to be copied to its own buffer.
 const AHEAD_OF_LONG: usize = 4 << 10;
+/// Milliseconds of silence after which a node is gone to which something was sent: as many as one has that was sent
+/// nothing, and is asked whether it is there.
+const UNCONFIRMED_MOST: u32 = 2 * GONE_AFTER * 1000;
 
 /// Both halves of a connection that is set up.
 ///
 /// # Errors
 /// If the socket cannot be set to what is needed.
 pub fn ends(stream: TcpStream) -> io::Result<Ends> {
-    stream.set_nodelay(true)?;
+    watch_over(&stream)?;
     stream.set_nonblocking(true)?;
     let readable = stream.as_fd().try_clone_to_owned()?;
     let writable = stream.as_fd().try_clone_to_owned()?;
@@ -86,16 +89,26 @@ impl TcpSender {
         let of_kept = taken.min(kept.len());
         self.carried += of_kept;
         taken -= of_kept;
-        if self.carried == self.kept.len() {
-            self.kept.clear();
-            self.carried = 0;
-        }
+        self.give_up_carried();
         for part in [head, payload] {
             let of_part = taken.min(part.len());
             self.kept.extend_from_slice(&part[of_part..]);
             taken -= of_part;
         }
         Ok(())
+    }
+
+    /// Keeps no longer what the kernel has taken: at once if that is all, and else when it is more than what is moved
+    /// for it. A link that is never idle always has something left.
+    fn give_up_carried(&mut self) {
+        if self.carried == self.kept.len() {
+            self.kept.clear();
+        } else if self.carried >= KEPT_MOST.max(self.left()) {
+            self.kept.drain(..self.carried);
+        } else {
+            return;
+        }
+        self.carried = 0;
     }
 
     fn left(&self) -> usize {
@@ -150,6 +163,15 @@ impl Sender for TcpSender {
         PIECE_MOST
     }
 
+    fn look_after(&mut self) -> Result<(), Broken> {
+        match told_of(&self.stream) {
+            Some(info) if is_gone(&info) => {
+                Err(Broken::System { call: "send", errno: Errno::ETIMEDOUT })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_drained(&mut self) -> bool {
         let mut unsent: libc::c_int = 0;
         // SAFETY: the kernel writes one int.
@@ -157,6 +179,26 @@ impl Sender for TcpSender {
             unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent) };
         self.left() == 0 && (result != 0 || unsent == 0)
     }
+}
+
+/// What the kernel knows of a connection.
+fn told_of(stream: &TcpStream) -> Option<libc::tcp_info> {
+    // SAFETY: nothing of it has to be anything else than zero.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    let (fd, level, option) = (stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: the kernel writes so many bytes at most.
+    let result =
+        unsafe { libc::getsockopt(fd, level, option, (&raw mut info).cast(), &raw mut length) };
+    (result == 0).then_some(info)
+}
+
+/// Whether the other node is gone. The kernel does not ask it while something waits, and goes on for a quarter of an
+/// hour. Every kernel confirms what is on its way to it, whatever its processes do, and answers when it is asked
+/// whether they take more.
+fn is_gone(info: &libc::tcp_info) -> bool {
+    let is_owed = info.tcpi_unacked > 0 || u32::from(info.tcpi_probes) >= GONE_AFTER;
+    is_owed && info.tcpi_last_ack_recv >= UNCONFIRMED_MOST
 }
 
 impl TcpReceiver {
@@ -228,8 +270,10 @@ impl Receiver for TcpReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::EAGER_MOST;
+    use crate::frame::{EAGER_MOST, Frame, Head};
     use crate::transport::testing::{Collected, message, streams};
+    use nix::sys::socket::sockopt::{KeepAlive, SndBuf};
+    use nix::sys::socket::{getsockopt, setsockopt};
     use proptest::prelude::*;
     use std::io::Write;
 
@@ -274,5 +318,53 @@ mod tests {
             while receiver.poll(&mut collected).is_ok() {}
             prop_assert!(collected.0.iter().all(|(_, payload)| payload.len() <= 500));
         }
+    }
+
+    /// A sender that always has more than the kernel takes keeps twice what may wait, and not all that it ever sent.
+    #[test]
+    fn what_was_carried_is_given_up_by_a_link_that_is_never_idle() {
+        let (one, other) = streams();
+        // The kernel takes less by a call than a piece is long, or than may wait.
+        setsockopt(&one, SndBuf, &(16 << 10)).unwrap();
+        one.set_nonblocking(true).unwrap();
+        let mut sender = TcpSender { stream: Arc::new(one), kept: Vec::new(), carried: 0 };
+        let mut receiver = ends(other).unwrap().receiver;
+        let expected: Vec<_> = (0..50).map(piece).collect();
+        let mut collected = Collected::default();
+        for (head, payload) in &expected {
+            while sender.send(&head.encode(), payload).unwrap() == Sent::Full {
+                receiver.poll(&mut collected).unwrap();
+            }
+            assert!(sender.kept.len() <= 2 * (KEPT_MOST + HEAD + PIECE_MOST));
+        }
+        while collected.0.len() < expected.len() {
+            sender.flush().unwrap();
+            receiver.poll(&mut collected).unwrap();
+        }
+        assert!(collected.0 == expected);
+    }
+
+    /// One that is unlike those of other numbers.
+    fn piece(token: u32) -> (Head, Vec<u8>) {
+        let head = Head { frame: Frame::Piece { token }, length: PIECE_MOST as u32, seen: 0 };
+        (head, vec![token as u8; PIECE_MOST])
+    }
+
+    /// Idle links are asked whether the other node is there, and busy ones are looked at: silence is its end where an
+    /// answer is owed, and not where it was sent nothing, or takes nothing.
+    #[test]
+    fn a_node_that_is_gone_is_found_out() {
+        let (one, _other) = streams();
+        let mut end = ends(one).unwrap();
+        assert!(getsockopt(&end.readable[0], KeepAlive).unwrap());
+        end.sender.look_after().unwrap();
+        // SAFETY: nothing of it has to be anything else than zero.
+        let quiet: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let silent = libc::tcp_info { tcpi_last_ack_recv: UNCONFIRMED_MOST, ..quiet };
+        let busy = libc::tcp_info { tcpi_unacked: 1, ..quiet };
+        let gone = libc::tcp_info { tcpi_unacked: 1, ..silent };
+        let full = libc::tcp_info { tcpi_probes: GONE_AFTER as u8, ..silent };
+        let found = [silent, busy, gone, full].map(|info| is_gone(&info));
+        assert_eq!(found, [false, false, true, true]);
     }
 }

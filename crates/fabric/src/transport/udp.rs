@@ -14,7 +14,7 @@ use nix::sys::socket::sockopt::{IpMtu, RcvBuf, RcvBufForce, SndBuf, UdpGroSegmen
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, setsockopt};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,8 @@ const TOKEN: usize = 8;
 /// Bytes of a datagram before those of the stream, where it says of nothing behind a gap.
 const BEFORE: usize = TOKEN + reliable::HEAD;
 /// Bytes of IP and UDP before a datagram.
-const BELOW: usize = 28;
+const BELOW_4: usize = 20 + 8;
+const BELOW_6: usize = 40 + 8;
 /// Longest segment, where packets could be longer: eight of them fill a call.
 const SEGMENT_MOST: usize = (8 << 10) - 8 - BEFORE;
 /// Until the path is known.
@@ -180,8 +181,8 @@ impl Shared {
     /// Segments are as long as the path's packets allow.
     fn learn_path(&self, state: &mut State) {
         // A socket that does not say keeps what every path can carry.
-        if let Ok(mtu) = getsockopt(&self.socket, IpMtu) {
-            let most = (mtu as usize).saturating_sub(BELOW + BEFORE);
+        if let (Ok(mtu), Ok(peer)) = (getsockopt(&self.socket, IpMtu), self.socket.peer_addr()) {
+            let most = (mtu as usize).saturating_sub(below(peer.ip()) + BEFORE);
             state.sending.set_segment_most(most.clamp(SEGMENT_FIRST, SEGMENT_MOST));
         }
     }
@@ -331,6 +332,14 @@ fn receive(
         size as usize
     });
     Ok((read, segment))
+}
+
+/// What is before a datagram to `peer`; an IPv6 address that maps one of IPv4 is one of that.
+fn below(peer: IpAddr) -> usize {
+    match peer.to_canonical() {
+        IpAddr::V4(_) => BELOW_4,
+        IpAddr::V6(_) => BELOW_6,
+    }
 }
 
 /// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on
@@ -737,6 +746,14 @@ mod tests {
         }
         let rest = 2_000 + BEFORE + 2_000 - 2 * each;
         assert_eq!(bytes[rest..2_500], sent[rest..]);
+    }
+
+    /// A segment that forgets how long heads are is cut in two, or not sent at all.
+    #[test]
+    fn heads_are_as_long_as_the_protocol_has_them() {
+        let below = |peer: &str| below(peer.parse().unwrap());
+        let peers = ["10.0.0.1", "fd00::1", "::ffff:10.0.0.1"];
+        assert_eq!(peers.map(below), [28, 48, 28]);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! Nothing is judged by a clock alone, since whoever is to answer may be busy. A rail is stalled when
 //! another one has answered a probe that was sent well after one that it still owes: both are
 //! answered by the same reader, in the order in which they arrive.
+//! One that has no room for a probe is busy or stuck: it is stalled when it has brought nothing since.
 
 use crate::frame::Malformed;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -109,6 +110,8 @@ struct Probe {
     last: u32,
     /// When the question was sent that is not answered.
     open: Option<Duration>,
+    /// Since when there was no room for a question, and the rail has brought nothing.
+    refused: Option<Duration>,
     /// When the last question was sent that is answered.
     answered: Option<Duration>,
     trip: Option<Duration>,
@@ -219,11 +222,16 @@ impl Bundle {
         self.rails.iter().filter(|(_, rail)| rail.arrived != rail.said).map(|(id, _)| *id)
     }
 
-    /// How many frames have arrived by a rail: it is said now.
-    pub fn say(&mut self, id: RailId) -> u32 {
-        let Some(rail) = self.rails.get_mut(&id) else { return 0 };
-        (rail.said, rail.unsaid_bytes) = (rail.arrived, 0);
-        rail.arrived
+    /// How many frames have arrived by a rail, which is to be said there.
+    pub fn arrived_by(&self, id: RailId) -> u32 {
+        self.rails.get(&id).map_or(0, |rail| rail.arrived)
+    }
+
+    /// It was said.
+    pub fn said(&mut self, id: RailId) {
+        if let Some(rail) = self.rails.get_mut(&id) {
+            (rail.said, rail.unsaid_bytes) = (rail.arrived, 0);
+        }
     }
 
     /// The other end has said something by a rail.
@@ -251,7 +259,7 @@ impl Bundle {
         let Some(rail) = self.rails.get_mut(&id) else { return Ok(()) };
         let asked = rail.probe.open.take().filter(|_| token == rail.probe.last);
         let asked = asked.ok_or(Malformed::Unknown("a probe"))?;
-        rail.probe.answered = Some(asked);
+        (rail.probe.answered, rail.probe.refused) = (Some(asked), None);
         if rail.stalled_since.take().is_some() {
             rail.measured = Measured::from(now);
         }
@@ -290,6 +298,14 @@ impl Bundle {
         (probes, dead)
     }
 
+    /// A rail had no room for what [`Self::tick`] has asked by it, so that it will be asked again.
+    pub fn unasked(&mut self, id: RailId, now: Duration) {
+        if let Some(rail) = self.rails.get_mut(&id) {
+            rail.probe.open = None;
+            rail.probe.refused.get_or_insert(now);
+        }
+    }
+
     /// Whether everything that was taken is delivered.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
@@ -322,8 +338,8 @@ impl Bundle {
         let newest = self.rails.values().filter_map(|rail| rail.probe.answered).max();
         for rail in self.rails.values_mut().filter(|rail| rail.stalled_since.is_none()) {
             let patience = STALLED_AFTER + rail.probe.trip.unwrap_or_default() * 4;
-            let overtaken = |open: Duration| newest.is_some_and(|newest| newest >= open + patience);
-            if rail.probe.open.is_some_and(overtaken) {
+            let overtaken = |at: Duration| newest.is_some_and(|newest| newest >= at + patience);
+            if rail.probe.open.or(rail.probe.refused).is_some_and(overtaken) {
                 rail.stalled_since = Some(now);
                 self.again.extend(rail.on_the_way.iter().map(|(number, _)| *number));
             }
@@ -352,6 +368,9 @@ impl Rail {
         let more = arrived.wrapping_sub(self.brought) as usize;
         if more > self.on_the_way.len() {
             return Err(Malformed::Unknown("frames of a rail"));
+        }
+        if more > 0 {
+            self.probe.refused = None;
         }
         let bytes = self.on_the_way.drain(..more).map(|(_, length)| length).sum::<usize>();
         self.brought = arrived;

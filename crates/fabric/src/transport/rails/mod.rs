@@ -91,8 +91,10 @@ struct Out {
 /// The sending half of a rail, and what is watched for both.
 struct Rail {
     sender: Box<dyn Sender>,
-    /// Some of what it took waits to be carried.
+    /// Some of what it took, or should take, waits to be carried.
     keeps: bool,
+    /// The other end has asked this, and there was no room for the answer.
+    unanswered: Option<u32>,
     watched: Vec<OwnedFd>,
 }
 
@@ -121,7 +123,8 @@ impl Rails {
         let room = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, u64::from(id));
         ends.writable.iter().try_for_each(|fd| shared.epoll.add(fd, room))?;
         let watched = ends.readable.into_iter().chain(ends.writable).collect();
-        out.rails.insert(id, Rail { sender: ends.sender, keeps: false, watched });
+        let (sender, keeps, unanswered) = (ends.sender, false, None);
+        out.rails.insert(id, Rail { sender, keeps, unanswered, watched });
         out.bundle.add(id, shared.now());
         lock(&shared.joining).push((id, ends.receiver));
         shared.has_joining.store(true, Release);
@@ -150,39 +153,41 @@ impl Shared {
     fn carry(&self, out: &mut Out) {
         let now = self.now();
         while let Some((id, number)) = out.bundle.next(now) {
-            let word = Word { delivered: out.delivered, arrived: out.bundle.say(id) };
-            let Word { delivered, arrived } = word;
+            let (delivered, arrived) = (out.delivered, out.bundle.arrived_by(id));
             let bytes = out.bundle.bytes(number);
             let frame = Frame::Carried { number, delivered, arrived };
-            let head = Head { frame, length: bytes.len() as u32, seen: 0 }.encode();
             let Some(rail) = out.rails.get_mut(&id) else { continue };
-            match rail.sender.send(&head, bytes) {
-                Ok(Sent::Whole) => {}
-                Ok(Sent::Kept) => rail.keeps = true,
-                Ok(Sent::Full) => {
-                    rail.keeps = true;
-                    out.bundle.refused(id);
-                }
+            match rail.send(frame, bytes) {
+                Ok(true) => out.bundle.said(id),
+                Ok(false) => out.bundle.refused(id),
                 Err(_) => self.lost(out, id),
             }
         }
     }
 
-    /// Says `frame` by a rail. What finds no room is said another time.
-    fn say(&self, out: &mut Out, id: RailId, frame: Frame) {
-        let Some(rail) = out.rails.get_mut(&id) else { return };
-        let head = Head { frame, length: 0, seen: 0 }.encode();
-        match rail.sender.send(&head, &[]) {
-            Ok(Sent::Whole) => {}
-            Ok(Sent::Kept | Sent::Full) => rail.keeps = true,
-            Err(_) => self.lost(out, id),
+    /// Says `frame` by a rail. Returns whether there was room.
+    fn say(&self, out: &mut Out, id: RailId, frame: Frame) -> bool {
+        let Some(rail) = out.rails.get_mut(&id) else { return false };
+        rail.send(frame, &[]).unwrap_or_else(|_| {
+            self.lost(out, id);
+            false
+        })
+    }
+
+    /// Says by a rail what has arrived by it. Without room that is still to be said.
+    fn note(&self, out: &mut Out, id: RailId) {
+        let (delivered, arrived) = (out.delivered, out.bundle.arrived_by(id));
+        if self.say(out, id, Frame::Noted { delivered, arrived }) {
+            out.bundle.said(id);
         }
     }
 
-    /// Says by a rail what has arrived by it.
-    fn note(&self, out: &mut Out, id: RailId) {
-        let (delivered, arrived) = (out.delivered, out.bundle.say(id));
-        self.say(out, id, Frame::Noted { delivered, arrived });
+    /// Answers a probe by the rail by which it came, now or as soon as there is room.
+    fn answer(&self, out: &mut Out, id: RailId, token: u32) {
+        let is_said = self.say(out, id, Frame::Answered { token });
+        if let Some(rail) = out.rails.get_mut(&id) {
+            rail.unanswered = (!is_said).then_some(token);
+        }
     }
 
     /// A rail is broken: what it has not brought goes by others.
@@ -194,6 +199,16 @@ impl Shared {
                 let _ = self.epoll.delete(fd);
             }
         }
+    }
+}
+
+impl Rail {
+    /// Has it carry a frame. Returns whether there was room.
+    fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<bool, Broken> {
+        let head = Head { frame, length: payload.len() as u32, seen: 0 }.encode();
+        let sent = self.sender.send(&head, payload)?;
+        self.keeps |= sent != Sent::Whole;
+        Ok(sent != Sent::Full)
     }
 }
 
@@ -211,10 +226,13 @@ impl Sender for RailsSender {
 
     fn flush(&mut self) -> Result<bool, Broken> {
         let out = &mut *lock(&self.0.out);
-        let (probes, dead) = out.bundle.tick(self.0.now());
+        let now = self.0.now();
+        let (probes, dead) = out.bundle.tick(now);
         dead.into_iter().for_each(|id| self.0.lost(out, id));
         for (id, token) in probes {
-            self.0.say(out, id, Frame::Probe { token });
+            if !self.0.say(out, id, Frame::Probe { token }) {
+                out.bundle.unasked(id, now);
+            }
         }
         for id in out.rails.keys().copied().collect::<Vec<_>>() {
             let Some(rail) = out.rails.get_mut(&id) else { continue };
@@ -225,8 +243,12 @@ impl Sender for RailsSender {
                     continue;
                 }
             }
+            let unanswered = rail.unanswered;
             if !rail.keeps {
                 out.bundle.emptied(id);
+            }
+            if let Some(token) = unanswered {
+                self.0.answer(out, id, token);
             }
         }
         self.0.carry(out);
@@ -245,6 +267,15 @@ impl Sender for RailsSender {
 
     fn is_settled(&mut self) -> bool {
         !lock(&self.0.out).bundle.is_full()
+    }
+
+    fn look_after(&mut self) -> Result<(), Broken> {
+        let out = &mut *lock(&self.0.out);
+        let rails = out.rails.iter_mut();
+        let gone = rails.filter_map(|(id, rail)| rail.sender.look_after().is_err().then_some(*id));
+        let gone: Vec<_> = gone.collect();
+        gone.into_iter().for_each(|id| self.0.lost(out, id));
+        Ok(())
     }
 
     fn is_drained(&mut self) -> bool {
@@ -361,6 +392,10 @@ impl Sink for Arriving<'_> {
         let now = self.shared.now();
         match head.frame {
             Frame::Carried { number, delivered, arrived } => {
+                // There is no bound on how many without a head could come before their turn.
+                if buffer.len() < HEAD {
+                    return Err(Malformed::Unknown("a frame of rails"));
+                }
                 self.heard(Word { delivered, arrived }, now)?;
                 self.is_told |= lock(&self.shared.out).bundle.arrived(self.id, buffer.len());
                 self.gather.arrived(number, buffer)?;
@@ -369,7 +404,7 @@ impl Sink for Arriving<'_> {
             Frame::Noted { delivered, arrived } => self.heard(Word { delivered, arrived }, now),
             Frame::Probe { token } => {
                 let out = &mut *lock(&self.shared.out);
-                self.shared.say(out, self.id, Frame::Answered { token });
+                self.shared.answer(out, self.id, token);
                 Ok(())
             }
             Frame::Answered { token } => {

@@ -4,7 +4,9 @@ use super::*;
 use crate::transport::tcp;
 use crate::transport::testing::{Collected, message, streams};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Two ends, and a handle to cut each rail.
 struct Pair {
@@ -104,12 +106,15 @@ fn sleepers_are_woken_by_every_rail() {
 /// A frame of a stream in a frame of a rail that is not what its head says.
 #[test]
 fn what_is_no_frame_ends_the_stream() {
-    for bytes in [vec![0; 10], vec![1; 60], message(1, 5).0.encode().to_vec()] {
+    let short = message(1, 5).0.encode().to_vec();
+    // The last before its turn: it would be kept until then, with any number of others.
+    let cases = [(0, vec![0; 10]), (0, vec![1; 60]), (0, short), (7, Vec::new())];
+    for (number, bytes) in cases {
         let (one, other) = streams();
         let (mut ends, rails) = ends().unwrap();
         rails.join(tcp::ends(other).unwrap()).unwrap();
         let mut liar = tcp::ends(one).unwrap();
-        let frame = Frame::Carried { number: 0, delivered: 0, arrived: 0 };
+        let frame = Frame::Carried { number, delivered: 0, arrived: 0 };
         let head = Head { frame, length: bytes.len() as u32, seen: 0 };
         liar.sender.send(&head.encode(), &bytes).unwrap();
         let mut collected = Collected::default();
@@ -120,5 +125,100 @@ fn what_is_no_frame_ends_the_stream() {
             }
         };
         assert!(matches!(error, Broken::Malformed(_)), "{error}");
+    }
+}
+
+/// A rail without a connection, which takes nothing while it is full.
+#[derive(Default)]
+struct Narrow {
+    is_full: AtomicBool,
+    said: Mutex<Vec<Frame>>,
+    heard: Mutex<VecDeque<(Frame, Vec<u8>)>>,
+}
+
+impl Narrow {
+    fn ends(self: &Arc<Self>) -> Ends {
+        Ends {
+            sender: Box::new(NarrowSender(self.clone())),
+            receiver: Box::new(NarrowReceiver(self.clone())),
+            readable: Vec::new(),
+            writable: None,
+            in_memory: true,
+            poll_is_enough: false,
+            glance: None,
+        }
+    }
+}
+
+struct NarrowSender(Arc<Narrow>);
+
+struct NarrowReceiver(Arc<Narrow>);
+
+impl Sender for NarrowSender {
+    fn send(&mut self, head: &[u8; HEAD], _: &[u8]) -> Result<Sent, Broken> {
+        if self.0.is_full.load(Relaxed) {
+            return Ok(Sent::Full);
+        }
+        lock(&self.0.said).push(Head::decode(head)?.frame);
+        Ok(Sent::Whole)
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        Ok(!self.0.is_full.load(Relaxed))
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        true
+    }
+
+    fn piece(&self) -> usize {
+        EAGER_MOST
+    }
+
+    fn is_drained(&mut self) -> bool {
+        true
+    }
+}
+
+impl Receiver for NarrowReceiver {
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        let Some((frame, payload)) = lock(&self.0.heard).pop_front() else { return Ok(0) };
+        let head = Head { frame, length: payload.len() as u32, seen: 0 };
+        sink.frame(&head, payload)?;
+        Ok(1)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        true
+    }
+
+    fn wakes_up(&mut self) {}
+
+    fn signalled(&mut self) {}
+}
+
+/// An answer, and what has arrived, find no room on a rail: they are said as soon as there is, or the other end would
+/// take it for stalled, and wait for ever.
+#[test]
+fn what_finds_no_room_is_said_later() {
+    let rail = Arc::new(Narrow::default());
+    let (mut stream, rails) = ends().unwrap();
+    rails.join(rail.ends()).unwrap();
+    rail.is_full.store(true, Relaxed);
+    let (head, payload) = message(1, 5);
+    let carried = Frame::Carried { number: 0, delivered: 0, arrived: 0 };
+    let frame = [head.encode().as_slice(), &payload].concat();
+    lock(&rail.heard).extend([(Frame::Probe { token: 7 }, Vec::new()), (carried, frame)]);
+    let mut collected = Collected::default();
+    while collected.0.is_empty() {
+        stream.receiver.poll(&mut collected).unwrap();
+    }
+    stream.sender.flush().unwrap();
+    assert!(lock(&rail.said).is_empty());
+    rail.is_full.store(false, Relaxed);
+    stream.sender.flush().unwrap();
+    let said = std::mem::take(&mut *lock(&rail.said));
+    for frame in [Frame::Answered { token: 7 }, Frame::Noted { delivered: 1, arrived: 1 }] {
+        assert!(said.contains(&frame), "{frame:?} of {said:?}");
     }
 }

@@ -126,7 +126,9 @@ impl World {
 
     fn word(&mut self, side: usize, id: RailId) -> Word {
         let end = &mut self.ends[side];
-        Word { delivered: end.gather.delivered(), arrived: end.bundle.say(id) }
+        let word = Word { delivered: end.gather.delivered(), arrived: end.bundle.arrived_by(id) };
+        end.bundle.said(id);
+        word
     }
 
     /// Whatever is there by now arrives.
@@ -326,4 +328,48 @@ fn a_stuck_rail_is_found_out_and_replaced() {
     world.stream(Duration::from_millis(300), 64 << 10);
     let rate = world.stream(Duration::from_secs(1), 64 << 10);
     assert!(rate > 0.9 * 1e8, "{rate}");
+}
+
+/// A rail that is so busy that it takes no probe is not stalled as long as it brings what it holds, and found out when
+/// it does not: by another one, that answers meanwhile.
+#[test]
+fn a_rail_without_room_for_probes_is_judged_by_what_it_brings() {
+    const BUSY: u64 = 20;
+    let at = |tick: u64| Duration::from_millis(100 * tick);
+    let mut bundle = Bundle::default();
+    bundle.add(1, at(0));
+    (0..2 * BUSY).for_each(|_| bundle.write(vec![0; 8]));
+    while bundle.next(at(0)).is_some() {}
+    bundle.add(2, at(0));
+    let mut lost = None;
+    for tick in 1..3 * BUSY {
+        let (probes, dead) = bundle.tick(at(tick));
+        lost = lost.or(dead.first().map(|id| (*id, tick)));
+        for (id, token) in probes {
+            match id {
+                1 => bundle.unasked(id, at(tick)),
+                _ => bundle.answered(id, token, at(tick) + QUICK).unwrap(),
+            }
+        }
+        if tick <= BUSY {
+            let word = Word { delivered: tick, arrived: tick as u32 };
+            bundle.heard(1, word, at(tick)).unwrap();
+            assert_eq!(bundle.rails[&1].stalled_since, None, "it brings what it holds");
+        }
+    }
+    let (id, tick) = lost.unwrap();
+    assert_eq!(id, 1);
+    assert!(at(tick) >= at(BUSY) + STALLED_AFTER + LOST_AFTER, "{tick}");
+}
+
+/// What a rail had no room for is not said: the other end would never be told.
+#[test]
+fn what_was_not_said_is_still_owed() {
+    let mut bundle = Bundle::default();
+    bundle.add(1, Duration::ZERO);
+    bundle.arrived(1, 8);
+    assert_eq!(bundle.arrived_by(1), 1);
+    assert_eq!(bundle.owing().collect::<Vec<_>>(), [1]);
+    bundle.said(1);
+    assert_eq!(bundle.owing().count(), 0);
 }
