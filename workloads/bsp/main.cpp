@@ -167,8 +167,8 @@ void bsp(const Settings& settings) {
                           ? bytes_for(network, computing / settings.ratio / supersteps, waiting)
                           : settings.bytes / supersteps;
     if (world.rank() == 0) {
-        std::printf("steps %llu\nbytes %d\n", static_cast<unsigned long long>((steps + 500) / 1'000),
-                    bytes * supersteps);
+        std::printf("steps %llu\nbytes %lld\n", static_cast<unsigned long long>((steps + 500) / 1'000),
+                    static_cast<long long>(bytes) * supersteps);
         std::fflush(stdout);
     }
     const double more = settings.imbalance / 100.0 * world.rank() / std::max(world.ranks() - 1, 1);

@@ -6,6 +6,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 
 #include "common/qos.hpp"
 #include "common/samples.hpp"
@@ -32,6 +33,10 @@ using Value = std::complex<double>;
 constexpr double alpha = 1e-6;
 constexpr int checked_points = 1024;
 
+// The whole cube is one rank's block if there is one rank only, and MPI counts the values of a block by an int.
+constexpr int largest_size = 1024;
+static_assert(std::int64_t{largest_size} * largest_size * largest_size <= std::numeric_limits<int>::max());
+
 struct Settings {
     int size = 64;
     int iterations = 6;
@@ -40,7 +45,7 @@ struct Settings {
 
 bool read_settings(int argc, char** argv, Settings& settings) {
     Options options("ft", story, examples);
-    options.number("--size", &settings.size, 4, 1024, "values along each edge of the cube, a power of two");
+    options.number("--size", &settings.size, 4, largest_size, "values along each edge of the cube, a power of two");
     options.number("--iterations", &settings.iterations, 1, 100'000, "iterations");
     settings.qos.declare(options);
     if (!options.parse(argc, argv)) {
@@ -192,9 +197,9 @@ class Cube {
     template <typename From, typename To>
     void exchange(std::vector<Value>& data, From from, To to) {
         for_each_in_blocks([&](std::size_t at, auto... place) { buffer_[at] = data[from(place...)]; });
-        // Complex numbers are two doubles each.
-        const int count = 2 * depth_ * depth_ * size_;
-        MPI_Alltoall(buffer_.data(), count, MPI_DOUBLE, data.data(), count, MPI_DOUBLE, MPI_COMM_WORLD);
+        const int count = depth_ * depth_ * size_;
+        MPI_Alltoall(buffer_.data(), count, MPI_C_DOUBLE_COMPLEX, data.data(), count, MPI_C_DOUBLE_COMPLEX,
+                     MPI_COMM_WORLD);
         std::swap(data, buffer_);
         for_each_in_blocks([&](std::size_t at, auto... place) { data[to(place...)] = buffer_[at]; });
     }

@@ -42,6 +42,9 @@ Box box_of_content(const Volume& volume) {
 
 Partition split(const Volume& volume, const Hypercube& cube) {
     const Box content = box_of_content(volume);
+    if (content.low[0] > content.high[0]) {
+        throw error("--volume: the volume has no voxel above 0");
+    }
     Partition partition{content, content, std::vector<SplitPlane>(cube.dimensions())};
     Box& box = partition.box;
     for (int dimension = cube.dimensions() - 1; dimension >= 0; --dimension) {

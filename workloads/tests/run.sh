@@ -268,6 +268,9 @@ test_bsp() {
     # 20 ms are a message of megabytes, and of more than this even where each look has to wait; no message takes 0.5 us.
     test_that "bsp finds bytes for a ratio" at_last finds_bytes 100000 200000000 --ratio 0.25
     test_that "bsp finds when no bytes are few enough" at_last finds_bytes 1 1 --ratio 10000
+    # Where nobody sends, no number of bytes takes long: it finds its most, 256 MB, in each of ten supersteps.
+    test_that "bsp tells more bytes than an int holds" \
+        finds_bytes 2560000000 2560000000 --pattern none --ratio 0.0001 --granularity 10
     test_that "bsp writes and cleans up" writes_and_cleans_up
     test_that "bsp cannot write" refuses 2 "cannot be made (No such file" "$build/bsp" --disk-mib 1 --disk-file "$work/no/where"
     test_that "an odd number of pairs" refuses 64 "start it on an even number" mpi 3 bsp --pattern pairs
@@ -360,10 +363,11 @@ test_bad_files() {
     { head -c 40 "$work/whole.nii" && printf '\3\0\377\177' && tail -c +45 "$work/whole.nii"; } >"$work/huge.nii"
     { head -c 70 "$work/whole.nii" && printf '\200\0' && tail -c +73 "$work/whole.nii"; } >"$work/colours.nii"
     head -c 352 /dev/zero >"$work/zeros.nii"
+    { head -c 352 "$work/noise.nii" && head -c 64000 /dev/zero; } >"$work/empty.nii"
     local name
     for name in short.nii:"bytes too early" short.nii.gz:"damaged or cut off" damaged.nii.gz:"damaged or cut off" \
         huge.nii:"not a volume of 2 to 2048" colours.nii:"NIfTI type 128" zeros.nii:"not a little-endian NIfTI-1" \
-        missing.nii:"cannot be opened (No such file"; do
+        empty.nii:"--volume: the volume has no voxel above 0" missing.nii:"cannot be opened (No such file"; do
         test_that "volume ${name%%:*}" refuses 2 "${name#*:}" "$build/raycast" --volume "$work/${name%%:*}"
     done
     test_that "bad volume on 2 is told once" refuses 2 "bytes too early" mpi 2 isosurface --volume "$work/short.nii"
@@ -419,6 +423,13 @@ streams() {
     tells mbit 2 stream --bytes 5000 --fps 20 --seconds 1 && awk '$1 == "mbit" { exit !($2 > 0.76 && $2 < 0.84) }' "$work/times"
 }
 
+# Of seven bytes four are sent, as one word. Times are told to a microsecond, rates to a kbit/s.
+alltoall_tells_what_it_sends() {
+    tells pair_mbit 4 alltoall --bytes 7 --times 20 &&
+        awk '$1 == "seconds" { median = $2 } $1 == "pair_mbit" { bytes = $2 * median / 8e-6 }
+            END { print bytes " bytes"; exit !(bytes > 2.5 && bytes < 5.5) }' "$work/times"
+}
+
 # The smallest eigenvalue is 1; a start that is its eigenvector would be there at once.
 cg_comes_close() {
     mpi 2 cg --rows 3000 --iterations 15 >"$work/times" && cat "$work/times"
@@ -431,6 +442,9 @@ test_measuring() {
     test_that "two pairs play pingpong" tells round_trip_us 4 pingpong --seconds 0.2 --warmup 3
     test_that "a stream has its rate" at_last streams
     test_that "alltoall" tells pair_mbit 4 alltoall --bytes 1000 --times 5
+    test_that "alltoall tells what it sends" at_last alltoall_tells_what_it_sends
+    test_that "a wrong block is told by all" refuses 2 "a block from rank 3 to rank 1 is not what was sent" \
+        mpi 4 alltoall --times 3 --spoil block
     test_that "osu latency" tells latency 2 osu --least 8 --most 64 --times 20
     test_that "osu bandwidth" tells bandwidth 2 osu --test bandwidth --least 65536 --most 131072 --times 3
     test_that "cg is the same on all" same_on_all '^iteration' cg --rows 3000 --iterations 4
