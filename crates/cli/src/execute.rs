@@ -102,6 +102,22 @@ pub fn reserve_and_run(
 pub fn execute(
     cluster: &Cluster,
     mpi: &Mpi,
+    run: &Run<'_>,
+    hold: &Hold,
+    stopped: &dyn Fn() -> bool,
+    on_line: &mut dyn FnMut(&str),
+) -> Result<Ran> {
+    execute_within(run.application.timeout(), cluster, mpi, run, hold, stopped, on_line)
+}
+
+/// The same, bounded by `limit` instead: that of the application is for a run at full speed.
+///
+/// # Errors
+/// As [`execute`].
+pub fn execute_within(
+    limit: Nanos,
+    cluster: &Cluster,
+    mpi: &Mpi,
     run_spec: &Run<'_>,
     hold: &Hold,
     stopped: &dyn Fn() -> bool,
@@ -128,7 +144,7 @@ pub fn execute(
         Some(why) => ExecuteError::Lost { why },
         None => ExecuteError::Run(error),
     };
-    let outcome = run(&line, application.timeout(), &ended, &mut watch).map_err(failed)?;
+    let outcome = run(&line, limit, &ended, &mut watch).map_err(failed)?;
     let lines = outcome.stdout.iter().map(String::as_str);
     let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
         let expected = match application.time() {

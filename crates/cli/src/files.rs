@@ -6,8 +6,9 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Where application files are looked for by name.
@@ -73,6 +74,17 @@ pub fn save(path: &Path, text: &[u8]) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Makes a directory of this user's, and what is missing over it, such that nobody else writes there, whatever the
+/// umask allows. Other users pass through root's: sockets of brokers and agents are beside.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_own_directory(path: &Path) -> Result<()> {
+    let mode = if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 };
+    let made = DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.with_context(|| format!("cannot make {}", path.display()))
+}
+
 /// Refuses a profile that was measured under other conditions, with the differences.
 pub fn check_conditions(
     profile: &Profile,
@@ -94,6 +106,8 @@ pub fn check_conditions(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::stat::{Mode, umask};
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn what_is_saved_can_be_read_and_leaves_no_other_file() {
@@ -106,6 +120,22 @@ mod tests {
             "[3]"
         );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    // Goal: nobody else writes into what is made, as is asked of it later. Method: with the umask of a distribution
+    // where each user has a group. It is the whole process's, and back at once.
+    #[test]
+    fn an_own_directory_is_its_users_whatever_the_umask_allows() {
+        let directory = tempfile::tempdir().unwrap();
+        let (outer, inner) = (directory.path().join("a"), directory.path().join("a/b"));
+        let former = umask(Mode::from_bits_truncate(0o002));
+        let made = make_own_directory(&inner);
+        umask(former);
+        made.unwrap();
+        for made in [outer, inner] {
+            let mode = fs::metadata(&made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o022, 0, "{} has mode {mode:o}", made.display());
+        }
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! `keeptime`: parses, sets up logging and interrupts, runs one command, maps its end to a code.
 
 use clap::Parser;
-use keeptime::arguments::{AgentCommand, Arguments, Command};
+use keeptime::arguments::{Arguments, BrokerCommand, Command};
 use keeptime::commands::{self, Ending};
 use keeptime::{demo, interrupt, report};
 use keeptime_lab::LabError;
 use keeptime_model::Invalid;
+use std::any::Any;
 use std::ops::ControlFlow;
+use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 
 const REFUSED: u8 = 1;
 const ERROR: u8 = 2;
 const USAGE: u8 = 64;
+/// What a shell tells of a program that SIGPIPE has ended.
+const UNREAD: u8 = 141;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -28,7 +32,17 @@ fn main() -> ExitCode {
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
         .init();
-    match run(arguments.command) {
+    tell_no_panic_where_nobody_reads();
+    // Unwinding, it gives back what it holds.
+    match panic::catch_unwind(AssertUnwindSafe(|| run(arguments.command))) {
+        Ok(ended) => exit_code(ended),
+        Err(panicked) if is_unread(&*panicked) => ExitCode::from(UNREAD),
+        Err(panicked) => panic::resume_unwind(panicked),
+    }
+}
+
+fn exit_code(ended: anyhow::Result<Ending>) -> ExitCode {
+    match ended {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Refused) => ExitCode::from(REFUSED),
         Ok(Ending::Exit(code)) => ExitCode::from(code),
@@ -46,26 +60,40 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
     in_lab || cause.is::<Invalid>()
 }
 
+/// Whoever reads what is printed may have seen enough, as `head` has: that ends the command, and is no fault of it.
+fn tell_no_panic_where_nobody_reads() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |panicked| {
+        if !is_unread(panicked.payload()) {
+            tell(panicked);
+        }
+    }));
+}
+
+/// Whether a panic is that of `println!` to a closed pipe, which says so in words alone.
+fn is_unread(panicked: &(dyn Any + Send)) -> bool {
+    let closed = format!("(os error {})", nix::errno::Errno::EPIPE as i32);
+    let said = panicked.downcast_ref::<String>();
+    said.is_some_and(|said| said.contains("printing to stdout") && said.ends_with(&closed))
+}
+
 fn run(command: Command) -> anyhow::Result<Ending> {
     let command = match commands::ask_broker(command) {
         ControlFlow::Break(ended) => return ended,
         ControlFlow::Continue(other) => other,
     };
-    // Single-threaded until it knows which namespaces it enters; so is the process that holds a lab.
-    match command {
-        // It holds nothing, so that it may end at any moment.
-        Command::Sim(command) => return commands::sim::run(&command),
-        Command::Lab(command) => return commands::lab::run(command),
-        // What they start is not to have signals blocked.
-        Command::Launch(command) => return commands::launch::run(command),
-        Command::Agent(AgentCommand::Exec(arguments)) => return commands::agent::exec(&arguments),
-        Command::LabHolder { words } => {
-            let code = keeptime_lab::holder_main(&words);
-            return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)));
-        }
-        _ => interrupt::listen()?,
+    if looks_at_interrupts(&command) {
+        interrupt::listen()?;
     }
     match command {
+        Command::Sim(command) => commands::sim::run(&command),
+        // Single-threaded until it knows which namespaces it enters; so is the process that holds a lab.
+        Command::Lab(command) => commands::lab::run(command),
+        Command::LabHolder { words } => {
+            let code = keeptime_lab::holder_main(&words);
+            Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)))
+        }
+        Command::Launch(command) => commands::launch::run(command),
         Command::Agent(command) => commands::agent::run(command),
         Command::Bind(arguments) => commands::bind::run(arguments),
         Command::Broker(command) => commands::broker::run(command),
@@ -82,4 +110,11 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         // Carried out above.
         _ => Ok(Ending::Done),
     }
+}
+
+/// Whether a command ends in order when it is interrupted, since it has something to give back or to tell then. All
+/// others end at once, and what they start has no signals blocked.
+fn looks_at_interrupts(command: &Command) -> bool {
+    use Command::{Broker, Demo, Load, Profile, Run};
+    matches!(command, Broker(BrokerCommand::Run { .. }) | Demo(_) | Load(_) | Profile(_) | Run(_))
 }

@@ -68,7 +68,7 @@ impl Paced {
             return;
         }
         let last = self.last.replace(Instant::now());
-        let told = words.nth(1).and_then(|seconds| seconds.parse().ok());
+        let told = words.nth(1).and_then(time);
         let Some(seconds) = told.or_else(|| last.map(|last| last.elapsed().as_secs_f64())) else {
             return;
         };
@@ -97,5 +97,24 @@ impl Paced {
     fn tell(&mut self, cpu: CpuPpm) -> Result<(), ClientError> {
         let job = &self.job;
         self.agents.iter_mut().try_for_each(|agent| agent.ask(|client| client.restrain(job, cpu)))
+    }
+}
+
+/// What a program tells is anything: of what is no time, as `nan`, nothing follows.
+fn time(told: &str) -> Option<f64> {
+    told.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // What a program tells must be a time to count as one: a sum that has once been `nan` stays so for ever.
+    #[test]
+    fn what_is_no_time_is_not_taken_for_one() {
+        assert_eq!(time("0.25"), Some(0.25));
+        for told in ["nan", "inf", "-inf", "-1", "0", "1e999", "soon", ""] {
+            assert_eq!(time(told), None, "{told}");
+        }
     }
 }

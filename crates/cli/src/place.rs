@@ -1,5 +1,5 @@
-//! Which broker is meant, what is shown there, and how the nodes of its cluster are reached: by arguments and
-//! the environment first, then by a file, then the lab's.
+//! Which broker is meant, what is shown there, and how the nodes of its cluster are reached: by arguments first, then
+//! by the environment, then by a file, then the lab's.
 
 use crate::arguments::BrokerPlace;
 use crate::brokers;
@@ -19,6 +19,10 @@ use std::path::{Path, PathBuf};
 
 /// The lab whose broker is asked when nothing is said.
 const LAB: &str = "lab";
+/// What says as `--broker` does, where nothing is typed.
+pub const BROKER_VARIABLE: &str = "KEEPTIME_BROKER";
+/// What says as `--lab` does, where that is not set either.
+pub const LAB_VARIABLE: &str = "KEEPTIME_LAB";
 /// What holds for all users of a machine.
 const OF_MACHINE: &str = "/etc/keeptime/client.toml";
 
@@ -71,6 +75,13 @@ pub enum Where {
     Remote(Endpoint, ClientFiles),
 }
 
+/// What a broker is named by.
+#[derive(Debug, PartialEq, Eq)]
+enum Named {
+    At(Address),
+    OfLab(Name),
+}
+
 /// A client of the broker that is meant; connects with the first call.
 ///
 /// # Errors
@@ -85,17 +96,11 @@ pub fn connect(place: &BrokerPlace) -> Result<Client> {
 /// As [`connect`].
 pub fn find(place: &BrokerPlace) -> Result<Found> {
     let config = config(place.client_config.as_deref())?;
-    // A lab that is named is meant, whatever a file says.
-    let configured = config.broker.filter(|_| place.lab.is_none());
-    let configured = configured.map(|text| text.parse::<Address>()).transpose()?;
     let or = |given: &Option<PathBuf>, other| given.clone().or(other);
-    let broker = match place.broker.clone().or(configured) {
-        None => {
-            let default = LAB.parse::<Name>()?;
-            Where::Lab(Labs::of_this_user().open(place.lab.as_ref().unwrap_or(&default))?)
-        }
-        Some(Address::Socket(socket)) => Where::Socket(socket),
-        Some(Address::Remote(endpoint)) => {
+    let broker = match named(place, &variable, config.broker.as_deref())? {
+        Named::OfLab(lab) => Where::Lab(Labs::of_this_user().open(&lab)?),
+        Named::At(Address::Socket(socket)) => Where::Socket(socket),
+        Named::At(Address::Remote(endpoint)) => {
             // A certificate that is given goes with its own key alone.
             let own = if place.certificate.is_none() && place.certificate_key.is_none() {
                 (config.certificate, config.certificate_key)
@@ -112,6 +117,37 @@ pub fn find(place: &BrokerPlace) -> Result<Found> {
         }
     };
     Ok(Found { broker, nodes: config.nodes })
+}
+
+/// The first that names one: what is typed, what the environment says, a file, the usual lab. A command with --lab
+/// never goes to the cluster that a shell was set up for.
+fn named(
+    place: &BrokerPlace,
+    variable: &dyn Fn(&str) -> Option<String>,
+    configured: Option<&str>,
+) -> Result<Named, Invalid> {
+    if let Some(address) = &place.broker {
+        return Ok(Named::At(address.clone()));
+    }
+    if let Some(lab) = &place.lab {
+        return Ok(Named::OfLab(lab.clone()));
+    }
+    if let Some(text) = variable(BROKER_VARIABLE) {
+        return text.parse().map(Named::At);
+    }
+    if let Some(text) = variable(LAB_VARIABLE) {
+        return text.parse().map(Named::OfLab);
+    }
+    match configured {
+        Some(text) => text.parse().map(Named::At),
+        None => LAB.parse().map(Named::OfLab),
+    }
+}
+
+/// A variable of the environment; one that is empty says nothing.
+fn variable(name: &str) -> Option<String> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some(value.to_string_lossy().into_owned())
 }
 
 impl Found {
@@ -213,6 +249,27 @@ mod tests {
         let client = parse(client, Path::new("/home/ada")).unwrap();
         assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
         assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
+    }
+
+    // Goal: what is typed comes first, whatever a shell was set up for. Method: more and more is said.
+    #[test]
+    fn a_lab_that_is_typed_comes_before_a_broker_that_is_not() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let socket = |path: &str| Address::Socket(path.into());
+        let nothing = |_: &str| None::<String>;
+        let lab = |variable: &str| (variable == LAB_VARIABLE).then(|| "set".to_owned());
+        let both = |variable: &str| {
+            lab(variable).or_else(|| (variable == BROKER_VARIABLE).then(|| "/set".to_owned()))
+        };
+        let (file, typed) = (Some("/file"), BrokerPlace::of_lab(name("typed")));
+        assert_eq!(named(&typed, &both, file), Ok(Named::OfLab(name("typed"))));
+        let typed = BrokerPlace { broker: Some(socket("/typed")), lab: None, ..typed };
+        assert_eq!(named(&typed, &both, file), Ok(Named::At(socket("/typed"))));
+        let silent = BrokerPlace { broker: None, ..typed };
+        assert_eq!(named(&silent, &both, file), Ok(Named::At(socket("/set"))));
+        assert_eq!(named(&silent, &lab, file), Ok(Named::OfLab(name("set"))));
+        assert_eq!(named(&silent, &nothing, file), Ok(Named::At(socket("/file"))));
+        assert_eq!(named(&silent, &nothing, None), Ok(Named::OfLab(name(LAB))));
     }
 
     #[test]

@@ -131,7 +131,7 @@ pub fn measure(
     let bar = progress_bar(most, profile.run_count());
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
         while let Some(bandwidth) = next_run(order, profile, parameters, *nodes) {
-            anyhow::ensure!(!stopped(), "interrupted; the same command goes on from here");
+            anyhow::ensure!(!stopped(), "interrupted");
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let place = order.places.get(nodes).context("an order without a place")?;
             let run = Run { application, parameters, nodes: &place.nodes, rate: Some(bandwidth) };

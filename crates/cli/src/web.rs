@@ -16,8 +16,9 @@ use keeptime_model::service::ServiceName;
 use keeptime_model::site::BalancerPlace;
 use keeptime_model::topology::Node;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,9 +132,15 @@ impl Web {
         ]
     }
 
-    /// The database's own socket, for whoever counts orders: user root, database `shop`.
+    /// The database's own socket, for whoever counts orders: user root, database `shop`. Whoever made the lab reaches
+    /// it, and nobody else.
     pub fn database(&self) -> PathBuf {
-        self.directory.join("database.sock")
+        self.database_directory().join("socket")
+    }
+
+    /// What the database has, where no other user of this machine looks.
+    fn database_directory(&self) -> PathBuf {
+        self.directory.join("database")
     }
 
     /// Starts everything and waits until all of it answers.
@@ -143,7 +150,7 @@ impl Web {
     pub fn start(&self, lab: &Lab) -> Result<()> {
         let (programs, fabricd) = (Programs::find()?, fabricd()?);
         let pages = self.directory.join("pages");
-        for directory in [&pages, &self.directory.join("data"), &self.edge("")] {
+        for directory in [&pages, &self.edge("")] {
             fs::create_dir_all(directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
         }
@@ -173,18 +180,27 @@ impl Web {
     }
 
     fn start_database(&self, lab: &Lab, programs: &Programs) -> Result<()> {
-        let at = |option: &str, file: &str| {
-            format!("--{option}={}", self.directory.join(file).display())
-        };
-        // Nobody but the lab's nodes reaches it: it has no users.
+        let own = self.database_directory();
+        for directory in [&own, &own.join("data"), &own.join("files")] {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let at = |option: &str, path: PathBuf| format!("--{option}={}", path.display());
+        // It knows no users and is root: whoever reaches it may do what it may. So its socket is where root alone
+        // comes, its port on the lab's network alone, and of this machine's files it reads and writes, for whoever is
+        // there, those of one empty directory.
         let words = [
             "--no-defaults".into(),
             "--user=root".into(),
             "--skip-grant-tables".into(),
-            at("datadir", "data"),
-            at("init-file", "shop.sql"),
-            at("socket", "database.sock"),
-            at("pid-file", "database.pid"),
+            at("secure-file-priv", own.join("files")),
+            at("datadir", own.join("data")),
+            at("init-file", self.directory.join("shop.sql")),
+            at("socket", self.database()),
+            at("pid-file", own.join("pid")),
             format!("--bind-address={}", lab.front_end()),
             format!("--port={DATABASE_PORT}"),
             "--innodb-buffer-pool-size=16M".into(),

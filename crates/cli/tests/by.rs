@@ -110,6 +110,16 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     assert!(shares[0] < 100_000 && shares.last() == Some(&150_000), "{shares:?}");
 }
 
+// Goal: what is planned to be done by a time is not ended before by the time limit of its application, which is that of
+// a run at full speed. Method: a limit that is shorter than the run.
+#[test]
+fn a_run_that_has_time_is_not_ended_by_the_limit_of_one_that_has_not() {
+    let Some(world) = World::new("limit", 40) else { return };
+    let program = world.program("sleep 5; echo time 1", "3 s", &[(5, 1.0)]);
+    let ran = run(&world, &program, &["--by", "+60s", "--takes", "30s"], 0);
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+}
+
 #[test]
 fn words_that_make_no_deadline_are_named() {
     let Some(world) = World::new("noby", 20) else { return };

@@ -4,7 +4,16 @@
 
 use clap::CommandFactory;
 use keeptime::arguments::Arguments;
-use std::process::{Command, Output};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// For what has to happen at some time: no machine is so busy that it takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn keeptime(arguments: &[&str]) -> Output {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -56,6 +65,77 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
         assert!(text.contains(expected), "{arguments:?}: {text} should contain {expected}");
     }
+}
+
+/// Waits for a condition.
+fn wait(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+// Goal: what holds nothing ends at the first signal, so that systemd does not wait for it in vain. Method: an agent
+// without a control group, which anybody can run.
+#[test]
+fn an_agent_ends_at_the_first_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let text = format!(
+        "node = \"n1\"\nsocket = {:?}\nassignments = {:?}\ndevice = \"lo\"\n\
+         rate = \"100 Mbit/s\"\ncpu = \"10 %\"\n",
+        at("agent.sock"),
+        at("assignments.json")
+    );
+    fs::write(at("agent.toml"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    command.args(["agent", "run", "--config"]).arg(at("agent.toml")).stderr(Stdio::null());
+    let mut agent = Running(command.spawn().unwrap());
+    wait("the agent", || UnixStream::connect(at("agent.sock")).is_ok());
+    kill(Pid::from_raw(agent.0.id() as i32), Signal::SIGTERM).unwrap();
+    wait("its end", || agent.0.try_wait().unwrap().is_some());
+    let ended = agent.0.wait().unwrap();
+    assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32));
+}
+
+// Goal: whoever has read enough, as `head` has, is no fault of a command, which says nothing and ends as by SIGPIPE.
+// Method: nobody reads from the beginning on.
+#[test]
+fn output_that_nobody_reads_ends_a_command_silently() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    command.args(["mpi", "environment", "--class", "premium"]).stdout(writer);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{}", said(&output));
+    assert_eq!(said(&output), "");
+}
+
+// Goal: a command is about one cluster, and what is typed says which. Method: a lab that is not there is asked for, in
+// a shell that was set up for a broker which is not there either.
+#[test]
+fn a_lab_that_is_typed_is_meant() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let list = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+        command.arg("list").args(words).env("KEEPTIME_BROKER", "/nowhere/broker.sock");
+        command.current_dir(root).output().unwrap()
+    };
+    assert!(said(&list(&["--lab", "no-such-lab"])).contains("no lab called no-such-lab"));
+    assert!(said(&list(&[])).contains("the broker at /nowhere/broker.sock does not answer"));
+    let both = list(&["--lab", "lab", "--broker", "/nowhere/broker.sock"]);
+    assert_eq!(both.status.code(), Some(64), "{}", said(&both));
 }
 
 #[test]

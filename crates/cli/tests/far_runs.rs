@@ -328,7 +328,7 @@ fn an_ordinary_user_measures_plans_and_runs_over_ssh() {
     let plan: Value = serde_json::from_str(&plan).unwrap();
     assert!(plan["verdict"]["planned"].is_object(), "{plan}");
     let told = far.keeptime("ada", &[&["run"], &GOAL[..5]].concat(), 0);
-    let group = |node| format!("keeptime/{}/{node}/", far.world.name);
+    let group = |node| format!("keeptime/_lab.{}/{node}/", far.world.name);
     for node in NODES {
         assert!(told.contains(&format!("rank 60001 {node} r")), "{told}");
         // The hierarchy of version 2 has a group for each command.

@@ -142,7 +142,7 @@ fn an_interrupted_profile_goes_on_where_it_was() {
     let stopped = measured.interrupt(2, Signal::SIGINT);
     assert_code(&stopped, 2);
     let text = said(&stopped);
-    assert!(text.contains("goes on from here") || text.contains("told to stop"), "{text}");
+    assert!(text.contains("; the same command goes on from here"), "{text}");
     wait("what it held to be given back", BELOW_A_LEASE, || world.jobs().is_empty());
     let first = measured.recorded();
     assert!((2..all.len()).contains(&first.len()), "{first:?}");
@@ -161,4 +161,38 @@ fn an_interrupted_profile_goes_on_where_it_was() {
     let told: Value = serde_json::from_slice(&rest.stdout).unwrap();
     assert_eq!(told[1]["runs"], all.len());
     assert_eq!(told[1]["full_grid"], GRID.len() * SAMPLES as usize);
+}
+
+// Goal: a profile whose bandwidths nobody named goes on with those that it began with, whatever is free by then; and
+// who names others is told both. Method: it begins beside a reservation that has a part of the links, and goes on
+// without.
+#[test]
+fn a_profile_goes_on_with_the_bandwidths_it_began_with() {
+    let Some(world) = World::with_job("grid") else { return };
+    let program = world.program("echo time 1", "30 s", &[]);
+    program.remove_profile();
+    let measure = |words: &[&str], code: i32| {
+        let words = [&["--nodes", "2", "--json"], words].concat();
+        let output = world.ask("profile", &program, &words).output().unwrap();
+        assert_code(&output, code);
+        said(&output)
+    };
+    let read = || -> Profile {
+        let text = fs::read(world.directory.path().join("say.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    // Those that show its shape are made in any case.
+    measure(&["--runs", "1"], 0);
+    let began = read();
+    world.run(&["cancel", "r1"], 0);
+    let more = (began.run_count() + 1).to_string();
+    measure(&["--runs", &more], 0);
+    let went_on = read();
+    let grid = |profile: &Profile| profile.bandwidth_grid_bits_per_second.clone();
+    assert_eq!(grid(&went_on), grid(&began));
+    assert_eq!(went_on.run_count(), began.run_count() + 1);
+
+    let other = measure(&["--bandwidths", "10 Mbit/s,20 Mbit/s"], 2);
+    assert!(other.contains("another grid of bandwidths"), "{other}");
+    assert!(other.contains("and not 10 Mbit/s, 20 Mbit/s"), "{other}");
 }

@@ -10,6 +10,7 @@ use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use world::{PAIR, World, assert_code, json, said, wait};
@@ -115,6 +116,29 @@ fn runs_in_a_reservation_wait_for_it_and_leave_it_to_its_owner() {
     world.run(&[&["reserve"], &PAIR[..], &["--for", "10min"]].concat(), 0);
     let other = said(&world.ask("run", &program, &["--in", "r2"]).output().unwrap());
     assert!(other.contains("in") && other.contains("reserve --app say"), "{other}");
+}
+
+// Goal: whoever waits for a reservation to begin goes on waiting while the broker is away. Method: the broker is killed
+// when the run has said that it waits, and is away for several of its looks.
+#[test]
+fn a_run_waits_for_its_reservation_also_while_the_broker_is_away() {
+    let Some(world) = World::new("wait", 30) else { return };
+    let program = world.program("echo time 1.5", "60 s", &[(5, 2.0), (20, 1.0)]);
+    assert_code(&world.ask("register", &program, &[]).output().unwrap(), 0);
+    let goal = ["--app", "say", "--within", "60s"];
+    world.run(&[&["reserve"], &goal[..], &["--from", "+20s", "--for", "10min"]].concat(), 0);
+    let mut command = world.ask("run", &program, &["--in", "r1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("r1 begins at"), "{first}");
+    world.kill_broker();
+    std::thread::sleep(Duration::from_secs(1));
+    world.start_broker();
+    let rest = lines.map(Result::unwrap).collect::<Vec<_>>().join("\n");
+    assert_code(&run.wait_with_output().unwrap(), 0);
+    assert!(rest.contains("with its reservation, +50.0 % of what was promised"), "{rest}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use world::{KEEPTIME, PATIENCE, World, assert_code, said, wait};
@@ -91,7 +92,8 @@ fn daemons(world: &World) -> BTreeSet<i32> {
     let groups = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let roots = groups.lines().filter(|line| line.contains(" - cgroup"));
     let roots = roots.filter_map(|line| line.split(' ').nth(4));
-    let files = roots.map(|root| Path::new(root).join("keeptime").join(world.name.as_str()));
+    let files =
+        roots.map(|root| Path::new(root).join("keeptime").join(format!("_lab.{}", world.name)));
     let files = files.map(|group| group.join(FRONT_END).join("cgroup.procs"));
     let texts = files.filter_map(|file| fs::read_to_string(file).ok());
     texts.flat_map(|text| text.lines().map(|id| id.parse().unwrap()).collect::<Vec<_>>()).collect()
@@ -100,6 +102,20 @@ fn daemons(world: &World) -> BTreeSet<i32> {
 fn is_alive(process: &i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Other users of this machine do not reach the database, which is root; and for whoever does reach it, it reads and
+/// writes no file but those of one directory.
+fn assert_database_is_closed(world: &World) {
+    let web = Web::of(&Labs::of_this_user().open(&world.name).unwrap(), &[]);
+    let directory = web.database().parent().unwrap().to_path_buf();
+    let mode = fs::metadata(&directory).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "{}", directory.display());
+    let line = |process: i32| fs::read_to_string(format!("/proc/{process}/cmdline"));
+    let lines: Vec<_> = daemons(world).into_iter().filter_map(|it| line(it).ok()).collect();
+    let database = lines.iter().find(|line| line.contains("--skip-grant-tables")).unwrap();
+    let files = format!("--secure-file-priv={}/", directory.display());
+    assert!(database.contains(&files), "{database}");
 }
 
 #[test]
@@ -111,6 +127,7 @@ fn real_web_servers_share_the_nodes_of_a_lab() {
     let Some(world) = World::of("web", &shape, 20, None) else { return };
     let sites = sites(&world);
     let [shop, blog] = &sites[..] else { panic!("{sites:?}") };
+    assert_database_is_closed(&world);
     let backends = shop.iter().flat_map(|(_, place)| ["--backend", place]).collect::<Vec<_>>();
     let add = |words: &[&str], backends: &[&str]| {
         world.run(&[&["site", "add", "--hard", "1"], words, backends].concat(), 0)

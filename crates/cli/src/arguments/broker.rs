@@ -53,14 +53,15 @@ pub enum BrokerCommand {
 }
 
 /// Which broker to ask, and what to show there.
+// What is typed says by itself which broker is meant: `place` reads the two variables, where neither is.
 #[derive(Debug, Clone, Args)]
 pub struct BrokerPlace {
-    /// The broker: the path of its socket, or https://HOST:PORT [default: that of the client
-    /// configuration, or else of the lab]
-    #[arg(long, value_name = "SOCKET|URL", env = "KEEPTIME_BROKER")]
+    /// The broker: the path of its socket, or https://HOST:PORT [env: KEEPTIME_BROKER, unless --lab is
+    /// given] [default: that of the client configuration, or else of the lab]
+    #[arg(long, value_name = "SOCKET|URL", conflicts_with = "lab")]
     pub broker: Option<Address>,
-    /// The lab whose broker to ask [default: lab]
-    #[arg(long, env = "KEEPTIME_LAB")]
+    /// The lab whose broker to ask [env: KEEPTIME_LAB] [default: lab]
+    #[arg(long)]
     pub lab: Option<Name>,
     /// For https: the authority that issued the broker's certificate (PEM)
     #[arg(long, value_name = "FILE", env = "KEEPTIME_CA")]

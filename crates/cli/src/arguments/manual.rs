@@ -238,7 +238,7 @@ Environment (arguments come first):
   KEEPTIME_TOKEN_FILE       what is shown and trusted there
   KEEPTIME_CLIENT_CONFIG    a file with the same
                             [default: ~/.config/keeptime/client.toml]
-  KEEPTIME_LAB              --lab
+  KEEPTIME_LAB              --lab, where KEEPTIME_BROKER is not set
   KEEPTIME_AGENT            --socket of agent exec and of bind
   KEEPTIME_LOG              what is logged: debug, or keeptime_broker=debug";
 
@@ -266,6 +266,7 @@ it does."#;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::{BROKER_VARIABLE, LAB_VARIABLE};
 
     /// The example in a text: the lines that are indented, up to what follows it.
     fn example(text: &str, end: &str) -> String {
@@ -286,11 +287,15 @@ mod tests {
     #[test]
     fn variables_that_are_told_are_those_that_count() {
         use clap::CommandFactory;
-        let command = crate::arguments::Arguments::command();
-        let list = command.find_subcommand("list").unwrap();
-        let known: Vec<_> = list.get_arguments().filter_map(|a| a.get_env()).collect();
-        for name in known {
-            assert!(OVERVIEW.contains(name.to_str().unwrap()), "{name:?}");
+        let mut command = crate::arguments::Arguments::command();
+        let list = command.find_subcommand_mut("list").unwrap();
+        let help = list.render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let known = list.get_arguments().filter_map(|a| a.get_env()?.to_str());
+        // The last two are not read by clap.
+        for name in known.chain([BROKER_VARIABLE, LAB_VARIABLE]) {
+            assert!(OVERVIEW.contains(name), "{name}");
+            assert!(help.contains(&format!("[env: {name}")), "{name}: {help}");
         }
     }
 

@@ -54,7 +54,7 @@ pub fn run(command: AgentCommand) -> Result<Ending> {
 }
 
 /// Runs a command of a job.
-pub fn exec(arguments: &AgentExecArguments) -> Result<Ending> {
+fn exec(arguments: &AgentExecArguments) -> Result<Ending> {
     match job_command::run(arguments) {
         Ok(code) => Ok(Ending::Exit(code)),
         Err(error) => {

@@ -7,7 +7,7 @@ use super::run::beginning::Beginning;
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
-use crate::execute::{Run, execute};
+use crate::execute::{Run, execute_within};
 use crate::hold::Hold;
 use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
@@ -93,7 +93,7 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
     let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
     let run = Run { application, parameters, nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
-    execute(cluster, &session.mpi, &run, &hold, &interrupt::stopped, &mut |line| {
+    let mut on_line = |line: &str| {
         if arguments.json {
             return;
         }
@@ -102,7 +102,11 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
             share = now;
         }
         println!("  | {line}");
-    })?;
+    };
+    // As slow as it was planned, it is not ended before it has to be done.
+    let limit = application.timeout().max(work.deadline.saturating_since(now()));
+    let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
+    execute_within(limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
     let ended = now();
     if arguments.json {
         print_json(&Outcome {

@@ -6,8 +6,8 @@ use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::socket_in;
 use crate::web::{self, SitePlaces, Web};
-use crate::{agents, brokers};
-use anyhow::{Context, Result};
+use crate::{agents, brokers, interrupt};
+use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
 use keeptime_lab::{Account, Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
@@ -71,7 +71,7 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     let lab = labs.up(&spec)?;
     let web = Some(Web::of(&lab, &arguments.web)).filter(|web| !web.sites.is_empty());
     // A lab without agents or a broker is of no use: it goes as a whole.
-    if let Err(error) = start_daemons(&lab, arguments.tls, web.as_ref()) {
+    if let Err(error) = start_uninterrupted(&lab, arguments.tls, web.as_ref()) {
         let ended = brokers::end(lab.directory());
         let removed = ended.map(|()| labs.down(lab.name()));
         return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
@@ -93,6 +93,15 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
             web::services()?.iter().map(|name| format!(" --app {name}")).collect::<String>();
         println!("on every node:{services}");
     }
+    Ok(())
+}
+
+/// Starts the daemons of a lab that stands. Whoever interrupts that gets an error when they have started: a command
+/// that just ended would leave half a lab.
+fn start_uninterrupted(lab: &Lab, tls: bool, web: Option<&Web>) -> Result<()> {
+    interrupt::listen()?;
+    start_daemons(lab, tls, web)?;
+    ensure!(!interrupt::stopped(), "interrupted");
     Ok(())
 }
 

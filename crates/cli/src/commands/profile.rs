@@ -6,12 +6,12 @@ use crate::cluster::Cluster;
 use crate::load::Flood;
 use crate::profiler::{Extent, Order, measure, places};
 use crate::{files, interrupt, story};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::parse_setting;
 use keeptime_model::name::Name;
-use keeptime_model::profile::{Curve, Profile};
+use keeptime_model::profile::{Conditions, Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Share};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
@@ -30,8 +30,9 @@ const STEPS: u32 = 6;
 /// Measures and tells the knees and the effort.
 pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
-    let order = order(&session, arguments)?;
-    let mut profile = start(&session, arguments, &order)?;
+    let former = former(&session, arguments)?;
+    let order = order(&session, arguments, former.as_ref())?;
+    let mut profile = start(&session, arguments, &order, former)?;
     let (cluster, application) = (&session.cluster, &session.application);
     let path = &session.profile_path;
     // Dropped, and so ended, with this function.
@@ -42,15 +43,14 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         }
         false => None,
     };
-    let effort = measure(
-        cluster,
-        &session.mpi,
-        application,
-        &order,
-        &mut profile,
-        path,
-        &interrupt::stopped,
-    )?;
+    let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
+    let effort = match measure(cluster, mpi, application, &order, &mut profile, path, stopped) {
+        Err(error) if interrupt::stopped() => {
+            let is_begun_anew = arguments.fresh && profile.run_count() > 0;
+            bail!("{error:#}; {} goes on from here", same_command(is_begun_anew))
+        }
+        measured => measured?,
+    };
     if arguments.json {
         print_json(&(&profile, effort))?;
         return Ok(Ending::Done);
@@ -72,6 +72,11 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         );
     }
     Ok(Ending::Done)
+}
+
+/// What goes on with what the file has now: beginning anew once more would throw it away.
+fn same_command(is_begun_anew: bool) -> &'static str {
+    if is_begun_anew { "the same command without --fresh" } else { "the same command" }
 }
 
 /// One line a curve: the knee, how far its times may be off, and how far single runs lie apart.
@@ -120,8 +125,13 @@ fn apart(fitted: &FittedCurve) -> String {
     }
 }
 
-/// What `arguments` ask to be measured.
-fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
+/// What `arguments` ask to be measured, on the grid of the profile that is gone on with where they name none: what the
+/// links can hold now need not be what they could then.
+fn order(
+    session: &Session,
+    arguments: &ProfileArguments,
+    former: Option<&Profile>,
+) -> Result<Order> {
     let application = &session.application;
     let wanted = settings(application, &arguments.set)?;
     let chosen = |p: &Parameters| {
@@ -132,9 +142,10 @@ fn order(session: &Session, arguments: &ProfileArguments) -> Result<Order> {
     let curve = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = nodes.iter().flat_map(curve).collect();
     let places = places(&session.cluster, application, nodes)?;
-    let bandwidths = match arguments.bandwidths.as_slice() {
-        [] => default_grid(&places),
-        given => given.to_vec(),
+    let bandwidths = match (arguments.bandwidths.as_slice(), former) {
+        ([], Some(former)) => former.bandwidth_grid_bits_per_second.clone(),
+        ([], None) => default_grid(&places),
+        (given, _) => given.to_vec(),
     };
     ensure!(
         (1..=100).contains(&arguments.samples),
@@ -193,29 +204,68 @@ fn default_grid(places: &BTreeMap<u32, Placed>) -> Vec<BitsPerSecond> {
     (0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect()
 }
 
-/// The profile to go on with: the file's, if it was measured under these conditions on this grid.
-fn start(session: &Session, arguments: &ProfileArguments, order: &Order) -> Result<Profile> {
-    let conditions = session.cluster.conditions(&session.application, &session.mpi.to_string());
-    let name = session.application.name().clone();
-    let under_load = arguments.under_load;
+/// The file's profile, which must have been measured under these conditions; nothing where it is begun anew.
+fn former(session: &Session, arguments: &ProfileArguments) -> Result<Option<Profile>> {
     if arguments.fresh || !session.profile_path.exists() {
-        let empty = Profile::empty(name, conditions, order.grid.bandwidths().to_vec());
-        return Ok(Profile { under_load, ..empty });
+        return Ok(None);
     }
     let profile = files::load_profile(&session.profile_path)?;
-    let hint = || format!("going on with {} (--fresh starts anew)", session.profile_path.display());
-    files::check_conditions(&profile, &conditions).with_context(hint)?;
-    ensure!(profile.application == name, "{} is a profile of {}", hint(), profile.application);
+    let going_on = || going_on(session);
+    files::check_conditions(&profile, &conditions(session)).with_context(going_on)?;
+    let name = session.application.name();
+    ensure!(profile.application == *name, "{} is a profile of {}", going_on(), profile.application);
     ensure!(
-        profile.under_load == under_load,
+        profile.under_load == arguments.under_load,
         "{}: it was measured {} --under-load",
-        hint(),
+        going_on(),
         if profile.under_load { "with" } else { "without" }
     );
+    Ok(Some(profile))
+}
+
+/// The profile to go on with: the former one if it is on this grid.
+fn start(
+    session: &Session,
+    arguments: &ProfileArguments,
+    order: &Order,
+    former: Option<Profile>,
+) -> Result<Profile> {
+    let asked = order.grid.bandwidths();
+    let Some(profile) = former else {
+        let (name, conditions) = (session.application.name().clone(), conditions(session));
+        let empty = Profile::empty(name, conditions, asked.to_vec());
+        return Ok(Profile { under_load: arguments.under_load, ..empty });
+    };
+    let has = &profile.bandwidth_grid_bits_per_second;
     ensure!(
-        profile.bandwidth_grid_bits_per_second == order.grid.bandwidths(),
-        "{}: it has another grid of bandwidths",
-        hint()
+        has == asked,
+        "{}: it has another grid of bandwidths, {}, and not {}",
+        going_on(session),
+        listed(has),
+        listed(asked)
     );
     Ok(profile)
+}
+
+fn going_on(session: &Session) -> String {
+    format!("going on with {} (--fresh starts anew)", session.profile_path.display())
+}
+
+fn conditions(session: &Session) -> Conditions {
+    session.cluster.conditions(&session.application, &session.mpi.to_string())
+}
+
+fn listed(bandwidths: &[BitsPerSecond]) -> String {
+    bandwidths.iter().map(BitsPerSecond::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_began_anew_is_told_to_go_on_without_that() {
+        assert_eq!(same_command(false), "the same command");
+        assert_eq!(same_command(true), "the same command without --fresh");
+    }
 }

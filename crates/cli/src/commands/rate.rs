@@ -20,7 +20,7 @@ use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use serde::Serialize;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// What `keeptime run --rate --json` prints.
@@ -196,9 +196,7 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
         return Ok(Ending::Done);
     }
     loop {
-        let mut out = std::io::stdout().lock();
-        write!(out, "{}", table(&door::views(&runs)?))?;
-        out.flush()?;
+        print!("{}", table(&door::views(&runs)?));
         if arguments.once {
             return Ok(Ending::Done);
         }

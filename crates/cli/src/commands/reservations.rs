@@ -17,7 +17,6 @@ use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
 use keeptime_model::reservation::{Handle, Request};
 use keeptime_model::units::WallTime;
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -166,7 +165,8 @@ pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
 
 fn tell(happened: &Happened, json: bool) -> Result<()> {
     let line = if json { serde_json::to_string(happened)? } else { line(happened) };
-    Ok(writeln!(std::io::stdout(), "{line}")?)
+    println!("{line}");
+    Ok(())
 }
 
 /// Makes an application and its profile known to the broker.

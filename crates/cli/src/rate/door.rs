@@ -2,6 +2,7 @@
 //! directory of the user's, one JSON object each way and connection.
 
 use super::steering::State;
+use crate::files;
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
@@ -76,8 +77,7 @@ impl Door {
         job: Handle,
         answer: impl Fn(Asked) -> Answer + Send + 'static,
     ) -> Result<Self> {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+        files::make_own_directory(directory)?;
         Self::at(socket(directory, job), answer)
     }
 

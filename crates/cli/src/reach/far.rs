@@ -3,6 +3,7 @@
 
 use super::{AgentPlace, Ranks, RemoteLauncher};
 use crate::cluster::own_path;
+use crate::files;
 use crate::place::NodesConfig;
 use anyhow::{Context, Result, ensure};
 use keeptime_lab::Labs;
@@ -15,9 +16,9 @@ use keeptime_model::topology::Topology;
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// How nodes elsewhere are reached.
@@ -161,16 +162,12 @@ impl Plan {
 /// A directory of this user's, in which nobody else writes.
 fn private_directory() -> Result<PathBuf> {
     let directory = Labs::of_this_user().runtime().to_path_buf();
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
+    files::make_own_directory(&directory)?;
     let found = fs::symlink_metadata(&directory)?;
     let is_own = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw();
     ensure!(
         is_own && found.mode() & 0o022 == 0,
-        "{} is not a directory in which this user alone writes",
+        "{0} is not a directory in which this user alone writes; if it is yours: chmod go-w {0}",
         directory.display()
     );
     Ok(directory)

@@ -42,7 +42,7 @@ pub struct Held {
 ///
 /// # Errors
 /// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
-/// the user has had their share.
+/// the user has had their share. That is a [`ClientError`] with the refusal.
 pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Admitted> {
     let broker = session.cluster.broker()?;
     let asked = Request { spare, ..Request::new(session.ask(goal)?) };
@@ -58,11 +58,13 @@ pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Adm
         Err(error) => error,
     };
     let problem = error.downcast_ref::<ClientError>().and_then(ClientError::problem);
-    if let Some(Problem { handle: Some(handle), refusal: Some(refusal), .. }) = problem {
-        let decision = Box::new(broker.decision(*handle)?);
-        if let Verdict::Refused(_) = decision.verdict {
-            return Ok(Admitted::Refused { decision, refusal: Some(refusal.clone()) });
-        }
+    // Where a plan was made that cannot be had, or no decision is remembered, the refusal alone says why.
+    if let Some(Problem { handle: Some(handle), refusal: Some(refusal), .. }) = problem
+        && let Ok(decision) = broker.decision(*handle)
+        && matches!(decision.verdict, Verdict::Refused(_))
+    {
+        let (decision, refusal) = (Box::new(decision), Some(refusal.clone()));
+        return Ok(Admitted::Refused { decision, refusal });
     }
     Err(error)
 }

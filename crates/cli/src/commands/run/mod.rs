@@ -7,7 +7,7 @@ pub(super) mod running;
 pub use admission::{Admitted, Held, admit, hold_cpu};
 pub use running::{Kept, run_once, run_reserved};
 
-use super::reservations::in_local_time;
+use super::reservations::{self, in_local_time};
 use super::{Ending, Session, by, print_json, rate};
 use crate::arguments::RunArguments;
 use crate::execute::{ExecuteError, Ran};
@@ -16,8 +16,9 @@ use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
 use crate::{interrupt, story};
 use admission::admit_unprotected;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use beginning::{Beginning, LOOK_EVERY};
+use keeptime_broker::client::ClientError;
 use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
@@ -51,14 +52,19 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         return run_in(arguments, &session, handle);
     }
     let admitted = match arguments.unprotected {
-        false => admit(&session, &arguments.goal, arguments.spare)?,
-        true => admit_unprotected(&session, &arguments.goal)?,
+        false => admit(&session, &arguments.goal, arguments.spare),
+        true => admit_unprotected(&session, &arguments.goal),
     };
     let Held { decision, plan, hold } = match admitted {
-        Admitted::Held(held) => *held,
-        Admitted::Refused { decision, refusal } => {
+        Ok(Admitted::Held(held)) => *held,
+        Ok(Admitted::Refused { decision, refusal }) => {
             tell_refusal(arguments, &session, &decision, refusal.as_deref())?;
             return Ok(Ending::Refused);
+        }
+        // What was planned cannot be had, or the user has had their share.
+        Err(error) => {
+            let error = error.downcast::<ClientError>()?;
+            return reservations::refused(error, arguments.json);
         }
     };
     if !arguments.json {
@@ -83,29 +89,39 @@ fn run_in(arguments: &RunArguments, session: &Session, handle: Handle) -> Result
 /// The reservation, when its time has come.
 fn begun(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<Reservation> {
     let broker = session.cluster.broker()?;
-    let mut is_told = false;
+    let mut is_waiting = false;
     loop {
-        let reservation = broker.reservation(handle)?;
-        match reservation.state {
-            State::Active => {
+        match broker.reservation(handle) {
+            Ok(reservation) if reservation.state == State::Active => {
                 let grant = reservation.grant.as_ref().context("it holds nothing")?;
                 let nodes = node_indices(&session.cluster, grant)?;
                 Beginning::of(&session.cluster, &nodes, handle.job()).wait()?;
                 return Ok(reservation);
             }
-            State::Offered | State::Granted => {}
-            over => bail!("{handle} is {over} and cannot be run in"),
-        }
-        // Before anybody waits for nothing.
-        Promised::of_reservation(&reservation, &session.application, session.cluster.topology())?;
-        if !is_told && !arguments.json {
-            let start = in_local_time(reservation.from_unix_nanos);
-            println!("{handle} begins at {start}: waiting");
-            is_told = true;
+            Ok(reservation) => {
+                check_to_come(session, &reservation)?;
+                if !is_waiting && !arguments.json {
+                    let start = in_local_time(reservation.from_unix_nanos);
+                    println!("{handle} begins at {start}: waiting");
+                }
+                is_waiting = true;
+            }
+            // A broker that is away comes back, and knows it.
+            Err(error) if is_waiting && error.is_retryable() => {}
+            Err(error) => return Err(error.into()),
         }
         ensure!(!interrupt::stopped(), "interrupted");
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Before anybody waits for nothing.
+fn check_to_come(session: &Session, reservation: &Reservation) -> Result<()> {
+    let Reservation { handle, state, .. } = reservation;
+    let is_to_come = matches!(state, State::Offered | State::Granted);
+    ensure!(is_to_come, "{handle} is {state} and cannot be run in");
+    let (application, topology) = (&session.application, session.cluster.topology());
+    Promised::of_reservation(reservation, application, topology).map(drop)
 }
 
 /// Runs it, and anew where its reservation is moved to: what was promised, and what held it, at last.
