@@ -297,7 +297,7 @@ fn space() -> Result<Space> {
 }
 
 fn group(name: &str, cpu: CpuPpm) -> Result<Group> {
-    let path = format!("keeptime/eval-rocl-{}-{name}", std::process::id());
+    let path = format!("keeptime/_eval-rocl-{}-{name}", std::process::id());
     let group = Hierarchies::discover()?.group(path)?;
     group.create()?;
     group.set_cpu(cpu)?;
