@@ -138,8 +138,9 @@ impl Predictive {
         }
         let had = aim.share_now.unwrap_or(setting.share);
         let gives = if self.window.is_empty() { before } else { self.window.mean() };
-        // What the last target took more or less than the model says, the next one will take as well: less of it a part, and
-        // more of it no more. An error that is taken along to three times the rate would be three times as large.
+        // What the last target took more or less than the model says, the next one will take as well: in proportion downwards,
+        // and as the root upwards. Some of it is an offset, and an error that is taken along to eight times the rate would be
+        // eight times as large.
         let share = band(aim).clamp(aim.target + (had - gives) * times.min(times.sqrt()));
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
         let same = holds.then_some(setting.period);
