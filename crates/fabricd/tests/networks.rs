@@ -364,7 +364,7 @@ fn a_node_that_is_gone_is_noticed_although_something_is_on_its_way() {
     // That the first was taken may not have come back in time; it is told, too, then.
     let told = here.space.run(move || {
         one.send(to, Tag(2), b"lost").unwrap();
-        let mut next = || match one.recv_within(Match::any(), LONG) {
+        let next = || match one.recv_within(Match::any(), LONG) {
             Err(RecvError::Undelivered(lost)) => (lost.tag, lost.reason),
             other => panic!("{other:?}"),
         };
