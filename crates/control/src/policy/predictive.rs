@@ -124,7 +124,7 @@ impl Predictive {
         if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
             return other;
         }
-        self.another_period(aim, setting, error)
+        self.another_period(aim, setting, known)
     }
 
     pub(super) fn retarget(&mut self, before: f64, aim: &Aim) -> Option<Setting> {
@@ -257,14 +257,18 @@ impl Predictive {
     }
 
     /// `period` cannot reach the target by any share that is proportional.
-    fn another_period(&mut self, aim: &Aim, setting: Setting, error: f64) -> Option<Setting> {
-        let period = setting.period;
+    fn another_period(&mut self, aim: &Aim, setting: Setting, known: Seen) -> Option<Setting> {
+        let (period, error) = (setting.period, (known.fraction - aim.target).abs());
         self.trials.retain(|trial| trial.period != period);
         self.trials.push(Trial { period, error });
-        let untried = self
-            .cheapest_first(aim)
-            .into_iter()
-            .find(|period| self.trials.iter().all(|trial| trial.period != *period));
+        let is_tried = |period: &Nanos| self.trials.iter().any(|trial| trial.period == *period);
+        let untried: Vec<_> =
+            self.cheapest_first(aim).into_iter().filter(|period| !is_tried(period)).collect();
+        // The longer the period, the less a program loses asleep.
+        let is_longer = |other: &&Nanos| **other > period;
+        let longer =
+            untried.iter().find(is_longer).filter(|_| sleeps(aim) && known.fraction < aim.target);
+        let untried = longer.or(untried.first()).copied();
         // What is hardly better is no reason to change: nothing goes round.
         let better = self.trials.iter().filter(|trial| trial.error < error * CLEARLY_BETTER);
         let best = || better.min_by(|a, b| a.error.total_cmp(&b.error)).map(|trial| trial.period);
@@ -427,8 +431,9 @@ const PRIOR_NOISE: f64 = 0.5;
 /// Shares are within this part of the threshold: the rest is for what nodes use more or less than when
 /// their schedules were set.
 const REACH: f64 = 0.8;
-/// Smaller changes, as parts of the threshold, are not worth a message to every node.
-const STEP_LEAST: f64 = 0.05;
+/// Smaller changes, as parts of the threshold, are not worth a message to every node: a larger error is left alone
+/// only by a share at its bound, and another period may mend that.
+const STEP_LEAST: f64 = 0.2;
 /// Errors this much smaller are worth another change of the period.
 const CLEARLY_BETTER: f64 = 0.8;
 /// Errors beyond this part of the threshold that no share mends are worth another period.

@@ -12,7 +12,7 @@ use crate::sqlite::schema::Point;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What a ledger's path gets for the name of this file.
@@ -41,6 +41,8 @@ impl Holder {
             .write(true)
             .create(true)
             .truncate(false)
+            // Whoever can open it can hold the lock, and keep the writer out.
+            .mode(0o600)
             .open(&path)
             .map_err(failed)?;
         let locked = file.try_lock();
@@ -108,6 +110,7 @@ fn holder_pid(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn what_was_acknowledged_reads_back_and_damage_says_nothing() {
@@ -122,6 +125,16 @@ mod tests {
             assert!(read.is_none(), "byte {at}");
         }
         assert_eq!(parse(""), None);
+    }
+
+    // Who reads a ledger is not to hold up its writer.
+    #[test]
+    fn the_lock_is_its_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let ledger = directory.path().join("ledger.db");
+        let (_holder, _) = Holder::take(&ledger).unwrap();
+        let mode = std::fs::metadata(path_of(&ledger)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{mode:o}");
     }
 
     #[test]
