@@ -15,8 +15,9 @@
 //!   does is seen, since its rate then falls short by what that costs. From then on it has a period that its iteration takes
 //!   a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
 //!   it. If that is not the target, the period changes and not the share.
-//! * **Periods**: if the share is at its bound and the error beyond the threshold, another period is
-//!   tried, the cheapest that was not; when all were, the best stays. Nothing cycles.
+//! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
+//!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short; when all were,
+//!   the best stays. Nothing cycles.
 
 use super::{Aim, Setting};
 use crate::noise::Noise;
@@ -661,6 +662,26 @@ mod tests {
         assert!(found.is_some());
         let next = policy.retarget(0.5, &sleeper(0.6)).unwrap();
         assert_eq!(Some(next.period), locked(&sleeper(0.6)));
+    }
+
+    // Goal: a program that falls short asleep, by less than if it lost all, is tried in longer periods before shorter ones.
+    #[test]
+    fn who_falls_short_asleep_gets_a_longer_period_next() {
+        let sleeper = Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.2,
+            utilisation_least: 0.2,
+            ..aim(0.6)
+        };
+        let short = |setting: Setting| {
+            let is_long = setting.period >= Nanos::from_millis(40);
+            if is_long { setting.share } else { setting.share - 0.06 }
+        };
+        let settings = run(&sleeper, 20, short);
+        let periods: Vec<_> = settings.iter().map(|setting| setting.period).collect();
+        assert!(periods.is_sorted(), "{settings:?}");
+        let last = settings[settings.len() - 1];
+        assert!((short(last) - 0.6).abs() <= 0.005 && settings.len() <= 5, "{settings:?}");
     }
 
     // 60 ms of computing and 240 ms of waiting. At 50 % two periods of 300 ms an iteration: three of 200 ms would
