@@ -11,7 +11,7 @@
 //!
 //! What goes first still waits for the packet that has begun, at every link of the way and in both
 //! directions of an exchange. While a job asks for more than best effort to a node, no packet that is handed
-//! to the link and is longer than a frame takes longer than 125 us; 12.5 us where low latency is asked for, or
+//! to the link and is longer than a frame takes longer than 250 us; 12.5 us where low latency is asked for, or
 //! a flow is policed on the way.
 
 use crate::flows::{FLOW_ENTRIES_MAX, FlowKey, FlowMark, FlowTable};
@@ -227,7 +227,7 @@ fn shared_classes(link: &Link, whole: BitsPerSecond) -> BTreeMap<u16, Class> {
 }
 
 /// Shorter packets cost everybody CPU, 80,000 of them a second at the most where somebody is in a hurry and
-/// 8,000 where not: only where a job asks for something that others hold up.
+/// 4,000 where not: only where a job asks for something that others hold up.
 fn packet_max(link: &Link, merged: &BTreeMap<FlowKey, Flow>) -> Option<Bytes> {
     let span = |flow: &Flow| match flow.class {
         TrafficClass::Premium if flow.burst.is_none() => Some(PACKET_SPAN),
@@ -340,9 +340,9 @@ const BURST_SPAN: Nanos = Nanos::from_millis(2);
 /// A full Ethernet frame.
 const FRAME: u64 = 1_514;
 const BURST_MIN: u64 = 2 * FRAME;
-/// A frame of 100 Mbit/s: what has a rate of its own waits for that at the most. A frame at a time, a program
-/// with a tenth of a CPU spent a third of it on packets.
-const PACKET_SPAN: Nanos = Nanos::new(125_000);
+/// A frame of 50 Mbit/s: what has a rate of its own waits for that at the most. A frame at a time, a program
+/// with a tenth of a CPU spent a third of it on packets; with half of this, a twentieth.
+const PACKET_SPAN: Nanos = Nanos::new(250_000);
 /// A frame of 1 Gbit/s: what is urgent waits for that at the most, and whoever polices a flow on the way
 /// finds frames.
 const URGENT_PACKET_SPAN: Nanos = Nanos::new(12_500);
@@ -409,7 +409,7 @@ mod tests {
         let rates = [100, 1_000, 10_000, 50_000];
         assert_eq!(
             rates.map(|mbit| longest(mbit, &[paced])),
-            [bytes(1_562), bytes(15_625), None, None]
+            [bytes(3_125), bytes(31_250), None, None]
         );
         for flows in [[urgent], [policed]] {
             let expected = [bytes(FRAME), bytes(1_562), bytes(15_625), None];
