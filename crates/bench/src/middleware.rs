@@ -3,7 +3,7 @@
 //! plain HTB. Figures 4.9 to 4.17 and Tables 4.1 and 4.2, the paper's numbers beside ours.
 //!
 //! Scaled: four nodes in the place of sixteen. Each has two "processors", as there, and each of those a tenth of a
-//! CPU here: about twice what one of 1 GHz from 2001 could do. A request draws as many frames as take some seconds. Links,
+//! CPU here: about twice what one of 1 GHz from 2001 could do. A request draws as many frames as take six seconds. Links,
 //! intervals, ratios, image sizes and interleaving factors are the thesis' own.
 
 mod arms;
@@ -51,8 +51,8 @@ const RATIOS: [(u32, u32); 5] = [(50, 50), (30, 50), (70, 50), (50, 30), (50, 70
 /// Of Table 4.2.
 const SEEDS: [u64; 2] = [1, 2];
 
-/// Experiments that come before the curves of rates: all of `render`, and `raycast` with two mixes.
-const BEFORE_RATES: usize = (SEEDS.len() + 2) * INTERVALS.len();
+/// Experiments that come before the curves of rates: all of `render`, and `raycast` with one mix.
+const BEFORE_RATES: usize = (SEEDS.len() + 1) * INTERVALS.len();
 /// Of clusters that are simulated: the lab's own, and larger ones.
 const SIMULATED: [u32; 3] = [NODES, 8, 16];
 

@@ -13,7 +13,7 @@ use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos};
-use keeptime_planner::curve::FittedCurve;
+use keeptime_planner::curve::{FittedCurve, FittedPoint};
 use keeptime_planner::fitted::FittedProfile;
 use std::collections::BTreeMap;
 
@@ -157,19 +157,43 @@ impl Held {
     }
 }
 
-/// Of a unit when each flow has `rate`: as measured, or continued by its computing and what it exchanges.
+/// Of a unit when each flow has `rate`: as measured; above what was measured, as it went on last.
 fn seconds_at(curve: &FittedCurve, rate: BitsPerSecond) -> f64 {
-    let points = curve.points();
-    let [slowest, fastest] = [points[0], points[points.len() - 1]];
     match curve.expected_at(rate) {
         Some(time) => time.as_secs_f64(),
-        None if rate < slowest.bandwidth_bits_per_second => slowest.time_nanos.as_secs_f64(),
-        None => {
-            let compute = curve.computing().as_secs_f64();
-            let exchange = (fastest.time_nanos.as_secs_f64() - compute).max(0.0);
-            let part = fastest.bandwidth_bits_per_second.get() as f64 / rate.get() as f64;
-            compute + exchange * part
+        None if rate < curve.points()[0].bandwidth_bits_per_second => {
+            curve.points()[0].time_nanos.as_secs_f64()
         }
+        None => Line::at_end(curve.points()).seconds_at(rate),
+    }
+}
+
+/// Time against 1 / bandwidth.
+struct Line {
+    /// Seconds that no bandwidth shortens.
+    compute: f64,
+    /// Bits that are exchanged in the rest.
+    volume: f64,
+}
+
+impl Line {
+    /// Through the last two of `points`. Not through all: what saturates has volume over bandwidth at low rates and
+    /// none any more at high ones, where ranks cannot send faster than they do.
+    fn at_end(points: &[FittedPoint]) -> Self {
+        let seconds = |point: &FittedPoint| point.time_nanos.as_secs_f64();
+        let inverse = |point: &FittedPoint| 1.0 / point.bandwidth_bits_per_second.get() as f64;
+        let volume = match points.last_chunk() {
+            Some([before, last]) => {
+                (seconds(before) - seconds(last)) / (inverse(before) - inverse(last))
+            }
+            None => 0.0,
+        };
+        let [.., last] = points else { return Self { compute: 0.0, volume } };
+        Self { compute: (seconds(last) - volume * inverse(last)).max(0.0), volume }
+    }
+
+    fn seconds_at(&self, rate: BitsPerSecond) -> f64 {
+        self.compute + self.volume / rate.get() as f64
     }
 }
 
@@ -326,12 +350,10 @@ impl World {
 
     /// Seconds of a unit that it computes, and exchanges when the links are its own.
     fn alone(&self, curve: &FittedCurve) -> (f64, f64) {
-        let compute = curve.computing().as_secs_f64();
-        let slowest = curve.points()[0];
-        let exchange = (slowest.time_nanos.as_secs_f64() - compute).max(0.0);
         let rates = self.topology.links().iter().map(|link| link.rate.get());
         let link = rates.min().unwrap_or(u64::MAX) as f64;
-        (compute, exchange * slowest.bandwidth_bits_per_second.get() as f64 / link)
+        let Line { compute, volume } = Line::at_end(curve.points());
+        (compute, volume / link)
     }
 
     /// Processes that a node has room for, each with what its application has of a CPU.
@@ -377,7 +399,7 @@ mod tests {
             command: vec!["ray".into()],
         };
         let mut profile = Profile::empty(application.name().clone(), conditions, vec![]);
-        for mbit in [100u64, 150, 200] {
+        for mbit in [100u64, 125, 200] {
             let time = Nanos::from_millis(1_000 + 100_000 / mbit);
             profile.record(&Default::default(), 4, BitsPerSecond::from_mbit(mbit), time);
         }
@@ -435,14 +457,37 @@ mod tests {
     #[test]
     fn who_is_alone_has_all_links_and_three_share_two_processors() {
         let alone = unreserved(&world(), &[asked(0, 2_000)]).unwrap();
-        assert_eq!(alone[0].unit, Some(Nanos::from_millis(1_100)));
-        assert_eq!(alone[0].ended, Some(Nanos::from_secs(12)));
+        let near = |time: Option<Nanos>, millis| {
+            time.is_some_and(|time| time.get().abs_diff(Nanos::from_millis(millis).get()) < 1_000)
+        };
+        assert!(near(alone[0].unit, 1_100) && near(alone[0].ended, 12_000), "{alone:?}");
         let crowded = unreserved(&world(), &vec![asked(0, 2_000); 6]).unwrap();
         let unit = crowded[0].unit.unwrap();
         assert!(unit > Nanos::from_millis(2_700) && unit < Nanos::from_millis(3_600), "{unit}");
         // One that comes when they are over is alone again.
         let later = [vec![asked(0, 2_000); 3], vec![asked(1_000, 2_000)]].concat();
         assert_eq!(unreserved(&world(), &later).unwrap()[3].unit, alone[0].unit);
+    }
+
+    // What saturates gains nothing any more; a line through the first and the last point would say that it does.
+    #[test]
+    fn beyond_what_was_measured_a_curve_goes_on_as_it_ended() {
+        let point = |(mbit, millis): (u64, u64)| FittedPoint {
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(mbit),
+            time_nanos: Nanos::from_millis(millis),
+            median_nanos: Nanos::from_millis(millis),
+            samples: 1,
+        };
+        let line = |points: &[(u64, u64)]| {
+            Line::at_end(&points.iter().copied().map(point).collect::<Vec<_>>())
+        };
+        let saturated = line(&[(10, 2_000), (20, 1_500), (40, 1_250), (80, 1_250)]);
+        assert!((saturated.seconds_at(BitsPerSecond::from_mbit(1_000)) - 1.25).abs() < 1e-9);
+        let steep = line(&[(10, 2_000), (20, 1_500)]);
+        assert!((steep.seconds_at(BitsPerSecond::from_mbit(100)) - 1.1).abs() < 1e-9);
+        assert!(
+            (line(&[(10, 2_000)]).seconds_at(BitsPerSecond::from_mbit(100)) - 2.0).abs() < 1e-9
+        );
     }
 
     #[test]

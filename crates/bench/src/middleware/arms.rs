@@ -2,7 +2,7 @@
 
 use super::bare::{BareLab, Sharing};
 use super::neighbour::Neighbour;
-use super::tasks::{Renderer, Setting, SubTask};
+use super::tasks::{Drawing, Renderer, Setting, SubTask};
 use super::{CPU, LINK, NODES, lab_name};
 use crate::lab::{BenchLab, bandwidth_grid};
 use crate::profiles::{Wanted, make_surface, measure_under_load, parameters};
@@ -18,8 +18,9 @@ use keeptime::promised::Promised;
 use keeptime_lab::Spec;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
-use keeptime_model::units::CpuPpm;
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::refine::Grid;
 use keeptime_planner::translate::{Plan, Verdict};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -74,12 +75,14 @@ pub struct Measured {
     pub profile: Profile,
     path: PathBuf,
     fitted: FittedProfile,
+    /// By [`Renderer::settings`].
+    drawings: Vec<Drawing>,
 }
 
 /// How a renderer is measured: so many seconds a run, at so many bandwidths.
 #[derive(Debug, Clone, Copy)]
 pub struct Care {
-    /// A run draws frames for so long.
+    /// How long a frame takes is first seen in a run of so long.
     pub seconds: u32,
     /// In Mbit/s, by equal factors between the first and the last.
     pub bandwidths: (f64, f64, u32),
@@ -135,52 +138,76 @@ fn measure(
     path: PathBuf,
     out: &Path,
 ) -> Result<Measured> {
-    let mut session = session(lab, renderer, &path, out)?;
-    let application = session.application.clone();
-    let lasting = |seconds: u32| -> Result<Application> {
-        Ok(application.clone().with_constant("seconds".parse()?, seconds.to_string()))
+    let session = |path: &Path, with: &[(&str, u32)]| -> Result<Session> {
+        let session = session(lab, renderer, path, out)?;
+        Ok(Session { application: with_constants(session.application, with)?, ..session })
     };
     let (least, most, count) = care.bandwidths;
     let grid = bandwidth_grid(least, most, count)?;
-    for setting in renderer.settings() {
-        let beside = Session {
-            application: lasting(NEIGHBOUR_SECONDS)?,
-            ..self::session(lab, renderer, &path, out)?
+    let most = BitsPerSecond::from_mbit(most as u64);
+    let pace = path.with_file_name(format!("{}-pace.json", renderer.name()));
+    let mut drawings = Vec::new();
+    for set in renderer.settings() {
+        let of_neighbour = session(&path, &[("seconds", NEIGHBOUR_SECONDS)])?;
+        let neighbour = Neighbour::begin(of_neighbour, parameters(set)?, most)?;
+        let measure = |session: &Session, grid: &Grid, samples: u32| {
+            let wanted = Wanted { settings: &[*set], nodes: &[NODES], grid: grid.clone(), samples };
+            measure_under_load(session, &wanted)
         };
-        let rate = grid.bandwidths().iter().max().copied().unwrap_or_default();
-        let neighbour = Neighbour::begin(beside, parameters(setting.set)?, rate)?;
-        session.application = warmed_up(&lasting(care.seconds)?, setting)?;
-        let (settings, grid) = (&[setting.set][..], grid.clone());
-        let wanted = Wanted { settings, nodes: &[NODES], grid, samples: care.samples };
-        measure_under_load(&session, &wanted)?;
+        let pacing = session(&pace, &[("seconds", care.seconds)])?;
+        let paces = measure(&pacing, &Grid::new(vec![most])?, 1)?;
+        let drawing = Drawing::of(fastest(&FittedProfile::new(pacing.application, &paces)?, set)?);
+        measure(&session(&path, &constants(drawing))?, &grid, care.samples)?;
         neighbour.end()?;
+        drawings.push(drawing);
     }
-    let profile = load_profile(&path)?;
+    let (application, profile) = (session(&path, &[])?.application, load_profile(&path)?);
     let fitted = FittedProfile::new(application.clone(), &profile)?;
-    Ok(Measured { renderer, application, profile, path, fitted })
+    Ok(Measured { renderer, application, profile, path, fitted, drawings })
+}
+
+/// The least time of a frame that was measured.
+fn fastest(profile: &FittedProfile, set: Setting) -> Result<Nanos> {
+    let curve = profile.curve(&parameters(set)?, NODES);
+    let point = curve.and_then(|curve| curve.points().last());
+    Ok(point.with_context(|| format!("no curve of {}", set.join(", ")))?.time_nanos)
+}
+
+fn constants(Drawing { frames, warmup }: Drawing) -> [(&'static str, u32); 2] {
+    [("frames", frames), ("warmup", warmup)]
+}
+
+fn with_constants(application: Application, constants: &[(&str, u32)]) -> Result<Application> {
+    constants.iter().try_fold(application, |application, (name, value)| {
+        Ok(application.with_constant(name.parse()?, value.to_string()))
+    })
 }
 
 impl Measured {
     /// The bound that a request states, in milliseconds, as people do.
     pub fn within_millis(&self, request: &SubTask) -> Result<u64> {
-        let set = self.renderer.settings()[request.setting].set;
-        let curve = self.fitted.curve(&parameters(set)?, NODES);
-        let least = curve.and_then(|curve| curve.points().last()).map(|point| point.time_nanos);
-        let least = least.with_context(|| format!("no curve of {}", set.join(", ")))?;
+        let least = fastest(&self.fitted, self.setting(request))?;
         Ok((least.get() * request.within_percent / 100).div_ceil(1_000_000))
     }
 
     /// What a request asks for.
     pub fn goal(&self, request: &SubTask) -> Result<GoalArguments> {
         let within = format!("{}ms", self.within_millis(request)?);
-        goal(&within, self.renderer.settings()[request.setting].set, PREFER)
+        goal(&within, self.setting(request), PREFER)
+    }
+
+    fn setting(&self, request: &SubTask) -> Setting {
+        self.renderer.settings()[request.setting]
+    }
+
+    /// How much a request draws.
+    pub fn drawing(&self, request: &SubTask) -> Drawing {
+        self.drawings[request.setting]
     }
 
     /// The application as a request has it drawn.
-    pub fn drawing(&self, request: &SubTask) -> Result<Application> {
-        let setting = &self.renderer.settings()[request.setting];
-        let frames = setting.frames().to_string();
-        Ok(warmed_up(&self.application, setting)?.with_constant("frames".parse()?, frames))
+    fn application_of(&self, request: &SubTask) -> Result<Application> {
+        with_constants(self.application.clone(), &constants(self.drawing(request)))
     }
 
     /// Plays `requests` under `arm`, on a lab of its own.
@@ -201,7 +228,7 @@ impl Measured {
         asking.ask(&self.goal(requests.first().context("no requests")?)?)?;
         let drawing = |request: &SubTask| -> Result<Session> {
             let session = session(&lab, self.renderer, &self.path, out)?;
-            Ok(Session { application: self.drawing(request)?, ..session })
+            Ok(Session { application: self.application_of(request)?, ..session })
         };
         let drawing = requests.iter().map(drawing).collect::<Result<Vec<_>>>()?;
         each_at_its_time(requests, |number, request| {
@@ -221,8 +248,8 @@ impl Measured {
     fn play_bare(&self, requests: &[SubTask], sharing: Sharing) -> Result<Vec<Outcome>> {
         let lab = BareLab::up(&spec()?, LINK, sharing)?;
         each_at_its_time(requests, |number, request| {
-            let set = parameters(self.renderer.settings()[request.setting].set)?;
-            let went = lab.run(number, &self.drawing(request)?, &set)?;
+            let set = parameters(self.setting(request))?;
+            let went = lab.run(number, &self.application_of(request)?, &set)?;
             Ok(Outcome {
                 seconds: went.map(|went| went.time.as_secs_f64()),
                 wall_seconds: went.map(|went| went.wall.as_secs_f64()),
@@ -230,10 +257,6 @@ impl Measured {
             })
         })
     }
-}
-
-fn warmed_up(application: &Application, setting: &Setting) -> Result<Application> {
-    Ok(application.clone().with_constant("warmup".parse()?, setting.warmup.to_string()))
 }
 
 fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {

@@ -56,7 +56,7 @@ pub fn simulate(
             at: request.at_nanos,
             application: measured.application.name().clone(),
             goal: measured.goal(request)?.goal()?,
-            units: measured.renderer.settings()[request.setting].drawn(),
+            units: measured.drawing(request).drawn(),
             beside,
         })
     };
@@ -81,7 +81,7 @@ fn outcome(fate: Fate) -> Outcome {
 pub fn beside_frames(measured: &Measured, experiments: &[Experiment]) -> Option<Nanos> {
     let own = experiments.iter().filter(|e| e.load.renderer == measured.renderer);
     let of = |(request, outcome): (&SubTask, &Outcome)| {
-        let frames = measured.renderer.settings()[request.setting].drawn();
+        let frames = measured.drawing(request).drawn();
         Some(outcome.wall_seconds? - outcome.seconds? * f64::from(frames))
     };
     let all =
