@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
-        soak soak-calls install-fabric clean
+        soak soak-calls install install-fabric uninstall clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -28,7 +28,7 @@ workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and M
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
 
-demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root, under 8 minutes)
+demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root; 8 minutes, and building)
 	@$(KEEPTIME) demo --out $(OUT)/demo
 
 test: deps workloads ## Run every test; those that need root say so where they cannot run
@@ -127,6 +127,33 @@ eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done aga
 
 eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
 	@$(KEEPTIME)-bench rocl --out $(OUT)
+
+install: build ## Install keeptime, the units, libkeeptime_mpi if it is built, and the documents (PREFIX=/usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/sysusers.d \
+	        $(DESTDIR)$(PREFIX)/share/doc/keeptime/formats
+	install target/release/keeptime $(DESTDIR)$(PREFIX)/bin
+	install -m 644 README.md CHANGELOG.md LICENSE-* docs/*.md $(DESTDIR)$(PREFIX)/share/doc/keeptime
+	install -m 644 docs/formats/*.md $(DESTDIR)$(PREFIX)/share/doc/keeptime/formats
+	install -m 644 contrib/systemd/keeptime.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
+	for unit in contrib/systemd/*.service; do \
+	    sed -e 's|/usr/bin/|$(PREFIX)/bin/|g' -e 's|/usr/share/|$(PREFIX)/share/|g' $$unit \
+	        > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
+	done
+	for built in mpi/build/*/libkeeptime_mpi.so; do \
+	    [ -e $$built ] || continue; mpi=$${built#mpi/build/}; mpi=$${mpi%/*}; \
+	    install -D $$built $(DESTDIR)$(PREFIX)/lib/keeptime/$$mpi/libkeeptime_mpi.so || exit 1; \
+	    install -D -m 644 mpi/keeptime_mpi.h $(DESTDIR)$(PREFIX)/include/keeptime_mpi.h || exit 1; \
+	done
+
+uninstall: ## Remove what `make install` and `make install-fabric` have installed (first: keeptime agent clear, on each node)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,keeptime keeptime-fabricd) \
+	      $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(notdir $(wildcard contrib/systemd/*.service))) \
+	      $(DESTDIR)$(PREFIX)/lib/sysusers.d/keeptime.conf $(DESTDIR)$(PREFIX)/include/keeptime_mpi.h \
+	      $(DESTDIR)$(PREFIX)/include/keeptime_fabric.h $(DESTDIR)$(PREFIX)/lib/libkeeptime_fabric.* \
+	      $(DESTDIR)$(PREFIX)/lib/pkgconfig/keeptime_fabric.pc \
+	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man3/,$(notdir $(wildcard crates/fabric-c/man/*.3))) \
+	      $(addprefix $(DESTDIR)$(PREFIX)/share/man/man7/,$(notdir $(wildcard crates/fabric-c/man/*.7)))
+	rm -rf $(DESTDIR)$(PREFIX)/lib/keeptime $(DESTDIR)$(PREFIX)/share/doc/keeptime
 
 install-fabric: build ## Install libkeeptime_fabric, its header and manual pages, and the daemon (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig \
