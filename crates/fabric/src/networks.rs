@@ -25,13 +25,14 @@ pub struct InvalidNetwork {
     text: String,
 }
 
-/// The networks of the interfaces that are up.
+/// The networks of the interfaces that are up and connected: not that of a cable that is out, nor
+/// that of a bridge for containers without any.
 ///
 /// # Errors
 /// If the kernel does not say.
 pub fn discover() -> io::Result<Vec<Network>> {
-    let up = getifaddrs()?.filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP));
-    let networks = up.filter_map(|interface| {
+    let connected = getifaddrs()?.filter(|interface| is_connected(interface.flags));
+    let networks = connected.filter_map(|interface| {
         let address = ip(&interface.address?)?;
         let prefix = bits(ip(&interface.netmask?)?).count_ones();
         // Addresses that only mean something together with an interface's number are no use to
@@ -43,28 +44,49 @@ pub fn discover() -> io::Result<Vec<Network>> {
 }
 
 /// The addresses of a peer in the order in which to try them: those on a network of ours, as the
-/// peer orders them, then those that may be reached through a router. Addresses that mean the node
+/// peer orders them, then those that may be reached through a router, and last those that this node
+/// has too: they lead to another node only if both are on one machine. Addresses that mean the node
 /// itself are only for peers on it.
 pub fn candidates(own: &[Network], peer: &[SocketAddr], same_node: bool) -> Vec<SocketAddr> {
     let shared = |address: &SocketAddr| own.iter().any(|network| network.has(address.ip()));
+    let is_ours = |address: &SocketAddr| !same_node && is_own(own, address.ip());
     let usable = peer.iter().filter(|address| same_node || !address.ip().is_loopback());
-    let (near, far): (Vec<_>, Vec<_>) = usable.copied().partition(shared);
-    near.into_iter().chain(far).collect()
+    let (ours, others): (Vec<_>, Vec<_>) = usable.copied().partition(is_ours);
+    let (near, far): (Vec<_>, Vec<_>) = others.into_iter().partition(shared);
+    near.into_iter().chain(far).chain(ours).collect()
 }
 
 /// The addresses of a peer on another node that can be reached without a router: one for each network
-/// of ours that it is on.
+/// of ours that it is on. One that we have too is none: every host gives its bridge for containers
+/// the same.
 pub fn shared(own: &[Network], peer: &[SocketAddr]) -> Vec<SocketAddr> {
     let others = own.iter().filter(|network| !network.address.is_loopback());
     let mut shared: Vec<SocketAddr> = Vec::new();
     for network in others {
-        let there = peer.iter().find(|address| network.has(address.ip()));
+        let leads_there = |ip| network.has(ip) && !is_own(own, ip);
+        let there = peer.iter().find(|address| leads_there(address.ip()));
         shared.extend(there.filter(|address| !shared.contains(address)));
     }
     shared
 }
 
+/// Whether a node on these networks has this address itself.
+pub fn is_own(own: &[Network], address: IpAddr) -> bool {
+    own.iter().any(|network| network.address == address)
+}
+
+/// Whether a node on these networks reaches another one at this address without a router. At an
+/// address that it has itself it reaches nobody else.
+pub fn reaches(own: &[Network], address: IpAddr) -> bool {
+    own.iter().any(|network| network.has(address)) && !is_own(own, address)
+}
+
 impl Network {
+    /// Whether another address of a node is on the same one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.prefix == other.prefix && self.has(other.address)
+    }
+
     /// Whether an address is on it.
     pub fn has(&self, other: IpAddr) -> bool {
         let same_family = self.address.is_ipv4() == other.is_ipv4();
@@ -94,6 +116,13 @@ impl FromStr for Network {
     }
 }
 
+/// Whether an interface is up and connected. Loopback and dummies always are. The kernel gives the
+/// second sign at once, the first a moment after an interface is set up.
+fn is_connected(flags: InterfaceFlags) -> bool {
+    let signs = InterfaceFlags::IFF_RUNNING | InterfaceFlags::IFF_LOWER_UP;
+    flags.contains(InterfaceFlags::IFF_UP) && flags.intersects(signs)
+}
+
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
@@ -109,6 +138,8 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn shared_networks_go_first_and_loopback_stays_at_home() {
@@ -137,6 +168,57 @@ mod tests {
         assert_eq!(own[1].to_string(), "10.1.0.1/24");
         for text in ["10.1.0.1", "10.1.0.1/33", "x/8", "fd00::1/129"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+
+    /// Two hosts with a bridge for containers, on one network and on none: the bridge is no way.
+    #[test]
+    fn what_both_ends_have_is_shared_by_none_and_tried_last() {
+        let own: Vec<Network> =
+            ["127.0.0.1/8", "172.17.0.1/16", "10.1.0.1/24"].map(|n| n.parse().unwrap()).to_vec();
+        let peer = |address: &str| -> Vec<SocketAddr> {
+            ["127.0.0.1:1", "172.17.0.1:1", address].map(|a| a.parse().unwrap()).to_vec()
+        };
+        let (near, far) = (peer("10.1.0.2:1"), peer("10.3.0.2:1"));
+        assert_eq!(shared(&own, &near), [near[2]]);
+        assert!(shared(&own, &far).is_empty());
+        assert_eq!(candidates(&own, &near, false), [near[2], near[1]]);
+        assert_eq!(candidates(&own, &far, false), [far[2], far[1]]);
+    }
+
+    proptest! {
+        /// Whatever addresses both ends have: for each network there is the first one that is the
+        /// peer's alone, if there is any.
+        #[test]
+        fn shared_networks_lead_to_the_peer(
+            own in prop::collection::btree_set((0..4_u8, 1..4_u8), 0..6),
+            peer in prop::collection::btree_set((0..4_u8, 1..4_u8), 0..6),
+        ) {
+            let socket = |(number, host): (u8, u8)| SocketAddr::from(([10, number, 0, host], 1));
+            let networks: Vec<_> = own
+                .iter()
+                .map(|place| Network { address: socket(*place).ip(), prefix: 24 })
+                .collect();
+            let addresses: Vec<_> = peer.iter().map(|place| socket(*place)).collect();
+            let numbers: BTreeSet<u8> = own.iter().map(|place| place.0).collect();
+            let wanted: Vec<_> = numbers
+                .into_iter()
+                .filter_map(|number| peer.difference(&own).find(|place| place.0 == number))
+                .map(|place| socket(*place))
+                .collect();
+            prop_assert_eq!(shared(&networks, &addresses), wanted);
+        }
+    }
+
+    #[test]
+    fn an_interface_counts_if_it_is_up_and_connected() {
+        let (up, running) = (InterfaceFlags::IFF_UP, InterfaceFlags::IFF_RUNNING);
+        let carrier = InterfaceFlags::IFF_LOWER_UP;
+        for flags in [up | running, up | carrier, up | running | carrier] {
+            assert!(is_connected(flags), "{flags:?}");
+        }
+        for flags in [up, running | carrier, InterfaceFlags::empty()] {
+            assert!(!is_connected(flags), "{flags:?}");
         }
     }
 

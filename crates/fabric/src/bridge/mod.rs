@@ -19,7 +19,7 @@ use crate::context::{Context, Resource};
 use crate::directory::protocol::{Introduction, Record};
 use crate::echo;
 use crate::error::{OpenError, RegisterError};
-use crate::networks::Network;
+use crate::networks::{Network, reaches};
 use request::{Request, Whom};
 use std::io;
 use std::net::SocketAddr;
@@ -74,16 +74,7 @@ impl Bridge {
     /// If there is no directory, or the kernel does not give what is needed.
     pub fn start(config: Config, node: &str, port: u16) -> Result<Option<Self>, BridgeError> {
         let context = Context::open(config)?;
-        let networks: Vec<_> = context
-            .core()
-            .networks()
-            .iter()
-            .filter(|n| !n.address.is_loopback())
-            .copied()
-            .collect();
-        if networks.len() < 2 {
-            return Ok(None);
-        }
+        let Some(networks) = carried(context.core().networks()) else { return Ok(None) };
         let guard = Guard { context };
         let register = |attributes| guard.context.register(attributes);
         let listener = relay::listen(port).map_err(BridgeError::Listen)?;
@@ -98,6 +89,14 @@ impl Bridge {
     pub fn port(&self) -> u16 {
         self.relay.port()
     }
+}
+
+/// The addresses at which a node carries. None if they are not on two networks: two addresses on one
+/// are nothing between which to carry.
+fn carried(networks: &[Network]) -> Option<Vec<Network>> {
+    let others: Vec<_> = networks.iter().filter(|n| !n.address.is_loopback()).copied().collect();
+    let first = *others.first()?;
+    others.iter().any(|other| !other.is_same(&first)).then_some(others)
 }
 
 /// Carries to the fabric's own alone, as the directory knows them: whatever else listens on a node is not
@@ -158,9 +157,9 @@ impl Known {
         Some(Self { networks, port: attributes.value("port")?.parse().ok()? })
     }
 
-    /// Where it is called from a network.
-    fn address_on(&self, network: &Network) -> Option<SocketAddr> {
-        let own = self.networks.iter().find(|own| network.has(own.address))?;
+    /// Where it is called by a node on `networks`.
+    fn address_from(&self, networks: &[Network]) -> Option<SocketAddr> {
+        let own = self.networks.iter().find(|own| reaches(networks, own.address))?;
         Some(SocketAddr::new(own.address, self.port))
     }
 }
@@ -181,5 +180,19 @@ mod tests {
         let many = (0..100).map(|n| format!("10.1.{n}.2/24").parse().unwrap()).collect();
         let attributes = Known { networks: many, port: 1 }.write();
         assert!(attributes.check().is_ok() && Known::read(&attributes).is_some());
+    }
+
+    /// Neither loopback nor a second address on a network counts.
+    #[test]
+    fn a_bridge_is_on_two_networks() {
+        let count = |texts: &[&str]| {
+            let networks: Vec<Network> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            carried(&networks).map(|networks| networks.len())
+        };
+        assert_eq!(count(&[]), None);
+        assert_eq!(count(&["127.0.0.1/8", "::1/128", "10.1.0.1/24"]), None);
+        assert_eq!(count(&["10.1.0.1/24", "10.1.0.2/24"]), None);
+        assert_eq!(count(&["127.0.0.1/8", "10.1.0.1/24", "10.2.0.1/24"]), Some(2));
+        assert_eq!(count(&["10.1.0.1/24", "10.1.0.2/24", "fd00::1/64"]), Some(3));
     }
 }
