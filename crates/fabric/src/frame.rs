@@ -25,7 +25,7 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

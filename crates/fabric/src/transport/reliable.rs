@@ -16,6 +16,11 @@
 //! as TCP's does (RFC 5681, with the factor of RFC 9438; time-outs as in RFC 6298). If something that
 //! was taken for lost arrives without having been sent again, the other end was only late, and what
 //! was made less by that is made good (in the manner of RFC 4015).
+//!
+//! A network that carries nothing, or nothing of that length, and a process that is stopped look alike
+//! from here. Over TCP a stopped one is waited for: its kernel confirms. So it is here: that nothing is
+//! confirmed is the network's end only if the other process says by another way that it takes what
+//! arrives ([`Sending::answered`]).
 
 use crate::frame::Malformed;
 use keeptime_model::units::Nanos;
@@ -40,6 +45,15 @@ const AGAIN_LEAST: u64 = 10_000_000;
 const AGAIN_MOST: u64 = 500_000_000;
 /// Before anything is known of round trips.
 const AGAIN_FIRST: u64 = 50_000_000;
+/// Silences in a row after which it is worth while to ask whether the other process is there: at least 70 ms, so that
+/// one that waits for its turn is not asked.
+const DOUBTED_AFTER: u32 = 3;
+/// A network is cut when the other process has answered for so long that it takes what arrives, and nothing was
+/// confirmed meanwhile: as long as over TCP a node is waited for that does not confirm.
+const CUT_AFTER: Nanos = Nanos::from_secs(10);
+/// So often at least something was sent again meanwhile, and the other process has answered: each answer comes with a
+/// datagram of its own, and one that is lost, or late, says nothing.
+const CUT_TRIES: u32 = 5;
 
 const RANGE: usize = 8;
 
@@ -102,12 +116,24 @@ pub struct Sending {
     round_trip: Option<RoundTrip>,
     silent: u32,
     heard_at: Nanos,
+    /// What the other process has answered since something was confirmed last.
+    doubt: Option<Doubt>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct RoundTrip {
     smooth: u64,
     variation: u64,
+}
+
+/// The other process is there, and nothing is confirmed.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    /// When it has answered first, and after how many silences.
+    since: Nanos,
+    silent: u32,
+    /// How often it has answered.
+    answers: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -198,6 +224,7 @@ impl Sending {
             round_trip: None,
             silent: 0,
             heard_at: now,
+            doubt: None,
         }
     }
 
@@ -324,7 +351,7 @@ impl Sending {
             }
         }
         if arrived > 0 {
-            (self.silent, self.heard_at) = (0, now);
+            (self.silent, self.heard_at, self.doubt) = (0, now, None);
             self.widen(arrived);
             self.find_lost();
         }
@@ -338,7 +365,7 @@ impl Sending {
     }
 
     /// Looks whether nothing was heard for too long: then everything counts as lost. Each time in a
-    /// row it waits longer. Whether the other end is there at all is found out otherwise.
+    /// row it waits longer.
     pub fn expire(&mut self, now: Nanos) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -360,6 +387,26 @@ impl Sending {
         }
         self.window = segment;
         self.recovery_until = self.order;
+    }
+
+    /// Whether the other process is to be asked if it takes what arrives.
+    pub fn is_doubtful(&self) -> bool {
+        self.silent >= DOUBTED_AFTER
+    }
+
+    /// The other process was asked, and has answered by another way that it takes what arrives, after a datagram that
+    /// says what has. Returns whether the network is cut. Words that confirm nothing new are no sign that it is not:
+    /// long datagrams may be lost where short ones pass.
+    pub fn answered(&mut self, now: Nanos) -> bool {
+        let silent = self.silent;
+        // It is late: what it was asked about was confirmed meanwhile.
+        if silent == 0 {
+            return false;
+        }
+        let doubt = self.doubt.get_or_insert(Doubt { since: now, silent, answers: 0 });
+        doubt.answers += 1;
+        let tries = doubt.answers.min(silent - doubt.silent);
+        tries >= CUT_TRIES && now.saturating_sub(doubt.since) >= CUT_AFTER
     }
 
     /// Flight `at` has arrived. Returns how many bytes are new by that.
@@ -535,6 +582,8 @@ mod tests {
     const SEGMENT: usize = 100;
     const ROOM: u32 = 5_000;
     const STEP: u64 = 100_000;
+    /// How often it is looked whether the other process is to be asked.
+    const LOOK_EVERY: Nanos = Nanos::from_secs(2);
 
     fn byte(at: u64) -> u8 {
         (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
@@ -740,6 +789,8 @@ mod tests {
         assert!(sending.is_settled());
     }
 
+    /// A process that is stopped is waited for, as over TCP: it is asked, and nothing is given up before it has
+    /// had its time to confirm.
     #[test]
     fn where_nobody_answers_little_is_sent_again_and_again() {
         let mut sending = Sending::new(SEGMENT, Nanos::new(0));
@@ -754,9 +805,89 @@ mod tests {
             sending.expire(now);
         }
         assert!((100..200).contains(&sent), "{sent} in a minute, ten of them at first");
+        assert!(sending.is_doubtful(), "it is asked");
+        assert!(!sending.answered(now), "it has only just gone on");
         // What was there all the while is not forgotten.
         let heard = Heard { received: 1000, room: 9000, ranges: vec![] };
         sending.heard(&heard, now).unwrap();
         assert_eq!(sending.room(), KEPT_MOST - 4000);
+        assert!(!sending.is_doubtful(), "it is there");
+    }
+
+    /// Always has something to send for `time`, to a process that answers whenever it is asked. Of so many datagrams
+    /// one gets `there`, and of so many `back`; none where that is 0. Returns when the network was told to be cut.
+    fn cut_at(there: u64, back: u64, time: Nanos) -> Option<Nanos> {
+        let mut sending = Sending::new(SEGMENT, Nanos::new(0));
+        let mut receiving = Receiving::default();
+        let (mut sent, mut said) = (0_u64, 0_u64);
+        let mut say = |receiving: &Receiving, sending: &mut Sending, now: Nanos| {
+            said += 1;
+            if said.is_multiple_of(back) {
+                sending.heard(&receiving.heard(ROOM), now).unwrap();
+            }
+        };
+        let (mut now, mut look_at) = (Nanos::new(0), LOOK_EVERY);
+        while now < time {
+            if sending.is_settled() {
+                sending.write(&[0; 1_300]);
+            }
+            while let Some(segment) = sending.next(now) {
+                sent += 1;
+                if sent.is_multiple_of(there) {
+                    let bytes = vec![0; segment.length];
+                    let take = |_: &[u8]| Ok::<_, Malformed>(());
+                    receiving.arrived(segment.offset, &bytes, take).unwrap();
+                    say(&receiving, &mut sending, now);
+                }
+            }
+            if now >= look_at {
+                look_at = now.saturating_add(LOOK_EVERY);
+                if sending.is_doubtful() {
+                    say(&receiving, &mut sending, now);
+                    if sending.answered(now) {
+                        return Some(now);
+                    }
+                }
+            }
+            now = now.saturating_add(Nanos::from_millis(10));
+            sending.expire(now);
+        }
+        None
+    }
+
+    /// Whether it lets nothing through in both directions, or in one of them.
+    #[test]
+    fn a_network_that_carries_nothing_is_told_to_be_cut() {
+        for (there, back) in [(0, 0), (0, 1), (1, 0)] {
+            let at = cut_at(there, back, Nanos::from_secs(60));
+            let bound = CUT_AFTER..=Nanos::from_secs(15);
+            assert!(at.is_some_and(|at| bound.contains(&at)), "{there}, {back}: {at:?}");
+        }
+    }
+
+    #[test]
+    fn a_network_that_loses_nine_of_ten_is_not_told_to_be_cut() {
+        for (there, back) in [(10, 1), (1, 10)] {
+            assert_eq!(cut_at(there, back, Nanos::from_secs(1_000)), None, "{there}, {back}");
+        }
+    }
+
+    /// Answers that come while nothing is on its way count for nothing, then and later.
+    #[test]
+    fn an_idle_connection_is_never_told_to_be_cut() {
+        let mut sending = Sending::new(SEGMENT, Nanos::new(0));
+        let mut now = Nanos::new(0);
+        while now < Nanos::from_secs(3_600) {
+            sending.expire(now);
+            assert!(!sending.is_doubtful() && !sending.answered(now));
+            now = now.saturating_add(LOOK_EVERY);
+        }
+        sending.write(&[0; 50]);
+        for _ in 0..2 * CUT_TRIES {
+            while sending.next(now).is_some() {}
+            now = sending.deadline().unwrap();
+            sending.expire(now);
+        }
+        assert!(!sending.answered(now), "nothing was confirmed for some seconds");
     }
 }

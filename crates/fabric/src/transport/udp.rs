@@ -1,16 +1,24 @@
 //! Frames over UDP, with reliability of our own: many datagrams by one call (GSO), and as many read
-//! (GRO). The connection is made over TCP, which carries nothing but a port afterwards; its end
+//! (GRO). The connection is made over TCP, which carries little but a port afterwards; its end
 //! tells that the other process has ended.
+//!
+//! A network may carry TCP and no datagrams, or no long ones, and then nothing else would ever tell.
+//! That nothing is confirmed does not: a process that computes or is stopped confirms nothing, and over
+//! TCP it is waited for. So it is asked over TCP. Who reads datagrams answers, when it has read all
+//! that are there and has said so by one more; if that does not help for long, the network is cut
+//! ([`Sending::answered`]).
 
 use super::assemble::Assembler;
 use super::batch::Expected;
 use super::reliable::{self, Heard, Receiving, Segment, Sending};
-use super::{Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, watch_over};
+use super::{Broken, Ends, GONE_AFTER, Receiver, Sender, Sent, Sink, is_passing, watch_over};
 use crate::frame::{HEAD, PIECE_MOST};
 use crate::progress::lock;
 use keeptime_model::units::Nanos;
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{IpMtu, RcvBuf, RcvBufForce, SndBuf, UdpGroSegment};
+use nix::sys::socket::sockopt::{
+    IpMtu, RcvBuf, RcvBufForce, SndBuf, TcpUserTimeout, UdpGroSegment,
+};
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, setsockopt};
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -18,7 +26,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -53,6 +61,14 @@ const GATHERED: usize = 4 * BATCH;
 const BUSY: u64 = GATHERED as u64;
 /// Bytes of a port on the connection over TCP.
 const PORT: usize = 2;
+/// What may follow there: whether this process takes what arrives, and that the other one does.
+const ASKED: u8 = b'?';
+const ANSWERED: u8 = b'!';
+/// Such words that are read at once: each end has one question on its way at most.
+const WORDS_MOST: usize = 2;
+/// Milliseconds after which a node is gone whose kernel does not confirm a word: the kernel does not ask a node that
+/// owes it something whether it is there. As long as one has that owes nothing.
+const UNCONFIRMED_MOST: u32 = 2 * GONE_AFTER * 1000;
 
 /// The caller's side, before the other one has said its port.
 ///
@@ -84,6 +100,7 @@ pub fn accept(mut stream: TcpStream, port: u16, token: u64) -> io::Result<Ends> 
 fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io::Result<Ends> {
     stream.set_nonblocking(true)?;
     watch_over(&stream)?;
+    setsockopt(&stream, TcpUserTimeout, &UNCONFIRMED_MOST)?;
     socket.set_nonblocking(true)?;
     // Without it datagrams are read one by one.
     let _ = setsockopt(&socket, UdpGroSegment, &true);
@@ -102,14 +119,21 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
     let (heads, unsaid, unsaid_since) = (Vec::new(), 0, Nanos::new(0));
     let state = State { sending, heard, unsaid, unsaid_since, heads, batch_most };
     let state = Mutex::new(state);
-    let shared = Shared { socket, token, start, connected: AtomicBool::new(connected), state };
+    let shared = Shared {
+        socket,
+        stream,
+        token,
+        start,
+        connected: AtomicBool::new(connected),
+        asked: AtomicBool::new(false),
+        state,
+    };
     if connected {
         shared.learn_path(&mut lock(&shared.state));
     }
     let shared = Arc::new(shared);
     let receiver = UdpReceiver {
         shared: shared.clone(),
-        stream,
         peer: Vec::new(),
         receiving: Receiving::default(),
         assembler: Assembler::default(),
@@ -133,10 +157,14 @@ fn ends(stream: TcpStream, socket: UdpSocket, token: u64, connected: bool) -> io
 /// What both halves use.
 struct Shared {
     socket: UdpSocket,
+    /// The connection over TCP.
+    stream: TcpStream,
     token: u64,
     start: Instant,
     /// The other side's port is known.
     connected: AtomicBool,
+    /// The other process was asked, and has not answered.
+    asked: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -157,7 +185,6 @@ struct UdpSender(Arc<Shared>);
 
 struct UdpReceiver {
     shared: Arc<Shared>,
-    stream: TcpStream,
     /// What the other side has said of its port.
     peer: Vec<u8>,
     receiving: Receiving,
@@ -167,7 +194,7 @@ struct UdpReceiver {
     bytes: Box<[u8]>,
     /// Length of the datagrams of the batches before.
     segment: usize,
-    /// The connection over TCP may have ended.
+    /// The connection over TCP may have ended, or say something.
     may_have_closed: bool,
     /// The other process has ended; what it had sent is still read.
     closed: bool,
@@ -287,6 +314,11 @@ impl Shared {
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         sendmsg::<()>(self.socket.as_raw_fd(), parts, control, flags, None).map(drop)
     }
+
+    /// Says a word on the connection over TCP. Returns whether that is taken.
+    fn say(&self, word: u8) -> bool {
+        (&self.stream).write(&[word]).is_ok()
+    }
 }
 
 /// Reads a batch of datagrams into `bytes`, and the parts of it that are `expected` to be the payload's into `missing`.
@@ -347,7 +379,7 @@ fn below(peer: IpAddr) -> usize {
 fn passed(sent: nix::Result<()>) -> Result<(), Broken> {
     match sent {
         Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => Ok(()),
-        // Networks that go down come back; the connection over TCP tells if not.
+        // Networks that go down come back; if not, the other process answers, and nothing is confirmed.
         Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => Ok(()),
         Err(errno) => Err(Broken::System { call: "sendmsg", errno }),
     }
@@ -391,6 +423,16 @@ impl Sender for UdpSender {
 
     fn piece(&self) -> usize {
         PIECE_MOST
+    }
+
+    /// Whoever reads what arrives hears the answer.
+    fn look_after(&mut self) -> Result<(), Broken> {
+        let is_doubtful = lock(&self.0.state).sending.is_doubtful();
+        // Before it is said: the answer may be heard at once.
+        if is_doubtful && !self.0.asked.swap(true, Relaxed) && !self.0.say(ASKED) {
+            self.0.asked.store(false, Relaxed);
+        }
+        Ok(())
     }
 
     fn is_drained(&mut self) -> bool {
@@ -495,16 +537,17 @@ impl UdpReceiver {
         if is_due { self.shared.confirm(state) } else { Ok(()) }
     }
 
-    /// The other side says its port on the connection over TCP, and nothing more.
+    /// The other side says its port on the connection over TCP, before anything else.
     fn hear_port(&mut self) {
         let mut bytes = [0; PORT];
-        let read = self.stream.read(&mut bytes[..PORT - self.peer.len()]);
+        let read = (&self.shared.stream).read(&mut bytes[..PORT - self.peer.len()]);
         match read {
             Ok(length @ 1..) => self.peer.extend_from_slice(&bytes[..length]),
             Err(error) if is_passing(&error) => return,
             _ => self.closed = true,
         }
-        let (Some(port), Ok(peer)) = (self.peer.first_chunk(), self.stream.peer_addr()) else {
+        let (Some(port), Ok(peer)) = (self.peer.first_chunk(), self.shared.stream.peer_addr())
+        else {
             return;
         };
         let address = SocketAddr::new(peer.ip(), u16::from_le_bytes(*port));
@@ -516,9 +559,42 @@ impl UdpReceiver {
         self.shared.connected.store(true, Release);
     }
 
-    /// Whether the connection over TCP has ended.
-    fn look_for_end(&mut self) {
-        self.closed |= !is_quiet(&self.stream);
+    /// Hears what the connection over TCP says, or that it has ended.
+    fn hear_words(&mut self) -> Result<(), Broken> {
+        let mut words = [0; WORDS_MOST];
+        let length = match (&self.shared.stream).read(&mut words) {
+            Ok(length) => length,
+            Err(error) if is_passing(&error) => return Ok(()),
+            Err(_) => 0,
+        };
+        self.closed |= length == 0;
+        for word in &words[..length] {
+            match *word {
+                ASKED => self.answer()?,
+                ANSWERED => self.hear_answer()?,
+                // Nobody of ours says it.
+                _ => self.closed = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// The other process asks, and nothing more was there just before. It hears first what has arrived.
+    fn answer(&mut self) -> Result<(), Broken> {
+        self.shared.confirm(&mut lock(&self.shared.state))?;
+        // Unanswered it would never ask again.
+        self.closed |= !self.shared.say(ANSWERED);
+        Ok(())
+    }
+
+    /// The other process was there. As an end of TCP's if nothing gets through to it, or back.
+    fn hear_answer(&self) -> Result<(), Broken> {
+        let was_asked = self.shared.asked.swap(false, Relaxed);
+        let now = self.shared.now();
+        if was_asked && lock(&self.shared.state).sending.answered(now) {
+            return Err(Broken::System { call: "sendmsg", errno: Errno::ETIMEDOUT });
+        }
+        Ok(())
     }
 }
 
@@ -541,9 +617,10 @@ impl Receiver for UdpReceiver {
             let mut state = lock(&self.shared.state);
             self.note_arrived(&mut state, arrived)?;
             self.shared.transmit_rest(&mut state)?;
-        } else if self.may_have_closed {
+        } else if self.may_have_closed || self.shared.asked.load(Relaxed) {
+            // An answer is looked for by those too who are told nothing of what is watched.
             self.may_have_closed = false;
-            self.look_for_end();
+            self.hear_words()?;
         }
         if reads == 0 && self.closed { Err(Broken::Closed) } else { Ok(frames) }
     }
@@ -830,6 +907,78 @@ mod tests {
             .take_while(|_| one.sender.send(&head.encode(), &payload).unwrap() != Sent::Full);
         assert!(taken.count() <= reliable::KEPT_MOST / EAGER_MOST);
         assert!(one.sender.falls_asleep());
+    }
+
+    /// An end, and a test in the place of the other one: its connection over TCP, which waits little when
+    /// it is read, and its socket.
+    fn end_alone() -> (Ends, TcpStream, UdpSocket) {
+        let (mut stream, called_on) = streams();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let end = accept(called_on, port, TOKEN_OF_TEST).unwrap();
+        stream.read_exact(&mut [0; PORT]).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        (end, stream, socket)
+    }
+
+    /// The other process answers, and no datagram gets through: senders get an error as from TCP.
+    #[test]
+    fn a_network_that_carries_no_datagrams_ends_the_connection() {
+        let (mut end, mut stream, _socket) = end_alone();
+        let (head, payload) = message(1, 1000);
+        end.sender.send(&head.encode(), &payload).unwrap();
+        let start = Instant::now();
+        let broken = loop {
+            end.sender.flush().unwrap();
+            match stream.read(&mut [0]) {
+                Ok(_) => stream.write_all(&[ANSWERED]).unwrap(),
+                Err(_) => end.sender.look_after().unwrap(),
+            }
+            match end.receiver.poll(&mut Collected::default()) {
+                Ok(_) => assert!(start.elapsed() < LONG, "it is never told"),
+                Err(broken) => break broken,
+            }
+        };
+        assert_eq!(broken, Broken::System { call: "sendmsg", errno: Errno::ETIMEDOUT });
+    }
+
+    /// Answered by who reads what arrives, after a datagram that says what has.
+    #[test]
+    fn who_asks_is_told_what_has_arrived() {
+        let (mut end, mut stream, socket) = end_alone();
+        stream.write_all(&[ASKED]).unwrap();
+        let (mut word, start) = ([0], Instant::now());
+        assert!(stream.read(&mut word).is_err(), "nobody reads");
+        while stream.read(&mut word).is_err() {
+            end.receiver.signalled();
+            end.receiver.poll(&mut Collected::default()).unwrap();
+            assert!(start.elapsed() < LONG, "no answer");
+        }
+        assert_eq!(word, [ANSWERED]);
+        socket.set_nonblocking(true).unwrap();
+        let mut datagram = [0; BEFORE + 1];
+        assert_eq!(socket.recv(&mut datagram).unwrap(), BEFORE, "said before");
+        assert_eq!(datagram[..TOKEN], TOKEN_OF_TEST.to_le_bytes());
+    }
+
+    /// A process that is stopped is asked once, however long it is: what waits for it does not grow.
+    #[test]
+    fn who_does_not_answer_is_asked_once() {
+        let (mut end, mut stream, _socket) = end_alone();
+        let (head, payload) = message(1, 1000);
+        end.sender.send(&head.encode(), &payload).unwrap();
+        let (mut word, start) = ([0], Instant::now());
+        while stream.read(&mut word).is_err() {
+            end.sender.flush().unwrap();
+            end.sender.look_after().unwrap();
+            assert!(start.elapsed() < LONG, "it is not asked");
+        }
+        assert_eq!(word, [ASKED]);
+        for _ in 0..10 {
+            end.sender.look_after().unwrap();
+        }
+        assert!(stream.read(&mut word).is_err(), "asked again");
+        assert_eq!(end.receiver.poll(&mut Collected::default()), Ok(0));
     }
 
     #[test]
