@@ -11,7 +11,8 @@ pub struct KernelMemories(RegionProgram);
 
 impl KernelMemories {
     /// Has the kernel answer on UDP port `port` of `interfaces`, which are those of this thread's
-    /// network namespace. Other interfaces are left to the daemon's thread.
+    /// network namespace, at the addresses that this has now. Other interfaces, and addresses that
+    /// are added later, are left to the daemon's thread.
     ///
     /// # Errors
     /// If the kernel refuses, or one of them is not there.

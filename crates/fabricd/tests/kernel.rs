@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::region::packet::{Answer, Asked, Question};
+use keeptime_fabric::region::packet::{Answer, Asked, Question, Refusal};
 use keeptime_fabric::region::{
     Address, AnsweredBy, Layout, Memories, Reader, Region, RegionError, RegionServer,
     RegionServerConfig,
@@ -13,6 +13,7 @@ use keeptime_fabric::{Attributes, Config, Context, attrs};
 use keeptime_fabricd::KernelMemories;
 use keeptime_linux::testing::{can, rig::Space};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "keeptime-fabric";
@@ -35,13 +36,7 @@ impl Cluster {
             let address = |host| Ipv4Addr::new(10, prefix, 0, host);
             here.plug(&there, name, [address(1), address(2)]).unwrap();
         }
-        let regions = there.run(|| {
-            let config = RegionServerConfig { name: NAME.into(), port: 0 };
-            let kernel = |port| -> std::io::Result<Box<dyn Memories>> {
-                Ok(Box::new(KernelMemories::new(port, &["net0".into()]).unwrap()))
-            };
-            RegionServer::start(&config, kernel).unwrap()
-        });
+        let regions = there.run(start_regions);
         let address = SocketAddr::from((PLAIN, 7400));
         let far = there.run(move || daemon("there", address, vec![]));
         let near = here.run(move || daemon("here", ([10, 79, 0, 1], 7400).into(), vec![address]));
@@ -69,6 +64,15 @@ impl Cluster {
             (context, reader)
         })
     }
+}
+
+/// Answered for by the kernel on `net0`.
+fn start_regions() -> RegionServer {
+    let config = RegionServerConfig { name: NAME.into(), port: 0 };
+    let kernel = |port| -> std::io::Result<Box<dyn Memories>> {
+        Ok(Box::new(KernelMemories::new(port, &["net0".into()]).unwrap()))
+    };
+    RegionServer::start(&config, kernel).unwrap()
 }
 
 fn daemon(node: &str, address: SocketAddr, members: Vec<SocketAddr>) -> Server {
@@ -214,4 +218,55 @@ fn the_kernel_decides_as_the_daemon_does() {
     }
     // 5 for number 1, 2 and 3, on each cable.
     assert_eq!(region.counter(0), Ok(30));
+}
+
+/// A node whose interfaces are in a bridge: what is asked of a host behind it arrives there, what is asked of the
+/// node itself the kernel answers.
+#[test]
+fn what_is_for_another_host_passes_through() {
+    if !can(&["bpf"]) {
+        return;
+    }
+    let [here, there, beyond] = [(); 3].map(|()| Space::new().unwrap());
+    let other = Ipv4Addr::new(10, 78, 0, 3);
+    here.plug(&there, "net0", [Ipv4Addr::new(10, 78, 0, 1), ANSWERING]).unwrap();
+    there.plug(&beyond, "net1", [Ipv4Addr::new(10, 78, 0, 4), other]).unwrap();
+    there.run(bridge);
+    let regions = there.run(start_regions);
+    let port = regions.port();
+    let asking = here.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    let behind = beyond.run(move || UdpSocket::bind((other, port)).unwrap());
+    let asked = Asked::Read { offset: 0, slots: 1 };
+    let question = Question { number: 1, key: 1, region: 0, record: 0, asked };
+    // Asked again until something arrives: a bridge that has just come up may lose what comes first.
+    let arrives = |to: Ipv4Addr, at: &UdpSocket| {
+        at.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let (start, mut bytes) = (Instant::now(), vec![0; 2000]);
+        loop {
+            asking.send_to(&question.encode(), (to, port)).unwrap();
+            if let Ok((length, from)) = at.recv_from(&mut bytes) {
+                bytes.truncate(length);
+                return (bytes, from);
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "asked at {to}");
+        }
+    };
+    let (bytes, from) = arrives(other, &behind);
+    assert_eq!(Question::decode(&bytes), Some(question));
+    assert_eq!(from.ip(), Ipv4Addr::new(10, 78, 0, 1));
+    let (bytes, from) = arrives(ANSWERING, &asking);
+    let (answer, _) = Answer::decode(&bytes).unwrap();
+    assert_eq!((answer.by, answer.result), (AnsweredBy::NetworkProgram, Err(Refusal::Gone)));
+    assert_eq!(from, SocketAddr::from((ANSWERING, port)));
+}
+
+/// Makes a switch of this namespace with the address that `net0` had.
+fn bridge() {
+    let own = format!("addr add {ANSWERING}/24 dev br0");
+    let flush = ["addr flush dev net0", "addr flush dev net1"];
+    let plug = ["link add br0 type bridge", "link set net0 master br0", "link set net1 master br0"];
+    for words in flush.into_iter().chain(plug).chain([own.as_str(), "link set br0 up"]) {
+        let done = Command::new("ip").args(words.split(' ')).status().unwrap();
+        assert!(done.success(), "ip {words}");
+    }
 }

@@ -3,6 +3,7 @@
 // processes do: reads records from the memory that their publishers write, and adds to counters.
 // Decides as fabric::region::respond does; what it does not understand goes up to that. IPv4
 // without options over Ethernet. A question is as long as its answer: only addresses are exchanged.
+// What is not for this node passes: interfaces in bridges, and of routers, see other hosts' packets.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -11,6 +12,9 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "regions.h"
+
+/* Most addresses of a node; what is asked at others goes up. */
+#define ADDRESSES_MAX 4096
 
 #define barrier() asm volatile("" ::: "memory")
 #define READ_ONCE(x) (*(volatile __u64 *)&(x))
@@ -51,6 +55,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct region_settings);
 } settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, ADDRESSES_MAX);
+	__type(key, __be32);
+	__type(value, __u8);	/* means nothing */
+} addresses SEC(".maps");	/* of this node, when the program was loaded */
 
 static __always_inline struct region_slot *slot_of(void *memory, __u32 index)
 {
@@ -170,6 +181,9 @@ int keeptime_regions(struct xdp_md *ctx)
 	setting = bpf_map_lookup_elem(&settings, &zero);
 	if (!setting || udp->dest != bpf_htons((__u16)setting->port))
 		return XDP_PASS;
+	address = ip->daddr;
+	if (!bpf_map_lookup_elem(&addresses, &address))
+		return XDP_PASS;
 	slots = packet->slots;
 	if (packet->magic != PACKET_MAGIC || packet->status || packet->by ||
 	    packet->kind < KIND_READ || packet->kind > KIND_OPEN || slots > PACKET_SLOTS_MAX ||
@@ -191,7 +205,6 @@ int keeptime_regions(struct xdp_md *ctx)
 	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
 	/* Exchanging addresses leaves the header's checksum right. */
-	address = ip->daddr;
 	ip->daddr = ip->saddr;
 	ip->saddr = address;
 	port = udp->dest;

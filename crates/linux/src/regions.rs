@@ -6,15 +6,22 @@
 //! is installed or somebody has it open. Needs CAP_BPF and CAP_NET_ADMIN, and CAP_SYS_ADMIN for
 //! descriptors that can only be read.
 
-use aya::maps::{Array, ArrayOfMaps, Map, MapData, MapError};
+use crate::syscall::SyscallError;
+use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, Pod};
+use nix::ifaddrs::getifaddrs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use thiserror::Error;
 
 /// Most regions of a node (`REGIONS_MAX` in bpf/regions.h).
 pub const REGIONS_MAX: u32 = 1024;
+
+/// Most addresses that are answered for (`ADDRESSES_MAX` in bpf/regions.bpf.c): more than a node has
+/// that is not a load balancer.
+const ADDRESSES_MAX: usize = 4096;
 
 /// Bytes of a slot.
 const SLOT: u32 = 64;
@@ -40,6 +47,9 @@ pub enum RegionsError {
     /// A table refused an entry.
     #[error("a table of the region program")]
     Map(#[from] MapError),
+    /// The kernel does not say which addresses the node has.
+    #[error(transparent)]
+    Addresses(#[from] SyscallError),
     /// The kernel has no memory for it, or none that can be read alone.
     #[error("memory of a region")]
     Memory(#[from] io::Error),
@@ -49,7 +59,9 @@ pub enum RegionsError {
 }
 
 impl RegionProgram {
-    /// Loads it; it answers on UDP port `port` of the interfaces that it is attached to.
+    /// Loads it; it answers on UDP port `port` of the interfaces that it is attached to, at the IPv4
+    /// addresses that this thread's network namespace has now. What is asked at one that is added later goes
+    /// up to whoever has the port; one that is taken away is answered for as long as the program is there.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -60,6 +72,11 @@ impl RegionProgram {
         let Map::Array(nothing) = map(NOTHING)? else { return Err(RegionsError::Missing(NOTHING)) };
         let mut settings: Array<MapData, u32> = Array::try_from(map(SETTINGS)?)?;
         settings.set(0, u32::from(port), 0)?;
+        let mut addresses: HashMap<MapData, u32, u8> = HashMap::try_from(map(ADDRESSES)?)?;
+        for address in own_addresses()?.take(ADDRESSES_MAX) {
+            // As it is in a packet.
+            addresses.insert(u32::from_ne_bytes(address.octets()), 0_u8, 0)?;
+        }
         let program: &mut Xdp =
             object.program_mut(PROGRAM).ok_or(RegionsError::Missing(PROGRAM))?.try_into()?;
         program.load()?;
@@ -111,6 +128,14 @@ impl RegionProgram {
         let attributes = GetById { id: info.id(), next: 0, flags: BPF_F_RDONLY };
         Ok(bpf(BPF_MAP_GET_FD_BY_ID, &attributes)?)
     }
+}
+
+/// Those at which others reach this thread's network namespace, whichever interface they are on: that
+/// of a bridge has the addresses for those in it.
+fn own_addresses() -> Result<impl Iterator<Item = Ipv4Addr>, SyscallError> {
+    let found = getifaddrs().map_err(SyscallError::of("getifaddrs", "this network namespace"))?;
+    let addresses = found.filter_map(|interface| Some(interface.address?.as_sockaddr_in()?.ip()));
+    Ok(addresses.filter(|address| !address.is_loopback()))
 }
 
 fn create_memory(slots: u32) -> io::Result<OwnedFd> {
@@ -174,15 +199,18 @@ const PROGRAM: &str = "keeptime_regions";
 const REGIONS: &str = "regions";
 const NOTHING: &str = "nothing";
 const SETTINGS: &str = "settings";
+const ADDRESSES: &str = "addresses";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_header() {
+    fn numbers_are_those_of_the_program() {
         let header = include_str!("../bpf/regions.h");
-        assert!(header.contains(&format!("#define REGIONS_MAX {REGIONS_MAX}")));
-        assert!(header.contains(&format!("#define SLOT_BYTES {SLOT}")));
+        let program = include_str!("../bpf/regions.bpf.c");
+        assert!(header.contains(&format!("#define REGIONS_MAX {REGIONS_MAX}\n")));
+        assert!(header.contains(&format!("#define SLOT_BYTES {SLOT}\n")));
+        assert!(program.contains(&format!("#define ADDRESSES_MAX {ADDRESSES_MAX}\n")));
     }
 }
