@@ -89,6 +89,9 @@ const PROBE_GROUP: &str = "_probe";
 /// meanwhile, and killed processes end within milliseconds.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Whoever takes everything off a node has more time.
+const CLEAR_LIMIT: Duration = Duration::from_secs(5);
+
 /// What the node that `config` describes can give, enforced by `enforcer`.
 pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
     Capacity {
@@ -153,6 +156,21 @@ impl Kernel {
             tracing::error!("what is over has not ended: {}", left.join("; "));
         }
         self.left = left;
+    }
+
+    fn clear(mut self) -> Result<(), BoxedError> {
+        let (none, deadline) = (BTreeMap::new(), Instant::now() + CLEAR_LIMIT);
+        loop {
+            self.end_strays(&none);
+            if self.left.is_empty() {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(self.left.join("; ").into());
+            }
+        }
+        self.set_egress(&none)?;
+        Ok(self.group.dissolve()?)
     }
 
     /// The jobs that have a group and are not wanted.
@@ -533,6 +551,17 @@ pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
             Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) })
         }
     }
+}
+
+/// Takes off this node all that agents put on it, for when none will come back: what was bound goes back to where it
+/// was, what was started in jobs ends, and whatever else runs below the agent's group goes on without limits.
+///
+/// # Errors
+/// If the kernel refuses, or a process does not end within five seconds; what is left then is taken off by the next
+/// call.
+pub fn clear(config: &Config) -> Result<(), BoxedError> {
+    let Some(group) = &config.cgroup else { return Ok(()) };
+    Kernel::open(config, group)?.clear()
 }
 
 /// Moves this process out of the group of best-effort processes.

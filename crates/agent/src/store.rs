@@ -1,7 +1,7 @@
 //! The agent's memory of what it was assigned, for its next start: one small file, replaced whole.
 //!
-//! It lives where files do not outlast a reboot (`/run`), as the kernel state that it describes. In a
-//! simulation it is a [`MemoryFile`].
+//! The kernel forgets in a reboot what it says, and is told again by the agent that starts then. In a simulation it is
+//! a [`MemoryFile`].
 
 use crate::book::Book;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ pub enum StoreError {
     /// Reading or writing failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// `read` or `write`.
+        /// `read`, `write` or `remove`.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -105,6 +105,26 @@ impl Store {
             fs::rename(&next, &self.path)
         };
         write().map_err(|source| self.io("write", source))
+    }
+
+    /// Removes what was saved.
+    ///
+    /// # Errors
+    /// If a file is there and cannot be removed.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        if let Some(file) = &self.memory {
+            file.write(None);
+            return Ok(());
+        }
+        for path in [&self.path, &self.path.with_extension("next")] {
+            match fs::remove_file(path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.io("remove", source));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn read(&self) -> io::Result<Vec<u8>> {

@@ -29,15 +29,16 @@ pub use broker::{
     RegisterArguments, ReserveArguments, TimelineArguments, Wanted, WatchArguments,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use keeptime_launch::mpi::Flavour;
 use keeptime_launch::remote::Launcher;
 use keeptime_load::target::Target;
-use keeptime_model::application::Parameters;
+use keeptime_model::application::{Application, Parameters};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{Disk, DiskId};
 use keeptime_model::goal::{Goal, Preference, parse_setting};
 use keeptime_model::name::Name;
+use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
 use std::path::PathBuf;
@@ -79,10 +80,12 @@ pub enum Command {
     /// Give a reservation back
     Cancel(OneArguments),
     /// Move a reservation that was lost: the same on other nodes, for the time that is left
+    #[command(after_help = manual::MOVE)]
     Move(OneArguments),
     /// Tell what happens to reservations as it happens
     Watch(WatchArguments),
     /// Explain a reservation: everything that was decided about it, and when
+    #[command(after_help = manual::WHY)]
     Why(OneArguments),
     /// Show the nodes, and what of them is reserved
     Nodes(AtArguments),
@@ -115,7 +118,7 @@ pub enum Command {
     Run(RunArguments),
     /// Send HTTP requests to web sites at given times, and tell how long their answers took
     Load(LoadArguments),
-    /// What a cluster would do that is not there: admission, promises kept, waits, in virtual time
+    /// Simulate a cluster: who would be admitted, which promises kept, who would wait, in virtual time
     #[command(subcommand)]
     Sim(SimCommand),
     /// Change the rate of a run that was started with --rate
@@ -145,6 +148,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Make a lab: nodes, switches, shaped links, an agent on every node
+    #[command(after_help = manual::LAB_UP)]
     Up(LabUpArguments),
     /// Show a lab: nodes, links, agents, jobs, and what is not enforced
     Status {
@@ -161,6 +165,7 @@ pub enum LabCommand {
         json: bool,
     },
     /// Run a command on a node
+    #[command(after_help = manual::LAB_EXEC)]
     Exec(LabExecArguments),
     /// Police what a node sends, as the edge router of a DiffServ network does, or tell what was dropped
     Police(LabPoliceArguments),
@@ -266,6 +271,21 @@ pub enum AgentCommand {
         #[arg(long)]
         check: bool,
     },
+    /// Take off this node all that Keeptime has put on it
+    ///
+    /// Agents leave what they enforce when they end, for the next one. This is for when there will be none:
+    /// before Keeptime is uninstalled, or a node goes to another cluster. Classes, filters and control groups
+    /// that carry our mark are removed, and the record of what was assigned; nothing else is touched. It is
+    /// refused while an agent runs here, or a job is still enforced. Needs root.
+    #[command(after_long_help = manual::AGENT_CLEAR)]
+    Clear {
+        /// The configuration file of the agent that was here
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// End jobs that are still enforced here, with the processes that were started in them
+        #[arg(long)]
+        end_jobs: bool,
+    },
     /// Try what this node can enforce, and say how that was found out
     Probe {
         /// Print JSON instead of a table
@@ -287,6 +307,7 @@ pub enum AgentCommand {
         agent: AgentSocket,
     },
     /// Ask an agent what is assigned, enforced and measured
+    #[command(after_help = manual::AGENT_STATUS)]
     Status {
         /// Its socket
         socket: PathBuf,
@@ -347,8 +368,9 @@ pub enum LaunchCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::BIND)]
 pub struct BindArguments {
-    /// The job
+    /// The job: a reservation's handle, as in r17
     pub job: Name,
     /// A process of yours on the node, by its number there, with the connections that it has open;
     /// when the job ends it goes back to where it was. Repeat for others
@@ -372,8 +394,8 @@ pub struct BindArguments {
 /// What every command about an application needs.
 #[derive(Debug, Clone, Args)]
 pub struct ApplicationArguments {
-    /// The application: a name in apps/, or a file ending in .toml
-    pub application: String,
+    #[command(flatten)]
+    pub application: Chosen,
     #[command(flatten)]
     pub place: BrokerPlace,
     /// The program that starts commands on the nodes, called as ssh is, with options, as in "ssh -F
@@ -388,7 +410,31 @@ pub struct ApplicationArguments {
     pub profile: Option<PathBuf>,
 }
 
+/// Which application is meant. Whether one has to be named is up to the command.
+#[derive(Debug, Clone, Args)]
+pub struct Chosen {
+    /// The application: a name in apps/, or a file ending in .toml
+    pub application: Option<String>,
+    // One that is there already, instead.
+    #[arg(skip)]
+    pub made: Option<Application>,
+}
+
+impl From<&str> for Chosen {
+    fn from(name: &str) -> Self {
+        Self { application: Some(name.into()), made: None }
+    }
+}
+
+impl From<Application> for Chosen {
+    fn from(made: Application) -> Self {
+        Self { application: None, made: Some(made) }
+    }
+}
+
 #[derive(Debug, Args)]
+#[command(after_help = manual::PROFILE)]
+#[command(mut_arg("application", |argument| argument.required(true)))]
 pub struct ProfileArguments {
     #[command(flatten)]
     pub application: ApplicationArguments,
@@ -440,7 +486,7 @@ pub struct GoalArguments {
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
     /// The number of nodes, where it must be this one; with --by the fewest and the most, as in 2..8
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     pub nodes: Option<NodeCounts>,
     /// What to take among all that satisfies the goal: fastest, best (by the application's order of parameters),
     /// cheapest, or balanced (fast while the cluster is idle, less the more of it is reserved)
@@ -472,6 +518,8 @@ impl GoalArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::PLAN)]
+#[command(mut_arg("application", |argument| argument.required(true)))]
 pub struct PlanArguments {
     #[command(flatten)]
     pub application: ApplicationArguments,
@@ -482,7 +530,8 @@ pub struct PlanArguments {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
+#[command(group(ArgGroup::new("runnable").required(true).args(["application", "command"])))]
 pub struct RunArguments {
     #[command(flatten)]
     pub application: ApplicationArguments,
@@ -505,7 +554,7 @@ pub struct RunArguments {
     #[arg(long, conflicts_with_all = ["unprotected", "steady", "reservation", "rate", "by"])]
     pub spare: bool,
     /// Instead of a time, hold it at this part of full speed, as in "30 %", on --nodes nodes [default:
-    /// the fewest that it can use]
+    /// the fewest that it can use]. Its time limit, which is for full speed, is as much longer
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["unprotected", "within", "at_least"])]
     pub rate: Option<Share>,
     /// How far from --rate is near enough, in parts of full speed [default: 2 %]
@@ -520,12 +569,46 @@ pub struct RunArguments {
     #[arg(long, value_name = "TIME", conflicts_with_all = ["unprotected", "within", "at_least", "rate"])]
     pub by: Option<String>,
     /// How long the whole run takes at full speed on the fewest of --nodes [default: as the profile says,
-    /// where that is the time of a whole run]
+    /// where that is the time of a whole run]. For a program without a profile it has to be said
     #[arg(long, value_name = "SPAN", requires = "by")]
     pub takes: Option<Nanos>,
     /// Print JSON instead of a story
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub program: ProgramArguments,
+}
+
+/// A program that has no application file, and what such a file would say of it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Program without an application file")]
+pub struct ProgramArguments {
+    /// A program and its arguments, instead of an application: for --rate, or for --by with --takes. Keeptime starts
+    /// one rank on each of --nodes itself: mpiexec or mpirun before it is left out
+    #[arg(last = true, value_name = "COMMAND", requires = "nodes", conflicts_with_all = ["set", "reservation",
+        "unprotected", "steady", "spare"])]
+    pub command: Vec<String>,
+    /// CPU of each rank at full speed; 100 % is one processor [default: 100 %]
+    #[arg(long, value_name = "SHARE", conflicts_with = "application")]
+    pub cpu: Option<CpuPpm>,
+    /// Who sends to whom, which says how many nodes it can use: hypercube, all-to-all, ring, pairs, or flows as in
+    /// "0>1 1>0". No bandwidth is reserved: only a profile tells how much [default: all-to-all]
+    #[arg(long, conflicts_with = "application")]
+    pub pattern: Option<Pattern>,
+    /// At full speed it is ended after so long [default: 24h]
+    #[arg(long, value_name = "SPAN", conflicts_with = "application")]
+    pub limit: Option<Nanos>,
+    /// A line on its standard output that begins with this word is one unit of work done: by that --rate corrects.
+    /// Without, it has its part of the CPU, whatever it makes of it
+    #[arg(long, value_name = "WORD", conflicts_with = "application")]
+    pub progress: Option<String>,
+}
+
+impl ProgramArguments {
+    /// Whether there is one.
+    pub fn is_given(&self) -> bool {
+        !self.command.is_empty()
+    }
 }
 
 /// Requests are sent at their times, whether earlier ones were answered or not; their times count from
@@ -579,6 +662,7 @@ pub struct LoadArguments {
 #[derive(Debug, Subcommand)]
 pub enum RateCommand {
     /// Run at another part of full speed from now on: all nodes, or none
+    #[command(after_help = manual::RATE_SET)]
     Set {
         /// The job, as in r17
         job: Handle,

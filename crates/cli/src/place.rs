@@ -242,11 +242,14 @@ mod tests {
     fn files_of_the_documentation_are_what_is_accepted() {
         let text = include_str!("../../../docs/clusters.md");
         let files = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-        let [topology, broker, agent, client] = files.collect::<Vec<_>>()[..] else { panic!() };
+        let files: Vec<_> = files.collect();
+        let [topology, broker, agent, client, program] = files[..] else { panic!("{files:?}") };
         let topology = keeptime_model::topology::Topology::from_toml(topology).unwrap();
         let broker = keeptime_broker::config::Config::from_toml(broker).unwrap();
         let agent = keeptime_agent::config::Config::from_toml(agent).unwrap();
         let client = parse(client, Path::new("/home/ada")).unwrap();
+        let program = keeptime_model::application::Application::from_toml(program).unwrap();
+        assert_eq!(program.name().as_str(), "sum");
         assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
         assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
     }

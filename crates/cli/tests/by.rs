@@ -5,7 +5,10 @@
 
 mod world;
 
+use keeptime_model::units::Nanos;
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use world::{PATIENCE, Program, World, assert_code, said, wait};
 
@@ -79,12 +82,20 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
         its.filter(|status| ppm.contains(&status.assignment.cpu_ppm.get())).count() == 2
     };
     wait("the patient run to begin", PATIENCE, || share_of("r2", 150_000..150_001));
+    // What agents have begin together on all nodes, in slices of at least 10 ms.
+    let period_of = |job: &str| {
+        let jobs = world.jobs();
+        let its = jobs.iter().find(|status| status.assignment.job.as_str() == job);
+        its.and_then(|status| status.assignment.cpu_period_nanos)
+    };
+    assert_eq!(period_of("r2"), Some(Nanos::from_millis(80)));
 
     let urgent = world.program("sleep 4; echo time 1", "60 s", &[(5, 1.0)]);
     let words = ["--by", "+35s", "--takes", "28s", "--json"];
     let mut asked = world.ask("run", &urgent, &words);
     let second = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait("the patient run to be slower", PATIENCE, || share_of("r2", 1..100_000));
+    assert_eq!(period_of("r2"), Some(Nanos::from_millis(80)), "slower, and together as before");
     let output = second.wait_with_output().unwrap();
     assert_code(&output, 0);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -118,6 +129,50 @@ fn a_run_that_has_time_is_not_ended_by_the_limit_of_one_that_has_not() {
     let program = world.program("sleep 5; echo time 1", "3 s", &[(5, 1.0)]);
     let ran = run(&world, &program, &["--by", "+60s", "--takes", "30s"], 0);
     assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+}
+
+/// A program in the directory in which commands are typed, and no application file.
+fn solver(world: &World, script: &str) {
+    let path = world.directory.path().join("solver");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+// Goal: a program is done by its time without an application file or a profile, on the fewest of the nodes that were
+// stated. Method: what its users type, with the launcher that they are used to.
+#[test]
+fn a_program_is_run_by_its_words() {
+    let Some(world) = World::new("words", 40) else { return };
+    solver(&world, "echo solved $1");
+    let words = ["run", "--by", "+120s", "--takes", "20s", "-n", "2..8", "--cpu", "30 %"];
+    let run = |end: &[&str]| {
+        let words = [&words[..], end, &["--", "mpiexec", "./solver", "all"]].concat();
+        let output = world.keeptime(&words).output().unwrap();
+        assert_code(&output, 0);
+        output
+    };
+    let ran: Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
+    assert_eq!(ran["plan"]["nodes"].as_array().unwrap().len(), 2, "{ran}");
+    assert_eq!(ran["plan"]["stretches"][0]["rate_ppm"], 1_000_000, "{ran}");
+    assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
+    let text = said(&run(&[]));
+    assert_eq!(text.matches("| solved all").count(), 2, "{text}");
+    assert!(text.contains("solver on n1, n2 at 100 %"), "{text}");
+}
+
+// Goal: a run at a rate has as much more time than at full speed, for which its limit is. Method: a limit that is
+// shorter than the run, and longer at its rate.
+#[test]
+fn a_run_at_a_rate_is_not_ended_by_the_limit_of_full_speed() {
+    let Some(world) = World::new("slow", 40) else { return };
+    solver(&world, "sleep 6");
+    let words = ["run", "--rate", "10 %", "-n", "2", "--cpu", "30 %", "--limit", "4s", "--json"];
+    let words = [&words[..], &["--", "mpiexec", "./solver"]].concat();
+    let output = world.keeptime(&words).output().unwrap();
+    assert_code(&output, 0);
+    let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(nanos(&ran["actual_nanos"]) > 6_000_000_000, "{ran}");
+    assert_eq!(ran["rate"]["application"], "solver", "{ran}");
 }
 
 #[test]

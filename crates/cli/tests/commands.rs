@@ -67,6 +67,39 @@ fn bad_input_names_the_value_and_what_would_be_accepted() {
     }
 }
 
+// Goal: whoever has no application file is told what is missing or not possible, before a broker is looked for.
+#[test]
+fn a_program_without_an_application_file_is_refused_with_what_to_do() {
+    let rate = ["--rate", "30 %", "-n", "4"];
+    let by = ["--by", "+1h", "-n", "2..8"];
+    let cases: [(&[&str], &[&str], &str); 13] = [
+        (&[], &[], "required arguments were not provided"),
+        (&["--rate", "30 %"], &["./solver"], "--nodes"),
+        (&["-n", "4"], &["./solver"], "keeptime profile NAME"),
+        (&["-n", "4", "--within", "1s"], &["./solver"], "keeptime profile NAME"),
+        (&by, &["./solver"], "takes: \"nothing\""),
+        (&["--rate", "30 %", "-n", "2..8"], &["./solver"], "a range goes with --by"),
+        (&rate, &["mpiexec", "-n", "4", "./solver"], "one rank on each of --nodes"),
+        (&rate, &["mpirun"], "the program right after the launcher"),
+        (&rate, &["mpirun", "./a", ":", "./b"], "one program for all ranks"),
+        (&[&rate[..], &["--cpu", "0 %"]].concat(), &["./solver"], "cpu: "),
+        (&[&rate[..], &["--pattern", "cube"]].concat(), &["./solver"], "hypercube"),
+        (&[&rate[..], &["--steady"]].concat(), &["./solver"], "cannot be used with"),
+        (&[&["bsp"], &rate[..]].concat(), &["./solver"], "cannot be used with"),
+    ];
+    for (options, program, expected) in cases {
+        let end: &[&str] = if program.is_empty() { &[] } else { &["--"] };
+        let arguments = [&["run"], options, end, program].concat();
+        let output = keeptime(&arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text} should contain {expected}");
+    }
+    let of_a_file = keeptime(&["run", "bsp", "--rate", "30 %", "--cpu", "50 %"]);
+    assert_eq!(of_a_file.status.code(), Some(64), "{}", said(&of_a_file));
+    assert!(said(&of_a_file).contains("--cpu"), "{}", said(&of_a_file));
+}
+
 /// Waits for a condition.
 fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -255,6 +255,44 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
 }
 
 #[test]
+fn a_node_is_cleared_when_no_agent_runs_and_no_job_is_left_or_it_may_end() {
+    let Some(world) = World::new("clear", 20) else { return };
+    let node = Node::first(&world);
+    let flow = AssignedFlow {
+        destination: world.address(1),
+        bits_per_second: BitsPerSecond::from_mbit(20),
+        up_to_bits_per_second: None,
+        burst_bytes: None,
+        class: TrafficClass::Premium,
+    };
+    node.client().enforce(Assignment { flows: vec![flow], ..assignment(10) }).unwrap();
+    let (mut launched, _) = node.start(true, "exec sleep 100");
+    let (mut other, _) = node.start(false, "exec sleep 100");
+    let (config, group) = (node.socket.with_file_name("agent.toml"), node.group());
+    let clear = |words: &[&str]| {
+        let mut clear = world.keeptime(&["lab", "exec", world.name.as_str(), "n1", "--", KEEPTIME]);
+        clear.args(["agent", "clear", "--config"]).arg(&config).args(words).output().unwrap()
+    };
+
+    let beside_an_agent = clear(&["--end-jobs"]);
+    assert_code(&beside_an_agent, 2);
+    assert!(said(&beside_an_agent).contains("an agent runs here"), "{}", said(&beside_an_agent));
+    world.kill_agent("n1");
+    let beside_a_job = clear(&[]);
+    assert_code(&beside_a_job, 1);
+    assert!(said(&beside_a_job).contains("still enforced on n1: job"), "{}", said(&beside_a_job));
+    assert!(world.has_tree("n1") && !launched.has_ended(), "nothing was touched");
+
+    let cleared = clear(&["--end-jobs"]);
+    assert_code(&cleared, 0);
+    assert!(said(&cleared).contains("ended: job"), "{}", said(&cleared));
+    wait("the end of what was started in the job", PATIENCE, || launched.has_ended());
+    assert!(!other.has_ended(), "what is of no job goes on");
+    assert!(!world.has_tree("n1") && !group.exists());
+    assert!(!node.socket.exists() && !node.socket.with_file_name("assignments.json").exists());
+}
+
+#[test]
 fn disk_rates_are_set_for_the_job_and_for_all_others_and_end_with_it() {
     let Some(world) = World::new("disk", 20) else { return };
     let node = Node::first(&world);

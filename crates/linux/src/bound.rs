@@ -265,7 +265,7 @@ const ATTRIBUTE_BYTES_MAX: usize = 16 * 1024;
 /// Of one job: what a person or a script names one by one.
 const BORROWED_MAX: usize = 1_024;
 /// Each round moves all that are there; who forks as fast as that is a fork bomb.
-const ROUNDS: usize = 100;
+pub(crate) const ROUNDS: usize = 100;
 
 #[cfg(test)]
 mod tests {

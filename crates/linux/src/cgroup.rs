@@ -5,6 +5,7 @@
 //! version 1, and one of version 2 without controllers whose groups tell packets apart). A [`Group`] is
 //! the same path in every hierarchy that is of use. Every path begins with [`MARK`].
 
+use crate::bound::ROUNDS;
 use crate::deadline;
 use crate::disk::{self, DiskCounters, DiskLimits, Throttle};
 use crate::process::read_text;
@@ -740,6 +741,30 @@ impl Group {
             }
         }
         Ok(())
+    }
+
+    /// Removes it as [`Self::remove`] does, but ends nobody: processes that are in it go on at the root of each
+    /// hierarchy, without limits.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or they start others faster than they can be moved.
+    pub fn dissolve(&self) -> Result<(), CgroupError> {
+        for _ in 0..ROUNDS {
+            // 0 stands for a process of another process namespace: not ours to name.
+            let pids: Vec<_> = self.pids()?.into_iter().filter(|pid| *pid > 0).collect();
+            if pids.is_empty() {
+                break;
+            }
+            for (hierarchy, pid) in
+                self.hierarchies.all.iter().flat_map(|h| pids.iter().map(move |pid| (h, *pid)))
+            {
+                match move_into(hierarchy.root(), pid) {
+                    Err(error) if error.is_away() => {}
+                    moved => moved?,
+                }
+            }
+        }
+        self.remove()
     }
 
     /// What the kernel's programs know it by.

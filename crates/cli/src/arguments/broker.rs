@@ -35,6 +35,7 @@ pub enum BrokerCommand {
     /// Nothing is guessed: the new ledger ends at the last good revision, and the damaged one stays as
     /// it is. What was acknowledged later is lost if a broker goes on from the new one: agents withdraw
     /// what it does not know.
+    #[command(after_help = manual::SALVAGE)]
     Salvage {
         /// The damaged ledger, which no broker uses
         damaged: PathBuf,
@@ -55,6 +56,7 @@ pub enum BrokerCommand {
 /// Which broker to ask, and what to show there.
 // What is typed says by itself which broker is meant: `place` reads the two variables, where neither is.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Broker")]
 pub struct BrokerPlace {
     /// The broker: the path of its socket, or https://HOST:PORT [env: KEEPTIME_BROKER, unless --lab is
     /// given] [default: that of the client configuration, or else of the lab]
@@ -105,7 +107,7 @@ pub struct Wanted {
     /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     pub cpu: Vec<CpuPpm>,
-    /// In every so long each node's share of CPU is to be had, as in 20ms
+    /// The share of CPU is had once in each period of so long, as in 20ms [default: 10ms, by the nodes' own clocks]
     #[arg(long)]
     pub period: Option<Nanos>,
     /// Who sends to whom: hypercube, all-to-all, ring, pairs, or flows as in "0>1 1>0"
@@ -120,16 +122,16 @@ pub struct Wanted {
     /// What is written to the disk of each node, per second
     #[arg(long)]
     pub write: Option<BytesPerSecond>,
-    /// With --application: the longest execution time that will do
+    /// Of a goal: the longest execution time that will do
     #[arg(long)]
     pub within: Option<Nanos>,
-    /// With --application: the shortest execution time that will do
+    /// Of a goal: the shortest execution time that will do
     #[arg(long)]
     pub at_least: Option<Nanos>,
-    /// With --application: a parameter that must have this value; repeat for others
+    /// Of a goal: a parameter that must have this value; repeat for others
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// With --application: what to take among all that satisfies the goal: fastest, best, cheapest or balanced
+    /// Of a goal: what to take among all that satisfies the goal: fastest, best, cheapest or balanced
     #[arg(long)]
     pub prefer: Option<Preference>,
     /// When it starts: 14:00, "tomorrow 9:00", "2026-11-30 8:00", +30min, or RFC 3339 [default: now]
@@ -186,6 +188,7 @@ pub struct ReserveArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::MODIFY)]
 pub struct ModifyArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
@@ -232,6 +235,7 @@ pub struct OneArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::WATCH)]
 pub struct WatchArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
@@ -258,6 +262,7 @@ pub struct AtArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::TIMELINE)]
 pub struct TimelineArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
@@ -276,6 +281,7 @@ pub struct TimelineArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::REGISTER)]
 pub struct RegisterArguments {
     #[command(flatten)]
     pub place: BrokerPlace,

@@ -1,6 +1,86 @@
 //! What long help texts say below their arguments, as manual pages do. The examples of configurations are
 //! read by a test, so that they stay what is accepted.
 
+/// Below `keeptime modify --help`.
+pub const MODIFY: &str = r#"Whatever is not given stays as it is. What is said of a goal is for reservations
+that were made for one.
+
+Example: keeptime modify r17 --cpu 40% --until 18:00
+Exit code 1: refused, with the reason; the reservation is as it was."#;
+
+/// Below `keeptime move --help`.
+pub const MOVE: &str = r#"Example: keeptime move r17      # prints the handle of what takes its place
+Exit code 1: there is no room; the reason, and what would be admitted."#;
+
+/// Below `keeptime watch --help`.
+pub const WATCH: &str = r#"Examples:
+  keeptime watch                 # all that happens, until interrupted
+  keeptime watch r17 --json      # one reservation, until it is over"#;
+
+/// Below `keeptime why --help`.
+pub const WHY: &str =
+    r#"Example: keeptime why r17       # who asked, what was decided, on which grounds"#;
+
+/// Below `keeptime timeline --help`.
+pub const TIMELINE: &str = r#"Examples:
+  keeptime timeline                                  # the next day
+  keeptime timeline --from "tomorrow 8:00" --to "tomorrow 18:00" --svg day.svg"#;
+
+/// Below `keeptime register --help`.
+pub const REGISTER: &str = r#"For operators: the profile decides what everybody is promised.
+
+Example: keeptime register sum.toml --profile sum.json"#;
+
+/// Below `keeptime bind --help`.
+pub const BIND: &str = r#"Examples:
+  keeptime bind r17 --pid 4711 --flow 10.0.0.2       # on the node
+  keeptime bind r17 --node n1 --pid 4711             # on a node of a lab"#;
+
+/// Below `keeptime profile --help`.
+pub const PROFILE: &str = r#"A curve is how the execution time of one set of parameters on so many nodes
+falls with bandwidth; a point is one bandwidth of it, measured by several runs.
+
+Examples:
+  keeptime profile raycast --nodes 2,4 --set size=512,256 --set interleave=0
+  keeptime profile sum.toml --profile sum.json
+
+Interrupted, it goes on with the same command."#;
+
+/// Below `keeptime plan --help`.
+pub const PLAN: &str = r#"Example: keeptime plan raycast --within 1s --set interleave=0
+
+What the steps are, and words as knee and point: docs/GLOSSARY.md.
+Exit code 1: the goal cannot be kept now; why, and what would be admitted."#;
+
+/// Below `keeptime rate set --help`.
+pub const RATE_SET: &str = r#"Example: keeptime rate set r17 "40 %"
+Exit code 1: there is not that much; the run goes on as it was."#;
+
+/// Below `keeptime site add --help`.
+pub const SITE_ADD: &str = r#"For operators. What balancers need in their configuration: docs/balancers.md.
+
+Example:
+  keeptime site add shop --hard 2 --soft 6 --max 7 --priority 10 \
+      --backend haproxy:/run/haproxy.sock/shop --app nginx@shop"#;
+
+/// Below `keeptime lab up --help`.
+pub const LAB_UP: &str = r#"Examples, as root:
+  keeptime lab up                                    # 4 nodes, 100 Mbit/s
+  keeptime lab up big --nodes 8 --switches 2 --rate "1 Gbit/s" --cpu "20 %"
+  keeptime lab up dc --nodes 8 --cpu "15 %" --web shop,blog"#;
+
+/// Below `keeptime lab exec --help`.
+pub const LAB_EXEC: &str = r#"Examples:
+  keeptime lab exec lab n1 -- ip addr
+  keeptime lab exec lab n1 --job r1 -- ./simulate    # with what r1 has there"#;
+
+/// Below `keeptime agent status --help`.
+pub const AGENT_STATUS: &str = r#"Example: keeptime agent status /run/keeptime/agent.sock"#;
+
+/// Below `keeptime broker salvage --help`.
+pub const SALVAGE: &str = r#"Example, with the broker stopped:
+  cd /var/lib/keeptime && keeptime broker salvage ledger.db --into new.db"#;
+
 /// Below `keeptime broker run --help`.
 pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every default):
 
@@ -10,6 +90,7 @@ pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every 
   agents = "/run/keeptime/agents.sock"      # for an agent on this machine
   operators = ["ada"]                       # beside root and the broker's user
   requests_per_second = 200                 # of one user, in the long run
+  fabric = "keeptime-fabric"                # for web sites: how busy nodes are
 
   [policy]
   agent_lease = "10 s"       # a node that says nothing for so long is away
@@ -18,9 +99,9 @@ pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every 
   ahead_max = "8784 h"       # reservations start at most so far ahead
   search_ahead = "8784 h"    # the earliest start is sought so far ahead
   remember = "24 h"          # what is over is remembered for so long
-  user_cpu = "50 %"          # of all CPU, one user's at any time
-  user_bandwidth = "50 %"    # of what all nodes can send, at any time
-  user_reservations = 1000   # of one user at a time
+  user_cpu = "50 %"          # of all CPU, one user's at any time (default: all)
+  user_bandwidth = "50 %"    # of what all nodes can send (default: all)
+  user_reservations = 1000   # of one user at a time (default: 100000)
 
   [tcp]                                     # for others, by TLS
   address = "0.0.0.0:7411"                  # users
@@ -60,6 +141,11 @@ pub const AGENT_RUN: &str = r#"Configuration (TOML):
   key = "/etc/keeptime/n1-key.pem"      # mode 0600
   ca = "/etc/keeptime/ca.pem"           # who issued the broker's certificate
 
+  [[disks]]                             # whose rates may be reserved; repeat
+  device = "259:0"                      # as lsblk tells
+  read = "2 GB/s"
+  write = "1 GB/s"
+
 Certificates are read for each connection: a renewed one is used when the
 former expires. What the kernel enforces stays when the agent ends; the next
 one takes it up.
@@ -68,6 +154,17 @@ Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
 See also: docs/formats/agent-link.md, docs/security.md,
 contrib/systemd/keeptime-agent.service."#;
+
+/// Below `keeptime agent clear --help`.
+pub const AGENT_CLEAR: &str = r#"Example:
+
+  systemctl disable --now keeptime-agent
+  keeptime agent clear --config /etc/keeptime/agent.toml
+
+Exit codes: 0 the node is as it was, 1 jobs are still enforced (cancel them, or
+--end-jobs), 2 error, 64 the configuration is wrong.
+
+See also: docs/operations.md."#;
 
 /// Below `keeptime agent exec --help`.
 pub const AGENT_EXEC: &str = r#"Examples:
@@ -108,8 +205,10 @@ reports of a second each. From then on it has, on every node, that part of what
 it used which was asked for, and small corrections by the progress that it
 tells: lines on its standard output that begin with the word `progress` of its
 application file. One that tells nothing for a minute has its part of the CPU,
-whatever it makes of it. The time limit of the application file stays what it
-is, however slow it runs.
+whatever it makes of it. The time limit of the application file is for full
+speed: at 30 % it has 10/3 of that. It is reckoned when the run starts, and its
+reservation ends soon after. A lower rate that is set later does not move it,
+so such a run may be ended before it is done.
 
 By a time:
 
@@ -126,6 +225,23 @@ by then is refused, with the earliest time that can be kept. Ending the command
 gives everything back. While it runs it goes slower for others that would not
 fit, as far as its deadline allows, and faster when there is room; `keeptime
 why` tells when and for whom.
+
+A program without an application file, at a rate or by a time:
+
+  keeptime run --rate "30 %" -n 4 -- mpiexec ./solver
+  keeptime run --by 18:00 --takes 2h --nodes 2..8 -- mpiexec ./batch
+
+What stands behind -- is the program with its arguments. Keeptime starts one
+rank on each node itself: mpiexec or mpirun before it is left out, and options
+of that are refused. A path with a slash is taken from this directory, and has
+to be the same file on all nodes; anything else is looked for there in PATH.
+--cpu, --pattern, --limit and --progress say what its file would.
+
+Full speed is kept under the name of the program's file, for the whole command:
+what another one of that name was measured at is forgotten. By a time, nothing
+tells how much faster more nodes make it or which bandwidth it needs. So it
+runs on the fewest of --nodes, for which --takes is, and none is reserved. A
+time within which it is done (--within) takes an application file and a profile.
 
 With what nobody has reserved:
 

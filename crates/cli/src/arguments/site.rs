@@ -1,6 +1,6 @@
 //! The words about web sites.
 
-use super::BrokerPlace;
+use super::{BrokerPlace, manual};
 use clap::{Args, Subcommand};
 use keeptime_model::name::Name;
 use keeptime_model::service::ServiceName;
@@ -21,6 +21,7 @@ pub enum SiteCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = manual::SITE_ADD)]
 pub struct SiteAddArguments {
     /// The site's name
     pub name: Name,

@@ -3,7 +3,7 @@
 use super::{Ending, print_json};
 use crate::arguments::{AgentCommand, AgentExecArguments};
 use crate::job_command::{self, NotStarted};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use keeptime_agent::agent::Agent;
 use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex};
 pub fn run(command: AgentCommand) -> Result<Ending> {
     match command {
         AgentCommand::Run { config, check } => run_agent(&config, check)?,
+        AgentCommand::Clear { config, end_jobs } => return clear(&config, end_jobs),
         AgentCommand::Probe { json } => {
             let scratch = Path::new(MARK).join(format!("_probe-{}", std::process::id()));
             let found = probe::capabilities(&scratch);
@@ -125,10 +126,49 @@ fn describe_probe(found: &Capabilities, admissible: Option<CpuPpm>) -> String {
     text
 }
 
-fn run_agent(path: &Path, check: bool) -> Result<()> {
+fn read_config(path: &Path) -> Result<Config> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let config = Config::from_toml(&text).with_context(|| format!("in {}", path.display()))?;
+    Config::from_toml(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn clear(path: &Path, end_jobs: bool) -> Result<Ending> {
+    let config = read_config(path)?;
+    if UnixStream::connect(&config.socket).is_ok() {
+        bail!("an agent runs here and answers at {}: end it first", config.socket.display());
+    }
+    let jobs: Vec<String> =
+        enforce::enforcer(&config).enforced().iter().map(ToString::to_string).collect();
+    if !jobs.is_empty() && !end_jobs {
+        eprintln!(
+            "still enforced on {}: {}. Cancel them, or end them with --end-jobs",
+            config.node,
+            jobs.join(", ")
+        );
+        return Ok(Ending::Refused);
+    }
+    enforce::clear(&config).map_err(|error| anyhow!("{}", chain(error.as_ref())))?;
+    Store::at(&config.assignments).remove()?;
+    match fs::remove_file(&config.socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error)
+                .with_context(|| format!("cannot remove {}", config.socket.display()));
+        }
+        _ => {}
+    }
+    match jobs.as_slice() {
+        [] => println!("{} has nothing of Keeptime any more", config.node),
+        ended => println!(
+            "{} has nothing of Keeptime any more; ended: {}",
+            config.node,
+            ended.join(", ")
+        ),
+    }
+    Ok(Ending::Done)
+}
+
+fn run_agent(path: &Path, check: bool) -> Result<()> {
+    let config = read_config(path)?;
     if check {
         return Ok(());
     }

@@ -53,7 +53,8 @@ struct Work {
     knees: BTreeMap<u32, Knee>,
 }
 
-/// The least bandwidth of each flow that costs no time, and the time that is promised with it.
+/// The least bandwidth of each flow that costs no time, and the time that is promised with it. None of it is reserved
+/// where nobody knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Knee {
     time: Nanos,
@@ -131,7 +132,10 @@ impl Work {
         let goal = GoalArguments { nodes: None, ..arguments.goal.clone() }.goal()?;
         goal.check(&application)?;
         let parameters = parameters(&application, &goal);
-        let knees = knees(&session.fitted()?, &parameters, &goal, counts)?;
+        let knees = match arguments.takes.filter(|_| arguments.program.is_given()) {
+            Some(takes) => without_profile(&application, takes),
+            None => knees(&session.fitted()?, &parameters, &goal, counts)?,
+        };
         let job = job(&application, &knees, arguments.takes)?;
         let job = Job { wants: Wants::By(deadline), ..job };
         Ok(Self { application, parameters, deadline, job, knees })
@@ -148,12 +152,15 @@ impl Work {
         }
     }
 
-    /// Its share of the CPU, and all of the bandwidth: what it sends does not get less.
+    /// Its share of the CPU, at the same time on all nodes, and all of the bandwidth: what it sends does not get less.
     fn request(&self, nodes: NodeChoice, at: &Stretch) -> Request {
-        let knee = self.knees.get(&nodes.count()).filter(|_| nodes.count() > 1);
+        let (is_parallel, cpu_ppm) = (nodes.count() > 1, self.job.cpu_at(at.rate));
+        let knee = self.knees.get(&nodes.count()).filter(|_| is_parallel);
+        let knee = knee.filter(|knee| knee.bandwidth > BitsPerSecond::ZERO);
         let resources = Resources {
             nodes,
-            cpu_ppm: self.job.cpu_at(at.rate),
+            cpu_ppm,
+            cpu_period_nanos: is_parallel.then(|| period(cpu_ppm)),
             pattern: knee.map(|_| self.application.pattern().clone()),
             bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
             ..Resources::nothing()
@@ -207,6 +214,20 @@ fn knees(
         return Err(Invalid::new("nodes", given, expected));
     }
     Ok(knees)
+}
+
+/// What is known where there is no profile: how long it takes, as its user says.
+fn without_profile(application: &Application, takes: Nanos) -> BTreeMap<u32, Knee> {
+    let knee = Knee { time: takes, bandwidth: BitsPerSecond::ZERO };
+    application.nodes().iter().map(|nodes| (*nodes, knee)).collect()
+}
+
+/// The shortest period in which a slice is long beside what the slices of several nodes are apart. It stays when the
+/// share changes.
+fn period(cpu: CpuPpm) -> Nanos {
+    let [.., longest] = PERIODS;
+    let is_enough = |period: &Nanos| cpu.time_in_floor(*period) >= SLICE_LEAST;
+    PERIODS.into_iter().find(is_enough).unwrap_or(longest)
 }
 
 /// What is to be done, on any number of nodes that has a knee.
@@ -383,6 +404,18 @@ fn distance(ended: WallTime, deadline: WallTime) -> String {
 const SPARE_PART: u64 = 10;
 /// How many times as long it takes at the least rate, 5 %.
 const SLOWEST: u64 = 20;
+/// Agents have these begin together on all nodes, and the kernel keeps them (`control::schedule`). Each is twice the
+/// one before, so that those of jobs that share a node fit together.
+const PERIODS: [Nanos; 5] = [
+    Nanos::from_millis(20),
+    Nanos::from_millis(40),
+    Nanos::from_millis(80),
+    Nanos::from_millis(160),
+    Nanos::from_millis(320),
+];
+/// Slices begin within half a millisecond of one another. Of this that is a twentieth, less than what is added for
+/// runs that differ.
+const SLICE_LEAST: Nanos = Nanos::from_millis(10);
 /// From here to the broker's clock.
 const AWAY: Nanos = Nanos::from_secs(2);
 /// How often another start is tried.
@@ -393,7 +426,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::pattern::Pattern;
     use keeptime_model::profile::{Conditions, Profile};
+    use keeptime_model::units::Share;
 
     fn application(time: &str) -> Application {
         let text = format!(
@@ -449,6 +484,34 @@ mod tests {
         let takes = Some(Nanos::from_secs(600));
         let job = job(&application, &knees, takes).unwrap();
         assert_eq!(job.remaining_nanos, Nanos::from_secs(660));
+    }
+
+    // Goal: slices of several nodes begin together, whatever the share, and no bandwidth is asked for that is unknown.
+    #[test]
+    fn what_is_asked_for_begins_together_on_all_nodes() {
+        let application = application("\"wall\"");
+        let known = without_profile(&application, Nanos::from_secs(60));
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        let asked = |knees: &BTreeMap<u32, Knee>, nodes, percent| {
+            let (knees, parameters, deadline) = (knees.clone(), Parameters::new(), at(600));
+            let job = job(&application, &knees, None).unwrap();
+            let application = application.clone();
+            let work = Work { application, parameters, deadline, job, knees };
+            let rate = Share::from_percent(percent).unwrap();
+            let stretch = Stretch { from: at(0), to: at(300), rate };
+            let request = work.request(NodeChoice::Any(nodes), &stretch);
+            assert_eq!(request.check(), Ok(()));
+            let Ask::Resources(resources) = request.ask else { panic!("no resources") };
+            resources
+        };
+        // Of 40 %: slices of 16, 16 and 6.4 ms.
+        for (percent, millis) in [(100, 40), (50, 80), (5, 320)] {
+            let period = asked(&known, 2, percent).cpu_period_nanos;
+            assert_eq!(period, Some(Nanos::from_millis(millis)), "{percent} %");
+        }
+        assert_eq!(asked(&known, 2, 50).pattern, None);
+        assert_eq!(asked(&found("2..8").unwrap(), 2, 50).pattern, Some(Pattern::AllToAll));
+        assert_eq!(asked(&known, 1, 50).cpu_period_nanos, None, "it waits for nobody");
     }
 
     #[test]

@@ -21,12 +21,13 @@ pub mod site;
 pub mod tokens;
 pub mod traffic;
 
-use crate::arguments::{ApplicationArguments, Command, GoalArguments};
+use crate::arguments::{ApplicationArguments, Chosen, Command, GoalArguments};
 use crate::cluster::Cluster;
 use crate::{brokers, files};
 use anyhow::Result;
 use keeptime_broker::wire::Known;
 use keeptime_launch::mpi::Mpi;
+use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::Ask;
@@ -63,7 +64,7 @@ impl Session {
     /// # Errors
     /// What is missing, and how to get it.
     pub fn open(arguments: &ApplicationArguments) -> Result<Self> {
-        let application = files::load_application(&arguments.application, arguments.mpi)?;
+        let application = application(arguments)?;
         let cluster = Cluster::at(&arguments.place, arguments.launcher.clone())?;
         let mpi = Mpi::find(arguments.mpi)?;
         let default = || files::default_profile_path(application.name());
@@ -111,6 +112,17 @@ impl Session {
             _ => broker.register(&known).map_err(brokers::failure),
         }
     }
+}
+
+/// The application that is meant.
+fn application(arguments: &ApplicationArguments) -> Result<Application> {
+    let Chosen { application, made } = &arguments.application;
+    if let Some(made) = made {
+        return Ok(made.clone());
+    }
+    let expected = "a name in apps/, or a file ending in .toml";
+    let nothing = || Invalid::new("application", "nothing", expected);
+    files::load_application(application.as_ref().ok_or_else(nothing)?, arguments.mpi)
 }
 
 /// Prints `value` as JSON.

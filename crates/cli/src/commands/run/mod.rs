@@ -2,6 +2,7 @@
 
 pub(super) mod admission;
 pub(super) mod beginning;
+mod program;
 pub(super) mod running;
 
 pub use admission::{Admitted, Held, admit, hold_cpu};
@@ -41,6 +42,7 @@ struct Outcome<'a> {
 
 /// Plans, reserves, runs and compares.
 pub fn run(arguments: &RunArguments) -> Result<Ending> {
+    let arguments = &with_application(arguments)?;
     if let Some(target) = arguments.rate {
         return rate::run(arguments, target);
     }
@@ -73,6 +75,21 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     let (promised, hold, ran) = run_told(arguments, &session, Promised::from(&plan), hold)?;
     tell_outcome(arguments, Some(&decision), &promised, &hold, &ran)?;
     Ok(Ending::Done)
+}
+
+/// The same about the application itself: that of a file or of a program's words, with the time that it needs.
+fn with_application(arguments: &RunArguments) -> Result<RunArguments> {
+    let application = match arguments.program.is_given() {
+        true => program::application(arguments)?,
+        false => super::application(&arguments.application)?,
+    };
+    let application = match arguments.rate {
+        Some(rate) => program::slowed(application, rate)?,
+        None => application,
+    };
+    let mut arguments = arguments.clone();
+    arguments.application.application = application.into();
+    Ok(arguments)
 }
 
 /// In a reservation that was made before, once it begins; it is kept.
