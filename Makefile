@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 .PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
-        soak soak-calls install install-fabric uninstall clean
+        bench-cpu soak soak-calls install install-fabric uninstall clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -47,7 +47,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 
 ci: lint test ## What the gate runs, and the lints
 
-bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
+bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-cpu bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
 
 bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nodes
@@ -55,6 +55,9 @@ bench-plan: build ## Planning one request over 10,000 curve points and 1,000 nod
 
 bench-calendar: build ## Earliest fit, admission and memory of 1,000 to 1,000,000 reservations
 	@$(KEEPTIME)-bench calendar --out $(OUT)
+
+bench-cpu: build ## Shares of CPU by both mechanisms, how much can be given out, how soon a change is in force (root)
+	@$(KEEPTIME)-bench cpu --out $(OUT)
 
 bench-ledger: build ## Durable appends per second, and reading 100,000 batches again
 	@$(KEEPTIME)-bench ledger --out $(OUT)

@@ -196,6 +196,12 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
         let name = format!("round trip {size} B in memory against a bare ring");
         against(name, &ours, &bare, Target::AtMost(3.0));
     }
+    let (ours, raw) = (
+        format!("round trip {SHORT} B, TCP, spinning"),
+        format!("round trip {SHORT} B, raw TCP, spinning"),
+    );
+    let name = "round trip of 1 pair of threads against spinning TCP, a core for each";
+    against(name.into(), &ours, &raw, Target::AtMost(1.3));
     for (size, least) in [(LONG, 1.3), (LONGEST, 1.0)] {
         let (ours, raw) = (format!("stream {size} B, TCP"), format!("stream {size} B, raw TCP"));
         let name = format!("rate of a stream of {size} B over TCP against raw");

@@ -5,6 +5,7 @@ mod balancers;
 mod broker;
 mod calendar;
 mod control;
+mod cpu;
 mod deadline;
 mod door;
 mod enforce;
@@ -96,6 +97,8 @@ enum Command {
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
     Enforce,
+    /// Shares of CPU by both mechanisms, how much can be given out, and how soon a change is in force
+    Cpu,
     /// A node's compute time against what the other nodes do
     Isolation,
     /// Promised against actual run times under contention, with and without Keeptime
@@ -162,6 +165,7 @@ fn main() -> ExitCode {
         Command::TimeSharing => time_sharing::run(out),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
+        Command::Cpu => cpu::run(out),
         Command::Isolation => isolation::run(out),
         Command::FirstLight => first_light::run(out),
         Command::Ledger => ledger::run(out),
@@ -223,6 +227,7 @@ fn summary(out: &Path) -> Result<()> {
         "rate",
         "profiler",
         "enforce",
+        "cpu",
         "isolation",
         "mpi",
         "first-light",

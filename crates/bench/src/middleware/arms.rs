@@ -92,8 +92,8 @@ pub struct Care {
 
 /// A node of the lab in which the input is made.
 const WHOLE_NODE: CpuPpm = CpuPpm::from_percent(40);
-/// So long the neighbour draws until it is launched again.
-const NEIGHBOUR_SECONDS: u32 = 60;
+/// So long a neighbour draws, as requests do, until the next one comes.
+const NEIGHBOUR_SECONDS: u32 = 6;
 /// What the thesis prefers.
 const PREFER: &str = "fastest";
 
@@ -118,8 +118,8 @@ impl Arm {
     }
 }
 
-/// Measures the renderers' curves beside another run of the same, as when the cluster is full, or goes on with what
-/// is in `directory`.
+/// Measures the renderers' curves beside other runs of the same, as when the cluster is full, or goes on with what is
+/// in `directory`.
 pub fn measured(care: Care, out: &Path, directory: &Path) -> Result<[Measured; 2]> {
     // Who makes the input needs more of a node than renderers have.
     make_surface(&BenchLab::up(&Spec::star(lab_name()?, NODES, LINK, WHOLE_NODE)?)?, out)?;
@@ -146,10 +146,11 @@ fn measure(
     let grid = bandwidth_grid(least, most, count)?;
     let most = BitsPerSecond::from_mbit(most as u64);
     let pace = path.with_file_name(format!("{}-pace.json", renderer.name()));
+    let all = renderer.settings().iter().map(|set| parameters(set)).collect::<Result<_>>()?;
+    let neighbour =
+        Neighbour::begin(session(&path, &[("seconds", NEIGHBOUR_SECONDS)])?, all, most)?;
     let mut drawings = Vec::new();
     for set in renderer.settings() {
-        let of_neighbour = session(&path, &[("seconds", NEIGHBOUR_SECONDS)])?;
-        let neighbour = Neighbour::begin(of_neighbour, parameters(set)?, most)?;
         let measure = |session: &Session, grid: &Grid, samples: u32| {
             let wanted = Wanted { settings: &[*set], nodes: &[NODES], grid: grid.clone(), samples };
             measure_under_load(session, &wanted)
@@ -158,9 +159,9 @@ fn measure(
         let paces = measure(&pacing, &Grid::new(vec![most])?, 1)?;
         let drawing = Drawing::of(fastest(&FittedProfile::new(pacing.application, &paces)?, set)?);
         measure(&session(&path, &constants(drawing))?, &grid, care.samples)?;
-        neighbour.end()?;
         drawings.push(drawing);
     }
+    neighbour.end()?;
     let (application, profile) = (session(&path, &[])?.application, load_profile(&path)?);
     let fitted = FittedProfile::new(application.clone(), &profile)?;
     Ok(Measured { renderer, application, profile, path, fitted, drawings })

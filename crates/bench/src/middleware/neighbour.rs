@@ -1,11 +1,15 @@
-//! Another run of the same renderer that goes on while one is measured: what the cluster is full of when it is full.
-//! Beside programs that only compute, frames are slower and less steady than beside frames.
+//! Runs of the same renderer, one after the other, while one is measured: what the cluster is full of when it is full.
+//! Beside programs that only compute, frames are slower and less steady than beside frames; beside one run that goes on
+//! all the time, and has no more than its reservation, they are faster and steadier than beside those that come and go
+//! and use what is spare.
 
 use anyhow::{Result, bail, ensure};
 use keeptime::commands::Session;
-use keeptime::execute::{Run, execute, reserve};
+use keeptime::execute::{Run, execute, resources};
+use keeptime::hold::Hold;
 use keeptime::interrupt;
 use keeptime_model::application::Parameters;
+use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::BitsPerSecond;
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// It is run again and again, until this is dropped.
+/// They come and go until this is dropped.
 #[derive(Debug)]
 pub struct Neighbour {
     /// Whether it has drawn something.
@@ -27,14 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Neighbour {
-    /// Begins on all nodes, with so much reserved for each flow, and waits until it draws.
+    /// Begins on all nodes, with these parameters in turns and so much reserved for each flow, and waits until it
+    /// draws.
     ///
     /// # Errors
     /// If it cannot be had, or does not begin within a minute.
-    pub fn begin(session: Session, parameters: Parameters, rate: BitsPerSecond) -> Result<Self> {
+    pub fn begin(session: Session, all: Vec<Parameters>, rate: BitsPerSecond) -> Result<Self> {
         let (draws, is_over) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let told = (Arc::clone(&draws), Arc::clone(&is_over));
-        let runs = thread::spawn(move || go_on(&session, &parameters, rate, &told.0, &told.1));
+        let runs = thread::spawn(move || go_on(&session, &all, rate, &told.0, &told.1));
         let neighbour = Self { draws, is_over, runs: Some(runs) };
         neighbour.wait()?;
         Ok(neighbour)
@@ -77,17 +82,22 @@ impl Drop for Neighbour {
 
 fn go_on(
     session: &Session,
-    parameters: &Parameters,
+    all: &[Parameters],
     rate: BitsPerSecond,
     draws: &AtomicBool,
     is_over: &AtomicBool,
 ) -> Result<()> {
     let Session { cluster, mpi, application, .. } = session;
     let nodes: Vec<NodeIndex> = cluster.topology().node_indices().collect();
-    let run = Run { application, parameters, nodes: &nodes, rate: Some(rate) };
     let stopped = || is_over.load(Ordering::Relaxed) || interrupt::stopped();
-    while !stopped() {
-        let hold = reserve(cluster, &run)?;
+    for parameters in all.iter().cycle() {
+        if stopped() {
+            break;
+        }
+        let run = Run { application, parameters, nodes: &nodes, rate: Some(rate) };
+        let ask = Ask::Resources(resources(cluster, &run));
+        let asked = Request { spare: true, ..Request::new(ask) };
+        let hold = Hold::take(cluster, asked, application.timeout())?;
         let mut on_line = |line: &str| {
             if line.starts_with("frame") {
                 draws.store(true, Ordering::Relaxed);
