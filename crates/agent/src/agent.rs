@@ -287,7 +287,7 @@ impl<E: Enforcer> Agent<E> {
             Request::Status => return Response::Status(self.status()),
             Request::Job { job } => {
                 return self.told_of(&job, |agent, assignment| {
-                    Response::Job(agent.job_status(assignment))
+                    Response::Job(Box::new(agent.job_status(assignment)))
                 });
             }
             Request::Used { job } => {
@@ -500,6 +500,7 @@ impl<E: Enforcer> Agent<E> {
     fn job_status(&mut self, assignment: &Assignment) -> JobStatus {
         JobStatus {
             progress: self.programs.progress_of(&assignment.job),
+            now_unix_nanos: self.now,
             ..self.enforcer.measure(assignment)
         }
     }
@@ -543,6 +544,7 @@ const BOUND_MAX: usize = 1_024;
 mod tests {
     use super::*;
     use keeptime_model::units::{BitsPerSecond, CpuPpm};
+    use keeptime_mpiqos::wire::Progress;
     use std::path::Path;
     use tempfile::TempDir;
 
@@ -841,6 +843,23 @@ mod tests {
         assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
         let agent = start(&directory, agent.enforcer, 3);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+    }
+
+    // Goal: whoever has another clock knows how old a count is. Method: one that is told, and asked for a second later.
+    #[test]
+    fn how_far_a_job_is_is_told_with_when_that_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let job: Name = "a".parse().unwrap();
+        let progress = Progress { rank: 0, operations: 60, period: 6, told: 0 };
+        agent.programs().progress(job.clone(), progress, at(2));
+        let Response::Job(status) = agent.answer(Request::Job { job }, ROOT, at(3)) else {
+            panic!()
+        };
+        let progress = status.progress.unwrap();
+        assert_eq!((progress.iterations, progress.at_unix_nanos), (10, at(2)));
+        assert_eq!(status.now_unix_nanos, at(3));
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Client {
     /// If the job is not assigned here, or is another user's.
     pub fn job(&mut self, job: &Name) -> Result<JobStatus, ClientError> {
         match self.ask(&Request::Job { job: job.clone() })? {
-            Response::Job(status) => Ok(status),
+            Response::Job(status) => Ok(*status),
             _ => Err(self.unexpected()),
         }
     }

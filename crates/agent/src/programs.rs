@@ -72,6 +72,12 @@ pub struct ProgressStatus {
     pub iterations_per_second: f64,
     /// Whether its program told them; else they are inferred from its collective operations.
     pub told: bool,
+    /// Collective operations that make one; 0 = its program told them.
+    #[serde(default)]
+    pub period: u32,
+    /// When it told that, by the node's clock.
+    #[serde(default)]
+    pub at_unix_nanos: WallTime,
 }
 
 /// One connection of a rank.
@@ -240,8 +246,14 @@ impl Course {
             let seconds = now.saturating_since(then).as_secs_f64();
             (seconds > 0.0).then(|| iterations.saturating_sub(before) as f64 / seconds)
         });
-        let iterations_per_second = rate.unwrap_or(0.0);
-        Some(ProgressStatus { iterations, iterations_per_second, told: last.told > 0 })
+        let told = last.told > 0;
+        Some(ProgressStatus {
+            iterations,
+            iterations_per_second: rate.unwrap_or(0.0),
+            told,
+            period: if told { 0 } else { last.period },
+            at_unix_nanos: now,
+        })
     }
 }
 
@@ -350,6 +362,10 @@ mod tests {
             (status.iterations, status.iterations_per_second, status.told),
             (14, 2.0, false)
         );
+        assert_eq!((status.period, status.at_unix_nanos), (10, at(12)));
+        programs.progress(job(), Progress { told: 3, ..one }, at(13));
+        let status = programs.progress_of(&job()).unwrap();
+        assert_eq!((status.iterations, status.told, status.period), (3, true, 0));
         programs.retain(|_| false);
         assert_eq!(programs.progress_of(&job()), None);
     }

@@ -108,7 +108,7 @@ pub enum Response {
     /// The answer to [`Request::Start`].
     Started(Place),
     /// The answer to [`Request::Job`].
-    Job(JobStatus),
+    Job(Box<JobStatus>),
     /// The answer to [`Request::Used`], in nanoseconds.
     Used(Nanos),
     /// The answer to [`Request::Status`].
@@ -179,6 +179,9 @@ pub struct JobStatus {
     /// How far it is, if it is an MPI program that tells or repeats itself.
     #[serde(default)]
     pub progress: Option<ProgressStatus>,
+    /// The node's clock when this was told.
+    #[serde(default)]
+    pub now_unix_nanos: WallTime,
 }
 
 impl JobStatus {
@@ -195,6 +198,7 @@ impl JobStatus {
             bound_sockets: 0,
             flows: Vec::new(),
             progress: None,
+            now_unix_nanos: WallTime::default(),
         }
     }
 }
@@ -217,4 +221,45 @@ pub struct FlowStatus {
     pub sent_bytes: Bytes,
     /// Packets dropped in its queue.
     pub dropped_packets: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: agents of an older version are understood. Method: what one answers today, without what those do not say.
+    #[test]
+    fn an_answer_without_what_was_added_later_is_understood() {
+        let until = WallTime::from_unix_nanos(9);
+        let assignment = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(10), until);
+        let progress = ProgressStatus {
+            iterations: 7,
+            iterations_per_second: 2.0,
+            told: false,
+            period: 6,
+            at_unix_nanos: WallTime::from_unix_nanos(4),
+        };
+        let status = JobStatus {
+            progress: Some(progress),
+            now_unix_nanos: WallTime::from_unix_nanos(5),
+            ..JobStatus::unmeasured(assignment)
+        };
+        let answer = Response::Job(Box::new(status.clone()));
+        let mut text = serde_json::to_value(&answer).unwrap();
+        assert_eq!(serde_json::from_value::<Response>(text.clone()).unwrap(), answer);
+        let job = text["job"].as_object_mut().unwrap();
+        assert!(job.remove("now_unix_nanos").is_some());
+        let of_job = job["progress"].as_object_mut().unwrap();
+        assert!(of_job.remove("period").is_some() && of_job.remove("at_unix_nanos").is_some());
+        let (period, at_unix_nanos) = (0, WallTime::default());
+        let older = JobStatus {
+            progress: Some(ProgressStatus { period, at_unix_nanos, ..progress }),
+            now_unix_nanos: WallTime::default(),
+            ..status
+        };
+        assert_eq!(
+            serde_json::from_value::<Response>(text).unwrap(),
+            Response::Job(Box::new(older))
+        );
+    }
 }

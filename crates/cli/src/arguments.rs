@@ -686,8 +686,15 @@ pub struct TopArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    keeptime demo --out out/demo && keeptime report out/demo\n  \
+    make bench-plan && keeptime report out     # all figures that are in out\n\n\
+    The page is DIRECTORY/report.html. Figures are shown with their spread,\n\
+    samples, baseline, target, command and machine; files that are neither\n\
+    figures nor their raw data are named and left out.")]
 pub struct ReportArguments {
-    /// The directory with the results (demo.json, profiles, pictures)
+    /// The directory with the results: of keeptime demo (demo.json and pictures), or of make bench-NAME and
+    /// make eval-NAME (NAME.json with figures, NAME/raw.json)
     pub directory: PathBuf,
 }
 

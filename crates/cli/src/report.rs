@@ -1,7 +1,9 @@
 //! One page that shows what was measured and what came of it: HTML that needs nothing but itself,
 //! to be read, printed and kept beside the numbers that it was drawn from.
 
+mod bars;
 mod contention;
+mod figures;
 mod request;
 mod small_chart;
 
@@ -28,27 +30,32 @@ const LINES_MAX: usize = 7;
 
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// Draws the record of `directory` and its pictures as one page there; returns the page's path.
+/// Draws what `directory` has as one page there: the record of a demonstration with its pictures, or else the
+/// figures of benchmarks and evaluations. Returns the page's path.
 ///
 /// # Errors
-/// If the record or one of its pictures cannot be read, or the page cannot be written.
+/// If there is neither, if the record or one of its pictures cannot be read, or the page cannot be written.
 pub fn write(directory: &Path) -> Result<PathBuf> {
-    let path = directory.join(RECORD);
-    let text = fs::read(&path).with_context(|| {
-        format!("nothing to report on: cannot read {}; `keeptime demo` writes it", path.display())
-    })?;
+    let record = directory.join(RECORD);
+    let text = if record.exists() { demonstration(&record)? } else { figures::page(directory)? };
+    let page = directory.join(REPORT);
+    files::save(&page, text.as_bytes())?;
+    Ok(page)
+}
+
+/// The page of the record in `path`, with the pictures beside it.
+fn demonstration(path: &Path) -> Result<String> {
+    let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let record: Record = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not a record of a demonstration", path.display()))?;
     let read = |(caption, file): &(String, String)| {
-        let path = directory.join(file);
+        let path = path.with_file_name(file);
         let bytes = fs::read(&path)
             .with_context(|| format!("cannot read the picture {}", path.display()))?;
         Ok((caption.clone(), bytes))
     };
     let pictures = record.pictures.iter().map(read).collect::<Result<Vec<_>>>()?;
-    let page = directory.join(REPORT);
-    files::save(&page, self::page(&record, &pictures)?.as_bytes())?;
-    Ok(page)
+    page(&record, &pictures)
 }
 
 /// The page of `record`; `pictures` are captions and PNG files. It names no other file or address.

@@ -100,6 +100,29 @@ fn a_program_without_an_application_file_is_refused_with_what_to_do() {
     assert!(said(&of_a_file).contains("--cpu"), "{}", said(&of_a_file));
 }
 
+// Goal: figures become a page, a damaged file beside them is told, and a directory without any is refused with what
+// would be accepted. Method: the files as a benchmark leaves them.
+#[test]
+fn figures_are_reported_and_damaged_ones_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    fs::write(directory.path().join("torn.json"), "[{").unwrap();
+    let refused = keeptime(&["report", path]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("make bench-NAME"), "{}", said(&refused));
+
+    let figure = serde_json::json!([{
+        "name": "a plan", "value": 7.25, "unit": "ms", "samples": 30, "spread": 0.5, "baseline": 9,
+        "target": "<= 10", "met": true, "command": "make bench-plan"
+    }]);
+    fs::write(directory.path().join("plan.json"), figure.to_string()).unwrap();
+    let output = keeptime(&["report", path]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("left out: torn.json: not figures"), "{}", said(&output));
+    let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("1 figure, 1 target: 1 met.") && page.contains("<svg"), "{page}");
+}
+
 /// Waits for a condition.
 fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -5,9 +5,10 @@
 
 mod world;
 
+use keeptime_linux::testing::skip;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 use world::{PATIENCE, World, assert_code, said, wait};
@@ -23,8 +24,12 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn start(world: &'a World, script: &str, words: &[&str]) -> Self {
+        Self::start_in(world, world.directory.path(), &application(world, script), words)
+    }
+
+    fn start_in(world: &'a World, directory: &Path, application: &Path, words: &[&str]) -> Self {
         let mut command = world.keeptime(&["run"]);
-        command.arg(application(world, script)).args(words);
+        command.current_dir(directory).arg(application).args(words);
         // What is found out of full speed is this test's own.
         command.arg("--profile").arg(world.directory.path().join("turns.json"));
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
@@ -82,10 +87,14 @@ fn views(world: &World) -> Vec<Value> {
 }
 
 fn application(world: &World, script: &str) -> PathBuf {
+    application_telling(world, script, "turn")
+}
+
+fn application_telling(world: &World, script: &str, progress: &str) -> PathBuf {
     let path = world.directory.path().join("turns.toml");
     let text = format!(
         "name = \"turns\"\ncommand = [\"/bin/sh\", \"-c\", {script:?}]\npattern = \"pairs\"\n\
-         nodes = [2]\ncpu = \"{FULL} %\"\ntimeout = \"900 s\"\ntime = \"wall\"\nprogress = \"turn\"\n"
+         nodes = [2]\ncpu = \"{FULL} %\"\ntimeout = \"900 s\"\ntime = \"wall\"\nprogress = {progress:?}\n"
     );
     fs::write(&path, text).unwrap();
     path
@@ -126,11 +135,9 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert_code(&world.keeptime(&rest).output().unwrap(), 0);
     let output = set("90 %");
     assert_code(&output, 1);
-    assert!(
-        said(&output).contains("stays at its rate") && said(&output).contains("CPU"),
-        "{}",
-        said(&output)
-    );
+    let refused = said(&output);
+    assert!(refused.contains("stays at its rate") && refused.contains("CPU"), "{refused}");
+    assert!(refused.contains("% of full speed can be had now"), "{refused}");
     assert_eq!(running.view()["state"]["target_ppm"], 200_000);
     let table = said(&world.keeptime(&["top", "--once"]).output().unwrap());
     assert!(table.contains("held") && table.contains(job), "{table}");
@@ -165,6 +172,39 @@ fn a_full_speed_that_is_known_leaves_room_for_others() {
     let output = third.arg(world.directory.path().join("turns.json")).output().unwrap();
     assert_code(&output, 1);
     assert!(said(&output).contains("CPU"), "{}", said(&output));
+}
+
+// Goal: a program that prints nothing is held by its MPI calls. Method: one that computes and meets again and again,
+// with the library preloaded; what it has then is half of what it used at full speed, and so is what it does.
+#[test]
+fn a_program_that_prints_nothing_is_held_by_its_mpi_calls() {
+    let root = fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+    let [library, program] =
+        ["mpi/build/open-mpi/libkeeptime_mpi.so", "workloads/build/open-mpi/bsp"]
+            .map(|path| root.join(path));
+    if let Some(missing) = [&library, &program].into_iter().find(|path| !path.exists()) {
+        skip(&["mpi".to_owned()], &format!("{} is not built", missing.display()));
+        return;
+    }
+    let Some(world) = World::of("ratempi", &["--nodes", "2"], 40, root.to_str()) else { return };
+    let script = format!(
+        "exec env LD_PRELOAD={} {} --compute 20 --iterations 1000000 > /dev/null",
+        library.display(),
+        program.display()
+    );
+    let application = application_telling(&world, &script, "MPI calls");
+    // Ranks begin where it was started, which nodes have to see.
+    let running = Running::start_in(&world, &root, &application, &["--rate", "50 %"]);
+    let view = running.wait_for("steered");
+    assert!(view["state"]["full_speed"].as_f64().unwrap() > 0.5, "{view}");
+    let (share, used) = running.used();
+    println!("at 50 %: {share:.3} of a processor each, used {used:.3?}");
+    assert!((0.03..=0.17).contains(&share), "{share}");
+    assert!(used.iter().all(|used| *used <= share + 0.03 && *used > 0.2 * share), "{used:?}");
+    wait("half of full speed", 3 * PATIENCE, || {
+        let actual = running.view()["state"]["actual"].as_f64();
+        actual.is_some_and(|actual| (actual - 0.5).abs() < 0.1)
+    });
 }
 
 #[test]

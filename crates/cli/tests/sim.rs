@@ -23,10 +23,14 @@ fn sim(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_keeptime")).args(run).args(arguments).output().unwrap()
 }
 
-fn json(arguments: &[&str]) -> Vec<Value> {
+fn json(arguments: &[&str]) -> Value {
     let output = sim(&[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{}", said(&output));
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn summaries(arguments: &[&str]) -> Vec<Value> {
+    json(arguments)["summaries"].as_array().unwrap().clone()
 }
 
 fn said(output: &Output) -> String {
@@ -34,7 +38,7 @@ fn said(output: &Output) -> String {
 }
 
 /// A file with this log, as long as the directory is there.
-fn trace(log: &str) -> (TempDir, PathBuf) {
+fn trace(log: impl AsRef<[u8]>) -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("jobs.swf");
     std::fs::write(&path, log).unwrap();
@@ -47,7 +51,7 @@ fn trace(log: &str) -> (TempDir, PathBuf) {
 fn a_log_of_three_jobs_is_replayed_under_every_policy() {
     let (_directory, path) = trace(LOG);
     let arguments = ["--topology", "star:4", "--trace", path.to_str().unwrap()];
-    let summaries = json(&[&arguments[..], &["--policy", EVERY_POLICY]].concat());
+    let summaries = summaries(&[&arguments[..], &["--policy", EVERY_POLICY]].concat());
     let names: Vec<_> = summaries.iter().map(|of| of["policy"].as_str().unwrap()).collect();
     assert_eq!(names.join(","), EVERY_POLICY);
     let [ours @ .., backfill, none] = &summaries[..] else { panic!() };
@@ -80,7 +84,7 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
     let of = |generator, seed| {
         let made = ["--generate", generator, "--jobs", "60", "--seed", seed];
         let cluster = ["--topology", "fat-tree:80:8", "--communication", "30 %"];
-        json(&[&made[..], &cluster, &["--policy", EVERY_POLICY]].concat())
+        summaries(&[&made[..], &cluster, &["--policy", EVERY_POLICY]].concat())
     };
     for generator in ["model", "chains"] {
         assert_eq!(of(generator, "1"), of(generator, "1"));
@@ -91,7 +95,8 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
 #[test]
 fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let made: &[&str] = &["--topology", "star:4", "--generate", "model"];
-    let cases: [(&[&str], i32, &[&str]); 9] = [
+    let chains: &[&str] = &["--topology", "star:4", "--generate", "chains"];
+    let cases: [(&[&str], i32, &[&str]); 14] = [
         (&["--topology", "ring:4", "--generate", "model"], 64, &["ring:4", "star:NODES"]),
         (&["--topology", "star:0", "--generate", "model"], 64, &["0", "1 to 50000"]),
         (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
@@ -100,7 +105,12 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&[made, &["--policy", "fifo"]].concat(), 64, &["fifo", "keeptime-classes, fcfs-backfill"]),
         (&[made, &["--communication", "120 %"]].concat(), 64, &["120 %"]),
         (&[made, &["--jobs", "0"]].concat(), 64, &["--jobs", "0"]),
-        (&[made, &["--load", "9"]].concat(), 64, &["load", "\"9\"", "0.01 to 2"]),
+        (&[made, &["--jobs", "10000001"]].concat(), 64, &["--jobs", "10000001", "10000000"]),
+        (&[made, &["--load", "9"]].concat(), 64, &["--load", "\"9\"", "0.01 to 2"]),
+        (&[made, &["--interval", "9"]].concat(), 64, &["--interval", "\"9\"", "--load"]),
+        (&[chains, &["--load", "0.5"]].concat(), 64, &["--load", "\"0.5\"", "--interval"]),
+        (&[made, &["--load", "much"]].concat(), 64, &["--load", "much"]),
+        (&["--topology", "star:4", "--trace", "x", "--load", "1"], 64, &["--trace", "--load"]),
     ];
     for (arguments, code, expected) in cases {
         refused(arguments, code, expected);
@@ -112,7 +122,6 @@ fn a_bad_log_names_the_line_the_field_and_what_would_be_accepted() {
     let cases = [
         (LOG.replace("2 10 -1", "2 soon -1"), "line 3.submit time (field 2): \"soon\""),
         (LOG.replace("2 10 -1", "2 10"), "line 3.numbers: \"17\" is not accepted; expected 18"),
-        (LOG.replace("; MaxProcs: 4", ""), "header: \"nothing\" is not accepted; expected a line"),
         (
             LOG.lines().next().unwrap().into(),
             "jobs: \"none\" is not accepted; expected at least one",
@@ -123,6 +132,68 @@ fn a_bad_log_names_the_line_the_field_and_what_would_be_accepted() {
         let path = path.to_str().unwrap();
         refused(&["--topology", "star:4", "--trace", path], 64, &[path, expected]);
     }
+}
+
+#[test]
+fn a_log_that_is_still_compressed_is_told_so() {
+    let (_directory, path) = trace([0x1F_u8, 0x8B, 0x08, 0x00]);
+    let path = path.to_str().unwrap();
+    refused(&["--topology", "star:4", "--trace", path], 64, &[path, "gunzip it first"]);
+}
+
+// Goal: a log in whatever encoding, without a header, is replayed; what is left out is told and counts for nothing.
+#[test]
+fn a_log_as_it_is_found_is_replayed_and_what_is_left_out_is_told() {
+    let never_ran = "4 5 -1 -1 4 -1 -1 4 100 -1 5 1 1 1 1 1 -1 -1\n";
+    let log = LOG.replacen("1  0", &format!("{never_ran}1  0"), 1);
+    let (_, jobs) = log.split_once('\n').unwrap();
+    for header in [&b"; Site: K\xF6ln"[..], b"; MaxProcs: 4 (K\xF6ln)"] {
+        let (_directory, path) = trace([header, b"\n", jobs.as_bytes()].concat());
+        let path = path.to_str().unwrap();
+        let output = sim(&["--topology", "star:4", "--trace", path, "--jobs", "3", "--json"]);
+        let text = said(&output);
+        assert!(text.contains("jobs left out: 1 never ran, 0 had more processors"), "{text}");
+        let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(result["summaries"][0]["jobs"], 3, "{text}");
+    }
+}
+
+// Goal: a run that is interrupted has told what ended before, where the table does not come any more.
+#[test]
+fn each_policy_is_told_as_it_ends() {
+    let (_directory, path) = trace(LOG);
+    let output = sim(&["--topology", "star:4", "--trace", path.to_str().unwrap()]);
+    let lines = String::from_utf8(output.stderr).unwrap();
+    let ended: Vec<_> = lines.lines().filter_map(|line| line.split_once(" has ended: ")).collect();
+    let names: Vec<_> = ended.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["keeptime", "fcfs-backfill", "none"]);
+    assert!(ended.iter().all(|(_, figures)| figures.contains("broken 0, ")), "{lines}");
+}
+
+// Goal: a result says all that is needed to have it again.
+#[test]
+fn a_result_is_repeated_from_its_own_header() {
+    let cluster = ["--topology", "fat-tree:80:8", "--communication", "30 %"];
+    let made = ["--generate", "model", "--jobs", "40", "--load", "0.9", "--seed", "7"];
+    let result = json(&[&cluster[..], &made].concat());
+    let header = &result["header"];
+    let text = |field: &str| header[field].as_str().map_or(header[field].to_string(), Into::into);
+    let fields = ["topology", "communication", "jobs", "load", "seed"];
+    let mut again = vec!["--generate".to_string(), text("source")];
+    again.extend(fields.iter().flat_map(|field| [format!("--{field}"), text(field)]));
+    let again: Vec<_> = again.iter().map(String::as_str).collect();
+    assert_eq!(json(&again), result);
+    assert_eq!(header["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn a_result_names_its_log_or_the_interval_of_its_chains() {
+    let (_directory, path) = trace(LOG);
+    let path = path.to_str().unwrap();
+    let traced = json(&["--topology", "star:4", "--trace", path]);
+    assert_eq!(traced["header"]["trace"], path);
+    let made = json(&["--topology", "star:4", "--generate", "chains", "--jobs", "5"]);
+    assert_eq!(made["header"]["interval_seconds"], 20);
 }
 
 fn refused(arguments: &[&str], code: i32, expected: &[&str]) {

@@ -9,6 +9,8 @@ use crate::units::{self, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What `progress` is where MPI calls tell it: no word, since it has a space.
+pub const MPI_CALLS: &str = "MPI calls";
 /// Most values of one parameter, and most parameters: a grid beyond this is a mistake.
 pub const VALUES_MAX: usize = 64;
 
@@ -40,8 +42,8 @@ pub struct ApplicationFile {
     pub timeout: Nanos,
     /// How the execution time is told.
     pub time: TimeSource,
-    /// A line on the standard output of the run that begins with this word is one unit of work done;
-    /// nothing = it does not tell how far it is.
+    /// A line on the standard output of the run that begins with this word is one unit of work done; [`MPI_CALLS`] =
+    /// they tell it; nothing = it does not tell how far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
     /// What becomes of a reservation for it when one of its nodes goes away, where the request does not
@@ -75,6 +77,17 @@ pub enum TimeSource {
     Stdout(String),
     /// From start to end of the run, the launch included.
     Wall,
+}
+
+/// How a run tells how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProgressSource<'a> {
+    /// By lines on its standard output that begin with this word.
+    Lines(&'a str),
+    /// By the iterations that its node's agent knows of: `keeptime_progress` tells them, or its collective
+    /// operations repeat themselves.
+    MpiCalls,
 }
 
 impl Application {
@@ -118,9 +131,20 @@ impl Application {
         &self.0.time
     }
 
-    /// The word that begins the lines which tell of one unit of work.
+    /// How it tells how far it is, if it does.
+    pub fn progress_source(&self) -> Option<ProgressSource<'_>> {
+        self.0.progress.as_deref().map(|source| match source {
+            MPI_CALLS => ProgressSource::MpiCalls,
+            word => ProgressSource::Lines(word),
+        })
+    }
+
+    /// The word that begins the lines which tell of one unit of work, if lines do.
     pub fn progress(&self) -> Option<&str> {
-        self.0.progress.as_deref()
+        match self.progress_source()? {
+            ProgressSource::Lines(word) => Some(word),
+            ProgressSource::MpiCalls => None,
+        }
     }
 
     /// What becomes of a reservation for it when one of its nodes goes away.
@@ -239,8 +263,9 @@ impl TryFrom<ApplicationFile> for Application {
         if let TimeSource::Stdout(key) = &file.time {
             check_word("time.stdout", key)?;
         }
-        if let Some(word) = &file.progress {
-            check_word("progress", word)?;
+        if let Some(word) = file.progress.as_deref().filter(|source| *source != MPI_CALLS) {
+            let expected = format!("one word, or {MPI_CALLS:?}");
+            check_word("progress", word).map_err(|invalid| Invalid { expected, ..invalid })?;
         }
         check_parameters(&file)?;
         check_template(&file)?;
@@ -365,6 +390,25 @@ mod tests {
     }
 
     #[test]
+    fn progress_is_told_by_lines_or_by_mpi_calls() {
+        let telling = |source: &str| {
+            let text = format!("progress = \"{source}\"\n timeout");
+            Application::from_toml(&RAYCAST.replacen("timeout", &text, 1)).unwrap()
+        };
+        assert_eq!(raycast().progress_source(), None);
+        let by_lines = telling("frame");
+        assert_eq!(by_lines.progress_source(), Some(ProgressSource::Lines("frame")));
+        assert_eq!(by_lines.progress(), Some("frame"));
+        let by_calls = telling("MPI calls");
+        assert_eq!(by_calls.progress_source(), Some(ProgressSource::MpiCalls));
+        assert_eq!(by_calls.progress(), None);
+        let text = serde_json::to_string(&by_calls).unwrap();
+        assert_eq!(serde_json::from_str::<Application>(&text).unwrap(), by_calls);
+        // A word that looks like it is one.
+        assert_eq!(telling("MPI").progress(), Some("MPI"));
+    }
+
+    #[test]
     fn the_grid_is_in_order_of_preference() {
         let app = raycast();
         let ranks: Vec<_> = app.grid().iter().map(|p| app.preference(p)).collect();
@@ -384,6 +428,7 @@ mod tests {
             ("{interleave}", "{interleave", "closing }"),
             ("timeout", "timeoout", "unknown field"),
             ("timeout", "progress = \"an iteration\"\n timeout", "progress: \"an iteration\""),
+            ("timeout", "progress = \"mpi calls\"\n timeout", "one word, or \"MPI calls\""),
             ("timeout", "on_loss = \"stay\"\n timeout", "on_loss: \"stay\""),
             ("timeout", "on_loss = \"stay\"\n timeout", "expected offer or move"),
         ];

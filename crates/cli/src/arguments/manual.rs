@@ -323,18 +323,24 @@ Policies:
 The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40,
 rows of 40 racks; nodes do not fail. A job computes and exchanges with both
 neighbours in a ring, and waits for the slowest. Flows share links by max-min
-fairness; what is reserved is neither shared nor slowed down.
+fairness; what is reserved is neither shared nor slowed down. A job of more
+nodes than the cluster has, or than 4096, is refused under every policy; so is
+one under keeptime-queue and keeptime-classes that does not fit on idle nodes.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
 in five is urgent, drawn as well. Policies know what was requested, and not how
-long a job really takes. The same arguments give the same result.
+long a job really takes. The same arguments give the same result. Jobs that
+never ran, or on more processors than the log says there were, are left out,
+told on stderr and not counted by --jobs.
 
 The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
 end over the time alone) and the run time over the time alone: median, 95th
-percentile, greatest.
+percentile, greatest. A line on stderr tells the main figures of each policy as
+soon as it has ended. --json prints "header", with the version and all that the
+result comes of, and "summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 

@@ -33,15 +33,15 @@ pub struct SimArguments {
     /// The part of its time that a job on several nodes exchanges when nothing is in its way
     #[arg(long, default_value = "0 %")]
     pub communication: Share,
-    /// At most so many jobs
-    #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    /// At most so many jobs, up to ten million
+    #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX))]
     pub jobs: usize,
-    /// What a made log asks of all nodes, 1 being all of them
-    #[arg(long, default_value_t = 0.7, conflicts_with = "trace")]
-    pub load: f64,
-    /// Longest time between two tasks of `--generate chains`, in seconds
-    #[arg(long, default_value_t = 20, conflicts_with = "trace")]
-    pub interval: u64,
+    /// What `--generate model` asks of all nodes, 1 being all of them [default: 0.7]
+    #[arg(long, conflicts_with = "trace")]
+    pub load: Option<f64>,
+    /// Longest time between two tasks of `--generate chains`, in seconds [default: 20]
+    #[arg(long, conflicts_with = "trace")]
+    pub interval: Option<u64>,
     /// Where random numbers start
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -57,3 +57,6 @@ pub enum Generator {
     /// The thesis' tasks: chains of sub-tasks on up to 8 nodes, at random intervals
     Chains,
 }
+
+/// They are held in memory, each in some hundred bytes: a gigabyte.
+const JOBS_MAX: u64 = 10_000_000;

@@ -5,11 +5,11 @@ use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
 use crate::execute::{Ran, Run, execute};
 use crate::hold::Hold;
-use crate::rate::Steered;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
 use crate::rate::steering::{Phase, Wanted};
+use crate::rate::{News, Steered};
 use crate::{brokers, interrupt, live, place};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
@@ -85,13 +85,16 @@ impl<'a> Held<'a> {
         let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
         let nodes = node_indices(cluster, grant)?;
         let of = parameters.clone();
-        let keep = move |found: &FullSpeed| {
-            if let Err(error) = speeds.keep(&of, count, found) {
-                eprintln!("the next run has to measure full speed again: {error:#}");
+        let hear = move |news: News<'_>| match news {
+            News::Found(found) => {
+                if let Err(error) = speeds.keep(&of, count, found) {
+                    eprintln!("the next run has to measure full speed again: {error:#}");
+                }
             }
+            News::Turned(view) => eprintln!("{}", turned(view)),
         };
         let steered =
-            Steered::start(cluster, application, &reservation, wanted, full, known.clone(), keep)?;
+            Steered::start(cluster, application, &reservation, wanted, full, known.clone(), hear)?;
         Ok(Self { session, parameters, nodes, known, steered, hold })
     }
 
@@ -145,7 +148,7 @@ pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
     let (reservation, application) = (held.handle(), &session.application);
     if !arguments.json {
         println!("{reservation}: {} at {target} of full speed", application.name());
-        if application.progress().is_none() {
+        if application.progress_source().is_none() {
             println!("its application file names no `progress`: it has its part of the CPU");
         }
         if let Some(known) = held.known() {
@@ -201,6 +204,19 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
             return Ok(Ending::Done);
         }
         std::thread::sleep(AGAIN_AFTER);
+    }
+}
+
+/// What is said of a run that stands so for the first time.
+fn turned(view: &RateView) -> String {
+    let RateView { job, state, .. } = view;
+    let target = state.target;
+    match state.phase {
+        Phase::Measured => format!("{job} is at full speed, to measure it"),
+        Phase::Steered => format!("{job} is held at {target} of full speed from now on"),
+        Phase::Unreported => {
+            format!("{job} tells no progress: until it does, it has {target} of its CPU")
+        }
     }
 }
 
@@ -336,5 +352,25 @@ mod tests {
         assert_eq!(lines[2], "r7 bsp 2 30.0 % - - - - at full speed, to measure it");
         assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
         assert_eq!(lines.len(), 4);
+    }
+
+    #[test]
+    fn users_are_told_in_their_words_how_a_run_stands() {
+        let state = |phase| State {
+            target: Share::from_percent(30).unwrap(),
+            phase,
+            actual: None,
+            full_speed: None,
+            schedule: None,
+            rank_cpu_ppm: Vec::new(),
+            refused: 0,
+        };
+        let (application, nodes) = ("bsp".parse().unwrap(), Vec::new());
+        let view =
+            RateView { job: Handle::new(7), application, nodes, state: state(Phase::Steered) };
+        assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
+        let silent = RateView { state: state(Phase::Unreported), ..view };
+        let expected = "r7 tells no progress: until it does, it has 30 % of its CPU";
+        assert_eq!(turned(&silent), expected);
     }
 }

@@ -5,48 +5,150 @@ use crate::arguments::{Generator, SimArguments, SimCommand};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
+use keeptime_model::units::{Share, text};
+use keeptime_whatif::policy::Choice;
+use keeptime_whatif::shape::Shape;
 use keeptime_whatif::simulate::{WhatIf, simulate};
 use keeptime_whatif::summary::{Quantiles, Summary};
-use keeptime_whatif::trace::{Log, chains, lublin, swf};
+use keeptime_whatif::trace::swf::LeftOut;
+use keeptime_whatif::trace::{Submission, chains, lublin, swf};
+use serde::{Serialize, Serializer};
 use std::fs;
+use std::path::Path;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    header: Header<'a>,
+    /// By policy.
+    summaries: &'a [Summary],
+}
+
+/// All that the same summaries come of again.
+#[derive(Debug, Serialize)]
+struct Header<'a> {
+    version: &'static str,
+    #[serde(serialize_with = "text::serialize")]
+    topology: Shape,
+    #[serde(flatten)]
+    source: Source<'a>,
+    #[serde(serialize_with = "text::serialize")]
+    communication: Share,
+    jobs: usize,
+    seed: u64,
+}
+
+/// Where jobs come from, and what that goes by.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(tag = "source", rename_all = "kebab-case")]
+enum Source<'a> {
+    Trace {
+        #[serde(serialize_with = "path_text")]
+        trace: &'a Path,
+    },
+    Model {
+        load: f64,
+    },
+    Chains {
+        interval_seconds: u64,
+    },
+}
 
 /// Carries out a command about simulations.
 pub fn run(command: &SimCommand) -> Result<Ending> {
     let SimCommand::Run(arguments) = command;
-    let Log { jobs, .. } = log(arguments)?;
+    let source = Source::of(arguments)?;
+    let jobs = source.jobs(arguments)?;
     let mut summaries = Vec::new();
     for policy in arguments.policy.iter().copied() {
-        let SimArguments { topology: shape, communication, .. } = *arguments;
-        let bar = progress_bar(jobs.len()).with_message(policy.to_string());
-        let mut progress = |over: usize| bar.set_position(over as u64);
-        let outcome = simulate(&WhatIf { shape, policy, communication }, &jobs, &mut progress)?;
-        bar.finish_and_clear();
-        summaries.push(outcome.summary(&jobs, shape.nodes));
+        let summary = replay(arguments, policy, &jobs)?;
+        // Told at once: the next may be interrupted, or fail.
+        eprintln!("{}", line(&summary));
+        summaries.push(summary);
     }
     if arguments.json {
-        print_json(&summaries)?;
+        print_json(&Results { header: Header::of(arguments, source), summaries: &summaries })?;
     } else {
         print!("{}", table(&summaries));
     }
     Ok(Ending::Done)
 }
 
-fn log(arguments: &SimArguments) -> Result<Log> {
-    let SimArguments { topology, jobs, load, interval, seed, .. } = *arguments;
-    if let Some(path) = &arguments.trace {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("cannot read {} (gunzip it first?)", path.display()))?;
-        let log = swf::read(&text, jobs, seed);
-        return Ok(log.map_err(|invalid| invalid.within(&path.display().to_string()))?);
+fn replay(arguments: &SimArguments, policy: Choice, jobs: &[Submission]) -> Result<Summary> {
+    let SimArguments { topology: shape, communication, .. } = *arguments;
+    let bar = progress_bar(jobs.len()).with_message(policy.to_string());
+    let mut progress = |over: usize| bar.set_position(over as u64);
+    let outcome = simulate(&WhatIf { shape, policy, communication }, jobs, &mut progress)?;
+    bar.finish_and_clear();
+    Ok(outcome.summary(jobs, shape.nodes))
+}
+
+impl<'a> Header<'a> {
+    fn of(arguments: &SimArguments, source: Source<'a>) -> Self {
+        let SimArguments { topology, communication, jobs, seed, .. } = *arguments;
+        let version = env!("CARGO_PKG_VERSION");
+        Self { version, topology, source, communication, jobs, seed }
     }
-    if !(LOAD_LEAST..=LOAD_MOST).contains(&load) {
-        let expected = format!("{LOAD_LEAST} to {LOAD_MOST}");
-        return Err(Invalid::new("load", load, expected).into());
+}
+
+impl<'a> Source<'a> {
+    /// What is meant. An argument that would change nothing is refused.
+    fn of(arguments: &'a SimArguments) -> Result<Self, Invalid> {
+        if let Some(trace) = &arguments.trace {
+            return Ok(Self::Trace { trace });
+        }
+        match (arguments.generate, arguments.load, arguments.interval) {
+            (Some(Generator::Chains), Some(load), _) => {
+                let expected = "none with --generate chains, which goes by --interval";
+                Err(Invalid::new("--load", load, expected))
+            }
+            (Some(Generator::Chains), None, interval) => {
+                Ok(Self::Chains { interval_seconds: interval.unwrap_or(INTERVAL_SECONDS) })
+            }
+            (Some(Generator::Model) | None, _, Some(interval)) => {
+                let expected = "none with --generate model, which goes by --load";
+                Err(Invalid::new("--interval", interval, expected))
+            }
+            (Some(Generator::Model) | None, load, None) => Self::model(load.unwrap_or(LOAD)),
+        }
     }
-    Ok(match arguments.generate {
-        Some(Generator::Chains) => chains::log(topology.nodes, jobs, interval, seed),
-        Some(Generator::Model) | None => lublin::log(topology.nodes, jobs, load, seed),
-    })
+
+    fn model(load: f64) -> Result<Self, Invalid> {
+        if (LOAD_LEAST..=LOAD_MOST).contains(&load) {
+            return Ok(Self::Model { load });
+        }
+        Err(Invalid::new("--load", load, format!("{LOAD_LEAST} to {LOAD_MOST}")))
+    }
+
+    fn jobs(self, arguments: &SimArguments) -> Result<Vec<Submission>> {
+        let SimArguments { topology: Shape { nodes, .. }, jobs, seed, .. } = *arguments;
+        let log = match self {
+            Self::Trace { trace } => return read(trace, jobs, seed),
+            Self::Model { load } => lublin::log(nodes, jobs, load, seed),
+            Self::Chains { interval_seconds } => chains::log(nodes, jobs, interval_seconds, seed),
+        };
+        Ok(log.jobs)
+    }
+}
+
+/// The jobs of a log, whose remarks may be in any encoding.
+fn read(path: &Path, jobs: usize, seed: u64) -> Result<Vec<Submission>> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let name = path.display().to_string();
+    if bytes.starts_with(&GZIP) {
+        return Err(Invalid::new(name, "gzip", "a log as text: gunzip it first").into());
+    }
+    let read = swf::read_counted(&String::from_utf8_lossy(&bytes), jobs, seed);
+    let (log, left_out) = read.map_err(|invalid| invalid.within(&name))?;
+    if left_out != LeftOut::default() {
+        eprintln!("{name}: jobs left out: {left_out}");
+    }
+    Ok(log.jobs)
+}
+
+/// A path that is not UTF-8 is told as well as it can be.
+fn path_text<S: Serializer>(path: &&Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 fn progress_bar(jobs: usize) -> ProgressBar {
@@ -57,6 +159,17 @@ fn progress_bar(jobs: usize) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// The main figures of a policy that has ended.
+fn line(summary: &Summary) -> String {
+    let Summary { policy, promised, broken, .. } = summary;
+    let [admitted, in_time] = [summary.admission_percent, summary.in_time_percent].map(percent);
+    let wait = spread(summary.wait_seconds);
+    format!(
+        "{policy} has ended: admitted {admitted}, in time {in_time}, promised {promised}, \
+         broken {broken}, wait {wait} s"
+    )
 }
 
 /// A column for each policy.
@@ -90,6 +203,10 @@ fn spread(Quantiles { median, p95, most }: Quantiles) -> String {
     format!("{median:.2} / {p95:.2} / {most:.2}")
 }
 
+const LOAD: f64 = 0.7;
 const LOAD_LEAST: f64 = 0.01;
 /// More than twice of what there is only makes queues longer.
 const LOAD_MOST: f64 = 2.0;
+const INTERVAL_SECONDS: u64 = 20;
+/// What compressed logs begin with.
+const GZIP: [u8; 2] = [0x1F, 0x8B];

@@ -5,7 +5,7 @@ use crate::commands::Session;
 use crate::files;
 use anyhow::{Context, Result, ensure};
 use keeptime_control::FullSpeed;
-use keeptime_model::application::Parameters;
+use keeptime_model::application::{Parameters, ProgressSource};
 use keeptime_model::profile::Conditions;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ use std::{fs, io};
 
 /// What the file has instead of the profile's `.json`.
 const EXTENSION: &str = "full-speed.json";
+/// The same where work is counted by MPI calls: an iteration of theirs need not be what a line tells.
+const EXTENSION_OF_MPI: &str = "full-speed-mpi.json";
 
 /// Where full speeds of an application are kept that were measured under the conditions of here.
 #[derive(Debug, Clone)]
@@ -40,8 +42,12 @@ impl KnownSpeeds {
     /// Those of the session's application on its cluster.
     pub fn of(session: &Session) -> Self {
         let Session { cluster, mpi, application, profile_path } = session;
+        let extension = match application.progress_source() {
+            Some(ProgressSource::MpiCalls) => EXTENSION_OF_MPI,
+            _ => EXTENSION,
+        };
         Self {
-            path: profile_path.with_extension(EXTENSION),
+            path: profile_path.with_extension(extension),
             conditions: cluster.conditions(application, &mpi.to_string()),
         }
     }

@@ -1,10 +1,12 @@
 //! A run that is held at a part of its full speed.
 //!
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
+//! * [`counted`]: progress as agents count it by MPI calls;
 //! * [`known`]: full speed as an earlier run has measured it;
 //! * [`nodes`]: its nodes, by the broker and the agents;
 //! * [`door`]: where it is asked how it stands, and told another rate.
 
+pub mod counted;
 pub mod door;
 pub mod known;
 pub mod nodes;
@@ -12,10 +14,11 @@ pub mod steering;
 
 use crate::cluster::Cluster;
 use anyhow::Result;
+use counted::Counts;
 use door::{Answer, Asked, Door, RateView};
 use keeptime_control::FullSpeed;
 use keeptime_engine::book::Reservation;
-use keeptime_model::application::Application;
+use keeptime_model::application::{Application, ProgressSource};
 use keeptime_model::units::CpuPpm;
 use nodes::GrantedNodes;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -36,6 +39,15 @@ pub struct Steered {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a run is told of its way to its rate.
+#[derive(Debug, Clone, Copy)]
+pub enum News<'a> {
+    /// Full speed was measured.
+    Found(&'a FullSpeed),
+    /// It stands so, for the first time.
+    Turned(&'a RateView),
+}
+
 enum Input {
     /// So much was done in all when it was then.
     Progress { work: u64, at: keeptime_model::units::Nanos },
@@ -46,8 +58,8 @@ enum Input {
 }
 
 impl Steered {
-    /// Begins to steer what runs under `reservation`, with a full speed that is `known` or is found first; what is
-    /// found is given to `found`. At full speed nodes have `full` each.
+    /// Begins to steer what runs under `reservation`, with a full speed that is `known` or is found first. At full
+    /// speed nodes have `full` each. `on_news` hears how it goes.
     ///
     /// # Errors
     /// A target or threshold of nothing; if the directory of such runs is not writable.
@@ -58,7 +70,7 @@ impl Steered {
         wanted: Wanted,
         full: CpuPpm,
         known: Option<FullSpeed>,
-        found: impl FnOnce(&FullSpeed) + Send + 'static,
+        on_news: impl FnMut(News<'_>) + Send + 'static,
     ) -> Result<Self> {
         let clock = Instant::now();
         let nodes = GrantedNodes::new(cluster, reservation, clock)?;
@@ -78,7 +90,10 @@ impl Steered {
         let door = Door::open(&cluster.rates_directory(), reservation.handle, move |asked| {
             pass(&asks, asked)
         })?;
-        let thread = std::thread::spawn(move || steer(steering, view, found, &received, clock));
+        let is_counted = application.progress_source() == Some(ProgressSource::MpiCalls);
+        let counts = is_counted.then(Counts::default);
+        let thread =
+            std::thread::spawn(move || steer(steering, view, counts, on_news, &received, clock));
         let word = application.progress().map(str::to_owned);
         Ok(Self { inputs, word, work: 0, clock, door: Some(door), thread: Some(thread) })
     }
@@ -124,14 +139,17 @@ fn pass(inputs: &SyncSender<Input>, asked: Asked) -> Answer {
 fn steer(
     mut steering: Steering<GrantedNodes>,
     mut view: RateView,
-    found: impl FnOnce(&FullSpeed),
+    mut counts: Option<Counts>,
+    mut on_news: impl FnMut(News<'_>),
     inputs: &Receiver<Input>,
     clock: Instant,
 ) {
-    let mut found = Some(found);
-    let mut ticked = Instant::now();
+    // How it begins is said when it is started.
+    let mut phases = vec![view.state.phase];
+    let (mut ticked, mut looked) = (Instant::now(), Instant::now());
+    let pause = if counts.is_some() { LOOK_EVERY } else { TICK };
     loop {
-        match inputs.recv_timeout(TICK) {
+        match inputs.recv_timeout(pause) {
             Ok(Input::Progress { work, at }) => steering.progress(work, at),
             Ok(Input::Asked { asked, answer }) => {
                 let outcome = match asked {
@@ -148,19 +166,30 @@ fn steer(
             Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Some(full_speed) = steering.take_found()
-            && let Some(found) = found.take()
+        if let Some(counts) = &mut counts
+            && looked.elapsed() >= LOOK_EVERY
         {
-            found(&full_speed);
+            looked = Instant::now();
+            steering.look(counts);
+        }
+        if let Some(full_speed) = steering.take_found() {
+            on_news(News::Found(&full_speed));
         }
         if ticked.elapsed() >= TICK {
             steering.tick(clock.elapsed().into());
             ticked = Instant::now();
+            if !phases.contains(&steering.phase()) {
+                phases.push(steering.phase());
+                view.state = steering.state();
+                on_news(News::Turned(&view));
+            }
         }
     }
 }
 
 /// How often it is looked whether reports stay away.
 const TICK: Duration = Duration::from_secs(2);
+/// How often agents are asked what they count: ranks tell them once a second.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Lines that wait while the broker is asked: more say nothing that the next one does not.
 const INPUTS_MAX: usize = 64;

@@ -1,18 +1,19 @@
 //! The nodes of a job as a run has them: shares are changed by the broker, CPU time is told by agents.
 
+use super::counted::Look;
 use super::steering::{Applied, Nodes};
 use crate::cluster::Cluster;
 use crate::reach::KeptAgent;
 use anyhow::{Result, bail};
 use keeptime_broker::client::Client as Broker;
-use keeptime_broker::wire::Problem;
+use keeptime_broker::wire::{Problem, ResourceLine, ResourceName, Timeline};
 use keeptime_control::Schedule;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::cgroup::CPU_PERIOD;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::Nanos;
+use keeptime_model::units::{CpuPpm, Nanos};
 use std::time::Instant;
 
 /// What was granted, changed by changing the reservation.
@@ -54,6 +55,21 @@ impl GrantedNodes {
             clock,
         })
     }
+
+    /// Puts `resources` in the place of what is reserved.
+    fn change(&self, resources: Resources, in_turn: bool) -> Applied {
+        let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
+        let changed = match in_turn {
+            true => self.broker.correct(self.handle, &request),
+            false => self.broker.modify(self.handle, &request),
+        };
+        match changed {
+            Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
+            Err(error) if error.is_retryable() => Applied::Unknown,
+            Err(error) if error.problem().is_some_and(Problem::is_for_later) => Applied::NotYet,
+            Err(error) => Applied::Refused { reason: error.to_string() },
+        }
+    }
 }
 
 impl Nodes for GrantedNodes {
@@ -70,17 +86,13 @@ impl Nodes for GrantedNodes {
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied {
         let mut resources = self.resources.clone();
         set_schedules(&mut resources, schedules);
-        let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
-        let changed = match in_turn {
-            true => self.broker.correct(self.handle, &request),
-            false => self.broker.modify(self.handle, &request),
-        };
-        match changed {
-            Ok(_) => Applied::InForce { since: self.clock.elapsed().into() },
-            Err(error) if error.is_retryable() => Applied::Unknown,
-            Err(error) if error.problem().is_some_and(Problem::is_for_later) => Applied::NotYet,
-            Err(error) => Applied::Refused { reason: error.to_string() },
-        }
+        self.change(resources, in_turn)
+    }
+
+    fn release(&mut self, full: CpuPpm) -> Applied {
+        let mut resources = Resources { cpu_period_nanos: None, ..self.resources.clone() };
+        resources.set_rank_cpu(vec![full]);
+        self.change(resources, false)
     }
 
     fn observed(&mut self) -> Option<Vec<Schedule>> {
@@ -88,6 +100,33 @@ impl Nodes for GrantedNodes {
         let period = grant.cpu_period_nanos.unwrap_or(CPU_PERIOD);
         Some(grant.cpu_asked().map(|cpu| Schedule::new(cpu, period)).collect())
     }
+
+    fn available(&mut self) -> Option<Vec<CpuPpm>> {
+        let reservation = self.broker.reservation(self.handle).ok()?;
+        let (grant, until) = (reservation.grant?, reservation.until_unix_nanos?);
+        let timeline = self.broker.timeline(None, until).ok()?;
+        let each = grant.nodes.iter().zip(grant.cpu());
+        each.map(|(node, own)| available(&timeline, node, own)).collect()
+    }
+
+    fn look(&mut self) -> Option<Vec<Look>> {
+        let (job, clock) = (&self.job, self.clock);
+        let look = |agent: &mut KeptAgent| {
+            let status = agent.ask(|client| client.job(job)).ok()?;
+            Some(Look::of(&status, clock.elapsed().into()))
+        };
+        self.agents.iter_mut().map(look).collect()
+    }
+}
+
+/// What a node has free at every time of `timeline`, with what is its `own` of what is reserved.
+fn available(timeline: &Timeline, node: &Name, own: CpuPpm) -> Option<CpuPpm> {
+    let is_its =
+        |line: &&ResourceLine| matches!(&line.resource, ResourceName::Cpu(name) if name == node);
+    let line = timeline.resources.iter().find(is_its)?;
+    let most = line.levels.iter().map(|level| level.reserved).max()?;
+    let free = line.capacity.saturating_add(own.get().into()).saturating_sub(most);
+    Some(CpuPpm::new(u32::try_from(free).unwrap_or(u32::MAX)))
 }
 
 /// Asks for schedules of one period: one for each rank, or one for all.
@@ -112,6 +151,8 @@ pub fn node_indices(cluster: &Cluster, grant: &Grant) -> Result<Vec<NodeIndex>> 
 mod tests {
     use super::*;
     use keeptime_agent::wire;
+    use keeptime_broker::wire::Level;
+    use keeptime_model::units::WallTime;
 
     // Goal: what a report costs a node's link, where nothing has to change: at most 64 bytes, twice what the
     // time-sharing paper's prototype needs.
@@ -123,5 +164,32 @@ mod tests {
         let answer = serde_json::to_string(&wire::Response::Used(a_week)).unwrap();
         let bytes = format!("{question}\n{answer}\n").len();
         assert!(bytes <= 64, "{bytes}: {question} {answer}");
+    }
+
+    // Goal: what a job could have is what nobody else has at any time until it ends. Method: of 40 % it has 6 itself,
+    // and others 28 later on; of another node nothing is told.
+    #[test]
+    fn what_is_free_is_what_others_leave_at_all_times() {
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        let level = |from: u64, to: u64, percent| Level {
+            from_unix_nanos: at(from),
+            to_unix_nanos: at(to),
+            reserved: CpuPpm::from_percent(percent).get().into(),
+        };
+        let [here, elsewhere]: [Name; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+        let line = ResourceLine {
+            resource: ResourceName::Cpu(here.clone()),
+            capacity: CpuPpm::from_percent(40).get().into(),
+            levels: vec![level(0, 20, 6), level(20, 50, 34), level(50, 60, 6)],
+        };
+        let timeline = Timeline {
+            from_unix_nanos: at(0),
+            to_unix_nanos: at(60),
+            resources: vec![line],
+            reservations: Vec::new(),
+        };
+        let own = CpuPpm::from_percent(6);
+        assert_eq!(available(&timeline, &here, own), Some(CpuPpm::from_percent(12)));
+        assert_eq!(available(&timeline, &elsewhere, own), None);
     }
 }

@@ -4,7 +4,7 @@
 //! Where ranks work alike, one node stands for all, the one that uses most; where they do not, each has a share of its
 //! own. Their period is the same.
 
-use keeptime_control::schedule::cpu_floor;
+use super::counted::{Counts, Look, Told};
 use keeptime_control::{
     Calibration, Controller, FullSpeed, Health, Outcome, Policy, Proposal, Report, Schedule,
     Settings,
@@ -22,8 +22,14 @@ pub trait Nodes {
     /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none. `in_turn`: as
     /// soon as no other job of theirs has been changed just now.
     fn apply(&mut self, schedules: &[Schedule], in_turn: bool) -> Applied;
+    /// Gives each so much, as it comes: what they had before there were schedules. On all, or on none.
+    fn release(&mut self, full: CpuPpm) -> Applied;
     /// What each has; nothing if nobody knows.
     fn observed(&mut self) -> Option<Vec<Schedule>>;
+    /// The CPU that each could have until its reservation ends, with what it has of that; nothing if nobody knows.
+    fn available(&mut self) -> Option<Vec<CpuPpm>>;
+    /// What each counts of the program's MPI calls; nothing if one does not answer.
+    fn look(&mut self) -> Option<Vec<Look>>;
 }
 
 /// What came of a schedule.
@@ -103,7 +109,11 @@ pub struct Steering<N> {
     /// It does not begin before then: what was done earlier is about another schedule.
     fresh_from: Nanos,
     /// Since when nothing was told, while full speed is measured.
-    silent: Option<Mark>,
+    silent: Option<Nanos>,
+    /// For how long that may be so.
+    patience: Nanos,
+    /// Full speed is not tried to be measured again before then.
+    again_from: Nanos,
     /// Full speed, when it was just measured.
     found: Option<FullSpeed>,
     /// A change that could not be made yet.
@@ -153,8 +163,21 @@ impl<N: Nodes> Steering<N> {
         wanted.check()?;
         let stage = Stage::measured(&nodes);
         let fresh_from = Nanos::default();
+        let (patience, again_from) = (SILENT_MOST, fresh_from);
         let (mark, silent, found, waiting) = (None, None, None, None);
-        Ok(Self { nodes, wanted, full, stage, mark, fresh_from, silent, found, waiting })
+        Ok(Self {
+            nodes,
+            wanted,
+            full,
+            stage,
+            mark,
+            fresh_from,
+            silent,
+            patience,
+            again_from,
+            found,
+            waiting,
+        })
     }
 
     /// Begins at the target, with nodes that have what [`Wanted::first_schedules`] says.
@@ -174,29 +197,32 @@ impl<N: Nodes> Steering<N> {
         Ok(steering)
     }
 
-    /// Full speed, once after it was measured.
+    /// Full speed, once each time that it was measured.
     pub fn take_found(&mut self) -> Option<FullSpeed> {
         self.found.take()
     }
 
     /// `work` units were done in all when it was `at`.
     pub fn progress(&mut self, work: u64, at: Nanos) {
-        self.silent = None;
-        self.ask_again(at);
-        let is_due = match &self.mark {
-            None => at >= self.fresh_from,
-            Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
-        };
-        if !is_due {
+        self.hear(at);
+        if !self.is_due(at) {
             return;
         }
         // If a node does not answer now, the report is as much longer.
         let Some(used) = self.nodes.used() else { return };
-        let next = Mark { at, work, used };
-        if let Some(before) = self.mark.replace(next.clone())
-            && let Some(report) = report(&before, &next)
-        {
-            self.take(&report);
+        self.pass(Mark { at, work, used });
+    }
+
+    /// Looks at what the program's MPI calls tell by now.
+    pub fn look(&mut self, counts: &mut Counts) {
+        let Some(looks) = self.nodes.look() else { return };
+        let Some(Told { work, at, used, is_recounted }) = counts.take(looks) else { return };
+        if is_recounted {
+            self.recount();
+        }
+        self.hear(at);
+        if self.is_due(at) {
+            self.pass(Mark { at, work, used });
         }
     }
 
@@ -240,10 +266,14 @@ impl<N: Nodes> Steering<N> {
         let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
         match self.carry_out(proposal, Turn::Now) {
             Applied::Refused { reason } => {
+                let greatest = self.greatest_below(target, &before);
                 if let Some(controller) = self.stage.controller() {
                     *controller = before;
                 }
-                Err(reason)
+                Err(match greatest {
+                    Some(most) => format!("{reason}; {most} of full speed can be had now"),
+                    None => reason,
+                })
             }
             Applied::InForce { .. } => {
                 self.wanted.target = target;
@@ -260,9 +290,20 @@ impl<N: Nodes> Steering<N> {
         }
     }
 
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        match &self.stage {
+            Stage::Measured { .. } => Phase::Measured,
+            Stage::Steered(controller) if controller.view().health == Health::Steered => {
+                Phase::Steered
+            }
+            Stage::Steered(_) | Stage::Unreported(_) => Phase::Unreported,
+        }
+    }
+
     /// How it stands.
     pub fn state(&self) -> State {
-        let (target, phase) = (self.wanted.target, Phase::Measured);
+        let (target, phase) = (self.wanted.target, self.phase());
         let (actual, full_speed, schedule, rank_cpu_ppm) = (None, None, None, Vec::new());
         let measured =
             State { target, phase, actual, full_speed, schedule, rank_cpu_ppm, refused: 0 };
@@ -274,16 +315,37 @@ impl<N: Nodes> Steering<N> {
         let view = controller.view();
         let each = view.schedules.iter().map(|schedule| schedule.cpu());
         State {
-            phase: match view.health {
-                Health::Steered if is_told => Phase::Steered,
-                _ => Phase::Unreported,
-            },
             actual: view.actual,
             full_speed: is_told.then_some(view.full_speed),
             schedule: view.schedules.iter().copied().max_by_key(|schedule| schedule.cpu()),
             rank_cpu_ppm: if view.schedules.len() > 1 { each.collect() } else { Vec::new() },
             refused: view.refused,
             ..measured
+        }
+    }
+
+    /// Something is told.
+    fn hear(&mut self, at: Nanos) {
+        self.silent = None;
+        self.ask_again(at);
+        if matches!(self.stage, Stage::Unreported(_)) {
+            self.measure_again(at);
+        }
+    }
+
+    fn is_due(&self, at: Nanos) -> bool {
+        match &self.mark {
+            None => at >= self.fresh_from,
+            Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
+        }
+    }
+
+    /// One report ends here, and the next one begins.
+    fn pass(&mut self, next: Mark) {
+        if let Some(before) = self.mark.replace(next.clone())
+            && let Some(report) = report(&before, &next)
+        {
+            self.take(&report);
         }
     }
 
@@ -307,6 +369,7 @@ impl<N: Nodes> Steering<N> {
                 };
                 controller.report(report).unwrap_or_default()
             }
+            // Its nodes cannot have all CPU now: there is no full speed to compare with.
             Stage::Unreported(_) => return,
         };
         self.carry_out(proposal, Turn::Waits { asked: report.to() });
@@ -333,26 +396,63 @@ impl<N: Nodes> Steering<N> {
         Controller::start(self.wanted.settings(self.full, full_speed)?, now)
     }
 
-    /// A program that tells nothing for long enough has its part of what it used until then.
+    /// A program that tells nothing for long enough has its part of the CPU of its file. What it used until then says
+    /// nothing of what it needs: it may have read its input.
     fn tick_measured(&mut self, now: Nanos) {
-        let since = self.silent.as_ref().map(|silent| silent.at);
-        if since.is_some_and(|since| now.saturating_sub(since) < SILENT_MOST) {
+        let silent = now.saturating_sub(*self.silent.get_or_insert(now));
+        if silent < self.patience {
             return;
         }
-        let Some(used) = self.nodes.used() else { return };
-        let next = Mark { at: now, work: 0, used };
         // As if it had done one unit of work.
-        let before = self.silent.replace(next.clone());
-        let report = before.and_then(|before| report(&before, &Mark { work: 1, ..next }));
-        let Some(report) = report else { return };
-        let cpu = cpu_floor(most(&report).as_secs_f64() / report.seconds());
-        let guess = FullSpeed::new(report.rate(), &[cpu]);
-        // One that has used nothing either is waited for again.
+        let guess = FullSpeed::new(1.0 / silent.as_secs_f64(), &[self.full]);
         if let Ok((controller, proposal)) = guess.and_then(|full_speed| self.start(full_speed, now))
         {
+            // One that tells something more rarely is waited for longer the next time.
+            self.patience = self.patience.saturating_add(self.patience).min(PATIENCE_MOST);
+            self.silent = None;
             self.stage = Stage::Unreported(Box::new(controller));
             self.carry_out(Some(proposal), Turn::Now);
         }
+    }
+
+    /// Full speed is measured as at the start, since by now there is something to measure. Nodes that cannot have all
+    /// CPU for that are asked again later.
+    fn measure_again(&mut self, now: Nanos) {
+        if now < self.again_from {
+            return;
+        }
+        self.again_from = now.saturating_add(MEASURE_AGAIN);
+        if let Applied::InForce { since } = self.nodes.release(self.full) {
+            (self.mark, self.waiting) = (None, None);
+            self.fresh_from = since;
+            self.stage = Stage::measured(&self.nodes);
+        }
+    }
+
+    /// Work is counted in other units from now on, which full speed says nothing about.
+    fn recount(&mut self) {
+        self.mark = None;
+        self.again_from = Nanos::default();
+        let former = std::mem::replace(&mut self.stage, Stage::measured(&self.nodes));
+        if let Stage::Steered(controller) | Stage::Unreported(controller) = former {
+            self.stage = Stage::Unreported(controller);
+        }
+    }
+
+    /// The greatest target below one that was refused, in tenths of a per cent, for which every node could have what it
+    /// takes.
+    fn greatest_below(&mut self, refused: Share, controller: &Controller) -> Option<Share> {
+        let free = self.nodes.available()?;
+        let fits = |target: &Share| match controller.clone().retarget(*target, None) {
+            Ok(Some(proposal)) => fit(&proposal.schedules, &free),
+            // It has that already.
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        let below = (1..refused.ppm().div_ceil(TENTH_OF_PERCENT)).rev();
+        let mut targets =
+            below.filter_map(|tenths| Share::try_from(tenths * TENTH_OF_PERCENT).ok());
+        targets.find(fits)
     }
 
     /// Carries a proposal out, and what follows it; what came of the last.
@@ -464,6 +564,14 @@ fn report(from: &Mark, to: &Mark) -> Option<Report> {
     Report::new(from.at, to.at, work as f64, &used).ok()
 }
 
+/// Whether these, one for each node or one for all, are no more than each could have.
+fn fit(schedules: &[Schedule], free: &[CpuPpm]) -> bool {
+    match schedules {
+        [all] => free.iter().all(|free| all.cpu() <= *free),
+        each => each.iter().zip(free).all(|(schedule, free)| schedule.cpu() <= *free),
+    }
+}
+
 /// The same with what the node used that used most.
 fn of_one(report: &Report) -> Report {
     report.clone().with_used(&[most(report)])
@@ -485,8 +593,15 @@ const ASK_AGAIN: Nanos = Nanos::from_millis(250);
 const REPORT_LEAST: Nanos = Nanos::from_secs(1);
 /// So many reports tell full speed.
 const CALIBRATION: u32 = 5;
-/// Programs read their input first; after this nothing is expected any more.
+/// Programs read their input first; after this nothing is expected any more. It is doubled each time, since something
+/// may come all the same,
 const SILENT_MOST: Nanos = Nanos::from_secs(60);
+/// but that no program keeps all its CPU for much longer than a quarter of an hour.
+const PATIENCE_MOST: Nanos = Nanos::from_secs(16 * 60);
+/// How often all CPU is asked for that nodes do not have: each time is a change that is refused.
+const MEASURE_AGAIN: Nanos = Nanos::from_secs(10);
+/// What people would type in.
+const TENTH_OF_PERCENT: u32 = 1_000;
 const USES_ALL: f64 = 0.9;
 /// Nodes that use so much of what the busiest does have the same share.
 const ALIKE: f64 = 0.8;
@@ -497,6 +612,7 @@ const UNEQUAL_MOST: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rate::counted::{Count, Unit};
     use keeptime_control::plant::Plant;
     use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
     use keeptime_control::schedule::utilisation;
@@ -515,6 +631,10 @@ mod tests {
         obeys: bool,
         /// Another job has just been changed, again and again.
         is_others_turn: bool,
+        /// What each could have.
+        free: Option<Vec<CpuPpm>>,
+        /// What each counts.
+        looks: Option<Vec<Look>>,
     }
 
     const FULL: CpuPpm = CpuPpm::from_percent(100);
@@ -548,8 +668,20 @@ mod tests {
             world.answer.clone().unwrap_or(Applied::InForce { since })
         }
 
+        fn release(&mut self, full: CpuPpm) -> Applied {
+            self.apply(&[Schedule::new(full, Nanos::from_millis(10))], false)
+        }
+
         fn observed(&mut self) -> Option<Vec<Schedule>> {
             self.0.borrow().schedules.clone()
+        }
+
+        fn available(&mut self) -> Option<Vec<CpuPpm>> {
+            self.0.borrow().free.clone()
+        }
+
+        fn look(&mut self) -> Option<Vec<Look>> {
+            self.0.borrow().looks.clone()
         }
     }
 
@@ -582,35 +714,76 @@ mod tests {
 
         fn of(program: Program, target: u32) -> Self {
             let plant = BspPlant::new(program, Machine::default(), 11);
-            let used = vec![Nanos::default(); 2];
-            let (schedules, answer, obeys, is_others_turn) = (None, None, false, false);
-            let world = Simulated { plant, used, schedules, answer, obeys, is_others_turn };
+            let world = Simulated {
+                plant,
+                used: vec![Nanos::default(); 2],
+                schedules: None,
+                answer: None,
+                obeys: false,
+                is_others_turn: false,
+                free: None,
+                looks: None,
+            };
             let world = Shared(Rc::new(RefCell::new(world)));
             let steering = Steering::new(world.clone(), wanted(target, 2), FULL).unwrap();
             Self { world, steering, work: 0 }
         }
 
-        /// One unit of work; the part of full speed at which it was done.
-        fn step(&mut self) -> (f64, f64) {
-            let report = {
-                let world = &mut *self.world.0.borrow_mut();
-                let report = world.plant.next_report();
-                for (sum, used) in world.used.iter_mut().zip(report.used()) {
-                    *sum = sum.saturating_add(*used);
-                }
-                report
-            };
+        /// One unit of work that nobody is told of.
+        fn work(&mut self) -> Report {
+            let world = &mut *self.world.0.borrow_mut();
+            let report = world.plant.next_report();
+            for (sum, used) in world.used.iter_mut().zip(report.used()) {
+                *sum = sum.saturating_add(*used);
+            }
             self.work += 1;
-            self.steering.progress(self.work, report.to());
+            report
+        }
+
+        /// The seconds that it took, and the part of full speed at which it was done.
+        fn done(&self, report: &Report) -> (f64, f64) {
             let full = self.world.0.borrow().plant.full_rate_at(report.to());
             (report.seconds(), report.rate() / full)
         }
 
+        /// One unit of work, which a line tells.
+        fn step(&mut self) -> (f64, f64) {
+            let report = self.work();
+            self.steering.progress(self.work, report.to());
+            self.done(&report)
+        }
+
+        /// One unit of work, which MPI calls tell at the first look of each second.
+        fn counted_step(&mut self, counts: &mut Counts) -> (f64, f64) {
+            let (report, unit) = (self.work(), Unit::Operations(6));
+            let (from, at) = (report.from(), report.to());
+            if from.get() / 1_000_000_000 < at.get() / 1_000_000_000 {
+                let count = Some(Count { work: self.work, at, unit });
+                let world = &mut *self.world.0.borrow_mut();
+                let look = |used: &Nanos| Look { at, used: *used, count };
+                world.looks = Some(world.used.iter().map(look).collect());
+            }
+            self.steering.look(counts);
+            self.done(&report)
+        }
+
         /// The mean part of full speed over so many units of work.
         fn mean(&mut self, steps: usize) -> f64 {
-            let seen: Vec<_> = (0..steps).map(|_| self.step()).collect();
+            self.mean_by(steps, Self::step)
+        }
+
+        fn mean_by(&mut self, steps: usize, mut step: impl FnMut(&mut Self) -> (f64, f64)) -> f64 {
+            let seen: Vec<_> = (0..steps).map(|_| step(self)).collect();
             let seconds: f64 = seen.iter().map(|(seconds, _)| seconds).sum();
             seen.iter().map(|(seconds, fraction)| seconds * fraction).sum::<f64>() / seconds
+        }
+
+        /// For so many seconds it reads its input, with 5 % of a processor, and tells nothing.
+        fn read_input(&mut self, seconds: u64) {
+            for second in 0..=seconds {
+                self.world.0.borrow_mut().used = vec![Nanos::from_millis(50 * second); 2];
+                self.steering.tick(Nanos::from_secs(second));
+            }
         }
 
         fn steered(target: u32) -> Self {
@@ -724,6 +897,24 @@ mod tests {
         assert!(run.steering.set(percent(0)).unwrap_err().contains("more than 0 %"));
     }
 
+    // Goal: who asks for more than there is learns what can be had, and has it then. Method: a program that uses 52 %
+    // of a processor at full speed, where the fuller of two nodes could give 26 %.
+    #[test]
+    fn a_rate_that_cannot_be_had_is_refused_with_the_greatest_that_can() {
+        let mut run = Run::steered(30);
+        run.world.0.borrow_mut().free = Some([40, 26].map(CpuPpm::from_percent).to_vec());
+        run.answer(Some(Applied::Refused { reason: "n2 is short".into() }), false);
+        let said = run.steering.set(percent(80)).unwrap_err();
+        let most = said.strip_prefix("n2 is short; ").unwrap();
+        let most: Share =
+            most.strip_suffix(" of full speed can be had now").unwrap().parse().unwrap();
+        assert!((0.44..0.54).contains(&most.as_f64()), "{said}");
+        assert_eq!(run.steering.state().target, percent(30));
+        run.answer(None, false);
+        run.steering.set(most).unwrap();
+        assert!((0.24..=0.26).contains(&run.share()), "{}", run.share());
+    }
+
     // Goal: a correction waits for its turn, is made then, and what a user asks for does not wait. Method: a program that
     // is given too little, on nodes where it is always another job's turn, and then is not.
     #[test]
@@ -774,20 +965,86 @@ mod tests {
         }
     }
 
+    // Goal: what a program uses while it tells nothing does not decide what it has: it may read its input then. Method:
+    // one that uses hardly anything for a minute has its part of all CPU of its file, and so at another target.
     #[test]
     fn a_program_that_tells_nothing_has_its_part_of_the_cpu() {
         let mut run = Run::start(25);
-        for second in 0..=62 {
-            // It uses 40 % of a processor, and twice that on the other node.
-            let used = [400 * second, 800 * second].map(Nanos::from_millis).to_vec();
-            run.world.0.borrow_mut().used = used;
-            run.steering.tick(Nanos::from_secs(second));
-        }
+        run.read_input(62);
         let state = run.steering.state();
         assert_eq!((state.phase, state.actual), (Phase::Unreported, None));
-        assert!((run.share() - 0.2).abs() < 0.001, "{}", run.share());
+        assert!((run.share() - 0.25).abs() < 0.001, "{}", run.share());
         run.steering.set(percent(50)).unwrap();
-        assert!((run.share() - 0.4).abs() < 0.001, "{}", run.share());
+        assert!((run.share() - 0.5).abs() < 0.001, "{}", run.share());
+    }
+
+    // Goal: a program is held at its rate, however long it has told nothing at first. Method: 70 seconds of input, then
+    // a simulated program: it is measured as at its start, and what it used before does not count.
+    #[test]
+    fn a_program_that_begins_to_tell_is_measured_and_held() {
+        let mut run = Run::start(30);
+        run.read_input(70);
+        assert_eq!(run.steering.phase(), Phase::Unreported);
+        run.step();
+        assert_eq!(run.steering.phase(), Phase::Measured);
+        assert!((run.share() - 1.0).abs() < 0.001, "all CPU again: {}", run.share());
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+        assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+        assert!(run.steering.take_found().is_some(), "later runs know it");
+    }
+
+    // Goal: nodes that others have filled meanwhile keep no program from being held later. Method: they refuse, and
+    // then do not.
+    #[test]
+    fn all_cpu_that_cannot_be_had_is_asked_for_again() {
+        let mut run = Run::start(30);
+        run.read_input(70);
+        run.answer(Some(Applied::Refused { reason: "n1 is full".into() }), false);
+        run.mean(20);
+        assert_eq!(run.steering.phase(), Phase::Unreported);
+        assert!((run.share() - 0.3).abs() < 0.001, "{}", run.share());
+        run.answer(None, false);
+        run.mean(400);
+        assert_eq!(run.steering.phase(), Phase::Steered);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    }
+
+    // Goal: a program whose units of work take longer than it is waited for is not at full speed for most of each for
+    // ever. Method: the first takes 90 seconds, and so long is waited for the second, which never comes.
+    #[test]
+    fn a_program_that_tells_rarely_is_waited_for_longer() {
+        let mut run = Run::start(30);
+        run.read_input(89);
+        assert_eq!(run.steering.phase(), Phase::Unreported);
+        run.steering.progress(1, Nanos::from_secs(90));
+        for second in 91..180 {
+            run.steering.tick(Nanos::from_secs(second));
+        }
+        assert_eq!(run.steering.phase(), Phase::Measured);
+        for second in 180..230 {
+            run.steering.tick(Nanos::from_secs(second));
+        }
+        assert_eq!(run.steering.phase(), Phase::Unreported, "two minutes are too long");
+    }
+
+    // Goal: a program that prints nothing is held by what its MPI calls tell. Method: a simulated one that is looked at
+    // once a second; then iterations are found to be others, and it is measured anew.
+    #[test]
+    fn mpi_calls_tell_as_much_as_lines() {
+        let (mut run, mut counts) = (Run::start(30), Counts::default());
+        let mut step = |run: &mut Run| run.counted_step(&mut counts);
+        run.mean_by(600, &mut step);
+        assert_eq!(run.steering.phase(), Phase::Steered);
+        let mean = run.mean_by(1_000, &mut step);
+        assert!((mean - 0.3).abs() < 0.03, "{mean}");
+        run.steering.recount();
+        run.mean_by(30, &mut step);
+        assert_eq!(run.steering.phase(), Phase::Measured);
+        run.mean_by(600, &mut step);
+        assert_eq!(run.steering.phase(), Phase::Steered);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use keeptime_planner::explanation::{CurveTrail, Explanation};
 use maud::{Markup, html};
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito).
-const COLOURS: [&str; 7] =
+pub(super) const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5a5a5a"];
 /// Where colours repeat, dashes differ.
 const DASHES: [&str; 3] = ["none", "7 3", "2 3"];
@@ -224,7 +224,8 @@ fn dashes(index: usize) -> &'static str {
     DASHES[index / COLOURS.len() % DASHES.len()]
 }
 
-fn rounded(value: f64) -> String {
+/// A tenth of a unit is finer than anybody sees.
+pub(super) fn rounded(value: f64) -> String {
     format!("{value:.1}")
 }
 

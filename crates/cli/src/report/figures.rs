@@ -1,0 +1,384 @@
+//! The figures that benchmarks and evaluations left in a directory: a table for each of their files, and bars
+//! where there is something to compare a figure with.
+
+use super::bars::{self, Bar};
+use super::small_chart::COLOURS;
+use super::{REPORT, count, frame};
+use crate::machine::Machine;
+use crate::record::RECORD;
+use anyhow::{Context, Result, ensure};
+use maud::{Markup, html};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// What bars show; each has its own colour.
+const SERIES: [&str; 3] = ["measured", "baseline", "target"];
+
+/// One figure as the crate `bench` writes it, which depends on this one. What it may leave out one day is no reason not
+/// to show the rest.
+#[derive(Debug, Deserialize)]
+struct Figure {
+    name: String,
+    /// None where nothing was measured: what is not a number is null in JSON.
+    value: Option<f64>,
+    unit: String,
+    #[serde(default)]
+    samples: usize,
+    spread: Option<f64>,
+    baseline: Option<f64>,
+    target: Option<String>,
+    met: Option<bool>,
+    command: String,
+}
+
+/// What one file has.
+struct Measurement {
+    name: String,
+    figures: Vec<Figure>,
+    machine: Option<Machine>,
+}
+
+/// What a directory has.
+#[derive(Default)]
+struct Found {
+    measurements: Vec<Measurement>,
+    /// Files that are not shown, and why.
+    left_out: Vec<String>,
+}
+
+/// The page of all figures in `directory`. Files that are something else are named, there and on standard error.
+///
+/// # Errors
+/// If the directory cannot be read, or has no figures.
+pub(super) fn page(directory: &Path) -> Result<String> {
+    let found = Found::look(directory)?;
+    for file in &found.left_out {
+        eprintln!("left out: {file}");
+    }
+    ensure!(
+        !found.measurements.is_empty(),
+        "nothing to report on: {} has neither {RECORD}, which `keeptime demo` writes, nor figures \
+         in NAME.json, which `make bench-NAME` and `make eval-NAME` write",
+        directory.display()
+    );
+    Ok(found.draw(directory))
+}
+
+impl Found {
+    fn look(directory: &Path) -> Result<Self> {
+        let names = file_names(directory).with_context(|| {
+            format!("nothing to report on: cannot read the directory {}", directory.display())
+        })?;
+        let mut found = Self::default();
+        for file in names {
+            if let Err(error) = found.add(directory, &file) {
+                found.left_out.push(format!("{file}: {error:#}"));
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, directory: &Path, file: &str) -> Result<()> {
+        let name = file.strip_suffix(".json").context("not a NAME.json of figures")?;
+        let text = fs::read(directory.join(file))?;
+        let figures: Vec<Figure> = serde_json::from_slice(&text).context("not figures")?;
+        ensure!(!figures.is_empty(), "no figures");
+        let raw = format!("{name}/raw.json");
+        let machine = machine(&directory.join(&raw)).unwrap_or_else(|error| {
+            self.left_out.push(format!("{raw}: {error:#}"));
+            None
+        });
+        self.measurements.push(Measurement { name: name.into(), figures, machine });
+        Ok(())
+    }
+
+    fn draw(&self, directory: &Path) -> String {
+        let header = html! {
+            h1 { "Figures" }
+            p.subtitle { "Keeptime, as measured in " (directory.display()) }
+            p.headline { (headline(&self.measurements)) }
+            p.note {
+                "A value is the median of its samples, or what its name says; the spread is half \
+                 the distance between their quartiles; the baseline is the same without Keeptime."
+            }
+        };
+        let sections = html! {
+            @for measurement in &self.measurements { (section(measurement)) }
+            (left_out(&self.left_out))
+        };
+        frame("Keeptime: figures", header, sections)
+    }
+}
+
+/// The files of `directory` but the page, by name.
+fn file_names(directory: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
+    let files = entries.iter().filter(|entry| entry.path().is_file());
+    let name = |file: &fs::DirEntry| file.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<_> = files.map(name).filter(|name| name != REPORT).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The machine that raw data was measured on, where they are there and say so.
+fn machine(raw: &Path) -> Result<Option<Machine>> {
+    if !raw.exists() {
+        return Ok(None);
+    }
+    let raw: Value = serde_json::from_slice(&fs::read(raw)?).context("not JSON")?;
+    // In a list it has no name, and is the first.
+    let machine = raw.get("machine").or_else(|| raw.get(0));
+    Ok(machine.and_then(|machine| Machine::deserialize(machine).ok()))
+}
+
+fn headline(measurements: &[Measurement]) -> String {
+    let figures = || measurements.iter().flat_map(|measurement| &measurement.figures);
+    let judged: Vec<_> = figures().filter_map(|figure| figure.met).collect();
+    let met = judged.iter().filter(|met| **met).count();
+    let (all, targets) = (count(figures().count(), "figure"), count(judged.len(), "target"));
+    format!("{all}, {targets}: {met} met.")
+}
+
+fn section(measurement: &Measurement) -> Markup {
+    let Measurement { name, figures, machine } = measurement;
+    // Mostly one for all of them.
+    let commands: BTreeSet<_> = figures.iter().map(|figure| figure.command.as_str()).collect();
+    let charts: Vec<_> = figures.iter().filter_map(chart).collect();
+    html! {
+        section {
+            h2 { (name) }
+            dl {
+                dt { "Machine" }
+                dd { @if let Some(machine) = machine { (machine) } @else { "not recorded" } }
+                dt { "These figures again" }
+                dd { @for command in commands { code { (command) } " " } }
+            }
+            (table(figures))
+            @if !charts.is_empty() {
+                div.pictures { @for chart in charts { (chart) } }
+            }
+        }
+    }
+}
+
+fn table(figures: &[Figure]) -> Markup {
+    html! {
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "figure" }
+                        th.number scope="col" { "value" }
+                        th scope="col" { "unit" }
+                        @for title in ["spread", "samples", "baseline", "target"] {
+                            th.number scope="col" { (title) }
+                        }
+                        th scope="col" { "met" }
+                    }
+                }
+                tbody {
+                    @for figure in figures { (row(figure)) }
+                }
+            }
+        }
+    }
+}
+
+fn row(figure: &Figure) -> Markup {
+    html! {
+        tr {
+            td { (figure.name) }
+            td.number { (number_if_any(figure.value)) }
+            td { (figure.unit) }
+            td.number { (number_if_any(figure.spread)) }
+            td.number { (figure.samples) }
+            td.number { (number_if_any(figure.baseline)) }
+            td.number { (figure.target.as_deref().unwrap_or_default()) }
+            td.late[figure.met == Some(false)] { (met_text(figure.met)) }
+        }
+    }
+}
+
+fn met_text(met: Option<bool>) -> &'static str {
+    match met {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "",
+    }
+}
+
+/// A figure beside its baseline and target; nothing where it has neither, or was not measured.
+fn chart(figure: &Figure) -> Option<Markup> {
+    let bars = compared(figure, figure.value?);
+    let told: Vec<_> = bars.iter().map(|bar| format!("{} {}", bar.label, bar.text)).collect();
+    let text = format!("{}: {}", figure.name, told.join(", "));
+    let draw = || super::figure(&bars::draw(&bars).into_string(), &text, html! { (figure.name) });
+    (bars.len() > 1).then(draw)
+}
+
+fn compared(figure: &Figure, value: f64) -> Vec<Bar> {
+    let bounds = figure.target.iter().flat_map(|target| numbers(target));
+    let baseline = figure.baseline.map(|value| (1, value));
+    let all = std::iter::once((0, value)).chain(baseline).chain(bounds.map(|value| (2, value)));
+    let bar = |(series, value): (usize, f64)| Bar {
+        label: SERIES[series],
+        colour: COLOURS[series],
+        value,
+        // Mere numbers have no unit.
+        text: format!("{} {}", number(value), figure.unit).trim_end().into(),
+    };
+    all.map(bar).collect()
+}
+
+/// Those in a target, as in `>= 97` or `2 to 5`.
+fn numbers(target: &str) -> impl Iterator<Item = f64> {
+    let words = target.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
+    words.filter(|number| number.is_finite())
+}
+
+/// Three places, as benchmarks print them; fewer or more where these say too much or nothing.
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 0.01 || size == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+fn number_if_any(value: Option<f64>) -> String {
+    value.map(number).unwrap_or_default()
+}
+
+fn left_out(files: &[String]) -> Markup {
+    html! {
+        @if !files.is_empty() {
+            section {
+                h2 { "Left out" }
+                ul {
+                    @for file in files { li { (file) } }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::save_json;
+    use crate::report::write;
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    fn figure(name: &str, target: Option<&str>, met: Option<bool>) -> Value {
+        json!({
+            "name": name, "value": 7.25, "unit": "ms", "samples": 30, "spread": 0.5,
+            "baseline": null, "target": target, "met": met, "command": "make bench-plan"
+        })
+    }
+
+    fn directory(files: &[(&str, Value)]) -> TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, value) in files {
+            save_json(&directory.path().join(name), value).unwrap();
+        }
+        directory
+    }
+
+    fn written(directory: &TempDir) -> String {
+        fs::read_to_string(write(directory.path()).unwrap()).unwrap()
+    }
+
+    fn machine_called(processor: &str) -> Value {
+        let machine = Machine { processor: processor.into(), processors: 2, ..Machine::default() };
+        json!(machine)
+    }
+
+    // Goal: all that was measured is on the page, and what cannot be read costs nothing but itself. Method: two
+    // files of figures, whose raw data name the machine in both ways, beside damaged ones and others.
+    #[test]
+    fn every_file_of_figures_has_its_section_and_others_are_named() {
+        let late = figure("plan", Some("<= 5"), Some(false));
+        let mut compared = figure("search", None, None);
+        compared["baseline"] = json!(1000.0);
+        let directory = directory(&[
+            ("plan.json", json!([late, figure("b", None, None)])),
+            ("plan/raw.json", json!({ "machine": machine_called("First CPU"), "runs": [] })),
+            ("search.json", json!([compared])),
+            ("search/raw.json", json!([machine_called("Second CPU"), []])),
+            ("empty.json", json!([])),
+            ("profile.json", json!({ "version": 1 })),
+        ]);
+        fs::write(directory.path().join("torn.json"), "[{\"name\": ").unwrap();
+        fs::write(directory.path().join("notes.txt"), "").unwrap();
+        for round in ["the first page", "the page over another"] {
+            let page = written(&directory);
+            assert!(page.contains("3 figures, 1 target: 0 met."), "{round}: {page}");
+            for there in ["<h2>plan<", "<h2>search<", ">7.250<", ">0.500<", ">30<", ">1000<"] {
+                assert!(page.contains(there), "{round}: {there}");
+            }
+            for machine in ["2 x First CPU", "2 x Second CPU"] {
+                assert!(page.contains(machine), "{round}: {machine}");
+            }
+            assert!(page.contains("&lt;= 5") && page.contains("<td class=\"late\">no<"), "{page}");
+            assert!(page.contains("plan: measured 7.250 ms, target 5.000 ms"), "{page}");
+            assert!(page.contains("search: measured 7.250 ms, baseline 1000 ms"), "{page}");
+            assert_eq!(page.matches("<svg").count(), 2, "one figure has nothing beside it");
+            assert_eq!(page.matches("make bench-plan").count(), 2, "once in each section");
+            for file in ["empty.json: no", "notes.txt: not", "profile.json: not", "torn.json: not"]
+            {
+                assert!(page.contains(&format!("<li>{file}")), "{round}: {file}");
+            }
+            assert_eq!(page.matches("<li>").count(), 4, "{round}: {page}");
+        }
+    }
+
+    #[test]
+    fn damaged_raw_data_cost_the_machine_alone() {
+        let directory = directory(&[("plan.json", json!([figure("plan", None, None)]))]);
+        assert!(!written(&directory).contains("Left out"));
+        fs::create_dir(directory.path().join("plan")).unwrap();
+        fs::write(directory.path().join("plan/raw.json"), "{").unwrap();
+        let page = written(&directory);
+        assert!(page.contains("<h2>plan<") && page.contains("not recorded"), "{page}");
+        assert!(page.contains("<li>plan/raw.json: not JSON"), "{page}");
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_bars() {
+        let mut unmeasured = figure("plan", Some("2 to 5"), Some(false));
+        unmeasured["value"] = Value::Null;
+        let page = written(&directory(&[("plan.json", json!([unmeasured]))]));
+        assert!(page.contains("2 to 5") && !page.contains("<svg"), "{page}");
+    }
+
+    #[test]
+    fn special_characters_stay_text_and_nothing_outside_is_referred_to() {
+        let strange = figure("<b>\"bold\"</b> & more", Some(">= 97"), Some(false));
+        let page = written(&directory(&[("a<i>b.json", json!([strange]))]));
+        assert!(page.contains("aria-label=\"&lt;b&gt;&quot;bold&quot;&lt;/b&gt; &amp; more: "));
+        assert!(page.contains("<h2>a&lt;i&gt;b<"), "{page}");
+        for raw in ["<b>", "<i>", "http", "<script", "<link", "url(", "file:"] {
+            assert!(!page.contains(raw), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_directory_without_figures_is_refused_with_what_would_be_accepted() {
+        let directory = directory(&[("profile.json", json!({ "version": 1 }))]);
+        let error = format!("{:#}", write(directory.path()).unwrap_err());
+        assert!(error.contains(RECORD) && error.contains("make bench-NAME"), "{error}");
+        assert!(!directory.path().join(REPORT).exists());
+    }
+
+    #[test]
+    fn numbers_are_as_long_as_they_say_something() {
+        let texts = [12345.6, 7.25, 0.0, -0.00015].map(number);
+        assert_eq!(texts, ["12346", "7.250", "0.000", "-1.5e-4"]);
+        assert_eq!(numbers("2 to 5").collect::<Vec<_>>(), [2.0, 5.0]);
+        assert_eq!(numbers(">= inf").count(), 0);
+    }
+}
