@@ -6,6 +6,7 @@ use crate::shape::{self, Shape};
 use crate::summary::Summary;
 use crate::trace::Submission;
 use keeptime_model::Invalid;
+use keeptime_model::pattern::RANKS_MAX;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, Share};
 use keeptime_planner::tree::PlacementIndex;
@@ -47,7 +48,8 @@ pub struct Outcome {
 }
 
 /// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
-/// from time to time how many have ended or were refused. Memory is that of the jobs and what runs.
+/// from time to time how many have ended or were refused. Memory is that of the jobs and what runs. Whatever
+/// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
 ///
 /// # Errors
 /// If a job makes no sense, or some job never ends.
@@ -62,7 +64,8 @@ pub fn simulate(
     let policy = what.policy.begin(topology.clone(), traffic)?;
     let machine = Machine::new(PlacementIndex::new(topology), traffic);
     let fates = vec![Fate::default(); jobs.len()];
-    let mut replay = Replay { jobs, policy, machine, fates, next: 0, over: 0 };
+    let nodes_most = what.shape.nodes.min(RANKS_MAX);
+    let mut replay = Replay { jobs, nodes_most, policy, machine, fates, next: 0, over: 0 };
     let mut now = Nanos::new(0);
     while let Some(due) = replay.next_event() {
         now = now.max(due);
@@ -108,6 +111,8 @@ fn check(jobs: &[Submission]) -> Result<(), Invalid> {
 
 struct Replay<'a> {
     jobs: &'a [Submission],
+    /// More no job can have.
+    nodes_most: u32,
     policy: Box<dyn Policy>,
     machine: Machine,
     fates: Vec<Fate>,
@@ -138,7 +143,11 @@ impl Replay<'_> {
             if Nanos::from_secs(job.submitted) > now {
                 break;
             }
-            let actions = self.policy.submitted(now, self.next, job);
+            let actions = if job.nodes > self.nodes_most {
+                vec![Action::Refuse(self.next)]
+            } else {
+                self.policy.submitted(now, self.next, job)
+            };
             self.next += 1;
             self.act(now, actions)?;
         }
@@ -334,6 +343,41 @@ mod tests {
         jobs.sort_by_key(|job| job.submitted);
         let outcome = outcome("star:4", Choice::KeeptimeQueue, 0, &jobs);
         assert_eq!(outcome.summary(&jobs, 4).admitted_late, 0);
+    }
+
+    /// A job of 50 s that has time.
+    fn patient(submitted: u64, nodes: u32) -> Submission {
+        let class = Class::Normal;
+        Submission { submitted, run: 50, requested: 100, nodes, deadline: 1_000, class }
+    }
+
+    fn refused(outcome: &Outcome) -> Vec<bool> {
+        outcome.fates.iter().map(|fate| fate.refused).collect()
+    }
+
+    // Goal: whoever decides, a job of more nodes than the broker gives one is not run and is in nobody's way,
+    // though the cluster has as many.
+    #[test]
+    fn a_job_of_too_many_nodes_is_refused_and_all_others_run() {
+        let jobs = [patient(0, 4), patient(10, 5_000), patient(20, 90), patient(30, 1)];
+        for percent in [0, 30] {
+            for policy in Choice::ALL {
+                let outcome = outcome("fat-tree:5200", policy, percent, &jobs);
+                assert_eq!(refused(&outcome), [false, true, false, false], "{policy}, {percent} %");
+                assert_eq!(outcome.ended(), [50, 0, 70, 80], "{policy}, {percent} %");
+            }
+        }
+    }
+
+    // Goal: a ring for which links between switches are too narrow for ever does not wait for ever: the second
+    // rack has 10 nodes, and an uplink of 2.5 Gbit/s.
+    #[test]
+    fn a_job_that_is_not_granted_on_idle_nodes_is_refused_and_those_behind_it_run() {
+        let jobs = [patient(0, 2), patient(10, 50), patient(20, 2)];
+        for policy in [Choice::KeeptimeQueue, Choice::KeeptimeClasses] {
+            let outcome = outcome("fat-tree:50:40", policy, 30, &jobs);
+            assert_eq!(refused(&outcome), [false, true, false], "{policy}");
+        }
     }
 
     #[test]

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A queue in front of whole nodes.
 #[derive(Debug, Clone)]
 pub struct Backfill {
-    nodes: u32,
     free: BTreeSet<NodeIndex>,
     queue: VecDeque<Waiting>,
     running: BTreeMap<usize, Running>,
@@ -37,7 +36,7 @@ impl Backfill {
     /// So many free nodes and no queue.
     pub fn new(nodes: u32) -> Self {
         let free = (0..nodes).map(NodeIndex).collect();
-        Self { nodes, free, queue: VecDeque::new(), running: BTreeMap::new(), changed: false }
+        Self { free, queue: VecDeque::new(), running: BTreeMap::new(), changed: false }
     }
 
     fn start(&mut self, now: Nanos, waiting: &Waiting) -> Action {
@@ -69,9 +68,6 @@ impl Backfill {
 impl Policy for Backfill {
     fn submitted(&mut self, _: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
         let Submission { nodes, requested, .. } = *submission;
-        if nodes > self.nodes {
-            return vec![Action::Refuse(job)];
-        }
         self.queue.push_back(Waiting { job, nodes, requested: Nanos::from_secs(requested) });
         self.changed = true;
         vec![]

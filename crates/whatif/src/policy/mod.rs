@@ -53,7 +53,7 @@ pub enum Action {
 
 /// Decides about jobs, which it knows by their numbers. Times never go back.
 pub trait Policy {
-    /// A job is submitted.
+    /// A job is submitted, of at most as many nodes as the cluster has and the broker gives one job.
     fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action>;
     /// A job that was started has ended.
     fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action>;

@@ -5,6 +5,8 @@
 //! Who is less urgent goes first only where nobody is delayed by it who can still be in time: those are
 //! planned in their order, by what running jobs requested (conservative backfill, by deadlines). Where classes
 //! count, the order is by class first.
+//!
+//! What the engine does not even grant while nothing runs is refused: it would wait for ever.
 
 use super::profile::Profile;
 use super::reservations::{Asked, Reservations};
@@ -20,7 +22,6 @@ const PLANNED_MAX: usize = 500;
 #[derive(Debug, Clone)]
 pub struct Queued {
     reservations: Reservations,
-    nodes: u32,
     /// Nodes that nobody has reserved.
     free: u32,
     /// Whether classes count.
@@ -43,12 +44,21 @@ struct Running {
     ends: Nanos,
 }
 
+/// What came of a job that could start.
+enum Tried {
+    Started,
+    /// Rates are in its way that others have.
+    Waits,
+    /// Nobody is in its way, and yet it does not fit.
+    Hopeless,
+}
+
 impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
         let (waiting, late, running) = Default::default();
         let (classes, changed) = (false, false);
-        Self { reservations, nodes, free: nodes, classes, waiting, late, running, changed }
+        Self { reservations, free: nodes, classes, waiting, late, running, changed }
     }
 
     /// The same; urgent jobs come before all others.
@@ -77,15 +87,24 @@ impl Queued {
     fn start_what_is_due(&mut self, now: Nanos) -> Vec<Action> {
         let ends = self.running.values().map(|running| (running.ends, running.nodes));
         let mut profile = Profile::new(now, self.free, ends);
-        let mut promised = Vec::new();
+        let mut actions = Vec::new();
         let urgent: Vec<_> = self.waiting.iter().take(PLANNED_MAX).map(|(k, s)| (*k, *s)).collect();
         for (key, submission) in urgent {
             let (_, latest, job) = key;
             let (nodes, length) = size(&submission);
             let Some(from) = profile.earliest(nodes, length) else { continue };
-            if from == now && self.start(now, job, &submission) {
-                self.waiting.remove(&key);
-                promised.push(Action::Promise(job));
+            let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
+            match tried {
+                Tried::Started => {
+                    self.waiting.remove(&key);
+                    actions.push(Action::Promise(job));
+                }
+                Tried::Waits => {}
+                Tried::Hopeless => {
+                    self.waiting.remove(&key);
+                    actions.push(self.refuse(job));
+                    continue;
+                }
             }
             // Whoever would be late is not waited for: jobs often take less than was requested for them.
             if from <= latest {
@@ -96,26 +115,40 @@ impl Queued {
         for (at, (key, submission)) in late.into_iter().enumerate() {
             let (nodes, length) = size(&submission);
             let Some(from) = profile.earliest(nodes, length) else { continue };
-            if from == now && self.start(now, key.1, &submission) {
-                self.late.remove(&key);
-                profile.take(from, length, nodes);
-            } else if at == 0 {
+            let job = key.1;
+            let tried = if from == now { self.start(now, job, &submission) } else { Tried::Waits };
+            match tried {
+                Tried::Started => {
+                    self.late.remove(&key);
+                    profile.take(from, length, nodes);
+                }
                 // The first of them gets its turn: it is not passed by for ever.
-                profile.take(from, length, nodes);
+                Tried::Waits if at == 0 => profile.take(from, length, nodes),
+                Tried::Waits => {}
+                Tried::Hopeless => {
+                    self.late.remove(&key);
+                    actions.push(self.refuse(job));
+                }
             }
         }
-        promised
+        actions
     }
 
-    /// Whether the engine grants it.
-    fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> bool {
-        let (nodes, length) = size(submission);
-        let granted = self.reservations.ask(now, job, submission, now) == Asked::Granted;
-        if granted {
-            self.free -= nodes;
-            self.running.insert(job, Running { nodes, ends: now.saturating_add(length) });
+    /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded.
+    fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> Tried {
+        if self.reservations.ask(now, job, submission, now) != Asked::Granted {
+            return if self.running.is_empty() { Tried::Hopeless } else { Tried::Waits };
         }
-        granted
+        let (nodes, length) = size(submission);
+        self.free -= nodes;
+        self.running.insert(job, Running { nodes, ends: now.saturating_add(length) });
+        Tried::Started
+    }
+
+    /// Others may be planned in its place.
+    fn refuse(&mut self, job: usize) -> Action {
+        self.changed = true;
+        Action::Refuse(job)
     }
 }
 
@@ -125,9 +158,6 @@ fn size(submission: &Submission) -> (u32, Nanos) {
 
 impl Policy for Queued {
     fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
-        if submission.nodes > self.nodes {
-            return vec![Action::Refuse(job)];
-        }
         let class = self.class(submission);
         match latest_start(submission).filter(|latest| *latest >= now) {
             Some(latest) => drop(self.waiting.insert((class, latest, job), *submission)),
@@ -147,8 +177,10 @@ impl Policy for Queued {
     fn passed(&mut self, now: Nanos) -> Vec<Action> {
         self.reservations.pass(now);
         self.pass_over_late(now);
-        let changed = std::mem::take(&mut self.changed);
-        let actions = if changed { self.start_what_is_due(now) } else { vec![] };
+        let mut actions = Vec::new();
+        while std::mem::take(&mut self.changed) {
+            actions.append(&mut self.start_what_is_due(now));
+        }
         with_starts(actions, &mut self.reservations)
     }
 

@@ -34,9 +34,6 @@ impl Policy for Unmanaged {
     fn submitted(&mut self, _: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
         let lightest: Vec<_> =
             self.by_load.iter().take(submission.nodes as usize).copied().collect();
-        if lightest.len() < submission.nodes as usize {
-            return vec![Action::Refuse(job)];
-        }
         let mut nodes = Vec::with_capacity(lightest.len());
         for (load, node) in lightest {
             self.set_load(node, load + 1);

@@ -3,44 +3,69 @@
 use super::{Class, Log, Submission, deadline, draw_classes};
 use keeptime_control::plant::Random;
 use keeptime_model::Invalid;
+use std::fmt;
 
-/// The first `most` jobs of a log that ran at all. A processor counts as a node. Deadlines, which the
-/// format does not have, are drawn, and so are classes: queues have other numbers at every site.
+/// Jobs that were passed over, by why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    /// They never ran.
+    pub never_ran: usize,
+    /// They had more processors than the log says there were.
+    pub too_large: usize,
+}
+
+/// The first `most` jobs of a log that ran at all, on no more processors than `; MaxProcs:` or `; MaxNodes:`
+/// says there were; the largest job has all of them where neither is said. A processor counts as a node.
+/// Deadlines, which the format does not have, are drawn, and so are classes: queues have other numbers at
+/// every site.
 ///
 /// # Errors
-/// The line and the field that is wrong, that the log does not say how many processors there were
-/// (`; MaxProcs:` or `; MaxNodes:`), or that none of its jobs ran on them.
+/// The line and the field that is wrong, or that there is no such job.
 pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
+    read_counted(text, most, seed).map(|(log, _)| log)
+}
+
+/// The same, and what was passed over on the way.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut), Invalid> {
+    let there = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
     let mut random = Random::new(seed);
     let mut jobs = Vec::new();
+    let mut left_out = LeftOut::default();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
+        if jobs.len() == most {
+            break;
+        }
         if line.is_empty() || line.starts_with(';') {
             continue;
         }
         let job = job(line, &mut random);
-        let job = job.map_err(|invalid| invalid.within(&format!("line {}", at + 1)))?;
-        jobs.extend(job);
-        if jobs.len() == most {
-            break;
+        match job.map_err(|invalid| invalid.within(&format!("line {}", at + 1)))? {
+            None => left_out.never_ran += 1,
+            Some(job) if there.is_some_and(|there| job.nodes > there) => left_out.too_large += 1,
+            Some(job) => jobs.push(job),
         }
     }
-    let nodes = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
-    let nodes = nodes.ok_or_else(|| {
-        Invalid::new("header", "nothing", "a line \"; MaxProcs: NUMBER\" with a number above 0")
-    })?;
-    jobs.retain(|job| job.nodes <= nodes);
-    jobs.sort_by_key(|job| job.submitted);
-    let Some(Submission { submitted: first, .. }) = jobs.first().copied() else {
-        let expected = format!("at least one that ran, on at most {nodes} processors");
-        return Err(Invalid::new("jobs", "none", expected));
+    let Some(largest) = jobs.iter().map(|job| job.nodes).max() else {
+        let on = there.map(|nodes| format!(", on at most {nodes} processors")).unwrap_or_default();
+        return Err(Invalid::new("jobs", "none", format!("at least one that ran{on}")));
     };
-    for job in &mut jobs {
+    count_from_the_first(&mut jobs);
+    draw_classes(&mut jobs, seed);
+    Ok((Log { nodes: there.unwrap_or(largest), jobs }, left_out))
+}
+
+/// Puts them in the order of their submission, the first at 0.
+fn count_from_the_first(jobs: &mut [Submission]) {
+    jobs.sort_by_key(|job| job.submitted);
+    let first = jobs.first().map_or(0, |job| job.submitted);
+    for job in jobs {
         job.submitted -= first;
         job.deadline -= first;
     }
-    draw_classes(&mut jobs, seed);
-    Ok(Log { nodes, jobs })
 }
 
 /// One line; nothing if the job never ran.
@@ -77,12 +102,21 @@ fn job(line: &str, random: &mut Random) -> Result<Option<Submission>, Invalid> {
     Ok(Some(Submission { submitted, run, requested, nodes, deadline, class }))
 }
 
+/// The first number above 0 that is said of `key`, whatever else is said behind it.
 fn header(text: &str, key: &str) -> Option<u32> {
     let remarks = text.lines().filter_map(|line| line.trim().strip_prefix(';'));
     let value = |remark: &str| {
-        remark.trim().strip_prefix(key)?.trim_start().strip_prefix(':')?.trim().parse().ok()
+        let value = remark.trim().strip_prefix(key)?.trim_start().strip_prefix(':')?;
+        value.split_whitespace().next()?.parse::<u32>().ok()
     };
     remarks.filter_map(value).find(|number| *number > 0)
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { never_ran, too_large } = self;
+        write!(f, "{never_ran} never ran, {too_large} had more processors than the log says it has")
+    }
 }
 
 const FIELDS: usize = 18;
@@ -120,6 +154,25 @@ mod tests {
         assert_eq!(read(LOG, 1, 1).unwrap().jobs.len(), 1);
     }
 
+    // Goal: what is left out is counted by why, and does not count as one of the jobs that were asked for.
+    #[test]
+    fn jobs_that_are_left_out_are_counted_apart() {
+        let last = "5 1040 0 500 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n";
+        let (log, left_out) = read_counted(&format!("{LOG}{last}"), 3, 1).unwrap();
+        assert_eq!(log.jobs.iter().map(|job| job.nodes).collect::<Vec<_>>(), [4, 16, 2]);
+        assert_eq!(left_out, LeftOut { never_ran: 1, too_large: 1 });
+        assert_eq!(read_counted(LOG, 1, 1).unwrap().1, LeftOut::default());
+    }
+
+    #[test]
+    fn how_many_processors_there_were_is_said_by_the_log_or_its_largest_job() {
+        let nodes = |log: &str| read(log, 9, 1).unwrap().nodes;
+        assert_eq!(nodes(&LOG.replace("128", "128 (2 of them for tests)")), 128);
+        assert_eq!(nodes(&LOG.replace("128", "unknown")), 64);
+        assert_eq!(nodes(&LOG.replace("MaxProcs", "Procs")), 64);
+        assert_eq!(nodes(&LOG.replace("Max", "Min")), 999);
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         let error =
@@ -131,11 +184,10 @@ mod tests {
         assert_eq!(error("1000", "-7"), negative);
         let short = r#"line 5.numbers: "14" is not accepted; expected 18"#;
         assert_eq!(error(" 1 1 -1 -1", ""), short);
-        assert_eq!(read(&LOG.replace("MaxProcs", "Procs"), 9, 1).unwrap().nodes, 64);
-        let nameless = LOG.replace("Max", "Min");
-        assert!(read(&nameless, 9, 1).unwrap_err().to_string().contains("MaxProcs"));
         let small = read(&LOG.replace("128", "3"), 9, 1).unwrap_err().to_string();
         let none = r#"jobs: "none" is not accepted; expected at least one that ran, on at most 3 processors"#;
         assert_eq!(small, none);
+        let empty = read("", 9, 1).unwrap_err().to_string();
+        assert_eq!(empty, r#"jobs: "none" is not accepted; expected at least one that ran"#);
     }
 }
