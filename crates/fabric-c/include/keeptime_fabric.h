@@ -176,6 +176,13 @@ ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
  * until everything that was sent is carried, for at most close_nanos. */
 void ktf_context_close(ktf_context *context);
 
+/* Closes it, and tells whether everything that was sent is carried. Waits for that, for at most
+ * timeout; if no resource, region or watch is left, the context is gone then. The handle is not to
+ * be used any more, whatever the result. KTF_UNDELIVERED when messages may not have arrived, also of
+ * resources that were dropped before: ktf_error_text() says how many, and whom the first of them is
+ * for. KTF_INVALID when it is null. */
+ktf_result ktf_context_close_within(ktf_context *context, int64_t timeout);
+
 /* ---- Resources ------------------------------------------------------------------------------- */
 
 /* Registers a resource. When this returns, every program of the cluster that looks for it finds it.
@@ -203,12 +210,12 @@ ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute
 ktf_result ktf_resource_find_all(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_id *ids, size_t capacity, size_t *found);
 
-/* Reserves a rate for what resource sends to another: a limit, as every reservation is.
- * KTF_INVALID. */
+/* Reserves a rate for what resource sends to another: a limit, as every reservation is. Reserved
+ * anew, the new rate holds for what is waiting as well. KTF_INVALID, also when it is 0. */
 ktf_result ktf_resource_reserve(const ktf_resource *resource, const ktf_id *to,
 				uint64_t bits_per_second);
 
-/* Gives that back. KTF_INVALID. */
+/* Gives that back: what waits is not held back any more. KTF_INVALID. */
 ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
 
 /* ---- Messages -------------------------------------------------------------------------------- */

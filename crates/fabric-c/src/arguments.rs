@@ -47,6 +47,15 @@ pub unsafe fn borrowed<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Fa
     unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
 }
 
+/// What a handle holds, which is the caller's no more.
+pub unsafe fn owned<T>(handle: *mut T, name: &str) -> Result<Box<T>, Failure> {
+    if handle.is_null() {
+        return Err(is_null(name));
+    }
+    // SAFETY: the caller says that it is a handle that was given out, and its last use.
+    Ok(unsafe { Box::from_raw(handle) })
+}
+
 /// Where an output goes.
 pub unsafe fn output<'a, T>(
     pointer: *mut T,

@@ -1,6 +1,6 @@
 //! `ktf_context_*`.
 
-use crate::arguments::{known, output, text};
+use crate::arguments::{Time, known, output, owned, text};
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
 use crate::types::ConfigFields;
 use fabric::{Callers, Config, Context, Protocol, Wait};
@@ -34,6 +34,15 @@ pub unsafe extern "C" fn ktf_context_open(
 pub unsafe extern "C" fn ktf_context_close(context: *mut Context) {
     // SAFETY: as the header says.
     unsafe { drop_handle(context) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_context_close_within(context: *mut Context, timeout: i64) -> Outcome {
+    outcome_of(|| {
+        // SAFETY: as the header says.
+        let context = unsafe { owned(context, "context")? };
+        Ok(context.close(Time::new(timeout).span())?)
+    })
 }
 
 /// A field is only looked at if the mask has it: a program that was compiled with an older header

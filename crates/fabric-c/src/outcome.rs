@@ -2,7 +2,9 @@
 
 use fabric::attributes::InvalidAttributes;
 use fabric::region::{InvalidLayout, PublishError, RegionError};
-use fabric::{FindError, OpenError, RecvError, RegisterError, SendError, Undelivered};
+use fabric::{
+    FindError, Invalid, OpenError, RecvError, RegisterError, SendError, Undelivered, Unsent,
+};
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::c_char;
@@ -172,6 +174,18 @@ impl From<RecvError> for Failure {
             _ => None,
         };
         Self { undelivered, ..Self::of(outcome, &error) }
+    }
+}
+
+impl From<Unsent> for Failure {
+    fn from(error: Unsent) -> Self {
+        Self::of(Outcome::Undelivered, &error)
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Self {
+        Self::of(Outcome::Invalid, &error)
     }
 }
 

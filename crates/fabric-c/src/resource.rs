@@ -99,11 +99,7 @@ pub unsafe extern "C" fn ktf_resource_reserve(
     outcome_of(|| {
         // SAFETY: as the header says.
         let (resource, to) = unsafe { (borrowed(resource, "resource")?, id(to, "to")?) };
-        if bits_per_second == 0 {
-            return Err(Failure::invalid("bits_per_second is 0: nothing would ever be sent"));
-        }
-        resource.reserve(to, BitsPerSecond::new(bits_per_second));
-        Ok(())
+        Ok(resource.reserve(to, BitsPerSecond::new(bits_per_second))?)
     })
 }
 

@@ -6,12 +6,14 @@ use crate::core::{Core, Patience};
 use crate::directory::client::{Event, Watch};
 use crate::directory::protocol::{ContextInfo, Record};
 use crate::error::{FindError, OpenError, RecvError, RegisterError, SendError};
+use crate::flow::Unsent;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Match, Tag};
 use crate::payload::Payload;
 use crate::progress::{Parker, lock};
 use arc_swap::ArcSwapOption;
+use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -20,7 +22,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A program's place in the fabric. Everything that was sent is carried before the last handle to
-/// it goes, for at most [`Config::close_time`].
+/// it goes, for at most [`Config::close_time`]; what is not by then is lost without a word, such as a
+/// long message that was given and that nobody has taken. [`Context::close`] tells.
 #[derive(Debug)]
 pub struct Context {
     shared: Arc<Shared>,
@@ -118,6 +121,22 @@ impl Context {
         Ok(found.map(|found| found.context))
     }
 
+    /// Waits until everything that was sent is carried, for at most `within`, and drops this handle. Short messages are
+    /// carried when the other context, or its node's kernel, has them; long ones when their receivers do. Its
+    /// resources, regions and watches hold the context on. If there is none, it is gone without further waiting.
+    ///
+    /// # Errors
+    /// If messages may not have arrived: on each connection that has not carried everything by then, all that its other
+    /// end has not said to have; and what resources have sent that are dropped, and so cannot be told, if it is known not
+    /// to have arrived. What is not carried is lost with the context.
+    pub fn close(mut self, within: Duration) -> Result<(), Unsent> {
+        let unsent = self.shared.core.unsent(Instant::now() + within);
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.close_time = Duration::ZERO;
+        }
+        unsent.map_or(Ok(()), Err)
+    }
+
     /// What this program holds of it.
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
@@ -183,14 +202,24 @@ impl Resource {
 
     /// Reserves `rate` for what this resource sends to `to`: a limit, as every reservation is. Of
     /// several flows of the context whose time has come the one that waits longest goes first. It
-    /// counts payload and lasts until it is released or the resource is dropped.
-    pub fn reserve(&self, to: ResourceId, rate: BitsPerSecond) {
-        self.shared.core.turns().reserve((self.place, to), rate);
+    /// counts payload and lasts until it is released or the resource is dropped. Reserved anew, the new
+    /// rate holds for what is waiting as well.
+    ///
+    /// Messages of more than 64 KiB to other contexts are carried at that rate piece by piece, of 256 KiB at most.
+    ///
+    /// # Errors
+    /// If the rate is zero: nothing would ever be sent.
+    pub fn reserve(&self, to: ResourceId, rate: BitsPerSecond) -> Result<(), Invalid> {
+        if rate == BitsPerSecond::ZERO {
+            return Err(Invalid::new("rate", rate, "more than 0 bit/s, or no reservation"));
+        }
+        self.shared.core.reserve(self.place, to, rate);
+        Ok(())
     }
 
-    /// Gives that back: messages to `to` are not held back any more.
+    /// Gives that back: messages to `to` are not held back any more, those that wait among them.
     pub fn release(&self, to: ResourceId) {
-        self.shared.core.turns().release(self.place, Some(to));
+        self.shared.core.release(self.place, Some(to));
     }
 
     /// Receives the first message that `wanted` wants; waits for one. One that has begun to arrive

@@ -11,7 +11,7 @@ use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::{Pass, is_trusted};
 use crate::echo;
 use crate::error::{OpenError, SendError};
-use crate::flow::charge;
+use crate::flow::{Unsent, charge};
 use crate::flusher::Flusher;
 use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
@@ -22,6 +22,7 @@ use crate::links::{Current, Links};
 use crate::listen::{Listeners, call_neighbour, call_remote, call_way};
 use crate::matching::{Match, Tag};
 use crate::networks::{Network, candidates, discover, shared};
+use crate::pacing::Carriage;
 use crate::payload::Payload;
 use crate::progress::{Parker, Progress, Work, lock};
 use crate::random;
@@ -29,8 +30,9 @@ use crate::streams::{Stream, Streams, Wanted};
 use crate::transport::{Broken, Ends, rails};
 use crate::turns::{Flow, Turns};
 use catcher::Catcher;
+use keeptime_model::units::BitsPerSecond;
 use nix::errno::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -56,13 +58,27 @@ pub struct Core {
     flusher: Flusher,
     streams: Streams,
     keeper: Keeper,
-    turns: Turns,
+    turns: Arc<Turns>,
+    /// The link that each other context has made last.
+    called_by: Mutex<HashMap<ContextId, u32>>,
+    /// What did not arrive of what resources have sent that are gone.
+    untold: Mutex<Option<Unsent>>,
     /// One connection is made at a time; messages do not come this way.
     connecting: Mutex<()>,
 }
 
 /// Who sent it, its tag, and what it says.
 pub type Received = (ResourceId, Tag, Vec<u8>);
+
+/// What a thread sees that waits for a turn.
+enum Look<T> {
+    /// What it waits for.
+    Done(T),
+    /// That it comes no sooner than then, as it is reserved now.
+    At(Instant),
+    /// That another thread has to do something first.
+    Later,
+}
 
 /// How long a call may take.
 #[derive(Debug, Clone, Copy)]
@@ -104,7 +120,9 @@ impl Core {
             flusher: Flusher::default(),
             streams: Streams::default(),
             keeper: Keeper::default(),
-            turns: Turns::new(),
+            turns: Arc::new(Turns::new()),
+            called_by: Mutex::default(),
+            untold: Mutex::default(),
             connecting: Mutex::new(()),
         })
     }
@@ -144,14 +162,19 @@ impl Core {
         &self.keeper
     }
 
-    /// Its flows with reserved rates.
-    pub fn turns(&self) -> &Turns {
-        &self.turns
-    }
-
     /// Its inboxes.
     pub fn inboxes(&self) -> &Inboxes {
         &self.inboxes
+    }
+
+    /// Reserves a rate for what `from` sends to `to`.
+    pub fn reserve(&self, from: Place, to: ResourceId, rate: BitsPerSecond) {
+        self.turns.reserve((from, to), rate).iter().for_each(|parker| self.wake(parker));
+    }
+
+    /// Gives back what `from` has reserved, for one receiver or for all.
+    pub fn release(&self, from: Place, to: Option<ResourceId>) {
+        self.turns.release(from, to).iter().for_each(|parker| self.wake(parker));
     }
 
     /// Sends a short message by `link` if nothing has to be waited for; false if it has to be sent
@@ -197,7 +220,9 @@ impl Core {
             return Err(SendError::TooLong { bytes, most });
         }
         if self.turns.post((from, to)) {
-            self.wait_for_turn((from, to), payload.len(), patience)?;
+            let is_long = payload.len() > EAGER_MOST && to.context != self.id;
+            let carriage = if is_long { Carriage::InPieces } else { Carriage::Whole };
+            self.wait_for_turn((from, to), payload.len(), carriage, patience)?;
         }
         if to.context == self.id {
             return self.send_within(from, to.place, tag, payload, patience);
@@ -261,7 +286,7 @@ impl Core {
 
     /// Closes an inbox: who sent what nobody took is told.
     pub fn close(&self, place: Place) {
-        self.turns.release(place, None);
+        self.release(place, None);
         let Some(Left { messages, owed, senders }) = self.inboxes.close(place) else { return };
         for (number, bytes) in owed {
             if let Some(link) = self.links.numbered(number) {
@@ -274,25 +299,45 @@ impl Core {
         senders.iter().for_each(|parker| self.progress.wake(parker));
     }
 
-    /// Works until everything that was sent is with the other ends, or with their kernels. Returns
-    /// whether that was so before `deadline`.
-    pub fn drain(&self, deadline: Instant) -> bool {
+    /// Works until everything that was sent is with the other ends, or with their kernels, or
+    /// `deadline` has passed.
+    pub fn drain(&self, deadline: Instant) {
         let drained = || {
             let view = self.links.view();
-            view.in_memory.iter().chain(&view.others).all(|link| link.is_drained(self))
+            view.in_memory.iter().chain(&view.others).all(|link| self.is_drained(link))
         };
         // The kernel does not say when it has sent everything: look every now and then.
         let step = std::time::Duration::from_millis(1);
         loop {
-            if drained() {
-                return true;
-            }
             let now = Instant::now();
-            if now >= deadline {
-                return false;
+            if drained() || now >= deadline {
+                return;
             }
             self.progress.wait(self, Some((now + step).min(deadline)), || None::<()>, |_| {});
         }
+    }
+
+    /// The same. Returns what may not have arrived, but for what resources are told that are still there.
+    pub fn unsent(&self, deadline: Instant) -> Option<Unsent> {
+        // Connections that have broken already are found out first.
+        self.progress.look(self);
+        self.drain(deadline);
+        let view = self.links.view();
+        let links = view.in_memory.iter().chain(&view.others);
+        let left = links.filter(|link| !self.is_drained(link)).flat_map(|link| link.unsent());
+        let left: Vec<_> = left.collect();
+        // After that look, which may have found another one broken.
+        let untold = *lock(&self.untold);
+        left.into_iter().fold(untold, |before, to| Some(Unsent::with(before, to)))
+    }
+
+    /// Whether everything that was sent by `link` is with the other end, or with its kernel. If it breaks now nothing
+    /// more is sent: senders are told.
+    fn is_drained(&self, link: &Arc<Link>) -> bool {
+        link.is_drained(self).unwrap_or_else(|broken| {
+            self.lost(link, broken);
+            true
+        })
     }
 
     /// Works until `stopped`, which is looked at whenever `enlist`ed threads are woken.
@@ -384,22 +429,24 @@ impl Core {
             // Another thread has heard already that it is taken.
             Patience::None => None,
         };
+        let flow = (from, ResourceId { context: link.peer, place: to });
         let mut sent = 0;
         let mut send = || match link.send_lent(token, data, &mut sent) {
-            Ok(None) => None,
-            Ok(Some(Ok(()))) => Some(Ok(())),
-            Ok(Some(Err(reason))) => Some(Err(SendError::Rejected(reason))),
-            Err(broken) => Some(Err(SendError::Broken(broken))),
+            Ok(None) if link.is_held(token) => Look::At(self.turns.piece_at(flow)),
+            Ok(None) => Look::Later,
+            Ok(Some(Ok(()))) => Look::Done(Ok(())),
+            Ok(Some(Err(reason))) => Look::Done(Err(SendError::Rejected(reason))),
+            Err(broken) => Look::Done(Err(SendError::Broken(broken))),
         };
         let enlist = |parker: &Arc<Parker>| link.enlist(parker);
-        if let Some(result) = self.progress.wait(self, deadline, &mut send, enlist) {
+        if let Some(result) = self.wait_in_turn(flow, deadline, &mut send, enlist) {
             return result;
         }
         if link.withdraw(token) {
             return Err(SendError::TimedOut);
         }
         // It was taken at the last moment: half a message is no message.
-        self.progress.wait(self, None, send, enlist).unwrap_or(Err(SendError::TimedOut))
+        self.wait_in_turn(flow, None, send, enlist).unwrap_or(Err(SendError::TimedOut))
     }
 
     /// Tries until it is done or patience is at its end.
@@ -427,29 +474,25 @@ impl Core {
     }
 
     /// Waits until the message of a flow with a reserved rate may be sent.
-    fn wait_for_turn(&self, flow: Flow, bytes: usize, patience: Patience) -> Result<(), SendError> {
+    fn wait_for_turn(
+        &self,
+        flow: Flow,
+        bytes: usize,
+        carriage: Carriage,
+        patience: Patience,
+    ) -> Result<(), SendError> {
         let take = || {
-            let next = self.turns.take(flow, bytes)?;
+            let next = self.turns.take(flow, bytes, carriage)?;
             next.iter().for_each(|parker| self.progress.wake(parker));
             Some(())
         };
-        let mut enlisted: Option<Arc<Parker>> = None;
-        let taken = loop {
-            let deadline = match patience {
-                Patience::None => break take(),
-                Patience::Until(deadline) => deadline,
-            };
-            let look_at = self.turns.look_at(flow);
-            let until = deadline.map_or(look_at, |deadline| deadline.min(look_at));
-            let taken = self.progress.wait(self, Some(until), take, |parker| {
-                self.turns.enlist(flow, parker);
-                enlisted = Some(parker.clone());
-            });
-            if taken.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                break taken;
+        let taken = match patience {
+            Patience::None => take(),
+            Patience::Until(deadline) => {
+                let look = || take().map_or_else(|| Look::At(self.turns.look_at(flow)), Look::Done);
+                self.wait_in_turn(flow, deadline, look, |_| {})
             }
         };
-        enlisted.iter().for_each(|parker| self.turns.delist(flow, parker));
         taken.ok_or_else(|| {
             self.turns.withdraw(flow);
             if matches!(patience, Patience::None) {
@@ -458,6 +501,39 @@ impl Core {
                 SendError::TimedOut
             }
         })
+    }
+
+    /// Waits until `look` gives something or `deadline` has passed. Looks when it said to, and when what `flow` has
+    /// reserved is another rate or nothing any more: that says another time.
+    fn wait_in_turn<T>(
+        &self,
+        flow: Flow,
+        deadline: Option<Instant>,
+        mut look: impl FnMut() -> Look<T>,
+        enlist: impl Fn(&Arc<Parker>),
+    ) -> Option<T> {
+        let mut until = deadline;
+        let mut enlisted: Option<Arc<Parker>> = None;
+        let done = loop {
+            let ready = || match look() {
+                Look::Later => None,
+                Look::At(time) if until.is_some_and(|until| until <= time) => None,
+                seen => Some(seen),
+            };
+            let seen = self.progress.wait(self, until, ready, |parker| {
+                enlist(parker);
+                self.turns.enlist(flow, parker);
+                enlisted = Some(parker.clone());
+            });
+            until = match seen {
+                Some(Look::Done(done)) => break Some(done),
+                Some(Look::At(time)) => Some(time),
+                _ if deadline.is_some_and(|deadline| Instant::now() >= deadline) => break None,
+                _ => deadline,
+            };
+        };
+        enlisted.iter().for_each(|parker| self.turns.delist(flow, parker));
+        done
     }
 
     fn send_within(
@@ -601,14 +677,10 @@ impl Core {
         match self.streams.wanted(peer, number) {
             Wanted::Nothing => {}
             Wanted::Rail(stream) => drop(stream.rails.join(ends)?),
-            Wanted::Stream(old) => {
-                // What was sent by that comes before what is sent by this.
-                if let Some(old) = old {
-                    self.lost(&old.link, Broken::Closed);
-                }
+            Wanted::Stream => {
                 let (stream_ends, rails) = rails::ends()?;
                 rails.join(ends)?;
-                let link = self.connected(peer, stream_ends);
+                let link = self.called(peer, stream_ends);
                 self.streams.insert(link, rails, number, None);
                 self.keeper.notice();
             }
@@ -685,9 +757,25 @@ impl Core {
         }
     }
 
+    /// A link that `peer` has made. It has given up the one that it made before: what has arrived by that is taken,
+    /// and then it ends, so that what was sent by it comes before what is sent by this.
+    fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
+        let before = lock(&self.called_by).get(&peer).copied();
+        if let Some(before) = before.and_then(|number| self.links.numbered(number)) {
+            let broken = before.receive_all(self).err();
+            self.lost(&before, broken.unwrap_or(Broken::Closed));
+        }
+        let link = self.connected(peer, ends);
+        if link.broken().is_none() {
+            lock(&self.called_by).insert(peer, link.id);
+        }
+        link
+    }
+
     fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
         let poll_is_enough = ends.poll_is_enough;
-        let link = Arc::new(Link::new(self.links.next_number(), peer, ends));
+        let link = Link::new(self.links.next_number(), peer, ends).in_turns(self.turns.clone());
+        let link = Arc::new(link);
         self.links.insert(link.clone());
         if !link.in_memory {
             self.keeper.notice();
@@ -715,6 +803,7 @@ impl Core {
         }
         self.streams.remove(link.id);
         self.links.remove(link);
+        lock(&self.called_by).retain(|_, number| *number != link.id);
         self.inboxes.each(|inbox| inbox.forget(link.id));
     }
 
@@ -783,10 +872,13 @@ impl Core {
     }
 
     fn receive_on(&self, link: &Arc<Link>, home: &impl Home) -> usize {
-        link.receive(home).unwrap_or_else(|broken| {
+        let handled = link.receive(home).unwrap_or_else(|broken| {
             self.lost(link, broken);
             1
-        })
+        });
+        // Pieces of what is taken now may have to wait for their times.
+        self.flush_soon(link);
+        handled
     }
 
     /// [`Work::poll`], with everything for `home`.
@@ -797,7 +889,6 @@ impl Core {
         if ask_kernel && !self.are_many(view) {
             for link in &view.others {
                 handled += self.receive_on(link, home);
-                self.flush_soon(link);
             }
         } else {
             for link in &view.others {
@@ -813,7 +904,7 @@ impl Core {
         if Listeners::is_theirs(token) {
             let lets_in = |greeting: &Greeting| self.lets_in(greeting);
             match self.listeners.signalled(token, self.id, &self.progress, lets_in) {
-                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.connected(from, ends)),
+                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.called(from, ends)),
                 Some((Greeting { from, stream, .. }, ends)) => {
                     if let Err(error) = self.wanted(from, stream, ends) {
                         tracing::warn!(%from, %error, "a connection is given up");
@@ -840,9 +931,14 @@ impl Home for Core {
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {
-        // If the sender is gone as well, nobody is left who would want to know.
-        let receivers = self.inboxes.with(sender, |inbox| inbox.notify(notice));
-        receivers.iter().flatten().for_each(|parker| self.progress.wake(parker));
+        let to = notice.to;
+        let Some(receivers) = self.inboxes.with(sender, |inbox| inbox.notify(notice)) else {
+            // The sender is gone as well: whoever closes the context wants to know.
+            let mut untold = lock(&self.untold);
+            *untold = Some(Unsent::with(*untold, to));
+            return;
+        };
+        receivers.iter().for_each(|parker| self.progress.wake(parker));
     }
 
     fn progress(&self) -> &Progress {

@@ -7,10 +7,11 @@
 //! is left on record is told to its senders.
 
 use crate::frame::{EAGER_MOST, HEAD, Malformed};
-use crate::id::Place;
+use crate::id::{Place, ResourceId};
 use crate::matching::Tag;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use thiserror::Error;
 
 /// What a message of the longest that are sent without asking is charged.
 const LONGEST: u64 = EAGER_MOST as u64 + CHARGE_LEAST as u64;
@@ -41,6 +42,17 @@ pub struct Sent {
     pub tag: Tag,
 }
 
+/// Not everything that was sent is with its receivers, when a context is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("messages that were sent and may not have arrived: {count}, the first of them for {first}")]
+#[non_exhaustive]
+pub struct Unsent {
+    /// How many may not have arrived.
+    pub count: usize,
+    /// Whom the first of them is for.
+    pub first: ResourceId,
+}
+
 /// What one end of a link has sent.
 #[derive(Debug)]
 pub struct Outbound {
@@ -61,6 +73,14 @@ pub struct Owed {
 /// What a message with `length` bytes of payload is charged.
 pub fn charge(length: usize) -> u32 {
     length as u32 + CHARGE_LEAST
+}
+
+impl Unsent {
+    /// What was not sent before, if anything, and one more for `to`.
+    pub fn with(before: Option<Self>, to: ResourceId) -> Self {
+        let Self { count, first } = before.unwrap_or(Self { count: 0, first: to });
+        Self { count: count + 1, first }
+    }
 }
 
 impl Outbound {
@@ -121,12 +141,19 @@ impl Outbound {
         Ok(())
     }
 
+    /// What the other end may not have seen, with its number.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = (u32, Sent)> {
+        let first = self.confirmed.wrapping_add(1);
+        let numbered = self.unconfirmed.iter().enumerate();
+        numbered.map(move |(at, sent)| (first.wrapping_add(at as u32), *sent))
+    }
+
     /// The link is broken: what the other end may not have seen, with its number.
     pub fn abandon(&mut self) -> impl Iterator<Item = (u32, Sent)> {
+        let unconfirmed: Vec<_> = self.unconfirmed().collect();
         self.on_the_way.clear();
-        let first = self.confirmed.wrapping_add(1);
-        let unconfirmed = std::mem::take(&mut self.unconfirmed).into_iter();
-        unconfirmed.enumerate().map(move |(at, sent)| (first.wrapping_add(at as u32), sent))
+        self.unconfirmed.clear();
+        unconfirmed.into_iter()
     }
 }
 

@@ -68,12 +68,14 @@
 //!
 //! # What holds
 //!
-//! - **Order.** Messages from one resource to another arrive in the order in which they were sent.
+//! - **Order.** Messages from one resource to another arrive in the order in which they were sent. Who has to
+//!   connect anew has ended what it had: what has arrived by that is taken first, and nothing after it.
 //! - **Delivery or an error.** A message is in its receiver's inbox, or its sender is told: by
 //!   `send`, or by a later `recv` of the same resource ([`RecvError::Undelivered`]). When a
 //!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
-//!   connection breaks first.
+//!   connection breaks first. What is not carried when a context goes is told by [`Context::close`], and by nothing
+//!   else.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
 //!   that sends to it, and of longer ones that it has not asked for yet
 //!   [`flow::AHEAD_MOST`]. A link has a bounded backlog. Who sends more waits, and holds up nobody else.
@@ -158,9 +160,11 @@ pub use directory::client::Event;
 pub use directory::protocol::{ContextInfo, Record};
 pub use door::{Callers, ClusterKey};
 pub use error::{FindError, OpenError, RecvError, RegisterError, SendError};
+pub use flow::Unsent;
 pub use frame::Reason;
 pub use id::{ContextId, ResourceId};
 pub use inbox::Undelivered;
+pub use keeptime_model::Invalid;
 pub use keeptime_model::units::BitsPerSecond;
 pub use matching::{Match, Tag};
 pub use payload::Payload;

@@ -10,6 +10,7 @@ use crate::inbox::{Arrived, Undelivered};
 use crate::matching::Tag;
 use crate::progress::{Parker, Progress, lock};
 use crate::transport::{self, Broken, Ends, Glance, Receiver, Sender};
+use crate::turns::{Flow, Turns};
 use delivery::Delivery;
 use std::collections::{BTreeMap, HashMap, TryReserveError, VecDeque};
 use std::os::fd::OwnedFd;
@@ -25,6 +26,8 @@ const ANSWERS_MOST: usize = 1 << 18;
 const IN_A_ROW: u32 = 4;
 /// Bytes of given messages that wait for their receivers, before senders wait too.
 const PARKED_MOST: usize = 64 << 20;
+/// Looks for what has arrived on a link that ends: at some 64 KiB each, more than any kernel keeps for one connection.
+const LAST_LOOKS: u32 = 4096;
 
 /// What a link needs of its context.
 pub trait Home {
@@ -67,6 +70,8 @@ pub struct Link {
     /// Looking for frames needs no system call.
     pub in_memory: bool,
     glance: Option<Glance>,
+    /// Where pieces of long messages wait for their times, if rates can be reserved.
+    turns: Option<Arc<Turns>>,
     out: Mutex<Out>,
     input: Mutex<Option<Box<dyn Receiver>>>,
     assemblies: Mutex<HashMap<u32, Assembly>>,
@@ -130,7 +135,19 @@ enum Data {
 enum Lent {
     Waiting,
     Cleared,
+    /// The same, but the next piece has to wait for its time.
+    Held,
     Failed(Reason),
+}
+
+/// What is left when all was sent that could be.
+#[derive(Clone, Copy, PartialEq)]
+enum Left {
+    Nothing,
+    /// What there is no room for.
+    Full,
+    /// Pieces whose time has not come.
+    Held,
 }
 
 /// A long message that is arriving.
@@ -162,6 +179,7 @@ impl Link {
             peer,
             in_memory: ends.in_memory,
             glance: ends.glance,
+            turns: None,
             out: Mutex::new(out),
             input: Mutex::new(Some(ends.receiver)),
             assemblies: Mutex::default(),
@@ -176,6 +194,11 @@ impl Link {
             watched: Mutex::new(Watched { reading: ends.readable, writing: ends.writable }),
             is_watched: AtomicBool::new(false),
         }
+    }
+
+    /// The same, whose long messages are carried at the rates that are reserved in `turns`.
+    pub fn in_turns(self, turns: Arc<Turns>) -> Self {
+        Self { turns: Some(turns), ..self }
     }
 
     /// Whether what is for `context` can be sent by it.
@@ -274,9 +297,9 @@ impl Link {
         sent: &mut usize,
     ) -> Result<Option<Result<(), Reason>>, Broken> {
         let mut out = self.out()?;
-        let state = match out.offers.get(&token) {
-            Some(Offer { data: Data::Lent(state), .. }) => *state,
-            _ => Lent::Failed(Reason::Unconfirmed),
+        let (state, message) = match out.offers.get(&token) {
+            Some(Offer { data: Data::Lent(state), sent: message, .. }) => (*state, *message),
+            _ => return Ok(Some(Err(Reason::Unconfirmed))),
         };
         match state {
             Lent::Waiting => return Ok(None),
@@ -284,19 +307,29 @@ impl Link {
                 out.offers.remove(&token);
                 return Ok(Some(Err(reason)));
             }
-            Lent::Cleared => {}
+            Lent::Cleared | Lent::Held => {}
         }
         while *sent < data.len() {
-            let piece = out.piece().min(data.len() - *sent);
-            if !self.write(&mut out, Frame::Piece { token }, &data[*sent..*sent + piece])? {
+            if !self.has_turn(message) {
+                out.mark(token, Data::Lent(Lent::Held));
                 return Ok(None);
             }
+            let piece = out.piece().min(data.len() - *sent);
+            if !self.write(&mut out, Frame::Piece { token }, &data[*sent..*sent + piece])? {
+                out.mark(token, Data::Lent(Lent::Cleared));
+                return Ok(None);
+            }
+            self.carried(message, piece);
             *sent += piece;
         }
-        if let Some(offer) = out.offers.get_mut(&token) {
-            offer.data = Data::Gone;
-        }
+        out.mark(token, Data::Gone);
         Ok(Some(Ok(())))
+    }
+
+    /// Whether the next piece of a lent message waits for its time.
+    pub fn is_held(&self, token: u32) -> bool {
+        let Ok(out) = self.out() else { return false };
+        matches!(out.offers.get(&token), Some(Offer { data: Data::Lent(Lent::Held), .. }))
     }
 
     /// The sender of a lent message gives up before anything was sent. Returns whether it could.
@@ -442,6 +475,21 @@ impl Link {
         Ok(frames)
     }
 
+    /// Handles all frames that have arrived, after those that another thread just handles.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn receive_all(self: &Arc<Self>, home: &impl Home) -> Result<(), Broken> {
+        let mut input = self.input();
+        let Some(receiver) = input.as_mut() else { return Ok(()) };
+        for _ in 0..LAST_LOOKS {
+            if receiver.poll(&mut Delivery { link: self, home })? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// What is watched became ready: frames, room, or the end.
     ///
     /// # Errors
@@ -471,15 +519,26 @@ impl Link {
     }
 
     /// Whether everything that was taken is with the other end, or with its kernel.
-    pub fn is_drained(&self, home: &impl Home) -> bool {
-        if self.pump(home).is_err() {
-            return true;
-        }
-        let Ok(mut out) = self.out() else { return true };
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn is_drained(&self, home: &impl Home) -> Result<bool, Broken> {
+        self.pump(home)?;
+        let mut out = self.out()?;
         let given_left = out.offers.values().any(|offer| !matches!(offer.data, Data::Lent(_)));
-        out.answers.is_empty()
+        Ok(out.answers.is_empty()
             && !given_left
-            && out.sender.as_mut().is_none_or(|sender| sender.is_drained())
+            && out.sender.as_mut().is_none_or(|sender| sender.is_drained()))
+    }
+
+    /// Whom messages are for that may not have arrived, the oldest first. Threads that lend are told by what their
+    /// call returns.
+    pub fn unsent(&self) -> Vec<ResourceId> {
+        let Ok(mut out) = self.out() else { return Vec::new() };
+        // If the other end says that it has seen what was not sent, nothing of it counts.
+        let _ = out.flow.confirm(self.confirmed.load(Relaxed));
+        let unsent = not_arrived(out.flow.unconfirmed().collect(), out.offers.values());
+        unsent.into_values().map(|sent| self.flow_of(sent).1).collect()
     }
 
     /// Ends it, and tells everybody whom it concerns. Only the first call does something; returns whether it was that.
@@ -496,7 +555,7 @@ impl Link {
             (out.flow.abandon().collect::<BTreeMap<_, _>>(), offers)
         };
         *self.input() = None;
-        self.tell(unconfirmed, offers, home);
+        self.tell(unconfirmed, &offers, home);
         let parkers: Vec<_> =
             lock(&self.assemblies).values_mut().filter_map(|a| a.parker.take()).collect();
         parkers.iter().for_each(|parker| home.progress().wake(parker));
@@ -506,16 +565,9 @@ impl Link {
         true
     }
 
-    /// Tells senders what may not have arrived: what was not seen, and offers that were seen and
-    /// did not arrive whole. Threads that lend are told by what their call returns.
-    fn tell(&self, mut lost: BTreeMap<u32, Sent>, offers: Vec<Offer>, home: &impl Home) {
-        for offer in offers {
-            match offer.data {
-                Data::Lent(_) => lost.remove(&offer.number),
-                Data::Given(..) | Data::Gone => lost.insert(offer.number, offer.sent),
-            };
-        }
-        for sent in lost.into_values() {
+    /// Tells senders what may not have arrived.
+    fn tell(&self, unconfirmed: BTreeMap<u32, Sent>, offers: &[Offer], home: &impl Home) {
+        for sent in not_arrived(unconfirmed, offers).into_values() {
             home.notify(sent.from, self.undelivered(sent.to, sent.tag, Reason::Unconfirmed));
         }
     }
@@ -584,14 +636,15 @@ impl Link {
     fn pump_with(&self, mut out: MutexGuard<'_, Out>, home: &impl Home) -> Result<(), Broken> {
         let (done, room) = loop {
             let carried = out.flush()?;
+            let left = if carried { self.send_waiting(&mut out)? } else { Left::Full };
             // What was sent just now may be kept: that is a backlog as well.
-            let done = carried && self.send_waiting(&mut out)? && out.flush()?;
+            let done = left == Left::Nothing && out.flush()?;
             if !done {
                 out.expect_read()?;
             }
             let room = done || !out.sender.as_mut().is_some_and(|sender| sender.falls_asleep());
             // If room was made since it was looked for, nobody tells: look again.
-            if done || !carried || !room {
+            if done || !carried || !room || left == Left::Held {
                 break (done, room);
             }
         };
@@ -605,33 +658,58 @@ impl Link {
         Ok(())
     }
 
-    /// Sends answers and pieces. Returns whether nothing is left.
-    fn send_waiting(&self, out: &mut Out) -> Result<bool, Broken> {
+    /// Sends answers and pieces. Returns what is left.
+    fn send_waiting(&self, out: &mut Out) -> Result<Left, Broken> {
         while let Some((answer, seen)) = out.answers.front().copied() {
             if self.write_as_of(out, answer, &[], seen, false)? == transport::Sent::Full {
-                return Ok(false);
+                return Ok(Left::Full);
             }
             out.answers.pop_front();
         }
-        while let Some((_, tokens)) = out.cleared.front_mut() {
-            let Some(token) = tokens.front().copied() else {
+        // Receivers that were passed over since a piece was sent.
+        let mut held = 0;
+        while let Some((_, tokens)) = out.cleared.front() {
+            if tokens.is_empty() {
                 out.cleared.pop_front();
                 continue;
-            };
-            if !self.send_piece(out, token)? {
-                return Ok(false);
+            }
+            if held == out.cleared.len() {
+                return Ok(Left::Held);
+            }
+            match self.next_in_turn(out) {
+                None => held += 1,
+                Some(token) => {
+                    if !self.send_piece(out, token)? {
+                        return Ok(Left::Full);
+                    }
+                    held = 0;
+                }
             }
             // Others get a turn between two pieces.
             out.cleared.rotate_left(1);
         }
-        Ok(true)
+        Ok(Left::Nothing)
     }
 
-    /// Sends the next piece of a given message, the first of the first receiver's. Returns whether there was room.
+    /// Which of the messages that the first receiver has taken goes on: the first whose time has come. Those of one
+    /// sender stay one after the other.
+    fn next_in_turn(&self, out: &Out) -> Option<u32> {
+        let (_, tokens) = out.cleared.front()?;
+        let mut held: Vec<Place> = Vec::new();
+        tokens.iter().copied().find(|token| {
+            let Some(Offer { sent, .. }) = out.offers.get(token) else { return true };
+            // Its time may have come since the one before was looked at.
+            let has_turn = !held.contains(&sent.from) && self.has_turn(*sent);
+            held.extend((!has_turn).then_some(sent.from));
+            has_turn
+        })
+    }
+
+    /// Sends the next piece of a given message of the first receiver's. Returns whether there was room.
     fn send_piece(&self, out: &mut Out, token: u32) -> Result<bool, Broken> {
         let Some(Offer { data: Data::Given(data, at), sent, number }) = out.offers.remove(&token)
         else {
-            out.next_cleared();
+            out.all_sent(token);
             return Ok(true);
         };
         let piece = out.piece().min(data.len() - at);
@@ -639,15 +717,34 @@ impl Link {
         let written = self.write(out, Frame::Piece { token }, &data[at..at + piece]);
         let room = matches!(written, Ok(true));
         let at = if room { at + piece } else { at };
+        if room {
+            self.carried(sent, piece);
+        }
         let data = if at == data.len() {
             out.parked -= data.len();
-            out.next_cleared();
+            out.all_sent(token);
             Data::Gone
         } else {
             Data::Given(data, at)
         };
         out.offers.insert(token, Offer { sent, number, data });
         written
+    }
+
+    /// Whether the time of the next piece of a long message has come.
+    fn has_turn(&self, message: Sent) -> bool {
+        self.turns.as_ref().is_none_or(|turns| turns.may_carry(self.flow_of(message)))
+    }
+
+    /// A piece of `bytes` of it was sent.
+    fn carried(&self, message: Sent, bytes: usize) {
+        if let Some(turns) = &self.turns {
+            turns.carried(self.flow_of(message), bytes);
+        }
+    }
+
+    fn flow_of(&self, message: Sent) -> Flow {
+        (message.from, ResourceId { context: self.peer, place: message.to })
     }
 
     /// Sends an offer if there is room; returns its name and its number.
@@ -750,10 +847,17 @@ impl Out {
         }
     }
 
-    /// Nothing more is to be sent of the first.
-    fn next_cleared(&mut self) {
+    /// Nothing more is to be sent of this one of the first receiver's.
+    fn all_sent(&mut self, token: u32) {
         if let Some((_, tokens)) = self.cleared.front_mut() {
-            tokens.pop_front();
+            tokens.retain(|other| *other != token);
+        }
+    }
+
+    /// That is what there is now of an offered message.
+    fn mark(&mut self, token: u32, data: Data) {
+        if let Some(offer) = self.offers.get_mut(&token) {
+            offer.data = data;
         }
     }
 
@@ -770,6 +874,21 @@ impl Out {
     fn flush(&mut self) -> Result<bool, Broken> {
         self.sender.as_mut().map_or(Ok(true), |sender| sender.flush())
     }
+}
+
+/// What may not have arrived, by number: what was not seen, and offers that were seen and did not arrive whole.
+/// Threads that lend are told by what their call returns.
+fn not_arrived<'a>(
+    mut unconfirmed: BTreeMap<u32, Sent>,
+    offers: impl IntoIterator<Item = &'a Offer>,
+) -> BTreeMap<u32, Sent> {
+    for offer in offers {
+        match offer.data {
+            Data::Lent(_) => unconfirmed.remove(&offer.number),
+            Data::Given(..) | Data::Gone => unconfirmed.insert(offer.number, offer.sent),
+        };
+    }
+    unconfirmed
 }
 
 impl fmt::Debug for Link {

@@ -4,7 +4,8 @@
 //! A flow whose message is posted may be dispatched when its next dispatch time has come; of
 //! several, the one with the least goes first, and the least is always at hand. After a dispatch
 //! that time moves on by the time that the message takes at the flow's rate. The thesis has packets
-//! of one length; here the inter-dispatch time follows from each message's.
+//! of one length; here the inter-dispatch time follows from each message's. A long one has its turn as
+//! a whole, which holds back those after it, and is carried piece by piece, each at a time of its own.
 //!
 //! The thesis' agent looks at every tick. A thread that sleeps is late, by some ten microseconds
 //! and sometimes by milliseconds; a flow may make up for `slack` of that, or it would never reach
@@ -12,6 +13,16 @@
 
 use keeptime_model::units::{BitsPerSecond, Bytes, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+/// How a message goes when it is dispatched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carriage {
+    /// At once.
+    Whole,
+    /// Piece by piece, from when its receiver takes it.
+    InPieces,
+}
 
 /// Flows, their rates, and whose turn it is.
 #[derive(Debug)]
@@ -26,6 +37,8 @@ pub struct Pacer<F> {
 struct Flow {
     rate: BitsPerSecond,
     next_dispatch: Nanos,
+    /// Never later than that.
+    next_piece: Nanos,
     posted: u32,
 }
 
@@ -35,10 +48,20 @@ impl<F: Ord + Copy> Pacer<F> {
         Self { flows: BTreeMap::new(), posted: BTreeSet::new(), slack }
     }
 
-    /// Reserves `rate` for `flow`, in place of what it had.
-    pub fn reserve(&mut self, flow: F, rate: BitsPerSecond) {
-        let new = Flow { rate, next_dispatch: Nanos::new(0), posted: 0 };
-        self.flows.entry(flow).or_insert(new).rate = rate;
+    /// Reserves `rate` for `flow`, in place of what it had: what it still waits for was dispatched,
+    /// and takes the time of the new rate from `now` on.
+    pub fn reserve(&mut self, flow: F, rate: BitsPerSecond, now: Nanos) {
+        let start = Nanos::new(0);
+        let new = Flow { rate, next_dispatch: start, next_piece: start, posted: 0 };
+        let known = self.flows.entry(flow).or_insert(new);
+        let old = mem::replace(&mut known.rate, rate);
+        let moved = |time: Nanos| {
+            let left = old.bytes_in_floor(time.saturating_sub(now));
+            time.min(now).saturating_add(gap(left, rate))
+        };
+        known.next_piece = moved(known.next_piece);
+        let next = moved(known.next_dispatch);
+        self.dispatch_at(flow, next);
     }
 
     /// Its messages are not held back any more.
@@ -74,6 +97,11 @@ impl<F: Ord + Copy> Pacer<F> {
         }
     }
 
+    /// Whether `flow` has a message to send that has to wait its turn.
+    pub fn is_posted(&self, flow: F) -> bool {
+        self.flows.get(&flow).is_some_and(|known| known.posted > 0)
+    }
+
     /// The flow with the least next dispatch time, and that time.
     pub fn least(&self) -> Option<(F, Nanos)> {
         self.posted.first().map(|(time, flow)| (*flow, *time))
@@ -85,17 +113,46 @@ impl<F: Ord + Copy> Pacer<F> {
     }
 
     /// A message of `bytes` of `flow` is dispatched.
-    pub fn dispatched(&mut self, flow: F, bytes: Bytes) {
+    pub fn dispatched(&mut self, flow: F, bytes: Bytes, carriage: Carriage) {
         let Some(known) = self.flows.get_mut(&flow) else { return };
-        self.posted.remove(&(known.next_dispatch, flow));
-        // A rate of nothing: never again.
-        let gap = bytes.time_at_ceil(known.rate).unwrap_or(Nanos::new(u64::MAX));
-        known.next_dispatch = known.next_dispatch.saturating_add(gap);
-        known.posted = known.posted.saturating_sub(1);
-        if known.posted > 0 {
-            self.posted.insert((known.next_dispatch, flow));
+        let next = known.next_dispatch.saturating_add(gap(bytes, known.rate));
+        if carriage == Carriage::Whole {
+            known.next_piece = next;
+        }
+        self.dispatch_at(flow, next);
+        self.withdraw(flow);
+    }
+
+    /// When a piece of a message of `flow` that was dispatched may be sent at the earliest. None if it
+    /// has no reservation.
+    pub fn next_piece(&self, flow: F) -> Option<Nanos> {
+        self.flows.get(&flow).map(|known| known.next_piece)
+    }
+
+    /// A piece of `bytes` of `flow` is sent.
+    pub fn carried(&mut self, flow: F, bytes: Bytes, now: Nanos) {
+        let Some(known) = self.flows.get_mut(&flow) else { return };
+        let from = known.next_piece.max(now.saturating_sub(self.slack));
+        known.next_piece = from.saturating_add(gap(bytes, known.rate));
+        // What its receiver takes late holds back what comes after it.
+        let next = known.next_dispatch.max(known.next_piece);
+        self.dispatch_at(flow, next);
+    }
+
+    /// The next dispatch time of `flow` is `next`.
+    fn dispatch_at(&mut self, flow: F, next: Nanos) {
+        let Some(known) = self.flows.get_mut(&flow) else { return };
+        let old = mem::replace(&mut known.next_dispatch, next);
+        if self.posted.remove(&(old, flow)) {
+            self.posted.insert((next, flow));
         }
     }
+}
+
+/// The inter-dispatch time of `bytes`.
+fn gap(bytes: Bytes, rate: BitsPerSecond) -> Nanos {
+    // A rate of nothing: never again.
+    bytes.time_at_ceil(rate).unwrap_or(Nanos::new(u64::MAX))
 }
 
 #[cfg(test)]
@@ -112,7 +169,7 @@ mod tests {
         let mut pacer = Pacer::new(Nanos::new(0));
         let tick = |time: u64| Nanos::new(time * 4);
         for (flow, rate) in rates {
-            pacer.reserve(flow, BitsPerSecond::new(rate));
+            pacer.reserve(flow, BitsPerSecond::new(rate), tick(0));
             pacer.post(flow, tick(0));
         }
         let ticks = |pacer: &Pacer<char>, flow| pacer.next_dispatch(flow).unwrap().get() / 4;
@@ -122,7 +179,7 @@ mod tests {
             let serviced =
                 pacer.least().filter(|(_, next)| *next <= tick(time)).map(|(flow, _)| flow);
             if let Some(flow) = serviced {
-                pacer.dispatched(flow, Bytes::new(1));
+                pacer.dispatched(flow, Bytes::new(1), Carriage::Whole);
                 pacer.post(flow, tick(time));
             }
             table.push((times, serviced));
@@ -138,6 +195,46 @@ mod tests {
         assert_eq!(table, expected);
     }
 
+    /// 1 MB at 8 kbit/s is over after 1,000 s. Half of them are left when the rate becomes a thousand times
+    /// as much, and then the hundredth part of that.
+    #[test]
+    fn what_is_waited_for_takes_the_time_of_the_new_rate() {
+        let mut pacer = Pacer::new(Nanos::new(0));
+        let (start, half) = (Nanos::new(0), Nanos::from_secs(500));
+        pacer.reserve('A', BitsPerSecond::new(8_000), start);
+        pacer.post('A', start);
+        pacer.dispatched('A', Bytes::new(1_000_000), Carriage::Whole);
+        pacer.post('A', start);
+        assert_eq!(pacer.least(), Some(('A', Nanos::from_secs(1_000))));
+        pacer.reserve('A', BitsPerSecond::from_mbit(8), half);
+        assert_eq!(pacer.least(), Some(('A', Nanos::from_millis(500_500))));
+        pacer.reserve('A', BitsPerSecond::new(80_000), half);
+        assert_eq!(pacer.least(), Some(('A', Nanos::from_secs(550))));
+        assert_eq!(pacer.next_piece('A'), Some(Nanos::from_secs(550)));
+        // What is over is not waited for again.
+        pacer.reserve('A', BitsPerSecond::new(8), Nanos::from_secs(600));
+        assert_eq!(pacer.least(), Some(('A', Nanos::from_secs(550))));
+    }
+
+    /// Four pieces of one millisecond each, of a message that its receiver takes after ten: they follow
+    /// each other at the rate, and the next message follows them.
+    #[test]
+    fn pieces_are_carried_at_the_rate_from_when_they_are_wanted() {
+        let mut pacer = Pacer::new(Nanos::new(0));
+        let millis = Nanos::from_millis;
+        pacer.reserve('A', BitsPerSecond::from_mbit(8), millis(0));
+        pacer.post('A', millis(0));
+        pacer.dispatched('A', Bytes::new(4_000), Carriage::InPieces);
+        assert_eq!(pacer.next_dispatch('A'), Some(millis(4)));
+        let mut carry = || {
+            let time = pacer.next_piece('A').unwrap().max(millis(10));
+            pacer.carried('A', Bytes::new(1_000), time);
+            time
+        };
+        assert_eq!([carry(), carry(), carry(), carry()], [10, 11, 12, 13].map(millis));
+        assert_eq!(pacer.next_dispatch('A'), Some(millis(14)));
+    }
+
     proptest! {
         /// Flows that always have something to send, looked at whenever somebody is late by less
         /// than the slack: each gets its rate, and at no time more than that and the slack.
@@ -151,7 +248,7 @@ mod tests {
             let mut pacer = Pacer::new(slack);
             let start = 1_000_000_000_u64;
             for (flow, mbit) in rates.iter().enumerate() {
-                pacer.reserve(flow, BitsPerSecond::from_mbit(*mbit));
+                pacer.reserve(flow, BitsPerSecond::from_mbit(*mbit), Nanos::new(start));
                 pacer.post(flow, Nanos::new(start));
             }
             let mut sent = vec![0_u64; rates.len()];
@@ -165,7 +262,7 @@ mod tests {
                 if now > start + span {
                     break;
                 }
-                pacer.dispatched(flow, Bytes::new(bytes));
+                pacer.dispatched(flow, Bytes::new(bytes), Carriage::Whole);
                 pacer.post(flow, Nanos::new(now));
                 sent[flow] += bytes;
             }

@@ -64,8 +64,8 @@ struct Making {
 pub enum Wanted {
     /// One of this stream.
     Rail(Arc<Stream>),
-    /// The first of a new one, which takes the place of that one.
-    Stream(Option<Arc<Stream>>),
+    /// The first of a new one.
+    Stream,
     /// Nothing: the stream has ended.
     Nothing,
 }
@@ -82,10 +82,11 @@ impl Streams {
     pub fn wanted(&self, peer: ContextId, number: u64) -> Wanted {
         let mut state = lock(&self.state);
         let last = state.begun.get(&peer).copied();
-        let theirs = |stream: &&Arc<Stream>| stream.link.peer == peer && !stream.is_own;
-        let there = state.all.values().find(theirs).cloned();
         if last.is_some_and(|last| number <= last) {
-            let there = there.filter(|stream| stream.number == number);
+            let this = |stream: &&Arc<Stream>| {
+                stream.link.peer == peer && !stream.is_own && stream.number == number
+            };
+            let there = state.all.values().find(this).cloned();
             return there.map_or(Wanted::Nothing, Wanted::Rail);
         }
         if state.begun.len() >= REMEMBERED_MOST {
@@ -94,7 +95,7 @@ impl Streams {
             first.map(|peer| state.begun.remove(&peer));
         }
         state.begun.insert(peer, number);
-        Wanted::Stream(there)
+        Wanted::Stream
     }
 
     /// One more.

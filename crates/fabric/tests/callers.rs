@@ -107,10 +107,15 @@ fn intrude(address: &SocketAddr, from: ContextId, to: ResourceId, pass: Option<P
     let carrier = Carrier::Itself;
     let greeting = Greeting { from, to: to.context, carrier, stream: 0, pass };
     stream.write_all(&greeting.encode()).unwrap();
-    let frame = Frame::Message { from: to.place, to: to.place, tag: Tag(666), credit: 0 };
+    send_bad(&stream, to, Tag(666));
+    stream
+}
+
+/// The same on a connection that is there.
+fn send_bad(mut stream: &TcpStream, to: ResourceId, tag: Tag) {
+    let frame = Frame::Message { from: to.place, to: to.place, tag, credit: 0 };
     let head = Head { frame, length: 3, seen: 0 };
     stream.write_all(&[&head.encode()[..], b"bad"].concat()).unwrap();
-    stream
 }
 
 /// Whether the other end closes it.
@@ -145,6 +150,28 @@ fn nobody_makes_up_who_calls() {
     let right = key("the key of all nodes of all tests").of_context(to);
     let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)));
     assert_eq!(receiver.recv(Match::any()).unwrap().data, b"bad");
+}
+
+/// A context that connects anew has given up the connection that it had: what has arrived by that is taken before what
+/// comes by the new one, and it ends.
+#[test]
+fn who_calls_again_has_one_connection() {
+    let node = Node::with_key("n1", &[], None);
+    let context = node.context(WAY);
+    let receiver = context.register(attrs! { "a" => "b" }).unwrap();
+    let (to, from) = (receiver.id(), ContextId::new(7));
+    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
+    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let tag = || receiver.recv_within(Match::any(), LONG).unwrap().tag;
+    let before = intrude(address, from, to, None);
+    assert_eq!(tag(), Tag(666));
+    // Nobody of the context works meanwhile: all of this waits for it.
+    send_bad(&before, to, Tag(1));
+    send_bad(&before, to, Tag(2));
+    let after = intrude(address, from, to, None);
+    send_bad(&after, to, Tag(3));
+    assert_eq!([tag(), tag(), tag(), tag()], [1, 2, 666, 3].map(Tag));
+    assert!(is_closed(before));
 }
 
 fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sealers>) {

@@ -8,13 +8,14 @@ use common::{LONG, Node, WAYS, Way};
 use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
 use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::{
-    Context, Match, Message, Reason, RecvError, Resource, SendError, Tag, Wait, attrs,
+    BitsPerSecond, Context, Match, Message, Reason, RecvError, Resource, ResourceId, SendError,
+    Tag, Wait, attrs,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const EAGER: usize = 64 << 10;
 
@@ -360,10 +361,10 @@ fn a_reserved_rate_is_a_limit_for_its_flow_alone() {
     for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
         let ((_here, sender), (there, paced)) = pair(&node, way);
         let free = there.register(attrs! {}).unwrap();
-        sender.reserve(paced.id(), keeptime_fabric::BitsPerSecond::from_mbit(40));
+        sender.reserve(paced.id(), BitsPerSecond::from_mbit(40)).unwrap();
         let data = bytes(10_000, 0);
         let time = |to: &Resource| {
-            let start = std::time::Instant::now();
+            let start = Instant::now();
             thread::scope(|scope| {
                 scope.spawn(|| (0..50).for_each(|_| drop(to.recv(Match::any()).unwrap())));
                 (0..50).for_each(|_| sender.send(to.id(), Tag(0), &data).unwrap());
@@ -381,6 +382,154 @@ fn a_reserved_rate_is_a_limit_for_its_flow_alone() {
         assert_eq!(refused, Some(SendError::WouldBlock), "ten messages at once are too many");
         sender.release(paced.id());
         assert!(is_free(&paced), "{way:?}");
+    }
+}
+
+/// Long messages, lent and given, over a flow with a reserved rate: none arrives much before its time. The first of its
+/// sixteen or more pieces goes at once; a busy machine only makes it later.
+#[test]
+fn a_long_message_takes_as_long_as_its_reserved_rate_says() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((_here, sender), (_there, receiver)) = pair(&node, way);
+        let (from, to) = (sender.id(), receiver.id());
+        sender.reserve(to, BitsPerSecond::from_mbit(100)).unwrap();
+        let data = bytes(4 << 20, 0);
+        // 4 MiB at 12.5 MB/s.
+        let due = Duration::from_millis(335);
+        for is_given in [false, true] {
+            let start = Instant::now();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert!(receiver.recv_within(Match::any(), LONG).unwrap().data == data);
+                    receiver.send(from, Tag(1), b"done").unwrap();
+                });
+                let sent = if is_given {
+                    sender.send(to, Tag(0), data.clone())
+                } else {
+                    sender.send(to, Tag(0), &data)
+                };
+                sent.unwrap();
+                // What is given is sent while its sender waits for something.
+                assert_eq!(sender.recv_within(Match::any(), LONG).unwrap().data, b"done");
+            });
+            let took = start.elapsed();
+            assert!(took >= due.mul_f64(0.8), "{took:?}, given: {is_given}, {way:?}");
+        }
+    }
+}
+
+/// A long message that is held back by its reserved rate holds back no other of the same receiver: the first would take
+/// longer than the test waits.
+#[test]
+fn a_long_message_that_is_held_back_lets_others_pass() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((here, slow), (_there, receiver)) = pair(&node, way);
+        let (free, to) = (here.register(attrs! {}).unwrap(), receiver.id());
+        slow.reserve(to, BitsPerSecond::new(8_000)).unwrap();
+        slow.send(to, Tag(1), bytes(1_000_000, 1)).unwrap();
+        free.send(to, Tag(2), bytes(1_000_000, 2)).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = receiver.recv(Match::tag(1)).unwrap();
+                assert!(first.data == bytes(1_000_000, 1), "{way:?}");
+                receiver.send(free.id(), Tag(3), b"both").unwrap();
+            });
+            scope.spawn(|| {
+                let second = receiver.recv_within(Match::tag(2), LONG).unwrap();
+                assert!(second.data == bytes(1_000_000, 2), "{way:?}");
+                receiver.send(free.id(), Tag(2), b"one").unwrap();
+            });
+            let one = free.recv_within(Match::tag(2), LONG);
+            // Released, the first goes on at once.
+            slow.release(to);
+            let both = free.recv_within(Match::tag(3), LONG);
+            assert_eq!((one.unwrap().data, both.unwrap().data), (b"one".into(), b"both".into()));
+        });
+    }
+}
+
+/// 50 kB at 8 kbit/s take 50 s, longer than the next message waits for its turn: it only gets one if it hears of what
+/// is reserved instead.
+#[test]
+fn who_waits_for_a_turn_hears_that_the_reservation_has_changed() {
+    let node = Node::start("n1", &[]);
+    let ((_here, sender), (_there, receiver)) = pair(&node, Way::Memory(Wait::Block));
+    let to = receiver.id();
+    let changes: [fn(&Resource, ResourceId); 2] = [
+        |sender, to| sender.release(to),
+        |sender, to| sender.reserve(to, BitsPerSecond::from_mbit(100)).unwrap(),
+    ];
+    for change in changes {
+        sender.reserve(to, BitsPerSecond::new(8_000)).unwrap();
+        let lent = bytes(50_000, 0);
+        sender.send(to, Tag(0), &lent).unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| sender.send_within(to, Tag(1), b"next", LONG));
+            // Until it waits, most likely: if it does not yet, it need not hear.
+            thread::park_timeout(Duration::from_millis(50));
+            change(&sender, to);
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+        for tag in [0, 1] {
+            assert_eq!(receiver.recv(Match::any()).unwrap().tag, Tag(tag));
+        }
+    }
+}
+
+#[test]
+fn a_rate_of_nothing_is_refused() {
+    let node = Node::start("n1", &[]);
+    let ((_here, sender), (_there, receiver)) = pair(&node, Way::Memory(Wait::Block));
+    let refused = sender.reserve(receiver.id(), BitsPerSecond::ZERO).unwrap_err();
+    assert_eq!(refused.field, "rate");
+    assert!(refused.to_string().contains("more than 0 bit/s"), "{refused}");
+    sender.send_within(receiver.id(), Tag(0), b"free", LONG).unwrap();
+}
+
+/// A long message that was given is with its receiver when that has taken it, and not before.
+#[test]
+fn closing_tells_what_nobody_has_taken() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((here, sender), (_there, receiver)) = pair(&node, way);
+        let to = receiver.id();
+        sender.send(to, Tag(1), bytes(1_000_000, 1)).unwrap();
+        drop(sender);
+        let unsent = here.close(Duration::from_millis(50)).unwrap_err();
+        assert_eq!((unsent.count, unsent.first), (1, to), "{way:?}");
+
+        let ((here, sender), (_there, receiver)) = pair(&node, way);
+        sender.send(receiver.id(), Tag(1), bytes(1_000_000, 1)).unwrap();
+        drop(sender);
+        thread::scope(|scope| {
+            let takes = scope.spawn(|| receiver.recv_within(Match::any(), LONG).unwrap());
+            assert_eq!(here.close(LONG), Ok(()), "{way:?}");
+            assert!(takes.join().unwrap().data == bytes(1_000_000, 1), "{way:?}");
+        });
+    }
+}
+
+/// A message is rejected when the resource that has sent it is gone, and cannot be told: that is told when its context
+/// is closed.
+#[test]
+fn closing_tells_what_no_resource_could_be_told() {
+    let node = Node::start("n1", &[]);
+    for way in [Way::Memory(Wait::Block), Way::Tcp(Wait::Block)] {
+        let ((here, sender), (there, receiver)) = pair(&node, way);
+        let witness = there.register(attrs! {}).unwrap();
+        let (stays, to) = (here.register(attrs! {}).unwrap(), receiver.id());
+        sender.send(to, Tag(1), b"unread").unwrap();
+        // The first has arrived when this has; and the answer comes after what is said of it.
+        sender.send(witness.id(), Tag(2), b"").unwrap();
+        witness.recv(Match::tag(2)).unwrap();
+        drop(sender);
+        drop(receiver);
+        witness.send(stays.id(), Tag(3), b"").unwrap();
+        stays.recv(Match::tag(3)).unwrap();
+        let unsent = here.close(LONG).unwrap_err();
+        assert_eq!((unsent.count, unsent.first), (1, to), "{way:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The directories of several nodes in virtual time: messages are delayed, connections break or
-//! swallow everything, servers crash and come back, programs come and go, in any order. What has
-//! been confirmed is found by everybody who can be reached; and when the trouble is over, all know
-//! the same, which is the truth.
+//! swallow everything, servers crash and come back, some do not reach each other for minutes, programs
+//! come and go, in any order. What has been confirmed is found by everybody who can be reached; and
+//! when the trouble is over, all know the same, which is the truth.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -31,10 +31,11 @@ enum Op {
     Crash { node: usize },
     Start { node: usize },
     Pass { millis: u64 },
+    Part { parted: Parted, seconds: u64 },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let op = prop_oneof![
+    let usual = prop_oneof![
         3 => (0..NODES).prop_map(|node| Op::Open { node }),
         1 => (0..8_usize).prop_map(|program| Op::End { program }),
         6 => (0..8_usize).prop_map(|program| Op::Register { program }),
@@ -46,7 +47,35 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..NODES).prop_map(|node| Op::Start { node }),
         6 => (1..2000_u64).prop_map(|millis| Op::Pass { millis }),
     ];
+    // Long, and thus rare.
+    let op = prop_oneof![99 => usual, 1 => part()];
     prop::collection::vec(op, 0..120)
+}
+
+/// For longer than servers were once remembered.
+fn part() -> impl Strategy<Value = Op> {
+    let node = || (0..NODES).prop_map(|node| 1_usize << node);
+    let nodes = || 1..(1_usize << NODES);
+    let sets = prop_oneof![(node(), node()), (nodes(), nodes())];
+    (sets, 301..400_u64).prop_map(|((these, those), seconds)| {
+        let parted = Parted { these, those };
+        Op::Part { parted, seconds }
+    })
+}
+
+/// Two sets of nodes, as bits. None of the one reaches any of the other.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parted {
+    these: usize,
+    those: usize,
+}
+
+impl Parted {
+    fn is_between(self, one: usize, other: usize) -> bool {
+        let has = |set: usize, node: usize| (set >> node) & 1 == 1;
+        let across = |from, to| has(self.these, from) && has(self.those, to);
+        one != other && (across(one, other) || across(other, one))
+    }
 }
 
 /// A connection that `from` made to tell `to`.
@@ -78,6 +107,9 @@ struct World {
     nodes: Vec<Option<Directory>>,
     wires: Vec<Wire>,
     programs: Vec<Program>,
+    /// Where each node is told that others are.
+    members: Vec<Vec<SocketAddr>>,
+    parted: Parted,
     last: u64,
 }
 
@@ -89,9 +121,23 @@ fn other_address(node: usize) -> SocketAddr {
     ([10, 1, 0, node as u8 + 1], 7).into()
 }
 
+/// Each node knows one other, and itself and one at the address that they have on another network; the
+/// rest is learned.
+fn ring() -> Vec<Vec<SocketAddr>> {
+    let other = |node: usize| other_address(node % NODES);
+    let members = |node: usize| vec![address((node + 1) % NODES), other(node), other(node + 1)];
+    (0..NODES).map(members).collect()
+}
+
+/// All know the first, as the documentation has it.
+fn star() -> Vec<Vec<SocketAddr>> {
+    vec![vec![address(0)]; NODES]
+}
+
 impl World {
-    fn new() -> Self {
-        let mut world = Self { nodes: (0..NODES).map(|_| None).collect(), ..Self::default() };
+    fn new(members: Vec<Vec<SocketAddr>>) -> Self {
+        let nodes = (0..NODES).map(|_| None).collect();
+        let mut world = Self { nodes, members, ..Self::default() };
         (0..NODES).for_each(|node| world.start(node));
         world
     }
@@ -104,11 +150,8 @@ impl World {
     fn start(&mut self, node: usize) {
         if self.nodes[node].is_none() {
             let run = self.fresh();
-            // Each knows one other, and itself and one at the address that they have on another
-            // network; the rest is learned.
-            let other = |node| other_address(node % NODES);
-            let known = [address((node + 1) % NODES), other(node), other(node + 1)];
-            let directory = Directory::new(format!("n{node}"), run, address(node), known, None);
+            let members = self.members[node].clone();
+            let directory = Directory::new(format!("n{node}"), run, address(node), members, None);
             self.nodes[node] = Some(directory);
         }
     }
@@ -147,7 +190,9 @@ impl World {
 
     fn dial(&mut self, from: usize, to: SocketAddr) {
         let is_there = |node: &usize| address(*node) == to || other_address(*node) == to;
-        let reached = (0..NODES).find(|node| is_there(node) && self.nodes[*node].is_some());
+        let answers =
+            |node: &usize| self.nodes[*node].is_some() && !self.parted.is_between(from, *node);
+        let reached = (0..NODES).find(|node| is_there(node) && answers(node));
         let Some(to_node) = reached else { return self.step(from, Input::Unreachable(to)) };
         let ends = [ConnectionId(self.fresh()), ConnectionId(self.fresh())];
         self.wires.push(Wire {
@@ -205,7 +250,9 @@ impl World {
     }
 
     fn deliver(&mut self, at: usize) -> bool {
-        let Some(wire) = self.wires.get_mut(at).filter(|wire| !wire.swallows) else { return false };
+        let parted = self.parted;
+        let carries = |wire: &Wire| !wire.swallows && !parted.is_between(wire.from, wire.to);
+        let Some(wire) = self.wires.get_mut(at).filter(|wire| carries(wire)) else { return false };
         let (from, to, ends) = (wire.from, wire.to, wire.ends);
         let (telling, heard) = (wire.tellings.pop_front(), wire.hearings.pop_front());
         wire.welcome |= matches!(heard, Some(Heard::Welcome { .. }));
@@ -296,14 +343,28 @@ impl World {
             }
             Op::Start { node } => self.start(node),
             Op::Pass { millis } => self.pass(Duration::from_millis(millis)),
+            Op::Part { parted, seconds } => self.part(parted, Duration::from_secs(seconds)),
             Op::End { .. } | Op::Cut { .. } => {}
         }
     }
 
-    /// No more trouble: time passes, and everything arrives.
+    /// Some do not reach each other for so long; then all do.
+    fn part(&mut self, parted: Parted, time: Duration) {
+        self.parted = parted;
+        self.run(time);
+        self.parted = Parted::default();
+    }
+
+    /// No more trouble. Nobody was out of reach for longer than all this has lasted: a tenth of that
+    /// later everybody has been called again.
     fn settle(&mut self) {
-        (0..NODES).for_each(|node| self.start(node));
-        for _ in 0..40 {
+        self.run(Duration::from_secs(20) + self.now / 10);
+    }
+
+    /// Time passes, and everything arrives that can.
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
             self.pass(ALIVE_EVERY);
             for _ in 0..1000 {
                 let wires = self.wires.len();
@@ -314,29 +375,90 @@ impl World {
             }
         }
     }
+
+    /// What programs have registered.
+    fn truth(&self) -> BTreeSet<ResourceId> {
+        let of = |p: &Program| -> Vec<_> {
+            let context = p.context;
+            p.registered.iter().map(|place| ResourceId { context, place: *place }).collect()
+        };
+        self.programs.iter().flat_map(of).collect()
+    }
+
+    /// What the directory of this node has, if it runs.
+    fn found(&self, node: usize) -> Option<BTreeSet<ResourceId>> {
+        let all = self.nodes[node].as_ref()?.find(&Attributes::new());
+        Some(all.iter().map(|record| record.id).collect())
+    }
+
+    /// All that run know the truth, and so do their programs.
+    fn agree(&self) {
+        let truth = self.truth();
+        for node in 0..NODES {
+            if let Some(found) = self.found(node) {
+                assert_eq!(found, truth, "n{node}");
+            }
+        }
+        for program in &self.programs {
+            assert_eq!(program.told, truth, "a program on n{}", program.node);
+        }
+    }
+}
+
+/// Nodes that all know the first, with a resource on each that runs.
+fn world_with_resources(running: impl IntoIterator<Item = usize>) -> World {
+    let mut world = World::new(star());
+    world.settle();
+    for (program, node) in running.into_iter().enumerate() {
+        world.open(node);
+        world.apply(&Op::Register { program });
+    }
+    world.settle();
+    world.agree();
+    world
+}
+
+/// Goal: two nodes that did not reach each other for minutes find each other again, although they
+/// know each other only from the one that both were told of, and talk to it all the time.
+#[test]
+fn two_that_were_parted_for_minutes_find_each_other_by_their_neighbour() {
+    let mut world = world_with_resources(0..NODES);
+    let parted = Parted { these: 1 << 1, those: 1 << 2 };
+    world.part(parted, Duration::from_secs(400));
+    assert_ne!(world.found(1), Some(world.truth()), "what cannot be reached is not found");
+    assert_eq!(world.found(0), Some(world.truth()));
+    world.settle();
+    world.agree();
+}
+
+/// Goal: nodes find each other again after minutes without a network, although the only one that
+/// they were told of is gone.
+#[test]
+fn all_that_were_parted_for_minutes_find_each_other_without_the_one_they_were_told_of() {
+    let mut world = world_with_resources(1..NODES);
+    world.apply(&Op::Crash { node: 0 });
+    let all = (1 << NODES) - 1;
+    world.part(Parted { these: all, those: all }, Duration::from_secs(400));
+    for node in 1..NODES {
+        assert_eq!(world.found(node).unwrap().len(), 1, "n{node} finds its own alone");
+    }
+    world.settle();
+    world.agree();
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn directories_agree_on_the_truth_when_the_trouble_is_over(ops in ops()) {
-        let mut world = World::new();
+    fn directories_agree_on_the_truth_when_the_trouble_is_over(
+        members in prop_oneof![Just(ring()), Just(star())],
+        ops in ops(),
+    ) {
+        let mut world = World::new(members);
         for op in &ops {
             world.apply(op);
         }
+        (0..NODES).for_each(|node| world.start(node));
         world.settle();
-        let truth: BTreeSet<ResourceId> = world
-            .programs
-            .iter()
-            .flat_map(|p| p.registered.iter().map(|place| ResourceId { context: p.context, place: *place }))
-            .collect();
-        for (number, node) in world.nodes.iter().enumerate() {
-            let all = node.as_ref().unwrap().find(&Attributes::new());
-            let found: BTreeSet<_> = all.iter().map(|record| record.id).collect();
-            prop_assert_eq!(&found, &truth, "n{}", number);
-        }
-        for program in &world.programs {
-            prop_assert_eq!(&program.told, &truth, "a program on n{}", program.node);
-        }
+        world.agree();
     }
 }

@@ -161,6 +161,48 @@ static void a_watch_outlives_its_context(const char *directory, ktf_context *the
 	ktf_watch_close(watch);
 }
 
+/* What its receiver has taken is carried. What it had not taken when it went, and its sender was gone
+ * as well, is told when the context is closed. */
+static void closing_tells_what_is_lost(const char *directory, int shared_memory, ktf_context *there)
+{
+	ktf_context *closed = open_context(directory, shared_memory);
+	ktf_resource *sends, *stays, *takes, *goes;
+	ktf_message *message;
+	char text[256];
+	ktf_id to, lost, own;
+
+	CHECK(ktf_resource_register(closed, NULL, 0, &sends) == KTF_OK);
+	CHECK(ktf_resource_register(there, NULL, 0, &takes) == KTF_OK);
+	CHECK(ktf_resource_id(takes, &to) == KTF_OK);
+	CHECK(ktf_message_send(sends, &to, 1, "hello", 5, KTF_FOREVER) == KTF_OK);
+	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	ktf_message_drop(message);
+	ktf_resource_drop(sends);
+	CHECK(ktf_context_close_within(closed, 30 * SECOND) == KTF_OK);
+
+	closed = open_context(directory, shared_memory);
+	CHECK(ktf_resource_register(closed, NULL, 0, &sends) == KTF_OK);
+	CHECK(ktf_resource_register(closed, NULL, 0, &stays) == KTF_OK);
+	CHECK(ktf_resource_register(there, NULL, 0, &goes) == KTF_OK);
+	CHECK(ktf_resource_id(goes, &lost) == KTF_OK && ktf_resource_id(stays, &own) == KTF_OK);
+	CHECK(ktf_message_send(sends, &lost, 2, "unread", 6, KTF_FOREVER) == KTF_OK);
+	/* The first has arrived when this has, and the answer comes after what is said of it. */
+	CHECK(ktf_message_send(sends, &to, 3, NULL, 0, KTF_FOREVER) == KTF_OK);
+	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	ktf_message_drop(message);
+	ktf_resource_drop(sends);
+	ktf_resource_drop(goes);
+	CHECK(ktf_message_send(takes, &own, 4, NULL, 0, KTF_FOREVER) == KTF_OK);
+	CHECK(ktf_message_receive(stays, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	ktf_message_drop(message);
+	ktf_resource_drop(stays);
+	CHECK(ktf_context_close_within(closed, 30 * SECOND) == KTF_UNDELIVERED);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strstr(text, "may not have arrived: 1, the first"));
+	ktf_resource_drop(takes);
+	CHECK(ktf_context_close_within(NULL, KTF_NOW) == KTF_INVALID);
+}
+
 static void regions(ktf_context *here, ktf_context *there, uint32_t by)
 {
 	ktf_layout layout = { .records = 2, .bytes = 48, .adds = 1 };
@@ -288,6 +330,8 @@ static void bad_arguments(ktf_context *context)
 	CHECK(ktf_message_send(resource, &id, 0, NULL, 1, KTF_NOW) == KTF_INVALID);
 	CHECK(ktf_message_receive(resource, &match, KTF_NOW, &message, NULL) == KTF_INVALID);
 	CHECK(ktf_resource_reserve(resource, &id, 0) == KTF_INVALID);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strncmp(text, "rate: ", 6) == 0);
 	id.generation++;
 	CHECK(ktf_message_send(resource, &id, 0, NULL, 0, KTF_NOW) == KTF_GONE);
 	CHECK(ktf_region_publish(context, NULL, 0, &layout, &region) == KTF_INVALID);
@@ -312,6 +356,7 @@ int main(int count, char **words)
 		messages(here, there);
 		watches(here, there);
 		a_watch_outlives_its_context(words[1], there);
+		closing_tells_what_is_lost(words[1], shared_memory, there);
 		regions(here, there, shared_memory ? KTF_BY_MEMORY : KTF_BY_RESPONDER);
 		too_long_or_too_many(here);
 		bad_arguments(here);

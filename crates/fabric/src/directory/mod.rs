@@ -2,6 +2,7 @@
 //! own node, and servers tell each other what happens on theirs.
 
 pub mod client;
+mod members;
 pub mod protocol;
 pub mod records;
 pub mod seal;

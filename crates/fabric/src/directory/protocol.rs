@@ -198,11 +198,11 @@ pub enum Telling {
 /// What the other answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heard {
-    /// The snapshot was taken over.
+    /// The snapshot was taken over. Said again it is a sign of life.
     Welcome {
         /// Who answers.
         node: String,
-        /// The nodes whose servers it knows, and where these are.
+        /// The nodes whose servers it hears, and where these are; when said again, some of them.
         members: Vec<(String, SocketAddr)>,
     },
     /// It was not.
@@ -215,7 +215,7 @@ pub enum Heard {
         /// The last change.
         change: u64,
     },
-    /// Nothing to say, but here.
+    /// Nothing to say, but here: before it is known who has called.
     Alive,
 }
 

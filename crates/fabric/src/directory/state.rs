@@ -6,11 +6,13 @@
 //! connection breaks, the other forgets that node until it is told everything anew. So every
 //! question is answered on its own node, without asking anybody, and a change costs one message for
 //! each other node. A register or a drop is answered when all servers that can be reached have it:
-//! whoever asks anywhere after that finds it, or does not.
+//! whoever asks anywhere after that finds it, or does not. Servers name each other those that they
+//! hear, so that whoever has a neighbour in common finds each other.
 //!
 //! Programs keep what they asked as a subscription and are told each change of its answer. That is
 //! a watch, and a cache that is never stale for longer than a message takes.
 
+use super::members::Members;
 use super::protocol::{
     Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION,
 };
@@ -31,10 +33,8 @@ pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// How long another server may say nothing: a few times as long, so that a busy machine is not
 /// taken for a dead one.
 pub const SILENCE_MOST: Duration = Duration::from_secs(3);
-/// How often a server that cannot be reached is tried again.
-const DIAL_EVERY: Duration = Duration::from_secs(1);
-/// How long that goes on, for servers that were not configured.
-const DIAL_FOR: Duration = Duration::from_secs(300);
+/// Other servers that a sign of life names, so that it stays short: all of a hundred within 13 s.
+const NAMED_MOST: usize = 4;
 /// Resources of one context, as many as a context can have.
 const RESOURCES_MOST: usize = crate::inbox::RESOURCES_MOST as usize;
 /// Subscriptions of one program.
@@ -100,13 +100,15 @@ pub struct Directory {
     contexts: BTreeMap<ContextId, ContextInfo>,
     /// Changes of this node's resources so far.
     change: u64,
-    members: BTreeMap<SocketAddr, Member>,
+    members: Members,
     /// Connections that this server made, to tell.
     listeners: BTreeMap<ConnectionId, Listener>,
     /// Connections that others made, to be heard.
     tellers: BTreeMap<ConnectionId, Teller>,
     /// Who waits until all listeners have applied a change.
     waiting: BTreeMap<u64, (ConnectionId, u32)>,
+    /// How many tellers come before the one that the next sign of life names first.
+    named: usize,
     /// Why another server refuses this one.
     refused: Option<String>,
 }
@@ -117,23 +119,6 @@ struct Program {
     context: ContextId,
     places: BTreeSet<Place>,
     subscriptions: BTreeSet<u32>,
-}
-
-/// Where a server is or was. A server on several networks has several addresses; one connection to it
-/// is enough.
-#[derive(Debug)]
-struct Member {
-    configured: bool,
-    /// Whose server it is, once that is known.
-    node: Option<String>,
-    /// There is a connection to it, or one is being made.
-    busy: bool,
-    /// When a connection was last asked for.
-    tried: Option<Duration>,
-    /// When there was last a sign of it.
-    seen: Duration,
-    /// Why nothing was to be said to what was there.
-    strange: Option<String>,
 }
 
 /// A server that is told everything.
@@ -160,9 +145,10 @@ struct Teller {
     heard: Duration,
 }
 
-impl Member {
-    fn new(configured: bool, seen: Duration) -> Self {
-        Self { configured, node: None, busy: false, tried: None, seen, strange: None }
+impl Teller {
+    /// How others are told of it.
+    fn named(&self) -> (String, SocketAddr) {
+        (self.node.clone(), self.address)
     }
 }
 
@@ -177,7 +163,6 @@ impl Directory {
         key: Option<ClusterKey>,
     ) -> Self {
         let others = members.into_iter().filter(|other| *other != address);
-        let members = others.map(|other| (other, Member::new(true, Duration::ZERO))).collect();
         Self {
             node: node.into(),
             incarnation,
@@ -189,10 +174,11 @@ impl Directory {
             programs: BTreeMap::new(),
             contexts: BTreeMap::new(),
             change: 0,
-            members,
+            members: Members::new(others),
             listeners: BTreeMap::new(),
             tellers: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            named: 0,
             refused: None,
         }
     }
@@ -208,8 +194,8 @@ impl Directory {
             Input::Dialed { address, connection, reached_at } => {
                 self.dialed(address, connection, reached_at, &mut outputs);
             }
-            Input::Unreachable(address) => self.failed(address),
-            Input::Stranger(address, why) => self.is_strange(address, why, &mut outputs),
+            Input::Unreachable(address) => self.members.failed(address),
+            Input::Stranger(address, why) => self.is_strange(address, &why, &mut outputs),
             Input::Closed(connection) => self.closed(connection, &mut outputs),
             Input::Tick => self.tick(&mut outputs),
         }
@@ -421,9 +407,10 @@ impl Directory {
                 let contexts = contexts.into_iter().map(Change::Opened);
                 let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
-                self.learn(&node, address);
-                let known = self.tellers.values();
-                let members = known.map(|teller| (teller.node.clone(), teller.address)).collect();
+                if address != self.address {
+                    self.members.appeared(&node, address, now);
+                }
+                let members = self.tellers.values().map(Teller::named).collect();
                 let welcome = Heard::Welcome { node: self.node.clone(), members };
                 outputs.push(Output::Hear(from, welcome));
                 outputs.push(Output::Hear(from, Heard::Applied { change }));
@@ -487,9 +474,12 @@ impl Directory {
         match heard {
             Heard::Alive => {}
             Heard::Welcome { node, members } => {
-                listener.welcome = true;
-                let address = listener.address;
-                self.welcome(from, address, &node, outputs);
+                // Said again it is a sign of life.
+                if !listener.welcome {
+                    listener.welcome = true;
+                    let address = listener.address;
+                    self.welcome(from, address, &node, outputs);
+                }
                 members.into_iter().for_each(|(node, address)| self.learn(&node, address));
             }
             Heard::Applied { change } => {
@@ -514,9 +504,7 @@ impl Directory {
         outputs: &mut Vec<Output>,
     ) {
         self.refused = None;
-        if let Some(member) = self.members.get_mut(&address) {
-            member.node = Some(node.into());
-        }
+        self.members.welcomed(node, address);
         if node == self.node {
             return self.hang_up(from, outputs);
         }
@@ -540,9 +528,7 @@ impl Directory {
         let (node, heard) = (None, self.now);
         let listener = Listener { address, node, welcome: false, applied: 0, heard };
         self.listeners.insert(connection, listener);
-        if let Some(member) = self.members.get_mut(&address) {
-            (member.seen, member.strange) = (self.now, None);
-        }
+        self.members.connected(address, self.now);
         let own: BTreeSet<_> = self.programs.values().map(|program| program.context).collect();
         let contexts = own.iter().map(|id| self.contexts[id].clone()).collect();
         let all = self.records.find(&Attributes::new()).into_iter();
@@ -561,29 +547,17 @@ impl Directory {
         outputs.push(Output::Tell(connection, telling));
     }
 
-    /// The server of `node` is, or was, at `address`.
+    /// Another server hears that of `node`, which is at `address`.
     fn learn(&mut self, node: &str, address: SocketAddr) {
-        if address == self.address || node == self.node {
-            return;
-        }
-        let new = Member::new(false, self.now);
-        self.members.entry(address).or_insert(new).node = Some(node.into());
-    }
-
-    fn failed(&mut self, address: SocketAddr) {
-        if let Some(member) = self.members.get_mut(&address) {
-            member.busy = false;
+        if address != self.address && node != self.node {
+            self.members.learn(node, address, self.now);
         }
     }
 
-    /// What is at `address` is tried again and again, and complained of once: whoever it is may have taken the
-    /// place of a server that is down, so that nothing else follows from what it says.
-    fn is_strange(&mut self, address: SocketAddr, why: String, outputs: &mut Vec<Output>) {
-        self.failed(address);
-        let Some(member) = self.members.get_mut(&address) else { return };
-        if member.strange.as_ref() != Some(&why) {
+    /// What is at `address` is complained of once, and nothing else follows from what it says.
+    fn is_strange(&mut self, address: SocketAddr, why: &str, outputs: &mut Vec<Output>) {
+        if self.members.is_strange(address, why) {
             outputs.push(Output::Complain(format!("nothing is told to {address}: {why}")));
-            member.strange = Some(why);
         }
     }
 
@@ -610,9 +584,7 @@ impl Directory {
             teller.contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
         }
         if let Some(listener) = self.listeners.remove(&connection) {
-            if let Some(member) = self.members.get_mut(&listener.address) {
-                (member.busy, member.seen) = (false, self.now);
-            }
+            self.members.lost(listener.address, self.now);
             self.answer_applied(outputs);
         }
     }
@@ -625,21 +597,22 @@ impl Directory {
         let dead: Vec<_> = tellers.chain(listeners).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
-        outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, Heard::Alive)));
-        self.members.retain(|_, member| {
-            member.configured || member.busy || now.saturating_sub(member.seen) < DIAL_FOR
-        });
+        let alive = self.alive();
+        outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, alive.clone())));
         // One connection to a server is enough, and none to oneself.
         let listeners = self.listeners.values().filter_map(|listener| listener.node.as_deref());
         let reached: BTreeSet<&str> = listeners.chain([self.node.as_str()]).collect();
-        for (address, member) in &mut self.members {
-            let due = member.tried.is_none_or(|tried| now.saturating_sub(tried) >= DIAL_EVERY);
-            let is_reached = member.node.as_deref().is_some_and(|node| reached.contains(node));
-            if due && !member.busy && !is_reached {
-                (member.busy, member.tried) = (true, Some(now));
-                outputs.push(Output::Dial(*address));
-            }
-        }
+        let due = self.members.due(&reached, now);
+        outputs.extend(due.into_iter().map(Output::Dial));
+    }
+
+    /// A sign of life. It names some of those that this server hears, the next ones each time.
+    fn alive(&mut self) -> Heard {
+        let known = self.tellers.len();
+        let next = self.tellers.values().cycle().skip(self.named).take(NAMED_MOST.min(known));
+        let members = next.map(Teller::named).collect();
+        self.named = (self.named + NAMED_MOST) % known.max(1);
+        Heard::Welcome { node: self.node.clone(), members }
     }
 
     /// A resource is there: whoever asked is told.
@@ -687,5 +660,59 @@ impl Directory {
     /// Whether every server that has ever welcomed this one, and is still there, has it.
     fn is_applied(&self, change: u64) -> bool {
         self.listeners.values().all(|l| !l.welcome || l.applied >= change)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u64) -> SocketAddr {
+        ([10, 0, 0, number as u8], 7).into()
+    }
+
+    fn snapshot(number: u64) -> Telling {
+        let (node, address) = (format!("n{number}"), at(number));
+        let (contexts, resources) = (Vec::new(), Vec::new());
+        Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
+    }
+
+    /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a
+    /// time. Method: one was welcomed before ten others came, which neither call it nor are known to it.
+    #[test]
+    fn signs_of_life_name_all_others_in_turn() {
+        let connection = ConnectionId(0);
+        let mut neighbour = Directory::new("n0", 0, at(0), [], None);
+        let mut listens = Directory::new("n20", 20, at(20), [at(0)], None);
+        listens.step(Duration::ZERO, Input::Tick);
+        let dialed = Input::Dialed { address: at(0), connection, reached_at: at(20) };
+        for told in listens.step(Duration::ZERO, dialed) {
+            let Output::Tell(_, telling) = told else { continue };
+            for output in neighbour.step(Duration::ZERO, Input::Told(connection, telling)) {
+                let Output::Hear(_, heard) = output else { continue };
+                listens.step(Duration::ZERO, Input::Heard(connection, heard));
+            }
+        }
+        for number in 1..=10 {
+            let told = Input::Told(ConnectionId(number), snapshot(number));
+            neighbour.step(Duration::ZERO, told);
+        }
+        let mut called = BTreeSet::new();
+        for tick in 1..=3 {
+            let now = ALIVE_EVERY * tick;
+            for output in neighbour.step(now, Input::Tick) {
+                let Output::Hear(ConnectionId(0), heard) = output else { continue };
+                let Heard::Welcome { members, .. } = &heard else { panic!("{heard:?}") };
+                assert!(members.len() <= NAMED_MOST);
+                listens.step(now, Input::Heard(connection, heard));
+            }
+            for output in listens.step(now, Input::Tick) {
+                if let Output::Dial(address) = output {
+                    called.insert(address);
+                }
+            }
+        }
+        let all: BTreeSet<_> = (1..=10).map(at).collect();
+        assert_eq!(called, all);
     }
 }
