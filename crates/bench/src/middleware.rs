@@ -23,16 +23,16 @@ use crate::figures::{Figures, Target, quantile};
 use crate::parts::Parts;
 use crate::quick;
 use anyhow::{Context, Result};
-use arms::{Arm, Care, Measured, Played};
+use arms::{Arm, Care, Measured, Outcome, Played};
 use keeptime::interrupt;
 use keeptime::machine::Machine;
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
-use measures::{admission, improvements, mean, over_promised};
+use measures::{admission, improvements, mean, over_promised, promises_kept};
 use rates::Rates;
 use serde::Serialize;
 use simulated::{Check, Simulation, beside_frames, compare, simulate};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tasks::{Load, Renderer, SubTask};
 
@@ -45,7 +45,11 @@ const CPU: CpuPpm = CpuPpm::from_percent(20);
 const BANDWIDTH_MOST: f64 = 400.0;
 /// Requests of an experiment.
 const REQUESTS: usize = 16;
-const INTERVALS: [u32; 3] = [10, 20, 50];
+/// The interval at which load is light.
+const LIGHT: u32 = 50;
+const INTERVALS: [u32; 3] = [10, 20, LIGHT];
+/// Of the runs: what promises are made for.
+const PROMISED_PERCENT: f64 = 90.0;
 /// Of image sizes 512:1024 and of interleaving factors 0:2, in the order of Table 4.1.
 const RATIOS: [(u32, u32); 5] = [(50, 50), (30, 50), (70, 50), (50, 30), (50, 70)];
 /// Of Table 4.2.
@@ -160,7 +164,7 @@ fn experiment(
     let within = |request| Ok(measured.within_millis(request)? as f64 / 1e3);
     let within_seconds = requests.iter().map(within).collect::<Result<Vec<_>>>()?;
     let mut play = |arm: Arm| {
-        let name = format!("{load}, {}", arm.name());
+        let name = part_name(&load, arm);
         parts.part(&name, || {
             eprintln!("{name}");
             measured.play(arm, &requests, out)
@@ -172,6 +176,10 @@ fn experiment(
     played.sort_by_key(|(arm, _)| *arm);
     let [keeptime, without, htb] = played.map(|(_, played)| played);
     Ok(Experiment { load, requests, within_seconds, played: [keeptime?, without?, htb?] })
+}
+
+fn part_name(load: &Load, arm: Arm) -> String {
+    format!("{load}, {}", arm.name())
 }
 
 fn request_count() -> usize {
@@ -209,15 +217,13 @@ fn simulations(
 }
 
 impl Raw {
-    /// The experiments with a renderer and an interval.
-    fn of(&self, renderer: Renderer, interval_most: u32) -> impl Iterator<Item = &Experiment> {
-        let own =
-            move |load: &Load| (load.renderer, load.interval_most) == (renderer, interval_most);
-        self.experiments.iter().filter(move |experiment| own(&experiment.load))
-    }
-
-    fn intervals(&self) -> BTreeSet<u32> {
-        self.experiments.iter().map(|experiment| experiment.load.interval_most).collect()
+    /// The experiments with a renderer, by interval: those intervals that were measured.
+    fn by_interval(&self, renderer: Renderer) -> BTreeMap<u32, Vec<&Experiment>> {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for experiment in self.experiments.iter().filter(|e| e.load.renderer == renderer) {
+            all.entry(experiment.load.interval_most).or_default().push(experiment);
+        }
+        all
     }
 }
 
@@ -235,54 +241,220 @@ impl Experiment {
 fn figures(raw: &Raw) -> Figures {
     let mut figures = Figures::of_evaluation(NAME);
     for renderer in Renderer::ALL {
-        promises(&mut figures, raw, renderer);
-        for interval in raw.intervals() {
-            let rates =
-                raw.of(renderer, interval).map(|e| admission(&e.arm(Arm::Keeptime).outcomes));
-            let rates: Vec<_> = rates.collect();
-            let name = format!("{}, intervals up to {interval} s: admitted", renderer.name());
-            let target = paper::admission(renderer, interval).map(Target::AtLeast);
-            figures.value(name, "%", mean(&rates), &rates, None, target);
+        let by_interval = raw.by_interval(renderer);
+        let all: Vec<_> = by_interval.values().flatten().copied().collect();
+        promises(&mut figures, renderer.name(), &all);
+        for (interval, own) in &by_interval {
+            let name = format!("{}, intervals up to {interval} s", renderer.name());
+            promises(&mut figures, &name, own);
+            admitted(&mut figures, &name, own, admission_target(renderer, *interval));
         }
     }
-    for Experiment { load, played: [with, without, htb], .. } in &raw.experiments {
-        let against = |other: &Played| improvements(&with.outcomes, &other.outcomes);
-        let ours = against(without);
-        let target = paper::improvement(load).map(|paper| Target::AtLeast(paper.average));
-        let name = format!("{load}: improvement, average");
-        figures.value(name, "%", mean(&ours), &ours, None, target);
-        let ours = against(htb);
-        figures.value(format!("{load}: the same against HTB"), "%", mean(&ours), &ours, None, None);
+    for experiment in &raw.experiments {
+        improved(&mut figures, experiment);
     }
-    let Check { decisions, same, with_percent, without_percent } = &raw.check;
-    let agreed = 100.0 * *same as f64 / *decisions as f64;
-    let each = vec![agreed; *decisions];
-    let all = Some(Target::AtLeast(100.0));
-    figures.value("simulation: decisions as in the lab", "%", agreed, &each, None, all);
-    let name = "simulation: run times off, median";
-    figures.median(name, "%", with_percent, None, Some(Target::AtMost(3.0)));
-    figures.median(format!("{name}, without Keeptime"), "%", without_percent, None, None);
+    checked(&mut figures, &raw.check);
     raw.rates.figures(&mut figures);
     figures.keep_measured();
     figures
 }
 
 /// How promises were kept, and what those who had no reservation would have made of them.
-fn promises(figures: &mut Figures, raw: &Raw, renderer: Renderer) {
-    let own = || raw.experiments.iter().filter(|e| e.load.renderer == renderer);
-    let over = |arm: Arm| -> Vec<f64> {
-        let with =
-            |e: &Experiment| over_promised(&e.arm(Arm::Keeptime).outcomes, &e.arm(arm).outcomes);
-        own().flat_map(with).collect()
-    };
-    let (with, without) = (over(Arm::Keeptime), over(Arm::Without));
+fn promises(figures: &mut Figures, whose: &str, experiments: &[&Experiment]) {
+    let [with, without, htb] = Arm::ALL.map(|arm| by_promise(experiments, arm, over_promised));
     for (which, part, most) in [("95th percentile", 0.95, 5.0), ("worst", 1.0, 7.0)] {
-        let name = format!("{}: actual over promised, {which}", renderer.name());
+        let name = format!("{whose}: actual over promised, {which}");
         let (value, baseline) = (quantile(&with, part), Some(quantile(&without, part)));
-        figures.value(name, "%", value, &with, baseline, Some(Target::AtMost(most)));
+        figures.value(&name, "%", value, &with, baseline, Some(Target::AtMost(most)));
+        let name = format!("{name}, plain HTB");
+        figures.value(name, "%", quantile(&htb, part), &htb, None, None);
     }
+    let [with, without, htb] = Arm::ALL.map(|arm| by_promise(experiments, arm, promises_kept));
+    let name = format!("{whose}: promises for {PROMISED_PERCENT} % of runs, kept");
+    figures.value(&name, "%", mean(&with), &with, Some(mean(&without)), None);
+    figures.value(format!("{name}, plain HTB"), "%", mean(&htb), &htb, None, None);
+}
+
+/// What `measure` makes of an arm and of what Keeptime promised to the same requests.
+fn by_promise(
+    experiments: &[&Experiment],
+    arm: Arm,
+    measure: fn(&[Outcome], &[Outcome]) -> Vec<f64>,
+) -> Vec<f64> {
+    let of = |e: &&Experiment| measure(&e.arm(Arm::Keeptime).outcomes, &e.arm(arm).outcomes);
+    experiments.iter().flat_map(of).collect()
+}
+
+/// At every load: where one mix or seed has less, a mean hides it.
+fn admitted(
+    figures: &mut Figures,
+    whose: &str,
+    experiments: &[&Experiment],
+    target: Option<Target>,
+) {
+    let rates = admission_rates(experiments);
+    let name = format!("{whose}: admitted");
+    figures.value(&name, "%", mean(&rates), &rates, None, None);
+    let name = format!("{name}, least of mixes or seeds");
+    figures.value(name, "%", quantile(&rates, 0.0), &rates, None, target);
+}
+
+fn admission_rates(experiments: &[&Experiment]) -> Vec<f64> {
+    let rate = |e: &&Experiment| admission(&e.arm(Arm::Keeptime).outcomes);
+    experiments.iter().map(rate).collect()
+}
+
+/// As much as in the thesis, and all at light load, where it tells of one renderer alone.
+fn admission_target(renderer: Renderer, interval_most: u32) -> Option<Target> {
+    let least = match interval_most {
+        LIGHT => Some(100.0),
+        _ => paper::admission(renderer, interval_most),
+    };
+    least.map(Target::AtLeast)
+}
+
+fn improved(figures: &mut Figures, experiment: &Experiment) {
+    let Experiment { load, played: [with, without, htb], .. } = experiment;
+    let against = |other: &Played| improvements(&with.outcomes, &other.outcomes);
+    let ours = against(without);
+    let target = paper::improvement(load).map(|paper| Target::AtLeast(paper.average));
+    let name = format!("{load}: improvement, average");
+    figures.value(name, "%", mean(&ours), &ours, None, target);
+    let ours = against(htb);
+    figures.value(format!("{load}: the same against HTB"), "%", mean(&ours), &ours, None, None);
+}
+
+/// How far the simulation is off the lab.
+fn checked(figures: &mut Figures, check: &Check) {
+    let Check { decisions, same, with_percent, without_percent } = check;
+    let each = [vec![100.0; *same], vec![0.0; decisions - same]].concat();
+    let all = Some(Target::AtLeast(100.0));
+    figures.value("simulation: decisions as in the lab", "%", mean(&each), &each, None, all);
+    let name = "simulation: run times off, median";
+    figures.median(name, "%", with_percent, None, Some(Target::AtMost(3.0)));
+    figures.median(format!("{name}, without Keeptime"), "%", without_percent, None, None);
+}
+
+/// How to get all of this again.
+fn command() -> &'static str {
+    if quick() { "KEEPTIME_BENCH_QUICK=1 make eval-middleware" } else { "make eval-middleware" }
 }
 
 fn lab_name() -> Result<Name> {
     Ok(format!("eval-{NAME}").parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::bail;
+    use keeptime_model::application::Application;
+    use serde_json::Value;
+    use std::fs;
+    use std::path::PathBuf;
+
+    fn evaluation() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../eval/middleware")
+    }
+
+    /// As it was measured for what is recorded; how many frames requests drew is not.
+    fn measured(renderer: Renderer) -> Result<Measured> {
+        let text = fs::read_to_string(evaluation().join(format!("{}.toml", renderer.name())))?;
+        let profile = evaluation().join(format!("recorded/{}.json", renderer.name()));
+        Measured::read(renderer, Application::from_toml(&text)?, profile, Vec::new())
+    }
+
+    fn missing<T>() -> Result<T> {
+        bail!("not recorded")
+    }
+
+    fn recorded() -> Result<Raw> {
+        let directory = evaluation().join("recorded");
+        let text = fs::read(directory.join("parts.json"))?;
+        let kept: BTreeMap<String, Value> = serde_json::from_slice(&text)?;
+        let is_kept =
+            |load: &Load| Arm::ALL.iter().all(|arm| kept.contains_key(&part_name(load, *arm)));
+        let renderers = [measured(Renderer::Raycast)?, measured(Renderer::Render)?];
+        let mut parts = Parts::open(&directory)?;
+        let mut raw = Raw { machine: parts.part("machine", missing)?, ..Raw::default() };
+        for program in ["is", "cg"] {
+            let points = parts.part(&format!("rates, {NODES} nodes, {program}"), missing)?;
+            raw.rates.curves.push((NODES, program.into(), points));
+        }
+        for load in loads().into_iter().filter(is_kept) {
+            raw.experiments.push(experiment(0, load, &renderers, &mut parts, &directory)?);
+        }
+        Ok(raw)
+    }
+
+    // Goal: what is recorded makes the same figures and page everywhere, without a lab. Method: one value of each
+    // kind, counted from the recorded parts by another program.
+    #[test]
+    fn what_is_recorded_makes_its_figures_and_page() {
+        let raw = recorded().unwrap();
+        assert_eq!(raw.experiments.len(), 9);
+        let figures = figures(&raw);
+        let of = |name: &str| {
+            let figure = figures.all().iter().find(|figure| figure.name == name);
+            let figure = figure.unwrap_or_else(|| panic!("no figure {name:?}"));
+            let value = (100.0 * figure.value).round() / 100.0;
+            (value, figure.samples, figure.baseline.map(f64::round), figure.met)
+        };
+        let over = "actual over promised";
+        for (name, expected) in [
+            (
+                format!("raycast, intervals up to 10 s: {over}, 95th percentile"),
+                (4.89, 9, Some(172.0), Some(true)),
+            ),
+            (
+                format!("raycast, intervals up to 20 s: {over}, worst"),
+                (8.4, 10, Some(129.0), Some(false)),
+            ),
+            (
+                format!("render, intervals up to 10 s: {over}, worst, plain HTB"),
+                (228.24, 22, None, None),
+            ),
+            (format!("render: {over}, worst"), (10.57, 76, Some(237.0), Some(false))),
+            (
+                "raycast, intervals up to 10 s: promises for 90 % of runs, kept".into(),
+                (11.11, 9, Some(0.0), None),
+            ),
+            ("render, intervals up to 20 s: admitted".into(), (71.88, 2, None, None)),
+            (
+                "render, intervals up to 50 s: admitted, least of mixes or seeds".into(),
+                (93.75, 2, None, Some(false)),
+            ),
+        ] {
+            assert_eq!(of(&name), expected, "{name}");
+        }
+        let out = tempfile::tempdir().unwrap();
+        page::write(&raw, figures.all(), out.path()).unwrap();
+        let page = fs::read_to_string(out.path().join("middleware.html")).unwrap();
+        for text in
+            ["11.1 (n = 9)", "Figure 4.15", "0.1404", "n = 48, by <code>make eval-middleware"]
+        {
+            assert!(page.contains(text), "{text}");
+        }
+        assert!(!page.contains("NaN"));
+    }
+
+    #[test]
+    fn promises_are_for_the_share_of_runs_that_figures_name() {
+        let raycast = measured(Renderer::Raycast).unwrap();
+        let request = loads()[0].requests(1, 1)[0];
+        let share = raycast.goal(&SubTask { setting: 0, ..request }).unwrap().quantile;
+        assert_eq!(share, format!("{PROMISED_PERCENT} %").parse().unwrap());
+    }
+
+    #[test]
+    fn all_are_to_be_admitted_at_light_load_whatever_the_paper_tells() {
+        for renderer in Renderer::ALL {
+            assert_eq!(admission_target(renderer, LIGHT), Some(Target::AtLeast(100.0)));
+            assert_eq!(
+                (admission_target(renderer, 20), paper::admission(renderer, 20)),
+                (None, None)
+            );
+        }
+        assert_eq!(paper::admission(Renderer::Raycast, LIGHT), None);
+    }
 }

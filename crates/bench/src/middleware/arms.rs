@@ -162,9 +162,8 @@ fn measure(
         drawings.push(drawing);
     }
     neighbour.end()?;
-    let (application, profile) = (session(&path, &[])?.application, load_profile(&path)?);
-    let fitted = FittedProfile::new(application.clone(), &profile)?;
-    Ok(Measured { renderer, application, profile, path, fitted, drawings })
+    let application = session(&path, &[])?.application;
+    Measured::read(renderer, application, path, drawings)
 }
 
 /// The least time of a frame that was measured.
@@ -185,6 +184,18 @@ fn with_constants(application: Application, constants: &[(&str, u32)]) -> Result
 }
 
 impl Measured {
+    /// With the curves in `path`.
+    pub fn read(
+        renderer: Renderer,
+        application: Application,
+        path: PathBuf,
+        drawings: Vec<Drawing>,
+    ) -> Result<Self> {
+        let profile = load_profile(&path)?;
+        let fitted = FittedProfile::new(application.clone(), &profile)?;
+        Ok(Self { renderer, application, profile, path, fitted, drawings })
+    }
+
     /// The bound that a request states, in milliseconds, as people do.
     pub fn within_millis(&self, request: &SubTask) -> Result<u64> {
         let least = fastest(&self.fitted, self.setting(request))?;

@@ -1,4 +1,4 @@
-//! The thesis' three metrics (4.4.3), in percent.
+//! The thesis' three metrics (4.4.3), and promises kept, in percent.
 
 use super::arms::Outcome;
 
@@ -18,6 +18,16 @@ pub fn over_requested(with: &[Outcome], actual: &[Outcome], within: &[f64]) -> V
 pub fn over_promised(with: &[Outcome], actual: &[Outcome]) -> Vec<f64> {
     let pairs = with.iter().zip(actual);
     pairs.filter_map(|(with, actual)| percent_over(actual.seconds, with.promised_seconds)).collect()
+}
+
+/// 100 for each promise that `with` made and `actual` kept, 0 for each that it did not: by what did not end, too.
+pub fn promises_kept(with: &[Outcome], actual: &[Outcome]) -> Vec<f64> {
+    let kept = |(with, actual): (&Outcome, &Outcome)| {
+        let promised = with.promised_seconds?;
+        let is_kept = actual.seconds.is_some_and(|seconds| seconds <= promised);
+        Some(if is_kept { 100.0 } else { 0.0 })
+    };
+    with.iter().zip(actual).filter_map(kept).collect()
 }
 
 /// Admitted, of all.
@@ -55,6 +65,8 @@ mod tests {
         assert_eq!(round(improvements(&with, &without)), [25.0]);
         assert_eq!(round(over_promised(&with, &with)), [0.0, 10.0]);
         assert_eq!(round(over_promised(&with, &without)), [25.0]);
+        assert_eq!(promises_kept(&with, &with), [100.0, 0.0]);
+        assert_eq!(promises_kept(&with, &without), [0.0, 0.0]);
         let within = [4.0, 4.0, 2.2];
         assert_eq!(round(over_requested(&with, &with, &within)), [-50.0, -50.0]);
         assert_eq!(round(over_requested(&with, &without, &within)), [-38.0]);

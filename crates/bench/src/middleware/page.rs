@@ -1,10 +1,12 @@
 //! One page with all of it that needs nothing but itself.
 
 use super::arms::Arm;
-use super::measures::{admission, improvements, mean, over_promised, over_requested};
+use super::measures::{
+    admission, improvements, mean, over_promised, over_requested, promises_kept,
+};
 use super::simulated::Simulation;
 use super::tasks::Renderer;
-use super::{Experiment, NAME, Raw, paper};
+use super::{Experiment, NAME, PROMISED_PERCENT, Raw, admission_rates, by_promise, command, paper};
 use crate::figures::{Figure, quantile};
 use anyhow::Result;
 use keeptime::chart::{BarChart, Group};
@@ -17,6 +19,9 @@ const TITLE: &str = "A middleware that keeps promises";
 
 /// Draws it as `middleware.html` in `out`.
 pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
+    // A chart without a group cannot be drawn.
+    let is_drawn = |renderer: &Renderer| !raw.by_interval(*renderer).is_empty();
+    let renderers: Vec<_> = Renderer::ALL.into_iter().filter(is_drawn).collect();
     let header = html! {
         h1 { (TITLE) }
         p.subtitle { "Chapter 4 of the thesis, done again; " (raw.machine) }
@@ -27,9 +32,21 @@ pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
         section { h2 { "Improvement (Tables 4.1 and 4.2)" } (improvement_table(raw)) }
         section {
             h2 { "Actual over requested (Figures 4.15 and 4.16)" }
-            @for renderer in Renderer::ALL { (requested(raw, renderer)?) }
+            p {
+                "Of the requests that were admitted; where nothing was measured there is no bar. What is early is less \
+                 than 100 % in a chart, and less than 0 in its table."
+            }
+            @for renderer in &renderers { (requested(raw, *renderer)?) }
         }
-        section { h2 { "Admission rates (Figure 4.17)" } (admissions(raw)?) }
+        section {
+            h2 { "Promised and achieved" }
+            p { "A promise is kept by a run that takes no longer; by one that does not end it is not." }
+            @for renderer in &renderers { (coverage(raw, *renderer)?) }
+        }
+        section {
+            h2 { "Admission rates (Figure 4.17)" }
+            @for renderer in &renderers { (admissions(raw, *renderer)?) }
+        }
         section {
             h2 { "Run times (Figures 4.9 to 4.14)" }
             p { "Seconds of a frame. A request without a first bar was refused; one without a second or third did not \
@@ -128,51 +145,127 @@ fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or(String::new(), |value| format!("{value:.1}"))
 }
 
-fn requested(raw: &Raw, renderer: Renderer) -> Result<Markup> {
-    let bar = |interval, arm| {
-        let own = raw.of(renderer, interval);
-        let over = own.flat_map(|e| {
-            let with = &e.arm(Arm::Keeptime).outcomes;
-            over_requested(with, &e.arm(arm).outcomes, &e.within_seconds)
-        });
-        // What is early has no bar.
-        quantile(&over.collect::<Vec<_>>(), 0.95).max(0.0)
+/// Of an interval, for each arm: what was measured, and how often.
+type Row = (u32, [(f64, usize); 3]);
+
+fn rows(
+    raw: &Raw,
+    renderer: Renderer,
+    measure: impl Fn(&[&Experiment], Arm) -> Vec<f64>,
+    value: impl Fn(&[f64]) -> f64,
+) -> Vec<Row> {
+    let row = |(interval, own): (u32, Vec<&Experiment>)| {
+        let cell = |arm| {
+            let all = measure(&own, arm);
+            (value(&all), all.len())
+        };
+        (interval, Arm::ALL.map(cell))
     };
-    let group = |interval: u32| Group {
-        label: format!("up to {interval} s"),
-        bars: Arm::ALL.map(|arm| bar(interval, arm)).to_vec(),
-    };
-    let figure = if renderer == Renderer::Raycast { "Figure 4.15" } else { "Figure 4.16" };
-    let title = format!("{figure}: {}, actual over requested, 95th percentile", renderer.name());
-    chart(&title, "%", raw.intervals().into_iter().map(group).collect())
+    raw.by_interval(renderer).into_iter().map(row).collect()
 }
 
-fn admissions(raw: &Raw) -> Result<Markup> {
-    let bar = |renderer, interval| {
-        let rates = raw.of(renderer, interval).map(|e| admission(&e.arm(Arm::Keeptime).outcomes));
-        // What was not measured has no bar.
-        mean(&rates.collect::<Vec<_>>()).max(0.0)
-    };
-    let group = |interval: u32| Group {
+/// Bars of `base` and what was measured.
+fn row_chart(title: &str, note: &str, base: f64, rows: &[Row]) -> Result<Markup> {
+    let group = |(interval, cells): &Row| Group {
         label: format!("up to {interval} s"),
-        bars: Renderer::ALL
-            .into_iter()
-            .flat_map(|r| [bar(r, interval), paper::admission(r, interval).unwrap_or(0.0)])
-            .collect(),
+        bars: cells.map(|(value, _)| base + value).to_vec(),
     };
-    let series = ["raycast", "raycast, the paper", "render", "render, the paper"].map(String::from);
-    let title = "Figure 4.17: admitted, of all";
+    let samples = rows.iter().flat_map(|row| row.1).map(|cell| cell.1).sum();
+    chart(title, note, "%", rows.iter().map(group).collect(), samples)
+}
+
+/// With a column of what it is to be compared with.
+fn row_table(rows: &[Row], (title, reference): (&str, &str)) -> Markup {
+    let cell = |(value, samples): (f64, usize)| match samples {
+        0 => String::new(),
+        samples => format!("{value:.1} (n = {samples})"),
+    };
+    html! {
+        div.wide {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "intervals, %" }
+                        th scope="col" { (title) }
+                        @for arm in Arm::ALL { th scope="col" { (arm.name()) } }
+                    }
+                }
+                tbody {
+                    @for (interval, cells) in rows {
+                        tr {
+                            td { "up to " (interval) " s" }
+                            td.number { (reference) }
+                            @for value in cells { td.number { (cell(*value)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bars cannot go below 0, and many runs are early: they are of the time itself, the table of what is over.
+fn requested(raw: &Raw, renderer: Renderer) -> Result<Markup> {
+    let rows = rows(raw, renderer, over_requested_of, |over| quantile(over, 0.95));
+    let paper = paper::OVER_REQUESTED;
+    let (figure, without) = match renderer {
+        Renderer::Raycast => ("Figure 4.15", String::new()),
+        Renderer::Render => {
+            let without = paper::OVER_REQUESTED_WITHOUT;
+            let told = format!(", and by up to {without} % more without it at up to 10 s");
+            ("Figure 4.16", told)
+        }
+    };
+    let name = renderer.name();
+    let title = format!("{figure}: {name}, actual in percent of requested, 95th percentile");
+    let note = format!("At 100 % as requested. The paper: at most {paper} % more{without}");
+    let chart = row_chart(&title, &note, 100.0, &rows)?;
+    let paper = format!("at most {paper}");
+    Ok(html! { (chart) (row_table(&rows, ("over requested: the paper, with", paper.as_str()))) })
+}
+
+fn over_requested_of(own: &[&Experiment], arm: Arm) -> Vec<f64> {
+    let over = |e: &&Experiment| {
+        let with = &e.arm(Arm::Keeptime).outcomes;
+        over_requested(with, &e.arm(arm).outcomes, &e.within_seconds)
+    };
+    own.iter().flat_map(over).collect()
+}
+
+fn coverage(raw: &Raw, renderer: Renderer) -> Result<Markup> {
+    let measure = |own: &[&Experiment], arm| by_promise(own, arm, promises_kept);
+    let rows = rows(raw, renderer, measure, mean);
+    let promised = format!("{PROMISED_PERCENT}");
+    let title = format!("{}: promises for {promised} % of runs, kept", renderer.name());
+    let note = "By the other arms: what they would have kept of the same promises";
+    let chart = row_chart(&title, note, 0.0, &rows)?;
+    Ok(html! { (chart) (row_table(&rows, ("promised", promised.as_str()))) })
+}
+
+fn admissions(raw: &Raw, renderer: Renderer) -> Result<Markup> {
+    let by_interval = raw.by_interval(renderer);
+    let group = |(interval, own): (&u32, &Vec<&Experiment>)| {
+        let rates = admission_rates(own);
+        let ours = [mean(&rates), quantile(&rates, 0.0)];
+        // The last one is not there where the text tells nothing.
+        let bars = ours.into_iter().chain(paper::admission(renderer, *interval)).collect();
+        Group { label: format!("up to {interval} s"), bars }
+    };
+    let title = format!("Figure 4.17: {}, admitted, of all", renderer.name());
+    let series = ["mean of mixes or seeds", "least of them", "the paper"].map(String::from);
     let chart = BarChart {
-        title: title.into(),
+        title: title.clone(),
         y_label: "%".into(),
         series: series.into(),
-        groups: raw.intervals().into_iter().map(group).collect(),
+        groups: by_interval.iter().map(group).collect(),
     };
-    let caption = html! {
-        (title) ". The paper's numbers are those that its text tells: less than 40 and 60 % at the heaviest load, \
-        almost 100 % at the lightest."
+    let requests = by_interval.values().flatten().map(|e| e.requests.len()).sum();
+    let told = match renderer {
+        Renderer::Raycast => "less than 40 % at the heaviest load",
+        Renderer::Render => "less than 60 % at the heaviest load, almost 100 % at the lightest",
     };
-    Ok(report::figure(&chart.to_svg()?, title, caption))
+    let text = format!("{title}. The paper, where its text tells it: {told}");
+    Ok(report::figure(&chart.to_svg()?, &title, caption(&text, requests)))
 }
 
 fn run_times(experiment: &Experiment) -> Result<Markup> {
@@ -182,14 +275,29 @@ fn run_times(experiment: &Experiment) -> Result<Markup> {
     };
     let figure = paper::figure(&experiment.load).map_or(String::new(), |name| format!("{name}: "));
     let title = format!("{figure}{}", experiment.load);
-    chart(&title, "seconds of a frame", (0..experiment.requests.len()).map(bars).collect())
+    let groups = (0..experiment.requests.len()).map(bars).collect();
+    let outcomes = experiment.played.iter().flat_map(|played| &played.outcomes);
+    let runs = outcomes.filter(|outcome| outcome.seconds.is_some()).count();
+    chart(&title, "", "seconds of a frame", groups, runs)
 }
 
 /// A bar for each arm.
-fn chart(title: &str, unit: &str, groups: Vec<Group>) -> Result<Markup> {
+fn chart(
+    title: &str,
+    note: &str,
+    unit: &str,
+    groups: Vec<Group>,
+    samples: usize,
+) -> Result<Markup> {
     let series = Arm::ALL.map(|arm| arm.name().to_owned()).into();
     let chart = BarChart { title: title.into(), y_label: unit.into(), series, groups };
-    Ok(report::figure(&chart.to_svg()?, title, html! { (title) }))
+    let text = if note.is_empty() { title.to_owned() } else { format!("{title}. {note}") };
+    Ok(report::figure(&chart.to_svg()?, title, caption(&text, samples)))
+}
+
+/// What a chart shows, of how many measurements, and how it is drawn again.
+pub fn caption(text: &str, samples: usize) -> Markup {
+    html! { (text) ". n = " (samples) ", by " code { (command()) } "." }
 }
 
 fn simulated(raw: &Raw) -> Markup {

@@ -4,7 +4,8 @@
 //! Kernels in the manner of NAS', the volume renderer and the extraction of a surface; four and eight nodes, all of
 //! them in the lab. The thesis' reservations are in MB/s of a link of 210; ours are in Mbit/s.
 
-use super::lab_name;
+use super::page::caption;
+use super::{lab_name, paper};
 use crate::figures::{Figures, quantile};
 use crate::lab::BenchLab;
 use crate::mpi::ranks::{Library, Ranks};
@@ -54,7 +55,7 @@ type Point = (f64, f64);
 #[derive(Debug, Default, Serialize)]
 pub struct Rates {
     /// By number of nodes and program: all runs. Figures 4.1 and 4.2.
-    curves: Vec<(u32, String, Vec<Point>)>,
+    pub(super) curves: Vec<(u32, String, Vec<Point>)>,
     /// Figure 4.4.
     beside: Vec<Beside>,
     /// By number of nodes: programs that ran at once, each with its rate. Figures 4.6 and 4.7.
@@ -128,6 +129,8 @@ const BACKGROUND: [usize; 2] = [2, 3];
 const BACKGROUND_PAIR: Pair = Pair { from: NodeIndex(0), to: NodeIndex(1) };
 /// A flow that loads one node's card is not measured, so it ends with what is measured beside it, or by then.
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(1_800);
+/// A program has enough where it takes no longer than so many times its least: the thesis' knee.
+const KNEE: f64 = 1.05;
 const VOLUME: &str = "data/mni152-t1.nii.gz";
 
 fn programs() -> &'static [Program] {
@@ -273,6 +276,17 @@ impl Rates {
         curve.map(|curve| quantile(&of(&curve.2), 0.5)).filter(|median| median.is_finite())
     }
 
+    /// The least rate that is enough for a program, in Mbit/s for each flow.
+    fn enough(&self, size: &Size, program: &str) -> Option<f64> {
+        let median = |mbit: &u64| {
+            let mbit = *mbit as f64;
+            Some((mbit, self.median(size.nodes, program, mbit)?))
+        };
+        let medians: Vec<_> = size.mbit.iter().filter_map(median).collect();
+        let least = medians.iter().map(|point| point.1).reduce(f64::min)?;
+        medians.iter().find(|point| point.1 <= KNEE * least).map(|point| point.0)
+    }
+
     /// By how much programs that ran at once were off what they take alone with the same rate, in percent.
     fn off_together(&self, nodes: u32) -> Vec<f64> {
         let own = self.together.iter().filter(|runs| runs.0 == nodes).flat_map(|runs| &runs.1);
@@ -343,10 +357,29 @@ impl Rates {
             title: title.clone(),
             x_label: "reserved for each flow, Mbit/s".into(),
             y_label: "seconds of an iteration or a frame".into(),
-            lines: own.map(line).collect(),
+            lines: own.clone().map(line).collect(),
             bound: None,
         };
-        Ok(report::figure(&chart.to_svg()?, &title, html! { (title) }))
+        let runs = own.map(|curve| curve.2.len()).sum();
+        let text =
+            if number == 1 { format!("{title}. {}", self.told(size)) } else { title.clone() };
+        Ok(report::figure(&chart.to_svg()?, &title, caption(&text, runs)))
+    }
+
+    /// What the thesis tells of Figure 4.1, and ours.
+    fn told(&self, size: &Size) -> String {
+        let sorts = paper::SORTS.map(|(rate, alone, _)| {
+            let ours = self.median(size.nodes, PROGRAMS[0].name, rate);
+            let ours = ours.map_or("not measured".into(), |seconds| format!("{seconds:.4} s"));
+            format!("is with {rate:.0} MBps {alone} s (here, with as many Mbit/s, {ours})")
+        });
+        let (enough, link) = paper::ISOSURFACE;
+        let ours = self.enough(size, "isosurface");
+        let ours = ours.map_or("not measured".into(), |mbit| format!("{mbit} Mbit/s of {LINK}"));
+        format!(
+            "The paper: {}; {enough:.0} MBps of {link:.0} are enough for the isosurface (here {ours})",
+            sorts.join(", ")
+        )
     }
 
     fn beside_chart(&self) -> Result<Markup> {
@@ -363,7 +396,9 @@ impl Rates {
             series: series.into(),
             groups: self.beside.iter().map(group).collect(),
         };
-        Ok(report::figure(&chart.to_svg()?, title, html! { (title) }))
+        let runs = |b: &Beside| b.alone.len() + b.reserved.len() + b.unreserved.len();
+        let runs = self.beside.iter().map(runs).sum();
+        Ok(report::figure(&chart.to_svg()?, title, caption(title, runs)))
     }
 
     fn together_table(&self) -> Markup {
@@ -384,8 +419,12 @@ impl Rates {
             rates.truncate(points.len() / samples());
             rates.join(", ")
         };
+        let told = paper::SORTS.map(|(rate, alone, at_once)| {
+            format!("with {rate:.0} MBps {at_once} s at once and {alone} s alone")
+        });
         html! {
             h3 { "Figures 4.6 and 4.7: integer sorts at once, each with its own rate" }
+            p { "The paper, on 4 nodes: " (told.join(", ")) "." }
             div.wide {
                 table {
                     thead {
@@ -430,5 +469,13 @@ mod tests {
             let alone = |mbit: &u64| size.mbit.contains(mbit);
             assert!(size.together.iter().all(|all| all.iter().all(alone)));
         }
+    }
+
+    #[test]
+    fn enough_is_the_least_rate_that_is_almost_as_fast_as_any() {
+        let points = vec![(5.0, 2.0), (8.0, 1.04), (15.0, 1.0), (25.0, 1.02)];
+        let rates = Rates { curves: vec![(4, "is".into(), points)], ..Rates::default() };
+        assert_eq!(rates.enough(&SIZES[0], "is"), Some(8.0));
+        assert_eq!(rates.enough(&SIZES[0], "cg"), None);
     }
 }
