@@ -81,6 +81,15 @@ enum CpuKept {
     Instead(Obstacle),
 }
 
+/// What came of taking everything off a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cleared {
+    /// These jobs are still enforced there; nothing was changed.
+    Not(BTreeSet<Name>),
+    /// Nothing is left; these were ended.
+    Done(BTreeSet<Name>),
+}
+
 /// The agent's own group: no job can have this name, and best-effort processes cannot starve it.
 const AGENT_GROUP: &str = "_agent";
 /// Where the agent finds out what it can enforce.
@@ -158,7 +167,11 @@ impl Kernel {
         self.left = left;
     }
 
-    fn clear(mut self) -> Result<(), BoxedError> {
+    fn clear(mut self, end_jobs: bool) -> Result<Cleared, BoxedError> {
+        let jobs = self.enforced();
+        if !jobs.is_empty() && !end_jobs {
+            return Ok(Cleared::Not(jobs));
+        }
         let (none, deadline) = (BTreeMap::new(), Instant::now() + CLEAR_LIMIT);
         loop {
             self.end_strays(&none);
@@ -170,7 +183,8 @@ impl Kernel {
             }
         }
         self.set_egress(&none)?;
-        Ok(self.group.dissolve()?)
+        self.group.dissolve()?;
+        Ok(Cleared::Done(jobs))
     }
 
     /// The jobs that have a group and are not wanted.
@@ -554,14 +568,15 @@ pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
 }
 
 /// Takes off this node all that agents put on it, for when none will come back: what was bound goes back to where it
-/// was, what was started in jobs ends, and whatever else runs below the agent's group goes on without limits.
+/// was, what was started in jobs ends, and whatever else runs below the agent's group goes on without limits. Nothing
+/// is changed where a job is still enforced, unless `end_jobs`.
 ///
 /// # Errors
 /// If the kernel refuses, or a process does not end within five seconds; what is left then is taken off by the next
 /// call.
-pub fn clear(config: &Config) -> Result<(), BoxedError> {
-    let Some(group) = &config.cgroup else { return Ok(()) };
-    Kernel::open(config, group)?.clear()
+pub fn clear(config: &Config, end_jobs: bool) -> Result<Cleared, BoxedError> {
+    let Some(group) = &config.cgroup else { return Ok(Cleared::Done(BTreeSet::new())) };
+    Kernel::open(config, group)?.clear(end_jobs)
 }
 
 /// Moves this process out of the group of best-effort processes.

@@ -12,11 +12,11 @@ use keeptime_lab::Exec;
 use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_linux::disk::disks;
 use keeptime_linux::testing::skip;
-use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism, TrafficClass};
+use keeptime_model::assignment::{Assignment, CpuMechanism};
 use keeptime_model::capability::Feature;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::service::ServiceName;
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
@@ -193,17 +193,10 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
 fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     let Some(world) = World::new("bind", 20) else { return };
     let node = Node::first(&world);
-    let flow = AssignedFlow {
-        destination: world.address(1),
-        bits_per_second: BitsPerSecond::from_mbit(20),
-        up_to_bits_per_second: None,
-        burst_bytes: None,
-        class: TrafficClass::Premium,
-    };
     let unknown = node.bind(&["--pid", "1"]);
     assert_code(&unknown, 2);
     assert!(said(&unknown).contains("no job job is assigned here"), "{}", said(&unknown));
-    node.client().enforce(Assignment { flows: vec![flow], ..assignment(10) }).unwrap();
+    node.client().enforce(Assignment { flows: vec![world.flow()], ..assignment(10) }).unwrap();
 
     // A sender whose connection is open before anything is bound.
     let name = world.name.as_str();
@@ -258,14 +251,7 @@ fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
 fn a_node_is_cleared_when_no_agent_runs_and_no_job_is_left_or_it_may_end() {
     let Some(world) = World::new("clear", 20) else { return };
     let node = Node::first(&world);
-    let flow = AssignedFlow {
-        destination: world.address(1),
-        bits_per_second: BitsPerSecond::from_mbit(20),
-        up_to_bits_per_second: None,
-        burst_bytes: None,
-        class: TrafficClass::Premium,
-    };
-    node.client().enforce(Assignment { flows: vec![flow], ..assignment(10) }).unwrap();
+    node.client().enforce(Assignment { flows: vec![world.flow()], ..assignment(10) }).unwrap();
     let (mut launched, _) = node.start(true, "exec sleep 100");
     let (mut other, _) = node.start(false, "exec sleep 100");
     let (config, group) = (node.socket.with_file_name("agent.toml"), node.group());

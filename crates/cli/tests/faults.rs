@@ -13,7 +13,7 @@ use keeptime_agent::server::now;
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::tc::{Attach, Handle, Op, Place, apply};
 use keeptime_linux::testing::skip;
-use keeptime_model::assignment::{AssignedFlow, Assignment, TrafficClass};
+use keeptime_model::assignment::Assignment;
 use keeptime_model::profile::Conditions;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use nix::sys::signal::{Signal, kill};
@@ -44,16 +44,9 @@ fn start(mut command: Command) -> Child {
 
 /// A job on the first node with one flow to the second.
 fn assignment(world: &World, job: &str, lease: Duration) -> Assignment {
-    let flow = AssignedFlow {
-        destination: world.address(1),
-        bits_per_second: BitsPerSecond::from_mbit(20),
-        up_to_bits_per_second: None,
-        burst_bytes: None,
-        class: TrafficClass::Premium,
-    };
     let until = now().saturating_add(lease.into());
     let assignment = Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), until);
-    Assignment { flows: vec![flow], ..assignment }
+    Assignment { flows: vec![world.flow()], ..assignment }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use keeptime_agent::agent::Agent;
 use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
-use keeptime_agent::enforce;
+use keeptime_agent::enforce::{self, Cleared};
 use keeptime_agent::link;
 use keeptime_agent::server::{now, serve};
 use keeptime_agent::store::Store;
@@ -16,8 +16,10 @@ use keeptime_linux::cgroup::MARK;
 use keeptime_linux::{deadline, probe};
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::errors::chain;
+use keeptime_model::name::Name;
 use keeptime_model::units::CpuPpm;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -137,17 +139,15 @@ fn clear(path: &Path, end_jobs: bool) -> Result<Ending> {
     if UnixStream::connect(&config.socket).is_ok() {
         bail!("an agent runs here and answers at {}: end it first", config.socket.display());
     }
-    let jobs: Vec<String> =
-        enforce::enforcer(&config).enforced().iter().map(ToString::to_string).collect();
-    if !jobs.is_empty() && !end_jobs {
-        eprintln!(
-            "still enforced on {}: {}. Cancel them, or end them with --end-jobs",
-            config.node,
-            jobs.join(", ")
-        );
-        return Ok(Ending::Refused);
-    }
-    enforce::clear(&config).map_err(|error| anyhow!("{}", chain(error.as_ref())))?;
+    let cleared = enforce::clear(&config, end_jobs);
+    let ended = match cleared.map_err(|error| anyhow!("{}", chain(error.as_ref())))? {
+        Cleared::Done(jobs) => names(&jobs),
+        Cleared::Not(jobs) => {
+            let (node, jobs) = (&config.node, names(&jobs));
+            eprintln!("still enforced on {node}: {jobs}. Cancel them, or end them with --end-jobs");
+            return Ok(Ending::Refused);
+        }
+    };
     Store::at(&config.assignments).remove()?;
     match fs::remove_file(&config.socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -156,15 +156,13 @@ fn clear(path: &Path, end_jobs: bool) -> Result<Ending> {
         }
         _ => {}
     }
-    match jobs.as_slice() {
-        [] => println!("{} has nothing of Keeptime any more", config.node),
-        ended => println!(
-            "{} has nothing of Keeptime any more; ended: {}",
-            config.node,
-            ended.join(", ")
-        ),
-    }
+    let ended = if ended.is_empty() { ended } else { format!("; ended: {ended}") };
+    println!("{} has nothing of Keeptime any more{ended}", config.node);
     Ok(Ending::Done)
+}
+
+fn names(jobs: &BTreeSet<Name>) -> String {
+    jobs.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn run_agent(path: &Path, check: bool) -> Result<()> {

@@ -19,7 +19,7 @@ use keeptime_linux::netlink::Socket;
 use keeptime_linux::tc::{Observed, TREE_MAJOR, observe};
 use keeptime_linux::testing::{can, skip};
 use keeptime_model::application::Application;
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{AssignedFlow, TrafficClass};
 use keeptime_model::name::Name;
 use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::topology::{Node, NodeIndex};
@@ -354,6 +354,17 @@ impl World {
         wait("the end of all processes", PATIENCE, || self.processes() == *before);
         let have_none = || ["n1", "n2"].iter().all(|node| !self.has_tree(node));
         wait("the end of all classes", PATIENCE, have_none);
+    }
+
+    /// What a job on the first node may send to the second.
+    pub fn flow(&self) -> AssignedFlow {
+        AssignedFlow {
+            destination: self.address(1),
+            bits_per_second: BitsPerSecond::from_mbit(20),
+            up_to_bits_per_second: None,
+            burst_bytes: None,
+            class: TrafficClass::Premium,
+        }
     }
 
     pub fn address(&self, node: u32) -> std::net::Ipv4Addr {
