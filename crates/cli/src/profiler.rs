@@ -1,7 +1,7 @@
 //! Measures an application on the cluster until its curves are known, one recorded run at a time.
 //!
-//! Which run comes next is decided by `keeptime_planner::refine`; a run that is recorded is never
-//! made again, so an interrupted profile goes on where it was.
+//! Which run comes next is decided by `keeptime_planner::refine`, or where other numbers of nodes say what to expect by
+//! `keeptime_planner::guided`; a run that is recorded is never made again, so an interrupted profile goes on where it was.
 
 use crate::cluster::Cluster;
 use crate::execute::{Run, reserve_and_run};
@@ -14,8 +14,9 @@ use keeptime_model::application::{Application, Parameters};
 use keeptime_model::profile::{Curve, Profile};
 use keeptime_model::topology::Topology;
 use keeptime_model::units::BitsPerSecond;
+use keeptime_planner::guided::{self, Others};
 use keeptime_planner::placement::{Placed, max_rate};
-use keeptime_planner::refine::{self, Grid, Wanted};
+use keeptime_planner::refine::{Grid, Wanted};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -130,7 +131,7 @@ pub fn measure(
     let most = order.curves.len() * order.extent.runs(&order.grid);
     let bar = progress_bar(most, profile.run_count());
     for (number, (parameters, nodes)) in order.curves.iter().enumerate() {
-        while let Some(bandwidth) = next_run(order, profile, parameters, *nodes) {
+        while let Some(bandwidth) = next_run(application, order, profile, parameters, *nodes) {
             anyhow::ensure!(!stopped(), "interrupted");
             bar.set_message(describe(parameters, *nodes, bandwidth));
             let place = order.places.get(nodes).context("an order without a place")?;
@@ -150,6 +151,7 @@ pub fn measure(
 
 /// The bandwidth of the next run of a curve. A single node has no flows: one point is its curve.
 fn next_run(
+    application: &Application,
     order: &Order,
     profile: &Profile,
     parameters: &Parameters,
@@ -174,7 +176,10 @@ fn next_run(
             let least = order.grid.bandwidths().iter().min_by_key(|b| done(b))?;
             (done(least) < samples).then_some(*least)
         }
-        (Extent::Known(wanted), _) => refine::next(&order.grid, curve, &wanted),
+        (Extent::Known(wanted), _) => {
+            let others = Others::of(application.pattern(), profile, parameters, nodes);
+            guided::next(&order.grid, curve, &wanted, &others)
+        }
     }
 }
 

@@ -13,6 +13,8 @@
 //! * [`outline`]: the same in short, as it is recorded;
 //! * [`refusal`]: why not, and what would be admitted instead;
 //! * [`refine`]: which run the profiler makes next;
+//! * [`scaling`]: one model for all numbers of nodes, as a guess;
+//! * [`guided`]: which run comes next where other numbers of nodes say what to expect;
 //! * [`deadline`]: when, on how many nodes and how fast jobs with deadlines run.
 //!
 //! "Thesis" is the work that Keeptime's translator and allocator follow: a QoS-aware middleware
@@ -70,6 +72,7 @@ pub mod deadline;
 pub mod drift;
 pub mod explanation;
 pub mod fitted;
+pub mod guided;
 mod nnls;
 pub mod outline;
 mod phases;
@@ -79,6 +82,8 @@ pub mod price;
 pub mod promise;
 pub mod refine;
 pub mod refusal;
+mod robust;
+pub mod scaling;
 pub mod translate;
 pub mod tree;
 

@@ -10,25 +10,9 @@
 //! time is then convex, never falls, and is linear between measured bandwidths, so that
 //! interpolation between them ([`crate::curve`]) is the model itself.
 
-use crate::nnls::Problem;
+use crate::robust::{self, Row};
 use keeptime_model::profile::Point;
 use keeptime_model::units::BitsPerSecond;
-
-/// How often runs far off are given less weight: weights hardly change after that.
-const REWEIGHTINGS: usize = 3;
-
-/// Up to so many standard deviations a run has its full weight (Huber, 1964: 95 % as precise as least
-/// squares where nothing is wrong).
-const HUBER: f64 = 1.345;
-
-/// The standard deviation is so many median absolute deviations, of normal errors.
-const SIGMA_OF_MAD: f64 = 1.4826;
-
-/// Runs that are this near to the model are as good as exact.
-const EXACT: f64 = 1e-9;
-
-/// No run is shorter, in seconds: what errors are parts of is above zero.
-const SHORTEST: f64 = 1e-9;
 
 /// What a program does while it runs.
 #[derive(Debug, Clone)]
@@ -39,51 +23,22 @@ pub(crate) struct Phases {
     volumes: Vec<(f64, f64)>,
 }
 
-/// All runs at one bandwidth.
-struct Row {
-    /// What a megabit takes.
-    inverse: f64,
-    /// The median: errors count as parts of it.
-    scale: f64,
-    seconds: Vec<f64>,
-    weights: Vec<f64>,
-}
-
 impl Phases {
     /// Those that come nearest to the runs of all `points`, relative to what they take; a run that is
     /// far off has less weight. O(points^4) at the worst.
     pub(crate) fn fit(points: &[Point]) -> Self {
-        let mut rows: Vec<_> = points.iter().map(Row::of).collect();
-        let mut phases = Self::weighted(&rows);
-        for _ in 0..REWEIGHTINGS {
-            let offs: Vec<_> = rows.iter().flat_map(|row| row.offs(&phases)).collect();
-            let bound = HUBER * SIGMA_OF_MAD * middle(offs);
-            if bound < EXACT {
-                break;
-            }
-            rows.iter_mut().for_each(|row| {
-                let offs = row.offs(&phases);
-                row.weights = offs.iter().map(|off| bound / off.max(bound)).collect();
-            });
-            phases = Self::weighted(&rows);
-        }
-        phases
-    }
-
-    fn weighted(rows: &[Row]) -> Self {
+        let inverses: Vec<_> =
+            points.iter().map(|point| inverse(point.bandwidth_bits_per_second)).collect();
         // What is saturated at the least bandwidth already is a constant here, as computing is.
-        let knots = rows.get(1..).unwrap_or_default();
-        let mut problem = Problem::new(1 + knots.len());
-        for row in rows {
-            let columns = knots.iter().map(|knot| row.inverse.max(knot.inverse) / row.scale);
-            let columns: Vec<_> = std::iter::once(1.0 / row.scale).chain(columns).collect();
-            let weight: f64 = row.weights.iter().sum();
-            let sum: f64 = row.seconds.iter().zip(&row.weights).map(|(s, w)| s * w).sum();
-            problem.add(&columns, sum / weight / row.scale, weight);
-        }
-        let solution = problem.solve();
+        let knots = inverses.get(1..).unwrap_or_default();
+        let row = |(point, &at): (&Point, &f64)| {
+            let moving = knots.iter().map(|knot| at.max(*knot));
+            Row::new(point, std::iter::once(1.0).chain(moving).collect())
+        };
+        let rows = points.iter().zip(&inverses).map(row).collect();
+        let solution = robust::fit(1 + knots.len(), rows);
         let volumes = solution[1..].iter().zip(knots).filter(|(volume, _)| **volume > 0.0);
-        let volumes = volumes.map(|(volume, row)| (*volume, row.inverse)).collect();
+        let volumes = volumes.map(|(volume, knot)| (*volume, *knot)).collect();
         Self { computing: solution[0], volumes }
     }
 
@@ -94,40 +49,15 @@ impl Phases {
 
     /// The time at `bandwidth`, inside what was measured and beyond.
     pub(crate) fn seconds_at(&self, bandwidth: BitsPerSecond) -> f64 {
-        self.seconds(inverse(bandwidth))
-    }
-
-    fn seconds(&self, inverse: f64) -> f64 {
+        let inverse = inverse(bandwidth);
         let moving = |(volume, saturation): &(f64, f64)| volume * inverse.max(*saturation);
         self.volumes.iter().map(moving).fold(self.computing, |sum, seconds| sum + seconds)
     }
 }
 
-impl Row {
-    fn of(point: &Point) -> Self {
-        let seconds: Vec<_> = point.samples_nanos.iter().map(|time| time.as_secs_f64()).collect();
-        Self {
-            inverse: inverse(point.bandwidth_bits_per_second),
-            scale: point.median().as_secs_f64().max(SHORTEST),
-            weights: vec![1.0; seconds.len()],
-            seconds,
-        }
-    }
-
-    fn offs(&self, phases: &Phases) -> Vec<f64> {
-        let expected = phases.seconds(self.inverse);
-        self.seconds.iter().map(|seconds| ((seconds - expected) / self.scale).abs()).collect()
-    }
-}
-
 /// Seconds a megabit.
-fn inverse(bandwidth: BitsPerSecond) -> f64 {
+pub(crate) fn inverse(bandwidth: BitsPerSecond) -> f64 {
     1.0 / bandwidth.as_mbit_f64()
-}
-
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

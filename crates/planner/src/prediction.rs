@@ -11,13 +11,13 @@
 //! much the times themselves may be off.
 
 use crate::curve::{FittedPoint, monotone::non_increasing, time_between};
-use crate::phases::Phases;
+use crate::phases::{Phases, inverse};
 use crate::promise::Deviations;
 use keeptime_model::profile::Point;
 use keeptime_model::units::{BitsPerSecond, Nanos};
 
 /// Runs are left out in so many turns at the most: one in each, as long as there are no more.
-const TURNS_MAX: usize = 40;
+pub(crate) const TURNS_MAX: usize = 40;
 
 /// The model is rejected if medians scatter around it by more than so many times the variance that runs
 /// at one bandwidth have: what a right model exceeds in one case of a hundred, by the number of
@@ -61,7 +61,9 @@ struct Fit {
 impl Prediction {
     /// By the model, unless `points` speak against it. O(runs) fits, at most [`TURNS_MAX`].
     pub(crate) fn new(points: &[Point]) -> Self {
-        let method = match lacks_fit(points) {
+        let model = Phases::fit(points);
+        let expected = |point: &Point| model.seconds_at(point.bandwidth_bits_per_second);
+        let method = match lacks_fit(points.iter().map(|p| (p, expected(p))), model.terms()) {
             true => Method::Interpolation,
             false => Method::Model,
         };
@@ -118,16 +120,8 @@ impl Prediction {
     /// measured points, or from a single run.
     pub(crate) fn uncertainty_at(&self, bandwidth: BitsPerSecond) -> f64 {
         let Some(time) = self.whole.seconds_at(bandwidth) else { return f64::INFINITY };
-        if self.turns.len() < 2 {
-            return f64::INFINITY;
-        }
-        let squared = |turn: &Turn| match turn.rest.seconds_at(bandwidth) {
-            Some(without) => ((without - time) / time).powi(2),
-            None => f64::INFINITY,
-        };
-        let turns = self.turns.len() as f64;
-        let variance = self.turns.iter().map(squared).sum::<f64>() * (turns - 1.0) / turns;
-        let said = 2.0 * variance.sqrt() + self.whole.room_at(bandwidth) / time;
+        let without = self.turns.iter().map(|turn| turn.rest.seconds_at(bandwidth));
+        let said = jackknife(time, without) + self.whole.room_at(bandwidth) / time;
         said.max(self.whole.misfit_at(bandwidth))
     }
 }
@@ -208,20 +202,38 @@ impl Fit {
     }
 }
 
-/// Whether the medians of `points` are farther from the model than chance explains.
-fn lacks_fit(points: &[Point]) -> bool {
-    let model = Phases::fit(points);
+/// Two standard errors of `time`, as a part of it, by what follows `without` some of the runs each; infinite where
+/// there is one such part, or nothing follows without it.
+pub(crate) fn jackknife(time: f64, without: impl ExactSizeIterator<Item = Option<f64>>) -> f64 {
+    let turns = without.len() as f64;
+    if turns < 2.0 {
+        return f64::INFINITY;
+    }
+    let squared = |without: Option<f64>| match without {
+        Some(without) => ((without - time) / time).powi(2),
+        None => f64::INFINITY,
+    };
+    let variance = without.map(squared).sum::<f64>() * (turns - 1.0) / turns;
+    2.0 * variance.sqrt()
+}
+
+/// Whether the medians of points are farther from what a model of so many terms expects, in seconds, than chance
+/// explains.
+pub(crate) fn lacks_fit<'a>(
+    points: impl IntoIterator<Item = (&'a Point, f64)>,
+    terms: usize,
+) -> bool {
     let (mut chance, mut repeats) = (0.0, 0);
     let (mut lack, mut medians) = (0.0, 0);
-    for point in points {
+    for (point, expected) in points {
         let median = point.median().as_secs_f64();
         let part = |time: f64| (time / median - 1.0).powi(2);
         chance += point.samples_nanos.iter().map(|time| part(time.as_secs_f64())).sum::<f64>();
         repeats += point.samples_nanos.len().saturating_sub(1);
-        lack += part(model.seconds_at(point.bandwidth_bits_per_second)) * f64::from(count(point));
+        lack += part(expected) * f64::from(count(point));
         medians += 1;
     }
-    let free = medians.max(model.terms() + 1) - model.terms();
+    let free = medians.max(terms + 1) - terms;
     let explained = match repeats {
         0 => 0.0,
         some => LACK_OF_FIT[some.min(LACK_OF_FIT.len()) - 1] * chance / some as f64,
@@ -230,7 +242,7 @@ fn lacks_fit(points: &[Point]) -> bool {
 }
 
 /// The runs whose number, counted through all points, is asked for; and all points without them.
-fn split(
+pub(crate) fn split(
     points: &[Point],
     is_asked: impl Fn(usize) -> bool,
 ) -> (Vec<(BitsPerSecond, Nanos)>, Vec<Point>) {
@@ -259,10 +271,6 @@ fn position(point: &FittedPoint) -> (f64, f64) {
 /// The line through two positions, at `x`.
 fn along(a: (f64, f64), b: (f64, f64), x: f64) -> f64 {
     b.1 + (a.1 - b.1) * (x - b.0) / (a.0 - b.0)
-}
-
-fn inverse(bandwidth: BitsPerSecond) -> f64 {
-    1.0 / bandwidth.as_mbit_f64()
 }
 
 fn count(point: &Point) -> u32 {

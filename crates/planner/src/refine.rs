@@ -83,14 +83,11 @@ impl Grid {
 /// that was interrupted goes on where it was.
 pub fn next(grid: &Grid, so_far: &Curve, wanted: &Wanted) -> Option<BitsPerSecond> {
     let points = on_grid(grid, so_far);
-    let samples = |bandwidth: BitsPerSecond| {
-        let of = points.iter().find(|p| p.bandwidth_bits_per_second == bandwidth);
-        of.map_or(0, |p| p.samples_nanos.len())
-    };
+    let samples = |bandwidth: BitsPerSecond| samples_at(&points, bandwidth);
     if let Some(unknown) = coarse(grid).into_iter().find(|b| samples(*b) == 0) {
         return Some(unknown);
     }
-    let runs = points.iter().map(|p| p.samples_nanos.len()).sum::<usize>();
+    let runs = run_count(&points);
     let prediction = Prediction::new(&points);
     let off = |bandwidth: &BitsPerSecond| prediction.uncertainty_at(*bandwidth);
     let is_known = |bandwidth: &BitsPerSecond| off(bandwidth) <= wanted.precision.as_f64();
@@ -99,24 +96,39 @@ pub fn next(grid: &Grid, so_far: &Curve, wanted: &Wanted) -> Option<BitsPerSecon
     }
     let all_known = runs >= RUNS_MIN && grid.0.iter().all(is_known);
     if all_known || runs + 1 == wanted.runs {
-        let unmeasured = knee(grid, &prediction).filter(|knee| samples(*knee) == 0);
+        let knee = knee(grid, |bandwidth| prediction.seconds_at(bandwidth));
+        let unmeasured = knee.filter(|knee| samples(*knee) == 0);
         if all_known || unmeasured.is_some() {
             return unmeasured;
         }
     }
-    let open = grid.0.iter().filter(|b| samples(**b) < wanted.samples as usize);
+    least_known(grid, &points, wanted, off)
+}
+
+/// Of the bandwidths that may be measured once more the one that is `off` by most; nothing if there is none.
+pub(crate) fn least_known(
+    grid: &Grid,
+    points: &[Point],
+    wanted: &Wanted,
+    off: impl Fn(&BitsPerSecond) -> f64,
+) -> Option<BitsPerSecond> {
+    let samples = |bandwidth: &BitsPerSecond| samples_at(points, *bandwidth);
+    let open = grid.0.iter().filter(|bandwidth| samples(bandwidth) < wanted.samples as usize);
     // Where all is equal, where there are fewest runs.
     let order = |a: &&BitsPerSecond, b: &&BitsPerSecond| {
-        off(a).total_cmp(&off(b)).then(samples(**b).cmp(&samples(**a)))
+        off(a).total_cmp(&off(b)).then(samples(b).cmp(&samples(a)))
     };
     open.max_by(order).copied()
 }
 
 /// The least bandwidth that is expected within 5 % of the best time.
-fn knee(Grid(grid): &Grid, prediction: &Prediction) -> Option<BitsPerSecond> {
-    let best = prediction.seconds_at(*grid.last()?)?;
+pub(crate) fn knee(
+    Grid(grid): &Grid,
+    seconds_at: impl Fn(BitsPerSecond) -> Option<f64>,
+) -> Option<BitsPerSecond> {
+    let best = seconds_at(*grid.last()?)?;
     let least = best * (100 + KNEE_PERCENT) as f64 / 100.0;
-    let is_near = |b: &&BitsPerSecond| prediction.seconds_at(**b).is_some_and(|t| t <= least);
+    let is_near = |b: &&BitsPerSecond| seconds_at(**b).is_some_and(|t| t <= least);
     grid.iter().find(is_near).copied()
 }
 
@@ -136,9 +148,21 @@ fn coarse(Grid(grid): &Grid) -> [BitsPerSecond; 4] {
     [0, last, last / 2, low.max(1).min(last)].map(|at| grid[at])
 }
 
-fn on_grid(grid: &Grid, curve: &Curve) -> Vec<Point> {
+/// What of a curve counts.
+pub(crate) fn on_grid(grid: &Grid, curve: &Curve) -> Vec<Point> {
     let is_on = |p: &&Point| grid.0.binary_search(&p.bandwidth_bits_per_second).is_ok();
     curve.points.iter().filter(is_on).cloned().collect()
+}
+
+/// How many runs there are at a bandwidth.
+pub(crate) fn samples_at(points: &[Point], bandwidth: BitsPerSecond) -> usize {
+    let of = points.iter().find(|p| p.bandwidth_bits_per_second == bandwidth);
+    of.map_or(0, |p| p.samples_nanos.len())
+}
+
+/// How many runs there are in all.
+pub(crate) fn run_count(points: &[Point]) -> usize {
+    points.iter().map(|p| p.samples_nanos.len()).sum()
 }
 
 #[cfg(test)]

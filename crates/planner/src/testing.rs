@@ -7,7 +7,7 @@ use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::profile::{Conditions, Profile};
+use keeptime_model::profile::{Conditions, Curve, Point, Profile};
 use keeptime_model::topology::{
     Link, LinkDirection, Node, NodeIndex, Switch, Topology, TopologyFile,
 };
@@ -68,6 +68,65 @@ impl Lcg {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
+    }
+}
+
+/// A program whose time goes with nodes and bandwidth as [`crate::scaling`] has it: seconds and megabits.
+#[derive(Clone, Copy)]
+pub(crate) struct Scaled {
+    pub constant: f64,
+    pub computing: f64,
+    pub synchronisation: f64,
+    /// What a rank sends, by the number of nodes.
+    pub volume: fn(f64) -> f64,
+    /// Mbit/s.
+    pub saturation: f64,
+    /// What runs take in times of that, by the number of nodes.
+    pub factor: fn(u32) -> f64,
+    /// One standard deviation of single runs, as a part of their time.
+    pub noise: f64,
+}
+
+impl Scaled {
+    /// The same volume for each flow on any number of nodes, and runs that are all alike.
+    pub(crate) const EXACT: Self = Self {
+        constant: 0.2,
+        computing: 6.0,
+        synchronisation: 0.05,
+        volume: |_| 4.0,
+        saturation: 25.0,
+        factor: |_| 1.0,
+        noise: 0.0,
+    };
+
+    /// Bandwidths to measure at, in Mbit/s.
+    pub(crate) const GRID: [u64; 7] = [4, 6, 9, 13, 18, 25, 35];
+
+    /// The time that half of the runs take.
+    pub(crate) fn seconds(&self, nodes: u32, mbit: u64) -> f64 {
+        let count = f64::from(nodes);
+        let volume = if nodes > 1 { (self.volume)(count) } else { 0.0 };
+        let moving = volume / self.saturation.min(mbit as f64);
+        let fixed = self.constant + self.computing / count + self.synchronisation * count.log2();
+        (self.factor)(nodes) * (fixed + moving)
+    }
+
+    /// What a run takes: nearly normal around that.
+    pub(crate) fn run(&self, nodes: u32, mbit: u64, random: &mut Lcg) -> Nanos {
+        let sum: f64 = (0..4).map(|_| random.below(2_000_001) as f64 / 1e6 - 1.0).sum();
+        let time = self.seconds(nodes, mbit) * (1.0 + self.noise * sum / 1.1547);
+        Nanos::from_secs_f64(time).unwrap()
+    }
+
+    /// So many runs at each bandwidth of the grid; on one node, three at the greatest.
+    pub(crate) fn curve(&self, nodes: u32, samples: usize, random: &mut Lcg) -> Curve {
+        let (first, samples) = if nodes > 1 { (0, samples) } else { (Self::GRID.len() - 1, 3) };
+        let point = |mbit: &u64| Point {
+            bandwidth_bits_per_second: BitsPerSecond::from_mbit(*mbit),
+            samples_nanos: (0..samples).map(|_| self.run(nodes, *mbit, random)).collect(),
+        };
+        let points = Self::GRID[first..].iter().map(point).collect();
+        Curve { parameters: Parameters::new(), nodes, points }
     }
 }
 

@@ -13,7 +13,7 @@ use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos};
-use keeptime_planner::curve::{FittedCurve, FittedPoint};
+use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
 use std::collections::BTreeMap;
 
@@ -164,36 +164,7 @@ fn seconds_at(curve: &FittedCurve, rate: BitsPerSecond) -> f64 {
         None if rate < curve.points()[0].bandwidth_bits_per_second => {
             curve.points()[0].time_nanos.as_secs_f64()
         }
-        None => Line::at_end(curve.points()).seconds_at(rate),
-    }
-}
-
-/// Time against 1 / bandwidth.
-struct Line {
-    /// Seconds that no bandwidth shortens.
-    compute: f64,
-    /// Bits that are exchanged in the rest.
-    volume: f64,
-}
-
-impl Line {
-    /// Through the last two of `points`. Not through all: what saturates has volume over bandwidth at low rates and
-    /// none any more at high ones, where ranks cannot send faster than they do.
-    fn at_end(points: &[FittedPoint]) -> Self {
-        let seconds = |point: &FittedPoint| point.time_nanos.as_secs_f64();
-        let inverse = |point: &FittedPoint| 1.0 / point.bandwidth_bits_per_second.get() as f64;
-        let volume = match points.last_chunk() {
-            Some([before, last]) => {
-                (seconds(before) - seconds(last)) / (inverse(before) - inverse(last))
-            }
-            None => 0.0,
-        };
-        let [.., last] = points else { return Self { compute: 0.0, volume } };
-        Self { compute: (seconds(last) - volume * inverse(last)).max(0.0), volume }
-    }
-
-    fn seconds_at(&self, rate: BitsPerSecond) -> f64 {
-        self.compute + self.volume / rate.get() as f64
+        None => curve.beyond().seconds_at(rate),
     }
 }
 
@@ -352,8 +323,8 @@ impl World {
     fn alone(&self, curve: &FittedCurve) -> (f64, f64) {
         let rates = self.topology.links().iter().map(|link| link.rate.get());
         let link = rates.min().unwrap_or(u64::MAX) as f64;
-        let Line { compute, volume } = Line::at_end(curve.points());
-        (compute, volume / link)
+        let line = curve.beyond();
+        (line.computing.as_secs_f64(), line.volume_bits / link)
     }
 
     /// Processes that a node has room for, each with what its application has of a CPU.
@@ -467,27 +438,6 @@ mod tests {
         // One that comes when they are over is alone again.
         let later = [vec![asked(0, 2_000); 3], vec![asked(1_000, 2_000)]].concat();
         assert_eq!(unreserved(&world(), &later).unwrap()[3].unit, alone[0].unit);
-    }
-
-    // What saturates gains nothing any more; a line through the first and the last point would say that it does.
-    #[test]
-    fn beyond_what_was_measured_a_curve_goes_on_as_it_ended() {
-        let point = |(mbit, millis): (u64, u64)| FittedPoint {
-            bandwidth_bits_per_second: BitsPerSecond::from_mbit(mbit),
-            time_nanos: Nanos::from_millis(millis),
-            median_nanos: Nanos::from_millis(millis),
-            samples: 1,
-        };
-        let line = |points: &[(u64, u64)]| {
-            Line::at_end(&points.iter().copied().map(point).collect::<Vec<_>>())
-        };
-        let saturated = line(&[(10, 2_000), (20, 1_500), (40, 1_250), (80, 1_250)]);
-        assert!((saturated.seconds_at(BitsPerSecond::from_mbit(1_000)) - 1.25).abs() < 1e-9);
-        let steep = line(&[(10, 2_000), (20, 1_500)]);
-        assert!((steep.seconds_at(BitsPerSecond::from_mbit(100)) - 1.1).abs() < 1e-9);
-        assert!(
-            (line(&[(10, 2_000)]).seconds_at(BitsPerSecond::from_mbit(100)) - 2.0).abs() < 1e-9
-        );
     }
 
     #[test]

@@ -15,9 +15,11 @@ use keeptime_model::profile::{Conditions, Curve, Profile};
 use keeptime_model::units::{BitsPerSecond, Share};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
+use keeptime_planner::guided::{Others, uncertainty};
 use keeptime_planner::placement::Placed;
 use keeptime_planner::prediction::Method;
-use keeptime_planner::refine::{Grid, Wanted, uncertainty};
+use keeptime_planner::refine::{Grid, Wanted};
+use keeptime_planner::scaling::{NoModel, Scaling};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -26,6 +28,9 @@ const LOAD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Steps of the grid that is chosen where none is given.
 const STEPS: u32 = 6;
+
+/// Of the intervals that are shown.
+const NINETY: Share = Share::from_percent(90).expect("at most 100");
 
 /// Measures and tells the knees and the effort.
 pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
@@ -55,7 +60,10 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         print_json(&(&profile, effort))?;
         return Ok(Ending::Done);
     }
-    table(&FittedProfile::new(application.clone(), &profile)?, &profile, &order);
+    let known: Vec<_> =
+        profile.curves.iter().map(|c| known_to(application, &profile, c, &order.grid)).collect();
+    table(&FittedProfile::new(application.clone(), &profile)?, &profile, &known);
+    across(application, &profile).iter().for_each(|line| println!("{line}"));
     println!(
         "{} runs, {} in the full grid; written: {}",
         effort.runs,
@@ -63,8 +71,8 @@ pub fn run(arguments: &ProfileArguments) -> Result<Ending> {
         path.display()
     );
     let precision = arguments.precision;
-    let unknown = |c: &&Curve| c.nodes > 1 && uncertainty(&order.grid, c) > precision.as_f64();
-    let count = profile.curves.iter().filter(unknown).count();
+    let is_unknown = |(c, off): &(&Curve, &f64)| c.nodes > 1 && **off > precision.as_f64();
+    let count = profile.curves.iter().zip(&known).filter(is_unknown).count();
     if count > 0 {
         println!(
             "{count} of {} curves not known to {precision}: more --runs",
@@ -80,13 +88,16 @@ fn same_command(is_begun_anew: bool) -> &'static str {
 }
 
 /// One line a curve: the knee, how far its times may be off, and how far single runs lie apart.
-fn table(fitted: &FittedProfile, profile: &Profile, order: &Order) {
+fn table(fitted: &FittedProfile, profile: &Profile, known: &[f64]) {
     println!(
         "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  times by",
         "curve", "nodes", "knee", "at knee", "at least", "runs", "known to", "nine runs in ten"
     );
     for fitted in fitted.curves() {
-        let Some(curve) = profile.curve(fitted.parameters(), fitted.nodes()) else { continue };
+        let is_it = |(c, _): &(&Curve, &f64)| {
+            c.nodes == fitted.nodes() && c.parameters == **fitted.parameters()
+        };
+        let Some((curve, off)) = profile.curves.iter().zip(known).find(is_it) else { continue };
         let least = fitted.points().first().map_or(0.0, |p| p.time_nanos.as_secs_f64());
         println!(
             "{:<34} {:>6} {:>12} {:>10} {:>10} {:>5} {:>8} {:>18}  {}",
@@ -96,7 +107,7 @@ fn table(fitted: &FittedProfile, profile: &Profile, order: &Order) {
             story::seconds(fitted.knee().time_nanos.as_secs_f64()),
             story::seconds(least),
             curve.points.iter().map(|p| p.samples_nanos.len()).sum::<usize>(),
-            known_to(curve, &order.grid),
+            if off.is_finite() { format!("{:.1} %", 100.0 * off) } else { "-".into() },
             apart(fitted),
             match fitted.method() {
                 Method::Model => "model",
@@ -106,17 +117,65 @@ fn table(fitted: &FittedProfile, profile: &Profile, order: &Order) {
     }
 }
 
-/// By how much any time of a curve may be off; nothing where there is one point.
-fn known_to(curve: &Curve, grid: &Grid) -> String {
-    match uncertainty(grid, curve) {
-        off if off.is_finite() => format!("{:.1} %", 100.0 * off),
-        _ => "-".into(),
+/// By how much any time of a curve may be off, as a part of it; infinite where there is one point.
+fn known_to(application: &Application, profile: &Profile, curve: &Curve, grid: &Grid) -> f64 {
+    let others = Others::of(application.pattern(), profile, &curve.parameters, curve.nodes);
+    uncertainty(grid, curve, &others)
+}
+
+/// What the curves of each setting say together of numbers of nodes, where there are enough of them.
+fn across(application: &Application, profile: &Profile) -> Vec<String> {
+    let mut settings: Vec<&Parameters> = Vec::new();
+    for curve in &profile.curves {
+        if !settings.contains(&&curve.parameters) {
+            settings.push(&curve.parameters);
+        }
     }
+    settings.into_iter().flat_map(|setting| across_nodes(application, profile, setting)).collect()
+}
+
+/// The model of one setting, and what it expects on numbers of nodes between those that were measured.
+fn across_nodes(application: &Application, profile: &Profile, setting: &Parameters) -> Vec<String> {
+    let curves: Vec<_> = profile.curves.iter().filter(|c| c.parameters == *setting).collect();
+    let title = match setting.is_empty() {
+        true => application.name().to_string(),
+        false => story::parameters(setting),
+    };
+    let model = match Scaling::fit(application.pattern(), &curves) {
+        Ok(model) => model,
+        Err(NoModel::TooFew) => return Vec::new(),
+        Err(NoModel::Rejected) => {
+            return vec![format!("{title}: no model for all numbers of nodes, the runs reject it")];
+        }
+    };
+    let fixed = model.fixed();
+    let [constant, computing, synchronisation] =
+        [fixed.constant, fixed.computing, fixed.synchronisation].map(story::seconds);
+    let terms = format!(
+        "{title}: {constant} + {computing} / nodes + {synchronisation} x log2(nodes) + exchange"
+    );
+    let is_new = |nodes: &&u32| curves.iter().all(|curve| curve.nodes != **nodes);
+    let new = application.nodes().iter().filter(is_new);
+    let top = profile.bandwidth_grid_bits_per_second.last();
+    let guesses = new.filter_map(|nodes| guess(&model, *nodes, *top?));
+    std::iter::once(terms).chain(guesses).collect()
+}
+
+/// What is expected on a number of nodes that was not measured; nothing beyond those that were.
+fn guess(model: &Scaling, nodes: u32, bandwidth: BitsPerSecond) -> Option<String> {
+    let expected = model.expected_at(nodes, bandwidth)?.as_secs_f64();
+    let interval = model.interval(nodes, NINETY);
+    let end = |ppm: i64| story::seconds(expected * (1.0 + ppm as f64 / 1e6));
+    Some(format!(
+        "  {nodes} nodes, not measured and not planned with: {} at {bandwidth}, nine runs in ten {} to {}",
+        story::seconds(expected),
+        end(interval.least_ppm),
+        end(interval.greatest_ppm),
+    ))
 }
 
 /// Between what nine runs in ten lie, relative to the curve's time.
 fn apart(fitted: &FittedCurve) -> String {
-    const NINETY: Share = Share::from_percent(90).expect("at most 100");
     let interval = fitted.interval(NINETY);
     let percent = |ppm: i64| format!("{:+.1} %", ppm as f64 / 1e4);
     match interval.deviations {
@@ -262,6 +321,58 @@ fn listed(bandwidths: &[BitsPerSecond]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::units::{CpuPpm, Nanos};
+
+    /// On each of these numbers of nodes: 0.3 s, 6 s parted among them and 4 Mbit a flow, times `factor`; twice.
+    fn measured(numbers: &[u32], factor: fn(u32) -> f64) -> (Application, Profile) {
+        let application = Application::from_toml(
+            "name = \"ray\"\ncommand = [\"ray\"]\npattern = \"ring\"\nnodes = [1, 2, 4, 6, 8, 16, 32]\n\
+             cpu = \"20 %\"\ntimeout = \"60 s\"\ntime = \"wall\"\n",
+        )
+        .unwrap();
+        let conditions = Conditions {
+            link_bits_per_second: BitsPerSecond::from_mbit(100),
+            process_cpu_ppm: CpuPpm::from_percent(20),
+            processor: "any".into(),
+            mpi: "any".into(),
+            command: vec!["ray".into()],
+        };
+        let grid: Vec<_> = [5, 10, 20].map(BitsPerSecond::from_mbit).into();
+        let mut profile = Profile::empty(application.name().clone(), conditions, grid.clone());
+        for nodes in numbers {
+            let alone = f64::from(*nodes).recip();
+            let from = if *nodes > 1 { 0 } else { grid.len() - 1 };
+            for bandwidth in &grid[from..] {
+                let exchange = if *nodes > 1 { 4.0 / bandwidth.as_mbit_f64() } else { 0.0 };
+                let time = factor(*nodes) * (0.3 + 6.0 * alone + exchange);
+                for _ in 0..2 {
+                    let time = Nanos::from_secs_f64(time).unwrap();
+                    profile.record(&Parameters::new(), *nodes, *bandwidth, time);
+                }
+            }
+        }
+        (application, profile)
+    }
+
+    #[test]
+    fn numbers_of_nodes_between_are_told_and_none_beyond() {
+        let (application, profile) = measured(&[1, 2, 4, 8, 16], |_| 1.0);
+        let lines = across(&application, &profile);
+        let [terms, six] = &lines[..] else { panic!("{lines:?}") };
+        let expected = "ray: 0.300 s + 6.000 s / nodes + 0.000 s x log2(nodes) + exchange";
+        assert_eq!(terms, expected);
+        assert!(six.starts_with("  6 nodes, not measured and not planned with: 1.500 s"), "{six}");
+    }
+
+    #[test]
+    fn a_model_that_runs_reject_is_said_to_be_and_two_numbers_say_nothing() {
+        let half = |nodes: u32| if nodes > 4 { 0.5 } else { 1.0 };
+        let (application, profile) = measured(&[1, 2, 4, 8, 16], half);
+        let lines = across(&application, &profile);
+        assert_eq!(lines, ["ray: no model for all numbers of nodes, the runs reject it"]);
+        let (application, profile) = measured(&[2, 4], |_| 1.0);
+        assert!(across(&application, &profile).is_empty());
+    }
 
     #[test]
     fn who_began_anew_is_told_to_go_on_without_that() {

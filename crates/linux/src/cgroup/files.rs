@@ -1,0 +1,89 @@
+//! Control groups as the kernel shows them: directories with files.
+
+use super::{CgroupError, refused};
+use crate::process::read_text;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fmt, io};
+
+/// A directory and all below it, parents first; nothing if it is away.
+pub(crate) fn with_descendants(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(next) = open.pop() {
+        if let Some(inside) = subgroups(&next)? {
+            open.extend(inside);
+            found.push(next);
+        }
+    }
+    Ok(found)
+}
+
+/// The directories of the groups right inside of one; nothing if it is away.
+pub(super) fn subgroups(directory: &Path) -> Result<Option<Vec<PathBuf>>, CgroupError> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.map_err(refused("open", directory))?,
+    };
+    let groups = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(Some(groups.map(|entry| entry.path()).collect()))
+}
+
+/// Removes one group, whose groups inside are removed; nothing happens if it is away.
+pub(crate) fn remove_directory(directory: &Path) -> Result<(), CgroupError> {
+    match std::fs::remove_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(refused("rmdir", directory)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tries again while somebody else changes the same groups, or processes are still ending.
+pub(crate) fn retry(
+    mut action: impl FnMut() -> Result<(), CgroupError>,
+) -> Result<(), CgroupError> {
+    for _ in 0..RETRIES {
+        match action() {
+            Err(error) if error.is_retryable() => std::thread::sleep(POLL_SPAN),
+            done => return done,
+        }
+    }
+    action()
+}
+
+/// Moves a process into the group with this directory.
+pub(crate) fn move_into(directory: &Path, pid: i32) -> Result<(), CgroupError> {
+    write(&directory.join("cgroup.procs"), pid)
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, CgroupError> {
+    read_text(path).map_err(refused("read", path))
+}
+
+pub(crate) fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupError> {
+    // Without O_CREAT, which a group's files never need.
+    let write = |text: String| {
+        let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;
+        io::Write::write_all(&mut file, text.as_bytes())
+    };
+    write(value.to_string()).map_err(refused("write", path))
+}
+
+/// What `cpu.stat` of the group in `directory` says of `key`; nothing if it does not.
+pub(super) fn cpu_stat(directory: &Path, key: &str) -> Result<Option<u64>, CgroupError> {
+    let path = directory.join("cpu.stat");
+    let text = read(&path)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    value.map(|value| parse_number(&path, value)).transpose()
+}
+
+pub(crate) fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> {
+    let odd = |_| refused("read", path)(io::Error::from(io::ErrorKind::InvalidData));
+    text.trim().parse().map_err(odd)
+}
+
+/// Between two looks at processes that are ending, or two tries.
+pub(super) const POLL_SPAN: Duration = Duration::from_millis(5);
+/// One second together: many times what an ending process needs.
+const RETRIES: usize = 200;

@@ -1,0 +1,218 @@
+//! The hierarchies of control groups that a machine has mounted.
+
+use super::{CgroupError, Group, Hierarchy, MARK, V1, V1Disk, V2, read};
+use crate::disk::Throttle;
+use keeptime_model::Invalid;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+/// The hierarchies of this machine that are of use.
+#[derive(Debug, Clone)]
+pub struct Hierarchies {
+    pub(super) all: Arc<[Box<dyn Hierarchy>]>,
+    pub(super) unified: Option<V2>,
+    pub(super) throttle: Option<Throttle>,
+}
+
+impl Hierarchies {
+    /// Those of this machine, as the calling process sees them.
+    ///
+    /// # Errors
+    /// [`CgroupError::Unsupported`] if none can limit CPU.
+    pub fn discover() -> Result<Self, CgroupError> {
+        Self::discover_any()?.with_cpu()
+    }
+
+    /// The same for who can do without limits of CPU.
+    ///
+    /// # Errors
+    /// If the mounts, or what is mounted, cannot be read.
+    pub fn discover_any() -> Result<Self, CgroupError> {
+        Self::any_from_mountinfo(&read(Path::new("/proc/self/mountinfo"))?)
+    }
+
+    /// Those in the text of a `mountinfo` file.
+    ///
+    /// # Errors
+    /// As [`Self::discover`].
+    pub fn from_mountinfo(text: &str) -> Result<Self, CgroupError> {
+        Self::any_from_mountinfo(text)?.with_cpu()
+    }
+
+    fn any_from_mountinfo(text: &str) -> Result<Self, CgroupError> {
+        let mounts: Vec<_> = text.lines().filter_map(parse_mount).collect();
+        // A later mount hides an earlier one at the same place.
+        let v1 = |controller| mounts.iter().rev().find(|m| m.is_v1_with(controller));
+        let v2 = mounts.iter().rev().find(|m| m.kind == "cgroup2");
+        let (cpu, disk) = (v1("cpu"), v1("blkio"));
+        let unified = v2.map(|mount| V2::at(&mount.at, mount.depth)).transpose()?;
+        Ok(Self::any_of(cpu.map(|m| V1::at(&m.at)), disk.map(|m| V1Disk::at(&m.at)), unified))
+    }
+
+    /// These hierarchies.
+    ///
+    /// # Errors
+    /// [`CgroupError::Unsupported`] if none can limit CPU.
+    pub fn of(
+        cpu: Option<V1>,
+        disk: Option<V1Disk>,
+        unified: Option<V2>,
+    ) -> Result<Self, CgroupError> {
+        Self::any_of(cpu, disk, unified).with_cpu()
+    }
+
+    fn any_of(cpu: Option<V1>, disk: Option<V1Disk>, unified: Option<V2>) -> Self {
+        let in_v2 = unified.as_ref().filter(|v2| v2.has("io")).map(|v2| Throttle::v2(v2.root()));
+        let throttle = disk.as_ref().map(|disk| Throttle::v1(disk.root())).or(in_v2);
+        // Both controllers may be mounted at one place: then it is one hierarchy.
+        let disk = disk.filter(|disk| cpu.as_ref().is_none_or(|cpu| cpu.root() != disk.root()));
+        let mut all: Vec<Box<dyn Hierarchy>> = Vec::new();
+        all.extend(cpu.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
+        all.extend(disk.map(|v1| Box::new(v1) as Box<dyn Hierarchy>));
+        all.extend(unified.clone().map(|v2| Box::new(v2) as Box<dyn Hierarchy>));
+        Self { all: all.into(), unified, throttle }
+    }
+
+    fn with_cpu(self) -> Result<Self, CgroupError> {
+        if self.all.iter().any(|hierarchy| hierarchy.limits_cpu()) {
+            return Ok(self);
+        }
+        let needs = "a mounted cgroup hierarchy, version 1 or 2, with the cpu controller";
+        Err(CgroupError::Unsupported { feature: "CPU limit", needs: needs.into() })
+    }
+
+    /// What throttles disks here, if anything does.
+    pub fn throttle(&self) -> Option<&Throttle> {
+        self.throttle.as_ref()
+    }
+
+    /// The group at `path` (`keeptime/…`), whether it is there or not.
+    ///
+    /// # Errors
+    /// If the path does not begin with [`MARK`] or leaves it.
+    pub fn group(&self, path: impl AsRef<Path>) -> Result<Group, CgroupError> {
+        let path = path.as_ref();
+        let marked = path.components().next() == Some(Component::Normal(MARK.as_ref()));
+        if !marked || path.components().any(|c| !matches!(c, Component::Normal(_))) {
+            let expected = format!("a path that begins with {MARK}/ and has no ..");
+            return Err(Invalid::new("cgroup", path.display(), expected).into());
+        }
+        Ok(Group { hierarchies: self.clone(), path: path.into() })
+    }
+}
+
+struct Mount<'a> {
+    kind: &'a str,
+    at: PathBuf,
+    depth: u32,
+    options: &'a str,
+}
+
+impl Mount<'_> {
+    fn is_v1_with(&self, controller: &str) -> bool {
+        self.kind == "cgroup" && self.options.split(',').any(|option| option == controller)
+    }
+}
+
+/// A line of `mountinfo` (proc(5)): `ID PARENT DEVICE ROOT PLACE OPTIONS [TAGS] - KIND SOURCE OPTIONS`.
+fn parse_mount(line: &str) -> Option<Mount<'_>> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut left = left.split(' ').skip(3);
+    let (root, at) = (left.next()?, left.next()?);
+    let mut right = right.split(' ');
+    let (kind, _, options) = (right.next()?, right.next()?, right.next()?);
+    let depth = Path::new(root).components().filter(|c| matches!(c, Component::Normal(_))).count();
+    Some(Mount { kind, at: unescape(at).into(), depth: depth as u32, options })
+}
+
+/// `\040` and the like, as the kernel writes blanks in paths.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::testing::{v2_fixture, with_files};
+    use keeptime_model::units::{CpuPpm, Nanos};
+    use proptest::prelude::*;
+
+    const HYBRID: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+33 31 0:35 / /sys/fs/cgroup/blkio rw,relatime - cgroup cgroup rw,blkio
+34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime shared:9 - cgroup cgroup rw,cpuset
+41 31 0:38 / ROOT rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn both_hierarchies_of_a_hybrid_host_are_found() {
+        let (directory, _) = v2_fixture("");
+        let text = HYBRID.replace("ROOT", directory.path().to_str().unwrap());
+        let found = Hierarchies::from_mountinfo(&text).unwrap();
+        let roots: Vec<_> = found.all.iter().map(|h| h.root().to_path_buf()).collect();
+        let [cpu, disk] = ["cpu", "blkio"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(roots, [&cpu, &disk, directory.path()]);
+        assert_eq!(found.all.iter().filter(|h| h.limits_cpu()).count(), 1);
+        assert_eq!(found.throttle(), Some(&Throttle::v1(disk)));
+        // Both at one place, as some systems have them: one hierarchy, joined once.
+        let text =
+            text.replace("cgroup rw,blkio", "cgroup rw").replace("rw,cpu\n", "rw,cpu,blkio\n");
+        let found = Hierarchies::from_mountinfo(&text).unwrap();
+        assert_eq!((found.all.len(), found.throttle()), (2, Some(&Throttle::v1(cpu))));
+    }
+
+    // Who can mount something may name it as they like, and no hierarchy is overlooked for that. A file stands for
+    // the kernel's, with such a name beside those of a hybrid host.
+    #[test]
+    fn a_mount_whose_name_is_not_utf_8_hides_no_hierarchy() {
+        let (directory, _) = v2_fixture("");
+        let mut text = HYBRID.replace("ROOT", directory.path().to_str().unwrap()).into_bytes();
+        text.extend(b"42 31 0:39 / /mnt/\xff rw - fuse somebody rw\n");
+        let path = directory.path().join("mountinfo");
+        std::fs::write(&path, text).unwrap();
+        let found = Hierarchies::from_mountinfo(&read(&path).unwrap()).unwrap();
+        assert_eq!(found.all.len(), 3);
+    }
+
+    #[test]
+    fn a_host_without_the_controller_says_so() {
+        let (directory, _) = v2_fixture("memory io");
+        let line = format!("1 2 0:3 / {} rw - cgroup2 x rw", directory.path().display());
+        let error = Hierarchies::from_mountinfo(&line).unwrap_err().to_string();
+        assert!(error.contains("cpu controller"), "{error}");
+    }
+
+    // Who keeps shares without it has groups all the same: a limit is nothing there, and no error.
+    #[test]
+    fn a_host_without_the_controller_has_groups_for_who_can_do_without() {
+        let (directory, _) = v2_fixture("memory");
+        let line = format!("1 2 0:3 / {} rw - cgroup2 x rw", directory.path().display());
+        let group = Hierarchies::any_from_mountinfo(&line).unwrap().group("keeptime/lab").unwrap();
+        with_files(&directory.path().join("keeptime/lab"), &[("cpu.stat", "usage_usec 5\n")]);
+        group.create().unwrap();
+        group.set_cpu(CpuPpm::from_percent(40)).unwrap();
+        group.lift_cpu().unwrap();
+        assert_eq!(group.cpu_limit().unwrap(), None);
+        assert_eq!(group.cpu_usage().unwrap(), Nanos::new(5_000));
+        assert!(!directory.path().join("keeptime/lab/cpu.max").exists());
+    }
+
+    #[test]
+    fn groups_outside_of_the_mark_are_refused() {
+        let all = Hierarchies::of(Some(V1::at("/nowhere")), None, None).unwrap();
+        for bad in ["", "system.slice", "/keeptime/x", "keeptime/../x", "x/keeptime"] {
+            assert!(all.group(bad).is_err(), "{bad}");
+        }
+        assert!(all.group("keeptime/lab").unwrap().child("a/b").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_mountinfo_is_read_or_refused(text in "\\PC{0,200}") {
+            let _ = Hierarchies::from_mountinfo(&text);
+        }
+    }
+}
