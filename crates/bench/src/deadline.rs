@@ -1,13 +1,20 @@
-//! Deadline jobs: how many are late on a batch log, under the planner and under first-come with backfill.
+//! Deadline jobs: how many are late on a batch log, under the planner, behind the broker's queue, and under
+//! first-come with backfill.
 //!
 //! The log is one in Standard Workload Format (`--log FILE`) or, without one, three made by a published
 //! model ([`lublin`]). A log says nothing of deadlines: each job is given one, its submission and 1.5 to
-//! 5 times what its user requested. Both schedulers have the same jobs with the same deadlines on the
+//! 5 times what its user requested. All schedulers have the same jobs with the same deadlines on the
 //! same nodes, know what was requested and not how long a job really takes, and run every job to its end:
 //! one that the planner refuses runs on what is left, and is late if it ends late. So what is done is
 //! the same, and so is the utilisation but for the last hours.
 //!
-//! The planner may promise 90 % of a node, since that is what the kernel admits; the baseline uses all.
+//! * The planner (`planner::deadline`) plans all jobs anew whenever one comes or ends, with rates that change
+//!   over time. It may promise 90 % of a node, since that is what the kernel admits; the others use all.
+//! * The broker's own way (`keeptime-queue` of `keeptime sim`): its engine grants whole nodes at one rate, and a
+//!   job is promised its deadline when it starts.
+//!
+//! Each submission and each end costs the planner a plan or more, quadratic in the jobs that have not ended (14 to
+//! 48 at these loads) and not in the length of the log.
 
 mod replay;
 
@@ -22,19 +29,26 @@ use keeptime_whatif::simulate::{WhatIf, simulate};
 use keeptime_whatif::trace::{Log, Submission, lublin, swf};
 use serde::Serialize;
 use std::path::Path;
+use std::time::Instant;
 
 /// What became of a log under one scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// For each job, when it ended.
     ended: Vec<u64>,
-    /// For each job, whether it was promised its deadline; nothing where nothing is promised.
+    /// For each job, whether it was promised its deadline.
     promised: Vec<bool>,
 }
 
 impl Outcome {
     fn late(&self, jobs: &[Submission]) -> usize {
         self.ended.iter().zip(jobs).filter(|(ended, job)| **ended > job.deadline).count()
+    }
+
+    /// For each job, by how many seconds it ended after its deadline.
+    fn lateness(&self, jobs: &[Submission]) -> Vec<f64> {
+        let late = |(ended, job): (&u64, &Submission)| ended.saturating_sub(job.deadline) as f64;
+        self.ended.iter().zip(jobs).map(late).collect()
     }
 
     fn broken(&self, jobs: &[Submission]) -> usize {
@@ -64,10 +78,13 @@ struct Run {
     nodes: u32,
     jobs: Vec<Submission>,
     planned: Outcome,
+    queued: Outcome,
     backfilled: Outcome,
+    /// What all three replays took.
+    seconds: f64,
 }
 
-/// Replays under both and writes the figures.
+/// Replays under all three and writes the figures.
 pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
     let logs = match log {
         Some(path) => vec![read(path)?],
@@ -79,42 +96,55 @@ pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
     let mut figures = Figures::new("deadline");
     let mut runs = Vec::new();
     for (name, Log { nodes, jobs }) in logs {
-        let planned = replay::planned(nodes, &jobs)?;
-        let backfilled = backfilled(nodes, &jobs)?;
-        let run = Run { load: load(nodes, &jobs), log: name, nodes, jobs, planned, backfilled };
-        add_figures(&run, &mut figures);
+        let run = Run::of(name, nodes, jobs)?;
+        eprintln!("{}: {} jobs replayed in {:.1} s", run.log, run.jobs.len(), run.seconds);
+        run.add_figures(&mut figures);
         runs.push(run);
     }
     figures.finish(out, &Raw { machine: Machine::here(), runs })
 }
 
-/// First come, first served, with backfill, on whole nodes that have nothing to say to each other.
-fn backfilled(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
-    let (shape, policy) = (Shape::star(nodes)?, Choice::FcfsBackfill);
+/// By a policy of `keeptime sim`, on whole nodes that have nothing to say to each other.
+fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
+    let shape = Shape::star(nodes)?;
     let what = WhatIf { shape, policy, communication: Share::default() };
-    Ok(Outcome { ended: simulate(&what, jobs, &mut |_| {})?.ended(), promised: vec![] })
+    let outcome = simulate(&what, jobs, &mut |_| {})?;
+    let promised = outcome.fates.iter().map(|fate| fate.promised).collect();
+    Ok(Outcome { ended: outcome.ended(), promised })
 }
 
-fn add_figures(run: &Run, figures: &mut Figures) {
-    let Run { log, nodes, jobs, planned, backfilled, .. } = run;
-    let part = |late: usize| 100.0 * late as f64 / jobs.len() as f64;
-    let (ours, theirs) = (planned.late(jobs), backfilled.late(jobs));
-    let lateness = |outcome: &Outcome| -> Vec<f64> {
-        let late = |(ended, job): (&u64, &Submission)| ended.saturating_sub(job.deadline) as f64;
-        outcome.ended.iter().zip(jobs).map(late).collect()
-    };
-    let samples = lateness(planned);
-    let mut value = |name: &str, unit: &str, value: f64, baseline, target| {
-        figures.value(format!("{log}: {name}"), unit, value, &samples, baseline, target);
-    };
-    value("late", "% of jobs", part(ours), Some(part(theirs)), None);
-    // One more on either side: none late would be infinitely fewer.
-    let fewer = (theirs + 1) as f64 / (ours + 1) as f64;
-    value("times fewer late than by backfill", "", fewer, None, Some(Target::AtLeast(5.0)));
-    value("promises broken", "", planned.broken(jobs) as f64, None, Some(Target::AtMost(0.0)));
-    let (used, baseline) =
-        (planned.utilisation(jobs, *nodes), backfilled.utilisation(jobs, *nodes));
-    value("utilisation", "%", 100.0 * used, Some(100.0 * baseline), None);
+impl Run {
+    fn of(log: String, nodes: u32, jobs: Vec<Submission>) -> Result<Self> {
+        let start = Instant::now();
+        let planned = replay::planned(nodes, &jobs)?;
+        let queued = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
+        let backfilled = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
+        let (load, seconds) = (load(nodes, &jobs), start.elapsed().as_secs_f64());
+        Ok(Self { log, load, nodes, jobs, planned, queued, backfilled, seconds })
+    }
+
+    fn add_figures(&self, figures: &mut Figures) {
+        self.add_of("", &self.planned, figures);
+        self.add_of("broker's queue, ", &self.queued, figures);
+    }
+
+    /// Those of one scheduler, called `by`, beside backfill.
+    fn add_of(&self, by: &str, ours: &Outcome, figures: &mut Figures) {
+        let Self { log, nodes, jobs, backfilled, .. } = self;
+        let part = |late: usize| 100.0 * late as f64 / jobs.len() as f64;
+        let (late, theirs) = (ours.late(jobs), backfilled.late(jobs));
+        let samples = ours.lateness(jobs);
+        let mut value = |name: &str, unit: &str, value: f64, baseline, target| {
+            figures.value(format!("{log}: {by}{name}"), unit, value, &samples, baseline, target);
+        };
+        value("late", "% of jobs", part(late), Some(part(theirs)), None);
+        // One more on either side: none late would be infinitely fewer.
+        let fewer = (theirs + 1) as f64 / (late + 1) as f64;
+        value("times fewer late than by backfill", "", fewer, None, Some(Target::AtLeast(5.0)));
+        value("promises broken", "", ours.broken(jobs) as f64, None, Some(Target::AtMost(0.0)));
+        let [used, baseline] = [ours, backfilled].map(|one| one.utilisation(jobs, *nodes));
+        value("utilisation", "%", 100.0 * used, Some(100.0 * baseline), None);
+    }
 }
 
 /// What is asked of the nodes while jobs are submitted.
@@ -133,7 +163,7 @@ fn read(path: &Path) -> Result<(String, Log)> {
 }
 
 fn jobs() -> usize {
-    if quick() { 100 } else { 2_000 }
+    if quick() { 100 } else { 10_000 }
 }
 
 const NODES: u32 = 64;

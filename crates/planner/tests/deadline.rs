@@ -7,7 +7,7 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::deadline::{
-    self, Cluster, Job, Plan, Refusal, Reserved, Verdict, Wants, beside, plan, replan,
+    self, Cluster, Job, Plan, Refusal, Reserved, Verdict, Wants, beside, plan, plan_with, replan,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -277,6 +277,24 @@ proptest! {
                     }
                 }
                 Verdict::Invalid(invalid) => prop_assert!(false, "{}", invalid),
+            }
+        }
+    }
+
+    // Goal: nothing is refused but what cannot be laid out, short cut or not. Method: against a plan of all
+    // together, where nobody was late before.
+    #[test]
+    fn a_job_is_refused_where_a_plan_of_all_keeps_not_all(jobs in any_jobs()) {
+        let cluster = Cluster::of(4, CpuPpm::from_percent(90));
+        let mut running: Vec<Job> = Vec::new();
+        for wanted in jobs {
+            let before = plan(at(0), &cluster, &running);
+            let all: Vec<_> = running.iter().chain([&wanted]).cloned().collect();
+            let together = Some(plan(at(0), &cluster, &all)).filter(Plan::keeps_all);
+            let found = plan_with(at(0), &cluster, &running, &before, &wanted);
+            prop_assert_eq!(&found, &Ok(together));
+            if found.is_ok_and(|plan| plan.is_some()) {
+                running.push(wanted);
             }
         }
     }

@@ -5,7 +5,7 @@ use super::Outcome;
 use anyhow::{Result, bail};
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use keeptime_planner::deadline::{Cluster, Job, Plan, Verdict, Wants, admit, promote, replan};
+use keeptime_planner::deadline::{Cluster, Job, Plan, Wants, plan_with, promote, replan};
 use keeptime_whatif::trace::Submission;
 
 /// A job that was submitted and has not ended.
@@ -96,14 +96,13 @@ impl Replay<'_> {
             ..Job::new(name, work, nodes)
         };
         let jobs = self.jobs();
-        let wants = match admit(self.now, &self.cluster, &jobs, &self.plan, &job) {
-            Verdict::Admitted(plan) => {
+        let wants = match plan_with(self.now, &self.cluster, &jobs, &self.plan, &job)? {
+            Some(plan) => {
                 self.outcome.promised[number] = true;
                 self.plan = plan;
                 job.wants
             }
-            Verdict::Refused(_) => Wants::Rest,
-            Verdict::Invalid(invalid) => return Err(invalid.into()),
+            None => Wants::Rest,
         };
         let job = Job { wants, ..job };
         self.active.push(Active { number, job, left: Nanos::from_secs(run) });
@@ -163,11 +162,13 @@ const ROUNDING: Nanos = Nanos::new(1_000);
 
 #[cfg(test)]
 mod tests {
-    use super::super::backfilled;
+    use super::super::simulated;
     use super::*;
+    use keeptime_whatif::policy::Choice;
     use keeptime_whatif::trace::{Class, lublin};
 
-    // Goal: nothing that was promised is broken, all work is done, and fewer are late than by backfill.
+    // Goal: nothing that was promised is broken, all work is done, and fewer are late than by backfill, which
+    // promises nothing.
     #[test]
     fn a_small_log_is_replayed() {
         let log = lublin::log(64, 60, 0.8, 7);
@@ -175,9 +176,14 @@ mod tests {
         assert_eq!(planned.broken(&log.jobs), 0);
         let at_least = |(ended, job): (&u64, &Submission)| *ended >= job.submitted + job.run;
         assert!(planned.ended.iter().zip(&log.jobs).all(at_least));
-        let backfilled = backfilled(log.nodes, &log.jobs).unwrap();
-        assert!(backfilled.ended.iter().zip(&log.jobs).all(at_least));
+        let by = |policy| simulated(policy, log.nodes, &log.jobs).unwrap();
+        let [queued, backfilled] = [Choice::KeeptimeQueue, Choice::FcfsBackfill].map(by);
+        for outcome in [&queued, &backfilled] {
+            assert!(outcome.ended.iter().zip(&log.jobs).all(at_least));
+            assert_eq!(outcome.broken(&log.jobs), 0);
+        }
         assert!(planned.late(&log.jobs) <= backfilled.late(&log.jobs));
+        assert!(queued.promised.contains(&true) && !backfilled.promised.contains(&true));
     }
 
     #[test]

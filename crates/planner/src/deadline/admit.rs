@@ -1,7 +1,7 @@
 //! Whether one more job can be had, what could be instead, and who can be promised more later.
 
 use super::job::{Job, Wants};
-use super::plan::{Cluster, JobPlan, Plan, plan};
+use super::plan::{Cluster, JobPlan, Plan, latest_start, plan};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Nanos, Share, WallTime};
@@ -39,17 +39,31 @@ pub fn admit(
     before: &Plan,
     wanted: &Job,
 ) -> Verdict {
-    if let Err(invalid) = wanted.check().and_then(|()| check_nodes(cluster, wanted)) {
-        return Verdict::Invalid(invalid);
+    match plan_with(now, cluster, jobs, before, wanted) {
+        Ok(Some(plan)) => Verdict::Admitted(plan),
+        Ok(None) => Verdict::Refused(Request { now, cluster, jobs, before }.refusal(wanted)),
+        Err(invalid) => Verdict::Invalid(invalid),
     }
+}
+
+/// The plan by which [`admit`] admits `wanted`, or nothing where it refuses: for who has no use for what
+/// could be instead, which takes some twenty plans more to find.
+///
+/// # Errors
+/// If the request makes no sense.
+pub fn plan_with(
+    now: WallTime,
+    cluster: &Cluster,
+    jobs: &[Job],
+    before: &Plan,
+    wanted: &Job,
+) -> Result<Option<Plan>, Invalid> {
+    wanted.check()?;
+    check_nodes(cluster, wanted)?;
     if jobs.iter().any(|job| job.name == wanted.name) {
-        return Verdict::Invalid(Invalid::new("name", &wanted.name, "a name that no job has"));
+        return Err(Invalid::new("name", &wanted.name, "a name that no job has"));
     }
-    let request = Request { now, cluster, jobs, before };
-    match request.with(wanted.clone()) {
-        Some(plan) => Verdict::Admitted(plan),
-        None => Verdict::Refused(request.refusal(wanted)),
-    }
+    Ok(Request { now, cluster, jobs, before }.with(wanted.clone()))
 }
 
 /// The plan in which `name`, one of `jobs` that takes what is left, is done by `deadline` after all; nothing
@@ -81,6 +95,10 @@ struct Request<'a> {
 impl Request<'_> {
     /// The plan with `wanted`, if nobody loses by it and it has what it wants.
     fn with(&self, wanted: Job) -> Option<Plan> {
+        // Whatever the others do: most of those that are asked for again and again.
+        if is_too_late(self.now, &wanted) {
+            return None;
+        }
         let name = wanted.name.clone();
         let all: Vec<_> = self.jobs.iter().cloned().chain([wanted]).collect();
         let plan = plan(self.now, self.cluster, &all);
@@ -188,6 +206,12 @@ pub(super) fn check_nodes(cluster: &Cluster, wanted: &Job) -> Result<(), Invalid
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a deadline is missed even by a job that has all nodes for itself.
+fn is_too_late(now: WallTime, job: &Job) -> bool {
+    let start = now.max(job.from_unix_nanos).unix_nanos();
+    matches!(job.wants, Wants::By(_)) && start > latest_start(job)
 }
 
 /// The part of a job's work that a plan does by `deadline`, rounded down.

@@ -48,7 +48,7 @@ pub mod plan;
 
 mod space;
 
-pub use admit::{Refusal, Verdict, admit, promote};
+pub use admit::{Refusal, Verdict, admit, plan_with, promote};
 pub use beside::{Reserved, beside};
 pub use job::{Job, Wants};
 pub use plan::{Cluster, JobPlan, Plan, Stretch, plan, replan};

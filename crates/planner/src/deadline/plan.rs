@@ -170,7 +170,7 @@ fn due(job: &Job) -> u64 {
 }
 
 /// The last instant at which it could start on the most nodes that it can use, alone.
-fn latest_start(job: &Job) -> u64 {
+pub(super) fn latest_start(job: &Job) -> u64 {
     let fastest = u128::from(job.speed_ppm.values().copied().max().unwrap_or(1).max(1));
     let shortest = u128::from(job.remaining_nanos.get()) * 1_000_000 / fastest;
     due(job).saturating_sub(u64::try_from(shortest).unwrap_or(u64::MAX))

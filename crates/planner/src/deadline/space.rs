@@ -167,7 +167,9 @@ impl<'a> Space<'a> {
     /// The `count` nodes of which most is free for `job` until `horizon`.
     pub fn emptiest(&self, job: &Job, count: u32, horizon: u64) -> Vec<NodeIndex> {
         let mut free = vec![0u128; self.cluster.nodes_ppm.len()];
-        for (at, step) in self.steps.iter().enumerate() {
+        // A short job does not look at all the steps that long ones make beyond it.
+        let near = self.steps.iter().take_while(|step| step.from < horizon);
+        for (at, step) in near.enumerate() {
             let from = step.from.max(job.from_unix_nanos.unix_nanos());
             let to = self.end(at).min(horizon);
             let span = u128::from(to.saturating_sub(from));
