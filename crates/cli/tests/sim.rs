@@ -96,7 +96,7 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
 fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let made: &[&str] = &["--topology", "star:4", "--generate", "model"];
     let chains: &[&str] = &["--topology", "star:4", "--generate", "chains"];
-    let cases: [(&[&str], i32, &[&str]); 14] = [
+    let cases: [(&[&str], i32, &[&str]); 19] = [
         (&["--topology", "ring:4", "--generate", "model"], 64, &["ring:4", "star:NODES"]),
         (&["--topology", "star:0", "--generate", "model"], 64, &["0", "1 to 50000"]),
         (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
@@ -111,6 +111,11 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&[chains, &["--load", "0.5"]].concat(), 64, &["--load", "\"0.5\"", "--interval"]),
         (&[made, &["--load", "much"]].concat(), 64, &["--load", "much"]),
         (&["--topology", "star:4", "--trace", "x", "--load", "1"], 64, &["--trace", "--load"]),
+        (&[made, &["--failures", "10 s"]].concat(), 64, &["--failures", "10 s", "3600 s or more"]),
+        (&[made, &["--failures", "often"]].concat(), 64, &["--failures", "often"]),
+        (&[made, &["--repair", "1h"]].concat(), 64, &["--failures"]),
+        (&[made, &["--failures", "1d", "--repair", "0 s"]].concat(), 64, &["--repair", "1 s to"]),
+        (&["--topology", "/no.toml", "--generate", "model"], 2, &["cannot read /no.toml"]),
     ];
     for (arguments, code, expected) in cases {
         refused(arguments, code, expected);
@@ -170,15 +175,16 @@ fn each_policy_is_told_as_it_ends() {
     assert!(ended.iter().all(|(_, figures)| figures.contains("broken 0, ")), "{lines}");
 }
 
-// Goal: a result says all that is needed to have it again.
+// Goal: a result says all that is needed to have it again, also what nodes fail by.
 #[test]
 fn a_result_is_repeated_from_its_own_header() {
     let cluster = ["--topology", "fat-tree:80:8", "--communication", "30 %"];
     let made = ["--generate", "model", "--jobs", "40", "--load", "0.9", "--seed", "7"];
-    let result = json(&[&cluster[..], &made].concat());
+    let fails = ["--failures", "1d", "--repair", "30 min"];
+    let result = json(&[&cluster[..], &made, &fails].concat());
     let header = &result["header"];
     let text = |field: &str| header[field].as_str().map_or(header[field].to_string(), Into::into);
-    let fields = ["topology", "communication", "jobs", "load", "seed"];
+    let fields = ["topology", "communication", "jobs", "load", "seed", "failures", "repair"];
     let mut again = vec!["--generate".to_string(), text("source")];
     again.extend(fields.iter().flat_map(|field| [format!("--{field}"), text(field)]));
     let again: Vec<_> = again.iter().map(String::as_str).collect();
@@ -194,6 +200,74 @@ fn a_result_names_its_log_or_the_interval_of_its_chains() {
     assert_eq!(traced["header"]["trace"], path);
     let made = json(&["--topology", "star:4", "--generate", "chains", "--jobs", "5"]);
     assert_eq!(made["header"]["interval_seconds"], 20);
+}
+
+// Goal: what failures do is said for every policy, and where nodes do not fail it is nothing and in no table.
+#[test]
+fn failures_of_nodes_are_counted_and_told() {
+    let made = ["--topology", "star:64", "--generate", "model", "--jobs", "200", "--seed", "3"];
+    let fails = ["--failures", "12h", "--repair", "30 min"];
+    let policy = ["--policy", EVERY_POLICY];
+    let all = [&made[..], &fails, &policy].concat();
+    let result = json(&all);
+    assert_eq!(json(&all), result);
+    for of in result["summaries"].as_array().unwrap() {
+        let count = |field: &str| of[field].as_u64().unwrap();
+        assert!(count("failures") > 0 && count("jobs_hit") > 0, "{of}");
+        assert!(of["lost_node_hours"].as_f64().unwrap() > 0.0, "{of}");
+        assert!(count("broken") <= count("promised"), "{of}");
+    }
+    for of in summaries(&[&made[..], &policy].concat()) {
+        let count = |field: &str| of[field].as_u64().unwrap();
+        let none = [count("failures"), count("jobs_hit"), count("given_up"), count("broken")];
+        assert_eq!(none, [0; 4], "{of}");
+    }
+    let table = |arguments: &[&str]| String::from_utf8(sim(arguments).stdout).unwrap();
+    let with = table(&[&made[..], &fails].concat());
+    for row in ["failures of nodes", "jobs hit", "given up", "work lost"] {
+        assert!(with.lines().any(|line| line.starts_with(row)), "{row}: {with}");
+    }
+    assert!(with.lines().all(|line| line.len() == with.lines().next().unwrap().len()), "{with}");
+    assert!(!table(&made).contains("jobs hit"));
+}
+
+/// A cluster of four nodes behind a switch as a topology file; the last has `cpu`, the others 400 %.
+fn cluster_file(cpu: &str) -> (TempDir, PathBuf) {
+    let node = |at: u32| {
+        let cpu = if at == 4 { cpu } else { "400 %" };
+        format!("[[nodes]]\nname = \"n{at}\"\ncpu = \"{cpu}\"\naddress = \"10.0.0.{at}\"\n")
+    };
+    let link = |at: u32| format!("[[links]]\nbetween = [\"n{at}\", \"s\"]\nrate = \"10 Gbit/s\"\n");
+    let all: String = (1..5).map(|at| node(at) + &link(at)).collect();
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("four.toml");
+    std::fs::write(&path, format!("name = \"four\"\nswitches = [{{ name = \"s\" }}]\n{all}"))
+        .unwrap();
+    (directory, path)
+}
+
+// Goal: a cluster that a file tells is that cluster: four nodes behind one switch are `star:4`, however much CPU each has.
+#[test]
+fn a_topology_file_is_simulated_as_what_it_tells() {
+    let (_log, log) = trace(LOG);
+    let (_file, file) = cluster_file("400 %");
+    let run = |topology: &str| {
+        let traced = ["--trace", log.to_str().unwrap(), "--communication", "40 %"];
+        json(&[&traced[..], &["--topology", topology, "--policy", EVERY_POLICY]].concat())
+    };
+    let (told, shape) = (run(file.to_str().unwrap()), run("star:4"));
+    assert_eq!(told["summaries"], shape["summaries"]);
+    assert_eq!(told["header"]["topology"], file.to_str().unwrap());
+}
+
+#[test]
+fn a_topology_file_that_cannot_be_simulated_is_told_why() {
+    let (_directory, file) = cluster_file("800 %");
+    let file = file.to_str().unwrap();
+    let arguments = ["--topology", file, "--generate", "model", "--policy", "none"];
+    refused(&arguments, 64, &[file, "nodes[3].cpu", "800 %", "400 %, as nodes[0] has"]);
+    std::fs::write(file, "name = \"four\"\nnodes = []\n").unwrap();
+    refused(&arguments, 64, &[file, "nodes", "at least one node"]);
 }
 
 fn refused(arguments: &[&str], code: i32, expected: &[&str]) {

@@ -677,6 +677,24 @@ fn an_agent_that_is_silent_but_connected_is_hung_up_on() {
     assert!(world.engine.is_connected(NodeIndex(0)));
 }
 
+// Goal: who knows that a node is gone does not wait for its lease: what runs there is lost at once, and what is to begin
+// there later begins, since the node is back by then.
+#[test]
+fn a_node_that_is_known_to_be_gone_is_lost_at_once_and_comes_back_by_connecting() {
+    let mut world = World::star(1);
+    let runs = world.reserve("k", request(named(&["n1"]), 50, 0, 0, 60)).unwrap();
+    let later = world.reserve("l", request(named(&["n1"]), 50, 0, 3_600, 60)).unwrap();
+    world.input(Input::Away { node: NodeIndex(0) });
+    let state = |world: &World, handle: Handle| world.engine.book().reservations()[&handle].state;
+    assert_eq!([state(&world, runs), state(&world, later)], [State::Lost, State::Granted]);
+    assert!(!world.engine.is_connected(NodeIndex(0)));
+    world.connect(0);
+    world.pump();
+    assert!(world.jobs_of(0).is_empty(), "what is lost is given back there");
+    world.pass(3_605);
+    assert_eq!(state(&world, later), State::Active);
+}
+
 // What an agent accepted ahead says nothing when it is gone: it may come back without it, or not at all.
 #[test]
 fn what_was_accepted_ahead_begins_only_on_nodes_that_are_there() {

@@ -1,4 +1,5 @@
-//! The broker's real engine, with an agent on every node that does as it is told at once.
+//! The broker's real engine, with an agent on every node that does as it is told at once, as long as the node
+//! is there. That a node is gone the engine knows at once.
 
 use keeptime_engine::agents::Session;
 use keeptime_engine::policy::Policy as Limits;
@@ -22,6 +23,12 @@ pub struct Broker {
     calls: u64,
     /// What has begun since somebody looked.
     begun: Vec<Handle>,
+    /// What was lost since somebody looked.
+    lost: Vec<Handle>,
+    /// Nodes that are gone.
+    away: BTreeSet<NodeIndex>,
+    /// The newest connection of any agent.
+    session: Session,
 }
 
 impl Broker {
@@ -31,14 +38,15 @@ impl Broker {
     /// None: the caller's name is one.
     pub fn new(cluster: Cluster) -> Result<Self, Invalid> {
         let nodes = cluster.topology().node_indices();
-        let moment = moment(Nanos::new(0));
-        let mut engine = Engine::new(cluster, limits(), moment);
-        for node in nodes {
-            let (refused, holding) = (BTreeSet::new(), vec![]);
-            engine.step(moment, Input::Connected { node, session: SESSION, refused, holding });
-        }
+        let (now, session) = (Nanos::new(0), Session(1));
+        let engine = Engine::new(cluster, limits(), moment(now));
         let caller = Caller { user: "log".parse()?, operator: true };
-        Ok(Self { engine, caller, now: Nanos::new(0), calls: 0, begun: vec![] })
+        let (begun, lost, away) = (vec![], vec![], BTreeSet::new());
+        let mut broker = Self { engine, caller, now, calls: 0, begun, lost, away, session };
+        for node in nodes {
+            broker.connect(node);
+        }
+        Ok(broker)
     }
 
     /// It is `now`, which is never before what was said last.
@@ -71,6 +79,25 @@ impl Broker {
         std::mem::take(&mut self.begun)
     }
 
+    /// The reservations that were lost since this was called last: a node of theirs was gone while they
+    /// ran, or when they should have begun.
+    pub fn lost(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// A node is gone, and with it what its agent has held.
+    pub fn fail(&mut self, node: NodeIndex) {
+        self.away.insert(node);
+        self.step(Input::Away { node });
+    }
+
+    /// A node that was gone is back, and its agent connects.
+    pub fn repair(&mut self, node: NodeIndex) {
+        self.away.remove(&node);
+        self.session = Session(self.session.0 + 1);
+        self.connect(node);
+    }
+
     /// The nodes of a reservation that is there.
     pub fn nodes(&self, handle: Handle) -> Option<Vec<NodeIndex>> {
         let reservation = self.engine.book().reservations().get(&handle)?;
@@ -101,16 +128,37 @@ impl Broker {
         wall.saturating_since(START)
     }
 
-    /// One input, and all that agents answer to what follows.
+    /// An agent that holds nothing.
+    fn connect(&mut self, node: NodeIndex) {
+        let (session, refused, holding) = (self.session, BTreeSet::new(), vec![]);
+        self.step(Input::Connected { node, session, refused, holding });
+    }
+
+    /// One input, and what follows. What should begin on a node that is gone is lost then: nobody waits for the lease
+    /// of its agent.
     fn step(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
+        let answered = self.settle(input);
+        let is_told = |node: &NodeIndex| self.engine.told(*node).next().is_some();
+        let told: Vec<_> = self.away.iter().copied().filter(is_told).collect();
+        for node in told {
+            self.settle(Input::Away { node });
+        }
+        answered
+    }
+
+    /// One input, and all that agents answer to what follows.
+    fn settle(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
         let mut answered = None;
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Step { events, outputs, .. } = self.engine.step(moment(self.now), input);
-            self.begun.extend(events.into_iter().filter_map(|event| match event {
-                Event::Started { handle } => Some(handle),
-                _ => None,
-            }));
+            for event in events {
+                match event {
+                    Event::Started { handle } => self.begun.push(handle),
+                    Event::Lost { handle, .. } => self.lost.push(handle),
+                    _ => {}
+                }
+            }
             for output in outputs {
                 match output {
                     Output::Order { node, session, order } => {
@@ -118,7 +166,7 @@ impl Broker {
                         inputs.push_back(Input::Answered { node, session, number, refusal: None });
                     }
                     Output::Answer { answer, .. } => answered = Some(answer),
-                    // No agent is ever silent.
+                    // An agent that is hung up on is one that is gone.
                     Output::HangUp { .. } => {}
                 }
             }
@@ -142,7 +190,6 @@ fn limits() -> Limits {
     }
 }
 
-const SESSION: Session = Session(1);
 /// Longer than any log.
 const FOR_EVER: Nanos = Nanos::new(u64::MAX / 4);
 /// 1 January 2026, 00:00 UTC.

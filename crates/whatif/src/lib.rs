@@ -2,8 +2,9 @@
 //! that is the real engine.
 //!
 //! * [`trace`]: jobs as they are submitted: logs in Standard Workload Format, and models of them;
-//! * [`shape`]: clusters in a word: `star:64`, `fat-tree:10000`;
+//! * [`shape`]: clusters in a word: `star:64`, `fat-tree:10000`; what is needed of any cluster;
 //! * [`network`]: flows that share links by max-min fairness unless their rate is reserved;
+//! * [`failures`]: when nodes fail and are back;
 //! * [`machine`]: jobs on nodes, how fast they are, and when they end;
 //! * [`policy`]: who starts when and where: Keeptime in three ways, first-come with backfill, nobody;
 //! * [`simulate`]: a log on a cluster under a policy, in virtual time;
@@ -28,6 +29,7 @@
 
 pub mod broker;
 pub mod contention;
+pub mod failures;
 pub mod goals;
 pub mod machine;
 pub mod network;

@@ -53,7 +53,9 @@ struct Running {
     nodes: Vec<NodeIndex>,
     flows: Vec<FlowId>,
     reserved: bool,
-    /// Seconds at full speed that are left to do, as of `since`.
+    /// Seconds at full speed that it takes.
+    whole: f64,
+    /// What of that is left to do, as of `since`.
     left: f64,
     since: Nanos,
     /// Of full speed.
@@ -88,7 +90,7 @@ impl Machine {
         self.running.len()
     }
 
-    /// Node seconds of work that were done until jobs ended.
+    /// Node seconds of work that were done until jobs ended. What was stopped does not count.
     pub fn done(&self) -> f64 {
         self.done
     }
@@ -104,9 +106,9 @@ impl Machine {
             self.on_node[node.0 as usize].insert(job);
         }
         let slowed = self.neighbours(&nodes);
-        let left = run as f64;
-        let running =
-            Running { nodes, flows, reserved, left, since: now, speed: 0.0, ends: Nanos::new(0) };
+        let whole = run as f64;
+        let (left, since, ends) = (whole, now, Nanos::new(0));
+        let running = Running { nodes, flows, reserved, whole, left, since, speed: 0.0, ends };
         self.running.insert(job, running);
         self.adapt(now, slowed);
         Ok(())
@@ -118,19 +120,47 @@ impl Machine {
         let mut freed = BTreeSet::new();
         while let Some((at, job)) = self.ends.first().copied().filter(|(at, _)| *at <= now) {
             self.ends.remove(&(at, job));
-            let Some(running) = self.running.remove(&job) else { continue };
+            let Some(running) = self.remove(job, &mut freed) else { continue };
             self.done += running.left.max(0.0) * running.nodes.len() as f64;
-            for flow in running.flows {
-                self.network.remove(flow);
-            }
-            for node in &running.nodes {
-                self.on_node[node.0 as usize].remove(&job);
-            }
-            freed.append(&mut self.neighbours(&running.nodes));
             ended.push(job);
         }
         self.adapt(now, freed);
         ended
+    }
+
+    /// Who runs on a node.
+    pub fn on(&self, node: NodeIndex) -> Vec<usize> {
+        self.on_node[node.0 as usize].iter().copied().collect()
+    }
+
+    /// Ends jobs before they are done. Returns what was done of them, in node seconds of work: it is
+    /// thrown away, and does not count as done.
+    pub fn stop(&mut self, now: Nanos, jobs: &[usize]) -> f64 {
+        let mut freed = BTreeSet::new();
+        let mut lost = 0.0;
+        for job in jobs {
+            let Some(running) = self.remove(*job, &mut freed) else { continue };
+            let nodes = running.nodes.len() as f64;
+            let left = (running.left - running.work_until(now)).max(0.0);
+            self.done -= (running.whole - running.left) * nodes;
+            lost += (running.whole - left) * nodes;
+        }
+        self.adapt(now, freed);
+        lost
+    }
+
+    /// Takes a job off its nodes and links. Who has shared them is `freed`.
+    fn remove(&mut self, job: usize, freed: &mut BTreeSet<usize>) -> Option<Running> {
+        let running = self.running.remove(&job)?;
+        self.ends.remove(&(running.ends, job));
+        for flow in &running.flows {
+            self.network.remove(*flow);
+        }
+        for node in &running.nodes {
+            self.on_node[node.0 as usize].remove(&job);
+        }
+        freed.append(&mut self.neighbours(&running.nodes));
+        Some(running)
     }
 
     fn connect(
@@ -238,6 +268,28 @@ mod tests {
         assert_eq!(machine.next_end(), Some(Nanos::from_secs(30)));
         assert_eq!(machine.end(Nanos::from_secs(30)), [1]);
         assert_eq!(machine.done(), 60.0);
+    }
+
+    // Goal: a job that is stopped leaves what it had to the others, and nothing of it was done.
+    #[test]
+    fn who_is_stopped_has_done_nothing_and_is_in_nobodys_way() {
+        let mut machine = machine("star:4", 0);
+        machine.start(Nanos::new(0), start(0, &[0, 1]), 10).unwrap();
+        machine.start(Nanos::new(0), start(1, &[1, 2]), 20).unwrap();
+        assert_eq!(machine.on(NodeIndex(1)), [0, 1]);
+        // Both have done 4 s on two nodes; a third comes and changes how fast the first is.
+        machine.start(Nanos::from_secs(8), start(2, &[0, 1]), 100).unwrap();
+        let hit = machine.on(NodeIndex(2));
+        assert_eq!(hit, [1]);
+        // A third of three more seconds.
+        assert_eq!(machine.stop(Nanos::from_secs(11), &hit), 10.0);
+        assert_eq!(machine.on(NodeIndex(1)), [0, 2]);
+        // The first has 5 s left, at half speed.
+        assert_eq!(machine.next_end(), Some(Nanos::from_secs(21)));
+        assert_eq!(machine.end(Nanos::from_secs(21)), [0]);
+        assert_eq!(machine.stop(Nanos::from_secs(30), &[2, 7]), 30.0);
+        assert_eq!((machine.running(), machine.next_end()), (0, None));
+        assert!((machine.done() - 20.0).abs() < 1e-9, "{}", machine.done());
     }
 
     #[test]

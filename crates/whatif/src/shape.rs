@@ -1,9 +1,11 @@
-//! Clusters in a word: how many nodes, and how they are wired.
+//! Clusters in a word: how many nodes, and how they are wired. What the network model and the policies take from a
+//! cluster, whether it has a shape or a file tells it.
 
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Link, Node, Switch, Topology, TopologyFile};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -39,6 +41,32 @@ const FORMS: &str =
 /// What of a link may be reserved, rounded down.
 pub fn reservable(rate: BitsPerSecond) -> BitsPerSecond {
     BitsPerSecond::new((u128::from(rate.get()) * u128::from(RESERVABLE_PERCENT) / 100) as u64)
+}
+
+/// What a job has of each of its nodes, which it has to itself.
+///
+/// # Errors
+/// If nodes differ: a job of so many nodes would be another one on others.
+pub fn cpu_of_each(topology: &Topology) -> Result<CpuPpm, Invalid> {
+    let first = topology.nodes().first().map_or(CpuPpm::default(), |node| node.cpu);
+    match topology.nodes().iter().position(|node| node.cpu != first) {
+        None => Ok(first),
+        Some(at) => {
+            let expected = format!("{first}, as nodes[0] has: jobs have whole nodes, all alike");
+            Err(Invalid::new(format!("nodes[{at}].cpu"), topology.nodes()[at].cpu, expected))
+        }
+    }
+}
+
+/// The rate at which a job's flows make it no faster any more: two leave each node, and together they have
+/// what of a node's link may be reserved; of the slowest such link, where they differ.
+pub fn flow(topology: &Topology) -> BitsPerSecond {
+    let nodes: BTreeSet<&Name> = topology.nodes().iter().map(|node| &node.name).collect();
+    let links = topology.links().iter();
+    let of_nodes = links.filter(|link| link.between.iter().any(|end| nodes.contains(end)));
+    let slower = |link: &Link| link.rate_back.map_or(link.rate, |back| back.min(link.rate));
+    let slowest = of_nodes.map(slower).min().unwrap_or(BitsPerSecond::ZERO);
+    reservable(slowest).divided_floor(2)
 }
 
 impl Shape {
@@ -188,6 +216,38 @@ mod tests {
         assert_eq!(rates("fat-tree:3200"), [10, 400, 16_000, 16_000, 400, 10]);
         assert_eq!(rates("fat-tree:3200:4"), [10, 100, 4_000, 4_000, 100, 10]);
         assert_eq!(rates("star:2000"), [10, 10]);
+    }
+
+    fn topology(nodes: &str, links: &str) -> Topology {
+        let switches = "switches = [{ name = \"s\" }, { name = \"t\" }]";
+        let text = format!("name = \"c\"\n{switches}\nnodes = [{nodes}]\nlinks = [{links}]\n");
+        Topology::from_toml(&text).unwrap()
+    }
+
+    // Goal: flows go by the slowest link of a node, in its slower direction; links between switches do not count.
+    #[test]
+    fn flows_share_the_slowest_link_of_a_node() {
+        let nodes = r#"{ name = "a", cpu = "400 %" }, { name = "b", cpu = "400 %" }"#;
+        let links = |back: &str| {
+            let of_nodes = r#"{ between = ["a", "s"], rate = "10 Gbit/s" }, { between = ["t", "b"], rate = "2 Gbit/s""#;
+            format!(r#"{{ between = ["s", "t"], rate = "10 Mbit/s" }}, {of_nodes}{back} }}"#)
+        };
+        let both_ways = topology(nodes, &links(""));
+        assert_eq!(flow(&both_ways), BitsPerSecond::from_mbit(900));
+        assert_eq!(cpu_of_each(&both_ways), Ok(CpuPpm::from_percent(400)));
+        let slow_back = topology(nodes, &links(r#", rate_back = "1 Gbit/s""#));
+        assert_eq!(flow(&slow_back), BitsPerSecond::from_mbit(450));
+        let shape: Shape = "fat-tree:100:4".parse().unwrap();
+        assert_eq!(flow(&shape.topology().unwrap()), BitsPerSecond::from_mbit(4_500));
+    }
+
+    #[test]
+    fn nodes_that_differ_are_named() {
+        let nodes = r#"{ name = "a", cpu = "400 %" }, { name = "b", cpu = "800 %" }"#;
+        let links = r#"{ between = ["a", "s"], rate = "1 Gbit/s" }, { between = ["s", "t"], rate = "1 Gbit/s" }, { between = ["b", "t"], rate = "1 Gbit/s" }"#;
+        let error = cpu_of_each(&topology(nodes, links)).unwrap_err();
+        assert_eq!((error.field.as_str(), error.value.as_str()), ("nodes[1].cpu", "800 %"));
+        assert!(error.expected.contains("400 %"), "{error}");
     }
 
     #[test]

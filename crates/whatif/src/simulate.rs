@@ -1,17 +1,22 @@
 //! A log on a cluster under a policy, in virtual time.
+//!
+//! Where nodes fail, every job on such a node ends there, and is submitted anew by its user at once: from the
+//! start, with the deadline that it had, up to [`HITS_MAX`] times.
 
-use crate::machine::{Machine, Traffic};
+use crate::failures::{Change, Failures};
+use crate::machine::{Machine, Start, Traffic};
 use crate::policy::{Action, Choice, Policy};
 use crate::shape::{self, Shape};
 use crate::summary::Summary;
 use crate::trace::Submission;
 use keeptime_model::Invalid;
 use keeptime_model::pattern::RANKS_MAX;
-use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, Nanos, Share};
+use keeptime_model::topology::{NodeIndex, Topology};
+use keeptime_model::units::{Nanos, Share};
 use keeptime_planner::tree::PlacementIndex;
+use std::collections::BTreeSet;
 
-/// What is to be known.
+/// What is to be known of a cluster that has a shape, and whose nodes do not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WhatIf {
     /// The cluster.
@@ -23,6 +28,19 @@ pub struct WhatIf {
     pub communication: Share,
 }
 
+/// What is to be known of any cluster.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// Nodes, switches and links. All nodes are alike to jobs: a job has whole ones.
+    pub topology: Topology,
+    /// Who starts when and where.
+    pub policy: Choice,
+    /// As [`WhatIf::communication`].
+    pub communication: Share,
+    /// When its nodes fail; nothing if they never do.
+    pub failures: Option<Failures>,
+}
+
 /// What became of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fate {
@@ -30,9 +48,14 @@ pub struct Fate {
     pub promised: bool,
     /// It was not run.
     pub refused: bool,
-    /// When it started.
+    /// It was promised its deadline, or started, and was not run to its end: nodes of it failed, and it was
+    /// refused then, or had been hit too often.
+    pub given_up: bool,
+    /// How often a node failed on which it ran.
+    pub hits: u32,
+    /// When it started, the last time.
     pub started: Option<Nanos>,
-    /// When it ended.
+    /// When it ended, having done all that it was to do.
     pub ended: Option<Nanos>,
 }
 
@@ -45,44 +68,60 @@ pub struct Outcome {
     pub fates: Vec<Fate>,
     /// Node seconds of work that were done, as it was counted while it was done.
     pub done: f64,
+    /// How often a node failed until all jobs were over.
+    pub failures: u64,
+    /// Node seconds of work that were done and lost with the node of their job.
+    pub lost: f64,
 }
 
-/// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
-/// from time to time how many have ended or were refused. Memory is that of the jobs and what runs. Whatever
-/// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
+/// Runs `jobs` on a cluster that has a shape, and whose nodes do not fail: see [`Trial::run`].
 ///
 /// # Errors
-/// If a job makes no sense, or some job never ends.
+/// As [`Trial::run`].
 pub fn simulate(
     what: &WhatIf,
     jobs: &[Submission],
     progress: &mut dyn FnMut(usize),
 ) -> Result<Outcome, Invalid> {
-    check(jobs)?;
-    let topology = what.shape.topology()?;
-    let traffic = Traffic { communication: what.communication, flow: flow(&topology) };
-    let policy = what.policy.begin(topology.clone(), traffic)?;
-    let machine = Machine::new(PlacementIndex::new(topology), traffic);
-    let fates = vec![Fate::default(); jobs.len()];
-    let nodes_most = what.shape.nodes.min(RANKS_MAX);
-    let mut replay = Replay { jobs, nodes_most, policy, machine, fates, next: 0, over: 0 };
-    let mut now = Nanos::new(0);
-    while let Some(due) = replay.next_event() {
-        now = now.max(due);
-        replay.happen(now)?;
-        progress(replay.over);
-    }
-    if let Some(job) = replay.fates.iter().position(|fate| !fate.refused && fate.ended.is_none()) {
-        return Err(Invalid::new(format!("jobs[{job}]"), "never ends", "a job that can be run"));
-    }
-    Ok(Outcome { policy: what.policy, fates: replay.fates, done: replay.machine.done() })
+    let WhatIf { shape, policy, communication } = *what;
+    let topology = shape.topology()?;
+    Trial { topology, policy, communication, failures: None }.run(jobs, progress)
 }
 
-/// The rate at which a job's flows make it no faster any more: two leave each node, and together they have
-/// what of a node's link may be reserved.
-fn flow(topology: &keeptime_model::topology::Topology) -> BitsPerSecond {
-    let link = topology.links().first().map_or(BitsPerSecond::ZERO, |link| link.rate);
-    shape::reservable(link).divided_floor(2)
+impl Trial {
+    /// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
+    /// from time to time how many are over. Memory is that of the jobs, the nodes and what runs. Whatever
+    /// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
+    ///
+    /// # Errors
+    /// If a job makes no sense, nodes are not alike, or some job never ends though no node fails.
+    pub fn run(
+        self,
+        jobs: &[Submission],
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Outcome, Invalid> {
+        check(jobs)?;
+        let policy = self.policy;
+        let mut replay = Replay::new(self, jobs)?;
+        let mut now = Nanos::new(0);
+        while let Some(due) = replay.next_event() {
+            now = now.max(due);
+            replay.happen(now)?;
+            progress(replay.over);
+        }
+        let Replay { fates, machine, failed, lost, .. } = replay;
+        if let Some(job) = fates.iter().position(|fate| !fate.is_over()) {
+            let expected = "a job that can be run";
+            return Err(Invalid::new(format!("jobs[{job}]"), "never ends", expected));
+        }
+        Ok(Outcome { policy, fates, done: machine.done(), failures: failed, lost })
+    }
+}
+
+impl Fate {
+    fn is_over(&self) -> bool {
+        self.refused || self.given_up || self.ended.is_some()
+    }
 }
 
 fn check(jobs: &[Submission]) -> Result<(), Invalid> {
@@ -115,76 +154,193 @@ struct Replay<'a> {
     nodes_most: u32,
     policy: Box<dyn Policy>,
     machine: Machine,
+    failures: Option<Failures>,
+    /// Nodes that have failed and are not back.
+    away: BTreeSet<NodeIndex>,
     fates: Vec<Fate>,
     /// The next to be submitted.
     next: usize,
-    /// How many have ended or were refused.
+    /// How many have ended, were refused or given up.
     over: usize,
+    /// How often a node failed.
+    failed: u64,
+    /// Node seconds of work that failures have cost.
+    lost: f64,
+    /// When something became of a job last.
+    stirred: Nanos,
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    fn new(trial: Trial, jobs: &'a [Submission]) -> Result<Self, Invalid> {
+        let Trial { topology, policy, communication, failures } = trial;
+        // Whoever decides.
+        shape::cpu_of_each(&topology)?;
+        let nodes_most = (topology.nodes().len() as u32).min(RANKS_MAX);
+        let traffic = Traffic { communication, flow: shape::flow(&topology) };
+        let policy = policy.begin(topology.clone(), traffic)?;
+        let machine = Machine::new(PlacementIndex::new(topology), traffic);
+        Ok(Self {
+            jobs,
+            nodes_most,
+            policy,
+            machine,
+            failures,
+            away: BTreeSet::new(),
+            fates: vec![Fate::default(); jobs.len()],
+            next: 0,
+            over: 0,
+            failed: 0,
+            lost: 0.0,
+            stirred: Nanos::new(0),
+        })
+    }
+
     fn next_event(&self) -> Option<Nanos> {
         let submission = self.jobs.get(self.next).map(|job| Nanos::from_secs(job.submitted));
         let wish = self.policy.next();
-        [submission, self.machine.next_end(), wish].into_iter().flatten().min()
+        // They go on for ever: what happens to nodes when all jobs are over is nobody's business.
+        let failures = self.failures.as_ref().filter(|_| self.over < self.jobs.len());
+        let change = failures.and_then(Failures::next);
+        [submission, self.machine.next_end(), wish, change].into_iter().flatten().min()
     }
 
     /// Ends first: what they give back is there for what begins now.
     fn happen(&mut self, now: Nanos) -> Result<(), Invalid> {
         for job in self.machine.end(now) {
             self.fates[job].ended = Some(now);
-            self.over += 1;
+            self.count_over(now);
             let actions = self.policy.ended(now, job);
             self.act(now, actions)?;
         }
+        self.change(now)?;
         let actions = self.policy.passed(now);
         self.act(now, actions)?;
         while let Some(job) = self.jobs.get(self.next) {
             if Nanos::from_secs(job.submitted) > now {
                 break;
             }
-            let actions = if job.nodes > self.nodes_most {
-                vec![Action::Refuse(self.next)]
-            } else {
-                self.policy.submitted(now, self.next, job)
-            };
+            self.submit(now, self.next)?;
             self.next += 1;
-            self.act(now, actions)?;
         }
         let actions = self.policy.passed(now);
+        self.act(now, actions)?;
+        if self.waits_in_vain(now) {
+            self.give_up_all(now);
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, now: Nanos, number: usize) -> Result<(), Invalid> {
+        let job = self.jobs[number];
+        self.stirred = now;
+        let actions = if job.nodes > self.nodes_most {
+            vec![Action::Refuse(number)]
+        } else {
+            self.policy.submitted(now, number, &job)
+        };
         self.act(now, actions)
+    }
+
+    /// What has happened to nodes by now.
+    fn change(&mut self, now: Nanos) -> Result<(), Invalid> {
+        let changes = self.failures.as_mut().map(|failures| failures.pass(now));
+        for change in changes.unwrap_or_default() {
+            match change {
+                Change::Failed(node) => self.fail(now, node)?,
+                Change::Repaired(node) => {
+                    self.away.remove(&node);
+                    let actions = self.policy.repaired(now, node);
+                    self.act(now, actions)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Who ran there is submitted anew at once.
+    fn fail(&mut self, now: Nanos, node: NodeIndex) -> Result<(), Invalid> {
+        self.failed += 1;
+        self.away.insert(node);
+        let hit = self.machine.on(node);
+        self.lost += self.machine.stop(now, &hit);
+        let actions = self.policy.failed(now, node, &hit);
+        self.act(now, actions)?;
+        for job in hit {
+            self.fates[job].hits += 1;
+            if self.fates[job].hits < HITS_MAX {
+                self.submit(now, job)?;
+            } else {
+                self.give_up(now, job);
+            }
+        }
+        Ok(())
     }
 
     fn act(&mut self, now: Nanos, actions: Vec<Action>) -> Result<(), Invalid> {
         for action in actions {
             match action {
                 Action::Promise(job) => self.fates[job].promised = true,
-                Action::Refuse(job) => {
-                    self.fates[job].refused = true;
-                    self.over += 1;
-                }
+                Action::Refuse(job) => self.give_up(now, job),
                 Action::Start(start) => {
                     let job = start.job;
                     self.fates[job].started = Some(now);
-                    assert_exclusive(&start.nodes);
+                    self.stirred = now;
+                    self.check_start(&start);
                     self.machine.start(now, start, self.jobs[job].run)?;
                 }
             }
         }
         Ok(())
     }
-}
 
-/// Only a bug of a policy can give a job a node twice.
-fn assert_exclusive(nodes: &[NodeIndex]) {
-    let mut sorted = nodes.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    assert_eq!(sorted.len(), nodes.len(), "a node was given twice");
+    /// It is not run, or not to its end.
+    fn give_up(&mut self, now: Nanos, job: usize) {
+        let fate = &mut self.fates[job];
+        if fate.promised || fate.started.is_some() {
+            fate.given_up = true;
+        } else {
+            fate.refused = true;
+        }
+        self.count_over(now);
+    }
+
+    fn count_over(&mut self, now: Nanos) {
+        self.over += 1;
+        self.stirred = now;
+    }
+
+    /// Whether those that wait, and nobody else is left, have waited so long that there never are enough
+    /// nodes at a time for any of them.
+    fn waits_in_vain(&self, now: Nanos) -> bool {
+        let Some(failures) = &self.failures else { return false };
+        let is_quiet = self.next == self.jobs.len()
+            && self.machine.running() == 0
+            && self.policy.next().is_none();
+        let patience = PATIENCE.saturating_add(failures.repair());
+        is_quiet && now.saturating_sub(self.stirred) > patience
+    }
+
+    fn give_up_all(&mut self, now: Nanos) {
+        for job in 0..self.jobs.len() {
+            if !self.fates[job].is_over() {
+                self.give_up(now, job);
+            }
+        }
+    }
+
+    /// Only a bug of a policy can give a job a node twice, or one that is away.
+    fn check_start(&self, start: &Start) {
+        let mut sorted = start.nodes.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), start.nodes.len(), "a node was given twice");
+        let away = sorted.iter().find(|node| self.away.contains(*node));
+        assert_eq!(away, None, "a node was given that is away");
+    }
 }
 
 impl Outcome {
-    /// For each job, the second in which it ended; 0 if it was refused.
+    /// For each job, the second in which it ended; 0 if it was refused or given up.
     pub fn ended(&self) -> Vec<u64> {
         let second = |fate: &Fate| fate.ended.map_or(0, |at| at.get().div_ceil(NANOS_A_SECOND));
         self.fates.iter().map(second).collect()
@@ -196,6 +352,10 @@ impl Outcome {
     }
 }
 
+/// A job on which nodes fail so often will hardly ever end: it has too many, for too long.
+pub const HITS_MAX: u32 = 10;
+/// In so long every node of a cluster that can be used has been there again and again.
+const PATIENCE: Nanos = Nanos::from_secs(30 * 86_400);
 const NANOS_A_SECOND: u64 = 1_000_000_000;
 /// A century: sums of two stay far from what nanoseconds can count.
 const SECONDS_MAX: u64 = 3_155_760_000;
@@ -203,6 +363,7 @@ const SECONDS_MAX: u64 = 3_155_760_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failures::Reliability;
     use crate::trace::{Class, chains, lublin};
     use proptest::prelude::*;
 
@@ -380,6 +541,150 @@ mod tests {
         }
     }
 
+    const HOUR: Nanos = Nanos::from_secs(3_600);
+
+    fn failing(nodes: u32, policy: Choice, failures: Failures, jobs: &[Submission]) -> Outcome {
+        let topology = Shape::star(nodes).unwrap().topology().unwrap();
+        let communication = Share::from_percent(0).unwrap();
+        let trial = Trial { topology, policy, communication, failures: Some(failures) };
+        trial.run(jobs, &mut |_| {}).unwrap()
+    }
+
+    /// Each node fails once in so many hours and is away for one.
+    fn every(hours: u64, nodes: u32, seed: u64) -> Failures {
+        let between = Nanos::from_secs(hours * 3_600);
+        Failures::new(nodes, Reliability::new(between, HOUR).unwrap(), seed)
+    }
+
+    /// A job on two nodes that takes all that was requested for it.
+    fn pair(submitted: u64, deadline: u64) -> Submission {
+        let class = Class::Normal;
+        Submission { submitted, run: 100, requested: 100, nodes: 2, deadline, class }
+    }
+
+    // Goal: a job whose node fails begins anew on others at once, whoever decides: 20 s on two nodes are lost.
+    #[test]
+    fn a_job_whose_node_fails_is_run_anew_on_others() {
+        for policy in Choice::ALL {
+            let jobs = [pair(0, 1_000)];
+            // All policies give the first job the first nodes of an idle cluster.
+            let failures = Failures::scripted(&[(20, 0)], HOUR);
+            let outcome = failing(4, policy, failures, &jobs);
+            assert_eq!(outcome.ended(), [120], "{policy}");
+            let fate = outcome.fates[0];
+            assert_eq!((fate.hits, fate.started), (1, Some(Nanos::from_secs(20))), "{policy}");
+            assert_eq!(
+                (outcome.failures, outcome.lost, outcome.done),
+                (1, 40.0, 200.0),
+                "{policy}"
+            );
+            let summary = outcome.summary(&jobs, 4);
+            assert_eq!((summary.broken, summary.jobs_hit, summary.given_up), (0, 1, 0), "{policy}");
+        }
+    }
+
+    // Goal: a promise is broken when a failure leaves no time for it: by who promises at once the job is not run any more,
+    // behind a queue it is late. Who has promised nothing breaks nothing.
+    #[test]
+    fn a_promise_that_a_failure_leaves_no_time_for_is_broken() {
+        let jobs = [pair(0, 110)];
+        let expected: fn(Choice) -> (u64, usize, usize, usize) = |policy| match policy {
+            Choice::Keeptime | Choice::KeeptimeGreedy => (0, 1, 1, 0),
+            Choice::KeeptimeQueue | Choice::KeeptimeClasses => (120, 1, 0, 1),
+            Choice::FcfsBackfill | Choice::None => (120, 0, 0, 1),
+        };
+        for policy in Choice::ALL {
+            let outcome = failing(4, policy, Failures::scripted(&[(20, 0)], HOUR), &jobs);
+            let Summary { broken, given_up, admitted_late, refused, .. } =
+                outcome.summary(&jobs, 4);
+            let came = (outcome.ended()[0], broken, given_up, admitted_late);
+            assert_eq!(came, expected(policy), "{policy}");
+            assert_eq!(refused, 0, "{policy}: it was admitted");
+        }
+    }
+
+    // Goal: nobody is put on a node that is away; who needs it waits until it is back, or is refused by who promises.
+    #[test]
+    fn a_job_that_needs_a_node_that_is_away_waits_for_it() {
+        let jobs = [pair(30, 1_000)];
+        for policy in Choice::ALL {
+            let failures = Failures::scripted(&[(10, 1)], Nanos::from_secs(100));
+            let outcome = failing(2, policy, failures, &jobs);
+            let promises_at_once = matches!(policy, Choice::Keeptime | Choice::KeeptimeGreedy);
+            let expected = if promises_at_once { 0 } else { 210 };
+            assert_eq!(outcome.ended(), [expected], "{policy}");
+            assert_eq!(outcome.fates[0].refused, promises_at_once, "{policy}");
+        }
+    }
+
+    // Goal: of the first in the queue, which waits for a node that is away, nobody delays the start: a short job runs
+    // beside, a long one does not.
+    #[test]
+    fn backfill_does_not_pass_by_who_waits_for_a_node_for_ever() {
+        let job = |submitted, run, nodes| Submission {
+            run,
+            requested: run,
+            nodes,
+            ..pair(submitted, 1_000)
+        };
+        let jobs = [job(0, 200, 1), job(1, 50, 4), job(2, 100, 1), job(3, 500, 1)];
+        let failures = Failures::scripted(&[(0, 3)], Nanos::from_secs(150));
+        let outcome = failing(4, Choice::FcfsBackfill, failures, &jobs);
+        assert_eq!(outcome.ended(), [200, 250, 102, 750]);
+    }
+
+    // Goal: a job that is hit again and again is given up in the end, and one for which there never are enough nodes
+    // at a time is not waited for: 60 nodes that are away for ten hours of eleven.
+    #[test]
+    fn what_never_ends_is_given_up() {
+        let long = 10 * 86_400;
+        let job = Submission { run: long, requested: long, nodes: 1, ..pair(0, SECONDS_MAX) };
+        let outcome = failing(1, Choice::None, every(1, 1, 1), &[job]);
+        let fate = outcome.fates[0];
+        assert!(fate.given_up && fate.hits == HITS_MAX, "{fate:?}");
+        assert_eq!((outcome.ended(), outcome.done), (vec![0], 0.0));
+
+        let job = Submission { nodes: 60, ..pair(360_000, 361_000) };
+        for policy in [Choice::KeeptimeQueue, Choice::FcfsBackfill, Choice::None] {
+            let reliability = Reliability::new(HOUR, Nanos::from_secs(36_000)).unwrap();
+            let outcome = failing(60, policy, Failures::new(60, reliability, 1), &[job]);
+            assert_eq!(refused(&outcome), [true], "{policy}");
+        }
+    }
+
+    // Goal: the same failures have the same result, whoever decides, and those of another seed another one.
+    #[test]
+    fn one_seed_has_one_result_when_nodes_fail() {
+        let jobs = lublin::log(80, 150, 0.8, 1).jobs;
+        for policy in Choice::ALL {
+            let of = |seed| failing(80, policy, every(24, 80, seed), &jobs);
+            assert_eq!(of(1), of(1), "{policy}");
+            assert_ne!(of(1), of(2), "{policy}");
+        }
+    }
+
+    // Goal: what is promised is only broken by failures, and what failures throw away is counted.
+    #[test]
+    fn only_jobs_that_failures_have_hit_break_their_promise() {
+        let jobs = lublin::log(80, 400, 0.8, 5).jobs;
+        for policy in Choice::ALL {
+            let outcome = failing(80, policy, every(24, 80, 7), &jobs);
+            let summary = outcome.summary(&jobs, 80);
+            assert!(summary.failures > 0 && summary.jobs_hit > 0, "{summary:?}");
+            assert!(summary.lost_percent > 0.0 && summary.lost_node_hours > 0.0, "{summary:?}");
+            for (job, fate) in jobs.iter().zip(&outcome.fates) {
+                let is_late = fate.ended.is_some_and(|at| at > Nanos::from_secs(job.deadline));
+                let is_broken = fate.promised && (is_late || fate.given_up);
+                // One that did not start at all was to start on a node that was away.
+                assert!(
+                    !is_broken || fate.hits > 0 || fate.started.is_none(),
+                    "{policy}: {fate:?}"
+                );
+                assert!(fate.hits < HITS_MAX || fate.given_up, "{policy}: {fate:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_job_that_makes_no_sense_is_named() {
         let class = Class::Normal;
@@ -394,6 +699,20 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
+
+        // Goal: the same when nodes fail: what is thrown away counts as lost and not as done.
+        #[test]
+        fn work_is_conserved_when_nodes_fail(seed: u64) {
+            let jobs = lublin::log(16, 30, 0.9, seed).jobs;
+            for policy in Choice::ALL {
+                let outcome = failing(16, policy, every(12, 16, seed), &jobs);
+                let ran = jobs.iter().zip(&outcome.fates).filter(|(_, fate)| fate.ended.is_some());
+                let work: u64 = ran.map(|(job, _)| job.run * u64::from(job.nodes)).sum();
+                prop_assert!((outcome.done - work as f64).abs() < 1e-2, "{policy}: {outcome:?}");
+                let hit = outcome.fates.iter().any(|fate| fate.hits > 0);
+                prop_assert!(outcome.lost >= 0.0 && (hit || outcome.lost == 0.0), "{policy}");
+            }
+        }
 
         // Goal: work is neither lost nor made, whoever decides: what was counted while it was done is what
         // the jobs are that were not refused, and nobody ends before it can.

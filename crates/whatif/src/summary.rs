@@ -6,7 +6,7 @@ use crate::trace::{Class, Submission};
 use keeptime_model::units::Nanos;
 use serde::Serialize;
 
-/// One policy's outcome. Jobs that were refused have no wait and no slowdown, and are not in time.
+/// One policy's outcome. Jobs that were refused or given up have no wait and no slowdown, and are not in time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Under which policy.
@@ -17,11 +17,13 @@ pub struct Summary {
     pub refused: usize,
     /// That were promised their deadline.
     pub promised: usize,
-    /// That were promised it and ended later.
+    /// That were promised it and ended later, or were given up.
     pub broken: usize,
     /// That were run and ended after their deadline, promised or not.
     pub admitted_late: usize,
-    /// Jobs that were run, of all.
+    /// That were admitted and not run to their end, since nodes failed.
+    pub given_up: usize,
+    /// Jobs that were not refused, of all.
     pub admission_percent: f64,
     /// Jobs that ended by their deadline, of all.
     pub in_time_percent: f64,
@@ -29,7 +31,15 @@ pub struct Summary {
     pub urgent_in_time_percent: f64,
     /// Work done, of what all nodes could have done from the first submission to the last end.
     pub utilisation_percent: f64,
-    /// From submission to start.
+    /// How often a node failed.
+    pub failures: u64,
+    /// Jobs that ran on a node that failed.
+    pub jobs_hit: usize,
+    /// Work that was done and lost with nodes that failed, in hours of a node.
+    pub lost_node_hours: f64,
+    /// The same, of what all nodes could have done.
+    pub lost_percent: f64,
+    /// From submission to start, the last one of a job that was run anew.
     pub wait_seconds: Quantiles,
     /// From submission to end, over the time at full speed; jobs below 10 s count as 10 s, and what is
     /// below 1 as 1 (Feitelson's bounded slowdown).
@@ -50,6 +60,7 @@ pub struct Quantiles {
 }
 
 const SHORT: f64 = 10.0;
+const SECONDS_AN_HOUR: f64 = 3_600.0;
 
 impl Summary {
     pub(crate) fn of(outcome: &Outcome, jobs: &[Submission], nodes: u32) -> Self {
@@ -59,18 +70,26 @@ impl Summary {
         let runs: Vec<_> = pairs().filter_map(|(job, fate)| Run::of(job, fate)).collect();
         let quantiles = |of: fn(&Run) -> f64| Quantiles::of(runs.iter().map(of).collect());
         let refused = count(|_, fate| fate.refused);
+        let given_up = count(|_, fate| fate.given_up);
         let late = count(is_late);
+        let could_have_done = f64::from(nodes) * span(outcome, jobs);
+        let part = |work: f64| if could_have_done > 0.0 { work / could_have_done } else { 0.0 };
         Self {
             policy: outcome.policy,
             jobs: jobs.len(),
             refused,
             promised: count(|_, fate| fate.promised),
-            broken: count(|job, fate| fate.promised && is_late(job, fate)),
+            broken: count(|job, fate| fate.promised && (fate.given_up || is_late(job, fate))),
             admitted_late: late,
+            given_up,
             admission_percent: percent(jobs.len() - refused),
-            in_time_percent: percent(jobs.len() - refused - late),
+            in_time_percent: percent(jobs.len() - refused - given_up - late),
             urgent_in_time_percent: urgent_in_time(outcome, jobs),
-            utilisation_percent: 100.0 * utilisation(outcome, jobs, nodes),
+            utilisation_percent: 100.0 * part(outcome.done),
+            failures: outcome.failures,
+            jobs_hit: count(|_, fate| fate.hits > 0),
+            lost_node_hours: outcome.lost / SECONDS_AN_HOUR,
+            lost_percent: 100.0 * part(outcome.lost),
             wait_seconds: quantiles(|run| run.wait),
             slowdown: quantiles(|run| ((run.wait + run.took) / run.alone.max(SHORT)).max(1.0)),
             stretch: quantiles(|run| run.took / run.alone),
@@ -101,16 +120,18 @@ fn is_late(job: &Submission, fate: &Fate) -> bool {
 fn urgent_in_time(outcome: &Outcome, jobs: &[Submission]) -> f64 {
     let pairs = jobs.iter().zip(&outcome.fates);
     let urgent: Vec<_> = pairs.filter(|(job, _)| job.class == Class::Urgent).collect();
-    let is_in_time = |(job, fate): &&(&Submission, &Fate)| !fate.refused && !is_late(job, fate);
+    let is_in_time = |(job, fate): &&(&Submission, &Fate)| {
+        !fate.refused && !fate.given_up && !is_late(job, fate)
+    };
     let in_time = urgent.iter().filter(is_in_time).count();
     if urgent.is_empty() { 100.0 } else { 100.0 * in_time as f64 / urgent.len() as f64 }
 }
 
-fn utilisation(outcome: &Outcome, jobs: &[Submission], nodes: u32) -> f64 {
+/// Seconds from the first submission to the last end.
+fn span(outcome: &Outcome, jobs: &[Submission]) -> f64 {
     let first = jobs.first().map_or(0, |job| job.submitted);
     let last = outcome.fates.iter().filter_map(|fate| fate.ended).max().unwrap_or(Nanos::new(0));
-    let span = last.saturating_sub(Nanos::from_secs(first)).as_secs_f64();
-    if span > 0.0 { outcome.done / (f64::from(nodes) * span) } else { 0.0 }
+    last.saturating_sub(Nanos::from_secs(first)).as_secs_f64()
 }
 
 impl Quantiles {
@@ -143,15 +164,21 @@ mod tests {
             promised: true,
             started: Some(Nanos::from_secs(from)),
             ended: Some(Nanos::from_secs(to)),
-            refused: false,
+            ..Fate::default()
         };
         let refused = Fate { refused: true, ..Fate::default() };
-        let fates = vec![ran(0, 10), ran(10, 30), refused];
-        let outcome = Outcome { policy: Choice::Keeptime, fates, done: 20.0 };
-        let summary = outcome.summary(&[job(0, 10), job(0, 29), job(5, 99)], 1);
-        assert_eq!((summary.promised, summary.broken, summary.refused), (2, 1, 1));
+        let given_up = Fate { promised: true, given_up: true, hits: 10, ..Fate::default() };
+        let fates = vec![ran(0, 10), ran(10, 30), refused, given_up];
+        let policy = Choice::Keeptime;
+        let outcome = Outcome { policy, fates, done: 20.0, failures: 12, lost: 3.0 };
+        let summary = outcome.summary(&[job(0, 10), job(0, 29), job(5, 99), job(5, 99)], 1);
+        assert_eq!((summary.promised, summary.broken, summary.refused), (3, 2, 1));
+        assert_eq!((summary.given_up, summary.jobs_hit, summary.failures), (1, 1, 12));
         assert!((summary.utilisation_percent - 200.0 / 3.0).abs() < 1e-9);
-        assert!((summary.in_time_percent - 100.0 / 3.0).abs() < 1e-9);
+        assert!((summary.lost_percent - 10.0).abs() < 1e-9);
+        assert!((summary.lost_node_hours - 3.0 / 3_600.0).abs() < 1e-12);
+        assert!((summary.admission_percent - 75.0).abs() < 1e-9);
+        assert!((summary.in_time_percent - 25.0).abs() < 1e-9);
         assert_eq!(summary.wait_seconds, Quantiles { median: 0.0, p95: 10.0, most: 10.0 });
         assert_eq!(summary.slowdown.most, 3.0);
         assert_eq!(summary.stretch.most, 2.0);

@@ -3,10 +3,13 @@
 use super::manual;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
-use keeptime_model::units::Share;
+use keeptime_model::Invalid;
+use keeptime_model::units::{Nanos, Share};
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
@@ -17,9 +20,10 @@ pub enum SimCommand {
 
 #[derive(Debug, Args)]
 pub struct SimArguments {
-    /// star:NODES, fat-tree:NODES, or fat-tree:NODES:K where uplinks of racks have a K-th of their nodes' rate
+    /// star:NODES, fat-tree:NODES, fat-tree:NODES:K where uplinks of racks have a K-th of their nodes' rate, or a topology
+    /// file as the broker reads it, FILE.toml
     #[arg(long)]
-    pub topology: Shape,
+    pub topology: SimulatedCluster,
     /// A log in Standard Workload Format (gunzip it first)
     #[arg(long, value_name = "FILE", required_unless_present = "generate")]
     pub trace: Option<PathBuf>,
@@ -33,6 +37,12 @@ pub struct SimArguments {
     /// The part of its time that a job on several nodes exchanges when nothing is in its way
     #[arg(long, default_value = "0 %")]
     pub communication: Share,
+    /// Nodes fail: the mean time that one works until it does, as in 30d; at least an hour
+    #[arg(long, value_name = "MTBF")]
+    pub failures: Option<Nanos>,
+    /// How long a node that has failed is away [default: 1h]
+    #[arg(long, value_name = "SPAN", requires = "failures")]
+    pub repair: Option<Nanos>,
     /// At most so many jobs, up to ten million
     #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX))]
     pub jobs: usize,
@@ -48,6 +58,35 @@ pub struct SimArguments {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// A cluster in a word, or a file that tells its nodes and links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SimulatedCluster {
+    /// In a word.
+    Shape(Shape),
+    /// A topology file.
+    File(PathBuf),
+}
+
+impl FromStr for SimulatedCluster {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        if text.ends_with(".toml") {
+            return Ok(Self::File(text.into()));
+        }
+        text.parse().map(Self::Shape)
+    }
+}
+
+impl fmt::Display for SimulatedCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shape(shape) => write!(f, "{shape}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,14 +1,15 @@
 //! `keeptime sim`: what a cluster would do that is not there.
 
 use super::{Ending, print_json};
-use crate::arguments::{Generator, SimArguments, SimCommand};
+use crate::arguments::{Generator, SimArguments, SimCommand, SimulatedCluster};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
-use keeptime_model::units::{Share, text};
-use keeptime_whatif::policy::Choice;
-use keeptime_whatif::shape::Shape;
-use keeptime_whatif::simulate::{WhatIf, simulate};
+use keeptime_model::topology::Topology;
+use keeptime_model::units::{Nanos, Share, text};
+use keeptime_whatif::failures::{Failures, Reliability};
+use keeptime_whatif::shape;
+use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::summary::{Quantiles, Summary};
 use keeptime_whatif::trace::swf::LeftOut;
 use keeptime_whatif::trace::{Submission, chains, lublin, swf};
@@ -29,13 +30,24 @@ struct Results<'a> {
 struct Header<'a> {
     version: &'static str,
     #[serde(serialize_with = "text::serialize")]
-    topology: Shape,
+    topology: &'a SimulatedCluster,
     #[serde(flatten)]
     source: Source<'a>,
+    #[serde(flatten)]
+    reliability: Option<Told>,
     #[serde(serialize_with = "text::serialize")]
     communication: Share,
     jobs: usize,
     seed: u64,
+}
+
+/// How nodes fail, as the arguments say it.
+#[derive(Debug, Serialize)]
+struct Told {
+    #[serde(serialize_with = "text::serialize")]
+    failures: Nanos,
+    #[serde(serialize_with = "text::serialize")]
+    repair: Nanos,
 }
 
 /// Where jobs come from, and what that goes by.
@@ -58,36 +70,76 @@ enum Source<'a> {
 pub fn run(command: &SimCommand) -> Result<Ending> {
     let SimCommand::Run(arguments) = command;
     let source = Source::of(arguments)?;
-    let jobs = source.jobs(arguments)?;
+    let told = Told::of(arguments);
+    let reliability = told.as_ref().map(Told::checked).transpose()?;
+    let topology = topology(&arguments.topology)?;
+    let nodes = topology.nodes().len() as u32;
+    let jobs = source.jobs(arguments, nodes)?;
+    let trial = |policy| {
+        let failures = reliability.map(|how| Failures::new(nodes, how, arguments.seed));
+        let (topology, communication) = (topology.clone(), arguments.communication);
+        Trial { topology, policy, communication, failures }
+    };
     let mut summaries = Vec::new();
     for policy in arguments.policy.iter().copied() {
-        let summary = replay(arguments, policy, &jobs)?;
+        let summary = replay(trial(policy), &jobs)?;
         // Told at once: the next may be interrupted, or fail.
         eprintln!("{}", line(&summary));
         summaries.push(summary);
     }
     if arguments.json {
-        print_json(&Results { header: Header::of(arguments, source), summaries: &summaries })?;
+        let header = Header::of(arguments, source, told);
+        print_json(&Results { header, summaries: &summaries })?;
     } else {
-        print!("{}", table(&summaries));
+        print!("{}", table(&summaries, reliability.is_some()));
     }
     Ok(Ending::Done)
 }
 
-fn replay(arguments: &SimArguments, policy: Choice, jobs: &[Submission]) -> Result<Summary> {
-    let SimArguments { topology: shape, communication, .. } = *arguments;
-    let bar = progress_bar(jobs.len()).with_message(policy.to_string());
+/// The cluster that is meant. All of its nodes are alike.
+fn topology(cluster: &SimulatedCluster) -> Result<Topology> {
+    let path = match cluster {
+        SimulatedCluster::Shape(shape) => return Ok(shape.topology()?),
+        SimulatedCluster::File(path) => path,
+    };
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let read = Topology::from_toml(&text).and_then(|topology| {
+        shape::cpu_of_each(&topology)?;
+        Ok(topology)
+    });
+    Ok(read.map_err(|invalid| invalid.within(&name))?)
+}
+
+fn replay(trial: Trial, jobs: &[Submission]) -> Result<Summary> {
+    let nodes = trial.topology.nodes().len() as u32;
+    let bar = progress_bar(jobs.len()).with_message(trial.policy.to_string());
     let mut progress = |over: usize| bar.set_position(over as u64);
-    let outcome = simulate(&WhatIf { shape, policy, communication }, jobs, &mut progress)?;
+    let outcome = trial.run(jobs, &mut progress)?;
     bar.finish_and_clear();
-    Ok(outcome.summary(jobs, shape.nodes))
+    Ok(outcome.summary(jobs, nodes))
 }
 
 impl<'a> Header<'a> {
-    fn of(arguments: &SimArguments, source: Source<'a>) -> Self {
-        let SimArguments { topology, communication, jobs, seed, .. } = *arguments;
+    fn of(arguments: &'a SimArguments, source: Source<'a>, reliability: Option<Told>) -> Self {
+        let SimArguments { topology, communication, jobs, seed, .. } = arguments;
+        let (communication, jobs, seed) = (*communication, *jobs, *seed);
         let version = env!("CARGO_PKG_VERSION");
-        Self { version, topology, source, communication, jobs, seed }
+        Self { version, topology, source, reliability, communication, jobs, seed }
+    }
+}
+
+impl Told {
+    /// Nothing if nodes do not fail.
+    fn of(arguments: &SimArguments) -> Option<Self> {
+        let failures = arguments.failures?;
+        Some(Self { failures, repair: arguments.repair.unwrap_or(REPAIR) })
+    }
+
+    fn checked(&self) -> Result<Reliability, Invalid> {
+        let checked = Reliability::new(self.failures, self.repair);
+        // As the arguments are called.
+        checked.map_err(|invalid| Invalid { field: format!("--{}", invalid.field), ..invalid })
     }
 }
 
@@ -120,8 +172,8 @@ impl<'a> Source<'a> {
         Err(Invalid::new("--load", load, format!("{LOAD_LEAST} to {LOAD_MOST}")))
     }
 
-    fn jobs(self, arguments: &SimArguments) -> Result<Vec<Submission>> {
-        let SimArguments { topology: Shape { nodes, .. }, jobs, seed, .. } = *arguments;
+    fn jobs(self, arguments: &SimArguments, nodes: u32) -> Result<Vec<Submission>> {
+        let SimArguments { jobs, seed, .. } = *arguments;
         let log = match self {
             Self::Trace { trace } => return read(trace, jobs, seed),
             Self::Model { load } => lublin::log(nodes, jobs, load, seed),
@@ -172,11 +224,22 @@ fn line(summary: &Summary) -> String {
     )
 }
 
-/// A column for each policy.
-fn table(summaries: &[Summary]) -> String {
+/// A column for each policy; what failures have done, where nodes fail.
+fn table(summaries: &[Summary], has_failures: bool) -> String {
     let row = |name: &str, cell: &dyn Fn(&Summary) -> String| {
         let cells: String = summaries.iter().map(|s| format!(" {:>30}", cell(s))).collect();
         format!("{name:<29}{cells}\n")
+    };
+    let failures = if has_failures {
+        [
+            row("failures of nodes", &|s| s.failures.to_string()),
+            row("jobs hit", &|s| s.jobs_hit.to_string()),
+            row("given up", &|s| s.given_up.to_string()),
+            row("work lost", &lost),
+        ]
+        .concat()
+    } else {
+        String::new()
     };
     [
         row("", &|s| s.policy.to_string()),
@@ -188,11 +251,16 @@ fn table(summaries: &[Summary]) -> String {
         row("promises broken", &|s| s.broken.to_string()),
         row("run and late", &|s| s.admitted_late.to_string()),
         row("utilisation", &|s| percent(s.utilisation_percent)),
+        failures,
         row("wait, s (median / p95 / most)", &|s| spread(s.wait_seconds)),
         row("slowdown", &|s| spread(s.slowdown)),
         row("run time / alone", &|s| spread(s.stretch)),
     ]
     .concat()
+}
+
+fn lost(summary: &Summary) -> String {
+    format!("{:.1} node-hours, {}", summary.lost_node_hours, percent(summary.lost_percent))
 }
 
 fn percent(value: f64) -> String {
@@ -208,5 +276,6 @@ const LOAD_LEAST: f64 = 0.01;
 /// More than twice of what there is only makes queues longer.
 const LOAD_MOST: f64 = 2.0;
 const INTERVAL_SECONDS: u64 = 20;
+const REPAIR: Nanos = Nanos::from_secs(3_600);
 /// What compressed logs begin with.
 const GZIP: [u8; 2] = [0x1F, 0x8B];

@@ -185,8 +185,13 @@ impl Engine {
         let ends = self.agents.lease_ends(node);
         if ends > self.steady {
             self.timeouts.insert((ends, Timeout::Lease(node)));
-            return;
+        } else {
+            self.away(node);
         }
+    }
+
+    /// Nothing that an agent was told or has accepted counts any more: what runs there, or should, is lost.
+    pub(super) fn away(&mut self, node: NodeIndex) {
         if let Some(session) = self.agents.away(node) {
             self.step.outputs.push(Output::HangUp { node, session });
         }

@@ -93,6 +93,12 @@ pub enum Input {
         /// Which.
         session: Session,
     },
+    /// The node of an agent is known to be gone: nobody waits for the rest of its lease. It comes back with a new
+    /// connection.
+    Away {
+        /// Which.
+        node: NodeIndex,
+    },
     /// Time has passed.
     Passed,
 }
@@ -292,6 +298,7 @@ impl Engine {
             Input::Disconnected { node, session } => {
                 self.agents.disconnected(node, session);
             }
+            Input::Away { node } => self.away(node),
             Input::Passed => {}
         }
         if !is_call {

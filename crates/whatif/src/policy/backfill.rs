@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug, Clone)]
 pub struct Backfill {
     free: BTreeSet<NodeIndex>,
+    /// How many nodes have failed and are not back.
+    away: u32,
     queue: VecDeque<Waiting>,
     running: BTreeMap<usize, Running>,
     /// Whether anything came or went since it was looked at last.
@@ -36,7 +38,8 @@ impl Backfill {
     /// So many free nodes and no queue.
     pub fn new(nodes: u32) -> Self {
         let free = (0..nodes).map(NodeIndex).collect();
-        Self { free, queue: VecDeque::new(), running: BTreeMap::new(), changed: false }
+        let (queue, running) = (VecDeque::new(), BTreeMap::new());
+        Self { free, away: 0, queue, running, changed: false }
     }
 
     fn start(&mut self, now: Nanos, waiting: &Waiting) -> Action {
@@ -49,12 +52,20 @@ impl Backfill {
         Action::Start(Start { job: waiting.job, nodes, reserved: false })
     }
 
-    /// When the first in the queue can start at the latest, and how many nodes it leaves then.
+    fn give_back(&mut self, job: usize) {
+        if let Some(running) = self.running.remove(&job) {
+            self.free.extend(running.nodes);
+            self.changed = true;
+        }
+    }
+
+    /// When the first in the queue can start at the latest, and how many nodes it leaves then. Nodes that are
+    /// away count as back by then: whoever waits for them would be passed by for ever.
     fn reservation(&self, wanted: u32) -> (Nanos, u32) {
         let mut ends: Vec<_> =
             self.running.values().map(|r| (r.ends, r.nodes.len() as u32)).collect();
         ends.sort_unstable();
-        let mut free = self.free.len() as u32;
+        let mut free = self.free.len() as u32 + self.away;
         for (at, nodes) in ends {
             free += nodes;
             if free >= wanted {
@@ -74,10 +85,21 @@ impl Policy for Backfill {
     }
 
     fn ended(&mut self, _: Nanos, job: usize) -> Vec<Action> {
-        if let Some(running) = self.running.remove(&job) {
-            self.free.extend(running.nodes);
-            self.changed = true;
-        }
+        self.give_back(job);
+        vec![]
+    }
+
+    fn failed(&mut self, _: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
+        hit.iter().for_each(|job| self.give_back(*job));
+        self.free.remove(&node);
+        self.away += 1;
+        vec![]
+    }
+
+    fn repaired(&mut self, _: Nanos, node: NodeIndex) -> Vec<Action> {
+        self.free.insert(node);
+        self.away -= 1;
+        self.changed = true;
         vec![]
     }
 

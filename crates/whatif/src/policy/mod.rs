@@ -12,7 +12,7 @@ use crate::trace::Submission;
 use backfill::Backfill;
 use greedy::Greedy;
 use keeptime_model::Invalid;
-use keeptime_model::topology::Topology;
+use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::Nanos;
 use queued::Queued;
 use reservations::Reservations;
@@ -45,7 +45,7 @@ pub enum Choice {
 pub enum Action {
     /// The job will be done by its deadline.
     Promise(usize),
-    /// The job will not be run.
+    /// The job will not be run, or not again.
     Refuse(usize),
     /// The job starts now.
     Start(Start),
@@ -53,10 +53,15 @@ pub enum Action {
 
 /// Decides about jobs, which it knows by their numbers. Times never go back.
 pub trait Policy {
-    /// A job is submitted, of at most as many nodes as the cluster has and the broker gives one job.
+    /// A job is submitted, of at most as many nodes as the cluster has and the broker gives one job. One
+    /// whose node has failed is submitted anew.
     fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action>;
     /// A job that was started has ended.
     fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action>;
+    /// A node has failed, and with it the jobs `hit`, all that ran there. Nothing starts on it until it is back.
+    fn failed(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action>;
+    /// A node that had failed is back.
+    fn repaired(&mut self, now: Nanos, node: NodeIndex) -> Vec<Action>;
     /// All that is due by now is done.
     fn passed(&mut self, now: Nanos) -> Vec<Action>;
     /// When it wants to decide next, if nothing happens before.
@@ -77,7 +82,7 @@ impl Choice {
     /// The policy for this cluster, on which nothing runs.
     ///
     /// # Errors
-    /// If the engine cannot have such a cluster.
+    /// If the engine cannot have such a cluster, or its nodes are not alike.
     pub fn begin(self, topology: Topology, traffic: Traffic) -> Result<Box<dyn Policy>, Invalid> {
         let nodes = topology.nodes().len() as u32;
         let reservations = || Reservations::new(topology, traffic);

@@ -6,12 +6,14 @@
 //! planned in their order, by what running jobs requested (conservative backfill, by deadlines). Where classes
 //! count, the order is by class first.
 //!
-//! What the engine does not even grant while nothing runs is refused: it would wait for ever.
+//! What the engine does not even grant while nothing runs and all nodes are there is refused: it would wait for
+//! ever.
 
 use super::profile::Profile;
 use super::reservations::{Asked, Reservations};
 use super::{Action, Policy, latest_start, with_starts};
 use crate::trace::{Class, Submission};
+use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
 use std::collections::BTreeMap;
 
@@ -22,8 +24,10 @@ const PLANNED_MAX: usize = 500;
 #[derive(Debug, Clone)]
 pub struct Queued {
     reservations: Reservations,
-    /// Nodes that nobody has reserved.
+    /// Nodes that are there and that nobody has reserved.
     free: u32,
+    /// Nodes that have failed and are not back.
+    away: u32,
     /// Whether classes count.
     classes: bool,
     /// By class, and by the latest start at which the deadline can be kept.
@@ -47,7 +51,7 @@ struct Running {
 /// What came of a job that could start.
 enum Tried {
     Started,
-    /// Rates are in its way that others have.
+    /// Rates are in its way that others have, or nodes are away.
     Waits,
     /// Nobody is in its way, and yet it does not fit.
     Hopeless,
@@ -57,8 +61,8 @@ impl Queued {
     /// No queue in front of so many nodes.
     pub fn new(reservations: Reservations, nodes: u32) -> Self {
         let (waiting, late, running) = Default::default();
-        let (classes, changed) = (false, false);
-        Self { reservations, free: nodes, classes, waiting, late, running, changed }
+        let (free, away, classes, changed) = (nodes, 0, false, false);
+        Self { reservations, free, away, classes, waiting, late, running, changed }
     }
 
     /// The same; urgent jobs come before all others.
@@ -137,12 +141,19 @@ impl Queued {
     /// Asks the engine. That it knows no start at all proves nothing while others run: its search is bounded.
     fn start(&mut self, now: Nanos, job: usize, submission: &Submission) -> Tried {
         if self.reservations.ask(now, job, submission, now) != Asked::Granted {
-            return if self.running.is_empty() { Tried::Hopeless } else { Tried::Waits };
+            let is_idle = self.running.is_empty() && self.away == 0;
+            return if is_idle { Tried::Hopeless } else { Tried::Waits };
         }
         let (nodes, length) = size(submission);
         self.free -= nodes;
         self.running.insert(job, Running { nodes, ends: now.saturating_add(length) });
         Tried::Started
+    }
+
+    /// A job has left its nodes.
+    fn leave(&mut self, job: usize) {
+        self.free += self.running.remove(&job).map_or(0, |running| running.nodes);
+        self.changed = true;
     }
 
     /// Others may be planned in its place.
@@ -169,7 +180,24 @@ impl Policy for Queued {
 
     fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action> {
         self.reservations.give_back(now, job);
-        self.free += self.running.remove(&job).map_or(0, |running| running.nodes);
+        self.leave(job);
+        vec![]
+    }
+
+    fn failed(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
+        self.reservations.fail(now, node, hit);
+        let lost = self.reservations.lost();
+        debug_assert!(lost.is_empty(), "everything that is reserved has begun: {lost:?}");
+        hit.iter().for_each(|job| self.leave(*job));
+        self.free -= 1;
+        self.away += 1;
+        vec![]
+    }
+
+    fn repaired(&mut self, now: Nanos, node: NodeIndex) -> Vec<Action> {
+        self.reservations.repair(now, node);
+        self.free += 1;
+        self.away -= 1;
         self.changed = true;
         vec![]
     }

@@ -1,7 +1,8 @@
 //! Jobs as reservations of the broker: what policies that reserve ask for.
 //!
 //! A job is asked for as a user would: its nodes with their processors and a rate for each flow, for as long
-//! as was requested. A job that ends early gives the rest back.
+//! as was requested. A job that ends early gives the rest back. When a node of a job is gone, its reservation
+//! is lost; one that should begin then is moved, as its owner may ask.
 
 use crate::broker::Broker;
 use crate::machine::{Start, Traffic};
@@ -11,7 +12,7 @@ use keeptime_engine::{Answer, Call, CallError, Cluster};
 use keeptime_model::Invalid;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
-use keeptime_model::topology::Topology;
+use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::collections::BTreeMap;
 
@@ -20,8 +21,20 @@ use std::collections::BTreeMap;
 pub struct Reservations {
     broker: Broker,
     traffic: Traffic,
-    jobs: BTreeMap<Handle, usize>,
+    /// What a job has of each of its nodes: all.
+    cpu: CpuPpm,
+    jobs: BTreeMap<Handle, (usize, Submission)>,
     handles: BTreeMap<usize, Handle>,
+}
+
+/// A job whose reservation was lost before it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    handle: Handle,
+    /// Its number.
+    pub job: usize,
+    /// What was asked for.
+    pub submission: Submission,
 }
 
 /// What came of a request.
@@ -39,10 +52,11 @@ impl Reservations {
     /// A broker for this cluster, all agents connected.
     ///
     /// # Errors
-    /// If the engine cannot have such a cluster.
+    /// If the engine cannot have such a cluster, or its nodes are not alike.
     pub fn new(topology: Topology, traffic: Traffic) -> Result<Self, Invalid> {
+        let cpu = shape::cpu_of_each(&topology)?;
         let broker = Broker::new(Cluster::new(topology, shape::reservable)?)?;
-        Ok(Self { broker, traffic, jobs: BTreeMap::new(), handles: BTreeMap::new() })
+        Ok(Self { broker, traffic, cpu, jobs: BTreeMap::new(), handles: BTreeMap::new() })
     }
 
     /// Asks for a job at `now`, to begin at `from`.
@@ -50,10 +64,21 @@ impl Reservations {
         self.broker.set_time(now);
         let Ok(key) = self.broker.new_key() else { return Asked::Never };
         let request = self.request(submission, from);
-        match self.broker.call(Call::Reserve { key, request }) {
+        self.call(Call::Reserve { key, request }, job, submission)
+    }
+
+    /// Asks at `now` that a reservation that should begin is moved to other nodes.
+    pub fn move_lost(&mut self, now: Nanos, lost: &Lost) -> Asked {
+        self.broker.set_time(now);
+        self.call(Call::Move { handle: lost.handle }, lost.job, &lost.submission)
+    }
+
+    /// Asks for what a job is to have.
+    fn call(&mut self, call: Call, job: usize, submission: &Submission) -> Asked {
+        match self.broker.call(call) {
             Some(Ok(Answer::Reservation(reservation))) => {
                 let handle = reservation.handle;
-                self.jobs.insert(handle, job);
+                self.jobs.insert(handle, (job, *submission));
                 self.handles.insert(job, handle);
                 Asked::Granted
             }
@@ -72,10 +97,43 @@ impl Reservations {
     /// A job has ended at `now` and needs nothing any more.
     pub fn give_back(&mut self, now: Nanos, job: usize) {
         self.broker.set_time(now);
-        let Some(handle) = self.handles.remove(&job) else { return };
-        self.jobs.remove(&handle);
+        let Some(handle) = self.forget(job) else { return };
         // One that takes just what was requested is over by itself.
         self.broker.call(Call::Cancel { handle });
+    }
+
+    /// A node is gone at `now`, and with it the jobs `hit`, which ran there: they have nothing reserved any more.
+    pub fn fail(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) {
+        self.broker.set_time(now);
+        for job in hit {
+            self.forget(*job);
+        }
+        self.broker.fail(node);
+    }
+
+    /// A node is back at `now`.
+    pub fn repair(&mut self, now: Nanos, node: NodeIndex) {
+        self.broker.set_time(now);
+        self.broker.repair(node);
+    }
+
+    /// The jobs that should have begun since this was called last, on a node that is gone.
+    pub fn lost(&mut self) -> Vec<Lost> {
+        let lost = self.broker.lost();
+        lost.into_iter().filter_map(|handle| self.lose(handle)).collect()
+    }
+
+    fn lose(&mut self, handle: Handle) -> Option<Lost> {
+        let (job, submission) = *self.jobs.get(&handle)?;
+        self.forget(job);
+        Some(Lost { handle, job, submission })
+    }
+
+    /// Which reservation a job had, if it had one.
+    fn forget(&mut self, job: usize) -> Option<Handle> {
+        let handle = self.handles.remove(&job)?;
+        self.jobs.remove(&handle);
+        Some(handle)
     }
 
     /// It is `now`.
@@ -97,7 +155,7 @@ impl Reservations {
     }
 
     fn start(&self, handle: Handle) -> Option<Start> {
-        let job = *self.jobs.get(&handle)?;
+        let (job, _) = *self.jobs.get(&handle)?;
         Some(Start { job, nodes: self.broker.nodes(handle)?, reserved: true })
     }
 
@@ -105,7 +163,7 @@ impl Reservations {
         let talks = self.traffic.communication.ppm() > 0 && submission.nodes > 1;
         let resources = Resources {
             nodes: NodeChoice::Any(submission.nodes),
-            cpu_ppm: CpuPpm::from_percent(100),
+            cpu_ppm: self.cpu,
             pattern: talks.then_some(Pattern::Ring),
             bits_per_second: if talks { self.traffic.flow } else { BitsPerSecond::ZERO },
             ..Resources::nothing()
@@ -115,5 +173,80 @@ impl Reservations {
             duration_nanos: Some(Nanos::from_secs(submission.requested)),
             ..Request::new(Ask::Resources(resources))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Class;
+    use keeptime_model::units::Share;
+
+    /// Three nodes behind a switch, and jobs that do not talk.
+    fn three_nodes() -> Reservations {
+        let topology = crate::shape::Shape::star(3).unwrap().topology().unwrap();
+        let communication = Share::from_percent(0).unwrap();
+        Reservations::new(topology, Traffic { communication, flow: BitsPerSecond::ZERO }).unwrap()
+    }
+
+    fn job(nodes: u32) -> Submission {
+        let class = Class::Normal;
+        Submission { submitted: 0, run: 100, requested: 100, nodes, deadline: 1_000, class }
+    }
+
+    fn at(seconds: u64) -> Nanos {
+        Nanos::from_secs(seconds)
+    }
+
+    /// A job of two nodes that is to begin at 50 s, and the first of them, which is gone from 10 s on.
+    fn lost_ahead() -> (Reservations, NodeIndex) {
+        let mut reservations = three_nodes();
+        assert_eq!(reservations.ask(at(0), 7, &job(2), at(50)), Asked::Granted);
+        let node = reservations.broker.nodes(reservations.handles[&7]).unwrap()[0];
+        reservations.fail(at(10), node, &[]);
+        assert!(reservations.lost().is_empty(), "it may be back by then");
+        (reservations, node)
+    }
+
+    // Goal: what is to begin on a node that is away stays until then, is lost when the node is not back, and is moved to
+    // nodes that are there.
+    #[test]
+    fn what_should_begin_on_a_node_that_is_away_is_lost_and_moved() {
+        let (mut reservations, node) = lost_ahead();
+        reservations.pass(at(50));
+        let lost = reservations.lost();
+        assert_eq!(lost.iter().map(|lost| lost.job).collect::<Vec<_>>(), [7]);
+        assert!(reservations.begun().is_empty());
+        assert_eq!(reservations.move_lost(at(50), &lost[0]), Asked::Granted);
+        let begun = reservations.begun();
+        assert_eq!(begun.len(), 1, "{begun:?}");
+        assert!(begun[0].nodes.len() == 2 && !begun[0].nodes.contains(&node), "{begun:?}");
+    }
+
+    #[test]
+    fn what_is_to_begin_on_a_node_that_is_back_begins_there() {
+        let (mut reservations, node) = lost_ahead();
+        reservations.repair(at(20), node);
+        reservations.pass(at(50));
+        let begun = reservations.begun();
+        assert!(begun.len() == 1 && begun[0].nodes.contains(&node), "{begun:?}");
+        assert!(reservations.lost().is_empty());
+    }
+
+    // Goal: of a node that is away nothing is given until it is back, and what ran there is given back elsewhere.
+    #[test]
+    fn a_node_that_is_away_is_given_to_nobody_until_it_is_back() {
+        let mut reservations = three_nodes();
+        assert_eq!(reservations.ask(at(0), 0, &job(3), at(0)), Asked::Granted);
+        let begun = reservations.begun();
+        let node = begun[0].nodes[0];
+        reservations.fail(at(10), node, &[0]);
+        assert!(reservations.lost().is_empty(), "who was hit knows it already");
+        assert_eq!(reservations.ask(at(10), 1, &job(2), at(10)), Asked::Granted);
+        assert!(!reservations.begun()[0].nodes.contains(&node));
+        assert_ne!(reservations.ask(at(11), 2, &job(1), at(11)), Asked::Granted);
+        reservations.repair(at(20), node);
+        assert_eq!(reservations.ask(at(20), 3, &job(1), at(20)), Asked::Granted);
+        assert_eq!(reservations.begun()[0].nodes, [node]);
     }
 }

@@ -1,5 +1,6 @@
 //! No middleware: every job starts at once, on the nodes with the fewest jobs, as a host file sorted by
-//! load would have it. Nothing is promised and nothing refused.
+//! load would have it. Nothing is promised and nothing refused. A job of more nodes than are there waits until
+//! they are back.
 
 use super::{Action, Policy};
 use crate::machine::Start;
@@ -11,16 +12,39 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How many jobs each node has.
 #[derive(Debug, Clone)]
 pub struct Unmanaged {
+    /// Nodes that are there.
     by_load: BTreeSet<(u32, NodeIndex)>,
     loads: Vec<u32>,
     nodes: BTreeMap<usize, Vec<NodeIndex>>,
+    /// Jobs for which too few nodes are there, and of how many nodes.
+    waiting: Vec<(usize, u32)>,
 }
 
 impl Unmanaged {
     /// So many nodes without jobs.
     pub fn new(nodes: u32) -> Self {
         let by_load = (0..nodes).map(|node| (0, NodeIndex(node))).collect();
-        Self { by_load, loads: vec![0; nodes as usize], nodes: BTreeMap::new() }
+        let (loads, waiting) = (vec![0; nodes as usize], Vec::new());
+        Self { by_load, loads, nodes: BTreeMap::new(), waiting }
+    }
+
+    /// Starts a job for which enough nodes are there.
+    fn start(&mut self, job: usize, count: u32) -> Action {
+        let lightest: Vec<_> = self.by_load.iter().take(count as usize).copied().collect();
+        let mut nodes = Vec::with_capacity(lightest.len());
+        for (load, node) in lightest {
+            self.set_load(node, load + 1);
+            nodes.push(node);
+        }
+        nodes.sort();
+        self.nodes.insert(job, nodes.clone());
+        Action::Start(Start { job, nodes, reserved: false })
+    }
+
+    fn give_back(&mut self, job: usize) {
+        for node in self.nodes.remove(&job).unwrap_or_default() {
+            self.set_load(node, self.loads[node.0 as usize].saturating_sub(1));
+        }
     }
 
     fn set_load(&mut self, node: NodeIndex, load: u32) {
@@ -32,23 +56,30 @@ impl Unmanaged {
 
 impl Policy for Unmanaged {
     fn submitted(&mut self, _: Nanos, job: usize, submission: &Submission) -> Vec<Action> {
-        let lightest: Vec<_> =
-            self.by_load.iter().take(submission.nodes as usize).copied().collect();
-        let mut nodes = Vec::with_capacity(lightest.len());
-        for (load, node) in lightest {
-            self.set_load(node, load + 1);
-            nodes.push(node);
+        if submission.nodes as usize > self.by_load.len() {
+            self.waiting.push((job, submission.nodes));
+            return vec![];
         }
-        nodes.sort();
-        self.nodes.insert(job, nodes.clone());
-        vec![Action::Start(Start { job, nodes, reserved: false })]
+        vec![self.start(job, submission.nodes)]
     }
 
     fn ended(&mut self, _: Nanos, job: usize) -> Vec<Action> {
-        for node in self.nodes.remove(&job).unwrap_or_default() {
-            self.set_load(node, self.loads[node.0 as usize].saturating_sub(1));
-        }
+        self.give_back(job);
         vec![]
+    }
+
+    fn failed(&mut self, _: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
+        hit.iter().for_each(|job| self.give_back(*job));
+        self.by_load.remove(&(self.loads[node.0 as usize], node));
+        vec![]
+    }
+
+    fn repaired(&mut self, _: Nanos, node: NodeIndex) -> Vec<Action> {
+        self.by_load.insert((self.loads[node.0 as usize], node));
+        let there = self.by_load.len();
+        let due: Vec<_> =
+            self.waiting.extract_if(.., |(_, nodes)| *nodes as usize <= there).collect();
+        due.into_iter().map(|(job, nodes)| self.start(job, nodes)).collect()
     }
 
     fn passed(&mut self, _: Nanos) -> Vec<Action> {
