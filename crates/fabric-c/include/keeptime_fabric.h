@@ -100,6 +100,20 @@ typedef struct ktf_config {
 #define KTF_CONFIG_BETWEEN_NODES UINT64_C(64)
 #define KTF_CONFIG_CALLERS UINT64_C(128)
 
+/* A buffer that is given away. Only fields whose bit is in field_mask are looked at: without data the
+ * message is empty, and without release nobody frees it, as is right for what lasts as long as the
+ * program. Fields and bits may be added at the end. */
+typedef struct ktf_buffer {
+	uint64_t field_mask;
+	void *data;		/* what the message says */
+	size_t length;		/* of data, in bytes */
+	void (*release)(void *data, void *closure);	/* has it back */
+	void *closure;		/* for release, whatever that needs */
+} ktf_buffer;
+
+#define KTF_BUFFER_DATA UINT64_C(1)	/* data and length */
+#define KTF_BUFFER_RELEASE UINT64_C(2)	/* release and closure */
+
 /* Which messages are wanted. Only fields whose bit is in field_mask are looked at. */
 typedef struct ktf_match {
 	uint64_t field_mask;
@@ -227,6 +241,17 @@ ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
 ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const void *data, size_t length, int64_t timeout);
 
+/* Sends a message in a buffer that is given away. The buffer is the library's from the call on,
+ * whatever the result: its release is called exactly once, by the thread that needs the buffer last.
+ * If the message is not sent, that is before this returns. Until then nobody may write to the buffer;
+ * release should not wait, and must not call this library. A receiver in the same context gets the
+ * buffer itself, without a copy, and has it released by ktf_message_drop(). For others it is copied
+ * as it is sent; if it is longer than 64 KiB, it is kept until a receiver takes it, and this call
+ * does not wait for that. Otherwise this is as ktf_message_send(). KTF_GONE, KTF_UNREACHABLE,
+ * KTF_TOO_LONG, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
+ktf_result ktf_message_give(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
+			    const ktf_buffer *buffer, int64_t timeout);
+
 /* Receives the first message that match wants; null: any. Waits for one. KTF_UNDELIVERED, once for
  * each message that did not arrive, when there is none to receive: then undelivered, if it is not
  * null, says which. KTF_TIMED_OUT, KTF_INVALID. */
@@ -234,7 +259,8 @@ ktf_result ktf_message_receive(const ktf_resource *resource, const ktf_match *ma
 			       int64_t timeout, ktf_message **message,
 			       ktf_undelivered *undelivered);
 
-/* What it says: valid until it is dropped; null of a null message. length may be null. */
+/* What it says: valid until it is dropped, and not to be changed; null of a null message. length may
+ * be null. */
 const void *ktf_message_data(const ktf_message *message, size_t *length);
 
 /* Its tag, and who sent it. Either may be null. KTF_INVALID. */

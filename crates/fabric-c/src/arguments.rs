@@ -133,6 +133,7 @@ pub fn known(mask: u64, known: u64) -> Result<u64, Failure> {
     }
 }
 
-fn is_null(name: &str) -> Failure {
+/// A pointer that may not be null is.
+pub fn is_null(name: &str) -> Failure {
     Failure::invalid(format!("{name} is null"))
 }

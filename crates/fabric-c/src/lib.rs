@@ -8,6 +8,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the header says what each pointer has to be")]
 
 mod arguments;
+mod buffer;
 mod context;
 mod message;
 mod outcome;

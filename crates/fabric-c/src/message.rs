@@ -1,9 +1,10 @@
 //! `ktf_message_*`.
 
 use crate::arguments::{Time, borrowed, bytes, id, known, output, write_if_wanted};
+use crate::buffer::given;
 use crate::outcome::{Failure, Outcome, drop_handle, outcome_of};
-use crate::types::{Id, MatchFields, UndeliveredFields};
-use fabric::{Match, Message, Reason, RecvError, Resource, Tag, Undelivered};
+use crate::types::{BufferFields, Id, MatchFields, UndeliveredFields};
+use fabric::{Match, Message, Payload, Reason, RecvError, Resource, ResourceId, Tag, Undelivered};
 use std::ffi::c_void;
 
 const TAG: u64 = 1;
@@ -22,12 +23,25 @@ pub unsafe extern "C" fn ktf_message_send(
         // SAFETY: as the header says.
         let (resource, to, data) =
             unsafe { (borrowed(resource, "resource")?, id(to, "to")?, bytes(data, length)?) };
-        match Time::new(timeout) {
-            Time::Now => resource.try_send(to, Tag(tag), data)?,
-            Time::Within(time) => resource.send_within(to, Tag(tag), data, time)?,
-            Time::Forever => resource.send(to, Tag(tag), data)?,
-        }
-        Ok(())
+        send(resource, to, Tag(tag), data.into(), Time::new(timeout))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ktf_message_give(
+    resource: *const Resource,
+    to: *const Id,
+    tag: u64,
+    buffer: *const BufferFields,
+    timeout: i64,
+) -> Outcome {
+    outcome_of(|| {
+        // First of all: it is released whatever is wrong with the rest.
+        // SAFETY: as the header says.
+        let buffer = unsafe { given(buffer)? };
+        // SAFETY: as the header says.
+        let (resource, to) = unsafe { (borrowed(resource, "resource")?, id(to, "to")?) };
+        send(resource, to, Tag(tag), buffer.into(), Time::new(timeout))
     })
 }
 
@@ -94,6 +108,21 @@ pub unsafe extern "C" fn ktf_message_envelope(
 pub unsafe extern "C" fn ktf_message_drop(message: *mut Message) {
     // SAFETY: as the header says.
     unsafe { drop_handle(message) };
+}
+
+fn send(
+    resource: &Resource,
+    to: ResourceId,
+    tag: Tag,
+    payload: Payload<'_>,
+    time: Time,
+) -> Result<(), Failure> {
+    match time {
+        Time::Now => resource.try_send(to, tag, payload)?,
+        Time::Within(time) => resource.send_within(to, tag, payload, time)?,
+        Time::Forever => resource.send(to, tag, payload)?,
+    }
+    Ok(())
 }
 
 fn received(resource: &Resource, wanted: Match, time: Time) -> Result<Message, RecvError> {

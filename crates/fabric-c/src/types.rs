@@ -3,7 +3,7 @@
 
 use fabric::id::Place;
 use fabric::{ContextId, ResourceId};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 /// `ktf_id`.
 #[derive(Clone, Copy)]
@@ -33,6 +33,19 @@ pub struct ConfigFields {
     pub progress_thread: u8,
     pub between_nodes: u8,
     pub callers: u8,
+}
+
+/// Has a buffer back that was given away: its data, and its closure.
+pub type Release = unsafe extern "C" fn(data: *mut c_void, closure: *mut c_void);
+
+/// `ktf_buffer`.
+#[repr(C)]
+pub struct BufferFields {
+    pub field_mask: u64,
+    pub data: *mut c_void,
+    pub length: usize,
+    pub release: Option<Release>,
+    pub closure: *mut c_void,
 }
 
 /// `ktf_match`.
@@ -103,6 +116,7 @@ const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Id>() == 16 && size_of::<Attribute>() == 16);
     assert!(size_of::<ConfigFields>() == 48 && offset_of!(ConfigFields, callers) == 43);
+    assert!(size_of::<BufferFields>() == 40 && offset_of!(BufferFields, closure) == 32);
     assert!(size_of::<MatchFields>() == 32 && offset_of!(MatchFields, from) == 16);
     assert!(size_of::<UndeliveredFields>() == 32 && offset_of!(UndeliveredFields, reason) == 24);
     assert!(size_of::<EventFields>() == 24 && offset_of!(EventFields, id) == 8);

@@ -111,6 +111,17 @@ fn the_example_runs() {
     assert!(answering.wait().unwrap().success());
 }
 
+/// The sum says that the reader has seen every buffer as it was when it was given.
+#[test]
+fn the_example_of_giving_runs() {
+    let name = format!("c-giving-{}", std::process::id());
+    let _daemon = daemon(&name);
+    let mut command = Command::new(compiled("examples/ktf_give.c", "ktf_give", &[]));
+    command.arg(&name);
+    // 2^18 times the numbers from 0 to 99.
+    runs(command, "whose sum is 1297612800");
+}
+
 #[test]
 fn layouts_are_the_same_on_both_sides_and_the_header_is_cplusplus_too() {
     compiled("tests/c/layouts.c", "layouts.o", &["-c"]);

@@ -10,7 +10,7 @@ use crate::flow::Unsent;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Match, Tag};
-use crate::payload::Payload;
+use crate::payload::{Buffer, Payload};
 use crate::progress::{Parker, lock};
 use arc_swap::ArcSwapOption;
 use keeptime_model::Invalid;
@@ -46,8 +46,8 @@ pub struct Message {
     pub from: ResourceId,
     /// Its tag.
     pub tag: Tag,
-    /// What it says.
-    pub data: Vec<u8>,
+    /// What it says: of what was given within the context, the buffer itself.
+    pub data: Buffer,
 }
 
 /// What is looked for.

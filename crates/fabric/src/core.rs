@@ -3,8 +3,9 @@
 
 mod catcher;
 
-use crate::bridge;
-use crate::bridge::routes::{Way, routes};
+use crate::bridge::request::Whom;
+use crate::bridge::routes::Way;
+use crate::bridge::{self, Search, Survey};
 use crate::config::Config;
 use crate::directory::client::{Client, DirectoryError};
 use crate::directory::protocol::{ContextInfo, Introduction};
@@ -19,11 +20,11 @@ use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Assembled, Attempt, Home, Link};
 use crate::links::{Current, Links};
-use crate::listen::{Listeners, call_neighbour, call_remote, call_way};
+use crate::listen::{Listeners, call_neighbour, call_remote, greet_over};
 use crate::matching::{Match, Tag};
 use crate::networks::{Network, candidates, discover, shared};
 use crate::pacing::Carriage;
-use crate::payload::Payload;
+use crate::payload::{Buffer, Payload};
 use crate::progress::{Parker, Progress, Work, lock};
 use crate::random;
 use crate::streams::{Stream, Streams, Wanted};
@@ -33,10 +34,10 @@ use catcher::Catcher;
 use keeptime_model::units::BitsPerSecond;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use std::{io, iter, slice};
 
 /// So many links over the kernel are asked one by one while spinning.
 const ASKED_ONE_BY_ONE: usize = 2;
@@ -57,6 +58,7 @@ pub struct Core {
     directory: Client,
     flusher: Flusher,
     streams: Streams,
+    survey: Survey,
     keeper: Keeper,
     turns: Arc<Turns>,
     /// The link that each other context has made last.
@@ -68,7 +70,7 @@ pub struct Core {
 }
 
 /// Who sent it, its tag, and what it says.
-pub type Received = (ResourceId, Tag, Vec<u8>);
+pub type Received = (ResourceId, Tag, Buffer);
 
 /// What a thread sees that waits for a turn.
 enum Look<T> {
@@ -119,6 +121,7 @@ impl Core {
             directory,
             flusher: Flusher::default(),
             streams: Streams::default(),
+            survey: Survey::default(),
             keeper: Keeper::default(),
             turns: Arc::new(Turns::new()),
             called_by: Mutex::default(),
@@ -275,7 +278,8 @@ impl Core {
             let data = match message.body {
                 Body::Whole(data) => Some(data),
                 Body::Offered { link, token, size, .. } => {
-                    self.fetch(&link, token, size, (message.from, place, message.tag), &wanted)
+                    let envelope = (message.from, place, message.tag);
+                    self.fetch(&link, token, size, envelope, &wanted).map(Buffer::from)
                 }
             };
             if let Some(data) = data {
@@ -402,7 +406,7 @@ impl Core {
         from: Place,
         to: Place,
         tag: Tag,
-        mut data: Vec<u8>,
+        mut data: Buffer,
         patience: Patience,
     ) -> Result<(), SendError> {
         self.attempt(link, patience, || link.offer_given(from, to, tag, &mut data))
@@ -565,7 +569,7 @@ impl Core {
             }
         }
         let from = ResourceId { context: self.id, place: from };
-        let body = Body::Whole(payload.into_vec());
+        let body = Body::Whole(payload.into_buffer());
         let message = Arrived { from, tag, body, link: 0, charge };
         match self.deliver(to, message) {
             Ok(None) => Ok(()),
@@ -610,22 +614,45 @@ impl Core {
     /// several, over bridges if there is none, and else wherever a router may lead.
     fn reach(&self, peer: &Introduction) -> io::Result<Arc<Link>> {
         let info = &peer.context;
-        let networks = shared(&self.networks, &info.addresses);
-        let one = (networks.len() == 1).then(|| self.call_any(peer, &networks));
-        if let Some(Ok(link)) = one {
-            return Ok(link);
+        let mut straight = self.straight(info);
+        if let [only] = &straight[..] {
+            if let Ok(link) = self.reach_straight(peer, only) {
+                return Ok(link);
+            }
+            // It has just been tried.
+            straight.clear();
         }
-        // The one has just been tried.
-        let straight = networks.into_iter().filter(|_| one.is_none()).map(Way::straight);
-        let ways: Vec<_> = straight.chain(self.bridged(info)).collect();
+        // Found out, which takes a while, only when nothing leads straight there.
+        let bridged = iter::once_with(|| self.bridged(info, &[], &[])).flatten();
         let number = self.streams.next_number();
-        for way in ways {
+        for way in straight.into_iter().chain(bridged) {
             let greeting = self.greeting(info.id, number, peer.pass);
-            if let Ok(ends) = call_way(greeting, &way, self.config.between_nodes) {
+            if let Ok(ends) = self.call(greeting, &way) {
                 return self.begin(peer, number, way, ends);
             }
         }
         self.call_any(peer, &candidates(&self.networks, &info.addresses, false))
+    }
+
+    /// A link over the only network that both are on; a stream that begins with it if bridges lead there so much sooner
+    /// that they are to be used, too.
+    fn reach_straight(&self, peer: &Introduction, way: &Way) -> io::Result<Arc<Link>> {
+        let info = &peer.context;
+        let stream = self.survey.call(way, Whom::Context(info.id))?;
+        let is_enough = self.bridged(info, &[], slice::from_ref(way)).is_empty();
+        let number = if is_enough { 0 } else { self.streams.next_number() };
+        let greeting = self.greeting(info.id, number, peer.pass);
+        let ends = greet_over(way, stream, greeting, self.config.between_nodes)?;
+        if is_enough {
+            return Ok(self.connected(info.id, ends));
+        }
+        self.begin(peer, number, way.clone(), ends)
+    }
+
+    /// A connection to another context over `way`.
+    fn call(&self, greeting: Greeting, way: &Way) -> io::Result<Ends> {
+        let stream = self.survey.call(way, Whom::Context(greeting.to))?;
+        greet_over(way, stream, greeting, self.config.between_nodes)
     }
 
     fn call_any(&self, peer: &Introduction, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
@@ -647,13 +674,28 @@ impl Core {
         })
     }
 
-    /// Ways over bridges.
-    fn bridged(&self, info: &ContextInfo) -> Vec<Way> {
+    /// Ways over the networks that both nodes are on.
+    fn straight(&self, info: &ContextInfo) -> Vec<Way> {
+        shared(&self.networks, &info.addresses).into_iter().map(Way::straight).collect()
+    }
+
+    /// Ways over bridges for one who uses those of `taken`: beside networks that are shared, over which `straight`
+    /// leads, only if these are slow.
+    fn bridged(&self, info: &ContextInfo, taken: &[Way], straight: &[Way]) -> Vec<Way> {
+        if !straight.is_empty() && !self.survey.are_slow(straight) {
+            return Vec::new();
+        }
         let known = |all: &BTreeMap<_, _>| Some(bridge::known(all.values()));
         // Without an answer there is none that is known.
         let bridges = self.directory.find(&bridge::query(), None, known);
         let bridges = bridges.ok().flatten().unwrap_or_default();
-        routes(&self.networks, &bridges, &info.addresses)
+        let (own, peer, whom) = (&self.networks, &info.addresses, Whom::Context(info.id));
+        let search = Search { own, bridges: &bridges, peer, whom };
+        if straight.is_empty() {
+            self.survey.ways(&search, taken)
+        } else {
+            self.survey.detours(&search, taken, straight)
+        }
     }
 
     /// A stream of this context's own, with its first rail.
@@ -743,27 +785,34 @@ impl Core {
 
     fn make_missing(&self, stream: &Stream, peer: &Introduction, is_alone: bool) {
         let info = &peer.context;
-        let networks = shared(&self.networks, &info.addresses);
-        let bridged = if is_alone || networks.is_empty() { self.bridged(info) } else { Vec::new() };
-        let ways = networks.into_iter().map(Way::straight).chain(bridged).collect();
-        let missing = stream.missing(ways);
+        let (taken, lost) = stream.ways();
+        // The others come first until it is known whether these lead there again.
+        lost.iter().for_each(|way| self.survey.lost(way));
+        let straight = self.straight(info);
+        // Without any rail, whatever leads there is good enough.
+        let beside: &[Way] = if is_alone { &[] } else { &straight };
+        let bridged = self.bridged(info, &taken, beside);
+        let missing = stream.missing(straight.into_iter().chain(bridged).collect());
         for way in missing.into_iter().take(rails::RAILS_MOST) {
             let greeting = self.greeting(info.id, stream.number(), peer.pass);
-            let called = call_way(greeting, &way, self.config.between_nodes);
             // Tried again later.
-            if let Ok(rail) = called.and_then(|ends| stream.rails.join(ends)) {
+            if let Ok(rail) = self.call(greeting, &way).and_then(|ends| stream.rails.join(ends)) {
                 stream.joined(rail, way);
             }
         }
     }
 
-    /// A link that `peer` has made. It has given up the one that it made before: what has arrived by that is taken,
-    /// and then it ends, so that what was sent by it comes before what is sent by this.
+    /// A link that `peer` has made. What has arrived by others is taken first, so that it comes before what is sent by
+    /// this: `peer` may have lost that of this context's making by which it sent. The one that it made before it has
+    /// given up: that ends.
     fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
         let before = lock(&self.called_by).get(&peer).copied();
-        if let Some(before) = before.and_then(|number| self.links.numbered(number)) {
-            let broken = before.receive_all(self).err();
-            self.lost(&before, broken.unwrap_or(Broken::Closed));
+        for link in self.links.of(peer) {
+            let broken = link.receive_all(self).err();
+            let given_up = (before == Some(link.id)).then_some(Broken::Closed);
+            if let Some(why) = broken.or(given_up) {
+                self.lost(&link, why);
+            }
         }
         let link = self.connected(peer, ends);
         if link.broken().is_none() {
@@ -813,14 +862,14 @@ impl Core {
         own: Option<&Arc<Parker>>,
         to: Place,
         message: Arrived,
-    ) -> Result<Option<Arrived>, Malformed> {
+    ) -> Result<Option<Reason>, Malformed> {
         let deliver = |inbox: &mut Inbox, message| inbox.deliver(message, own);
         match self.inboxes.give(to, message, deliver) {
             Ok(receiver) => {
                 receiver?.iter().for_each(|parker| self.progress.wake(parker));
                 Ok(None)
             }
-            Err(message) => Ok(Some(message)),
+            Err(reason) => Ok(Some(reason)),
         }
     }
 
@@ -926,7 +975,7 @@ impl Home for Core {
         self.config.message_most
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
         self.deliver_by(None, to, message)
     }
 

@@ -25,6 +25,9 @@ pub const WINDOW_CARRIED: u64 = 16 * LONGEST;
 /// Bytes of longer messages that are fetched for each receiver before it wants them, after one that it wanted: what a
 /// few networks hold on their way. Otherwise all of them would be empty between two messages.
 pub const AHEAD_MOST: u64 = 4 << 20;
+/// What a receiver holds at most of messages whose connections are no more, before it takes nothing more by any: as
+/// much as of sixteen contexts that are connected. Who connects anew has a new window each time.
+pub const GONE_MOST: u64 = 16 * WINDOW_CARRIED;
 /// So much is given back when it was taken: as part of a message that goes that way, or by itself.
 const CREDIT_WITH_MESSAGE: u64 = WINDOW / 4;
 const CREDIT_ALONE: u64 = WINDOW / 2;
@@ -164,11 +167,8 @@ impl Owed {
     }
 
     /// A message from `link` that was charged with `charge` was taken. Returns what to give back
-    /// now. Charged with nothing is what came by a link that is no more: it stays forgotten.
+    /// now.
     pub fn taken(&mut self, link: u32, charge: u32) -> Option<u64> {
-        if charge == 0 {
-            return None;
-        }
         let owed = self.by_link.entry(link).or_insert(0);
         *owed += u64::from(charge);
         self.is_due |= *owed >= CREDIT_WITH_MESSAGE;
@@ -336,16 +336,6 @@ mod tests {
             }
             prop_assert!(fates.values().all(|fate| *fate != "sent"));
         }
-    }
-
-    /// What came by a link that is no more brings none of it back.
-    #[test]
-    fn a_link_that_is_forgotten_stays_so() {
-        let mut owed = Owed::new();
-        assert_eq!(owed.taken(1, charge(0)), None);
-        owed.forget(1);
-        assert_eq!(owed.taken(1, 0), None);
-        assert!(owed.by_link.is_empty());
     }
 
     #[test]

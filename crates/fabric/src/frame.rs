@@ -131,7 +131,7 @@ pub enum Reason {
     /// There is no such resource any more.
     #[error("the resource is gone")]
     Gone,
-    /// The message is longer than the receiver accepts.
+    /// The message is longer than the receiver accepts, or than it has room for.
     #[error("the message is longer than the receiver accepts")]
     TooLong,
     /// The link broke before the receiver confirmed it: it may or may not have arrived.

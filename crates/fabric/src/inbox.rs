@@ -1,10 +1,11 @@
 //! What has arrived for one resource, and who waits for it.
 
-use crate::flow::{AHEAD_MOST, Owed, WINDOW, WINDOW_CARRIED};
+use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, WINDOW_CARRIED};
 use crate::frame::{Malformed, Reason};
 use crate::id::{Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
+use crate::payload::Buffer;
 use crate::progress::{Parker, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -19,6 +20,8 @@ pub const RESOURCES_MOST: u32 = 1 << 20;
 /// never receives.
 const NOTICES_MOST: usize = 1 << 18;
 const CHUNK: u32 = 256;
+/// Stands for a link that is no more: no link has this number.
+const NO_LINK: u32 = u32::MAX;
 
 /// A message as it arrived.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub struct Arrived {
     pub tag: Tag,
     /// What it says, or where that is to be had.
     pub body: Body,
-    /// The link that it came by, 0 if from this context.
+    /// The link that it came by, 0 if from this context. That of a link that is no more leads nowhere.
     pub link: u32,
     /// What it was charged.
     pub charge: u32,
@@ -39,7 +42,7 @@ pub struct Arrived {
 #[derive(Debug)]
 pub enum Body {
     /// All of it.
-    Whole(Vec<u8>),
+    Whole(Buffer),
     /// It is fetched when somebody wants it.
     Offered {
         /// From where.
@@ -88,6 +91,8 @@ pub struct Inbox {
     from_within: u64,
     /// What is charged for all that links have brought here and nobody has taken.
     from_links: u64,
+    /// The same of links that are no more.
+    from_gone: u64,
     /// When there is more of that, it is looked who sent it.
     look_from: u64,
     receivers: Vec<(Match, Arc<Parker>)>,
@@ -141,10 +146,17 @@ impl Inbox {
             ahead: 0,
             from_within: 0,
             from_links: 0,
+            from_gone: 0,
             look_from: WINDOW_CARRIED,
             receivers: Vec::new(),
             senders: Vec::new(),
         }
+    }
+
+    /// Whether it has room for `message`. Who is connected keeps to its window; who connects again and again has a new
+    /// one each time.
+    fn has_room_for(&self, message: &Arrived) -> bool {
+        message.link == 0 || self.from_gone + u64::from(message.charge) <= GONE_MOST
     }
 
     /// `message` arrives, by a thread that waits itself as `own`, if it does. Returns who is to be woken: that one, if
@@ -203,10 +215,14 @@ impl Inbox {
             self.from_within -= u64::from(message.charge);
             return (Some(Taken::Message(message, None)), std::mem::take(&mut self.senders));
         }
-        self.from_links -= u64::from(message.charge);
         if let Body::Offered { size, ahead: true, .. } = message.body {
             self.ahead -= size;
         }
+        if message.link == NO_LINK {
+            self.from_gone -= u64::from(message.charge);
+            return (Some(Taken::Message(message, None)), Vec::new());
+        }
+        self.from_links -= u64::from(message.charge);
         let credit = self.owed.taken(message.link, message.charge);
         (Some(Taken::Message(message, credit)), Vec::new())
     }
@@ -279,6 +295,13 @@ impl Inbox {
         self.queue.iter().map(|message| u64::from(message.charge)).sum()
     }
 
+    /// The same for what came by `link`.
+    #[cfg(test)]
+    pub fn charged_by(&self, link: u32) -> u64 {
+        let waiting = self.queue.iter().filter(|message| message.link == link);
+        waiting.map(|message| u64::from(message.charge)).sum()
+    }
+
     /// A message that goes by `link` was not sent, and did not give back `credit`.
     pub fn put_back(&mut self, link: u32, credit: u32) {
         self.owed.put_back(link, credit);
@@ -288,7 +311,9 @@ impl Inbox {
     pub fn forget(&mut self, link: u32) {
         self.owed.forget(link);
         for message in self.queue.iter_mut().filter(|message| message.link == link) {
-            self.from_links -= u64::from(std::mem::take(&mut message.charge));
+            message.link = NO_LINK;
+            self.from_links -= u64::from(message.charge);
+            self.from_gone += u64::from(message.charge);
         }
     }
 }
@@ -364,17 +389,21 @@ impl Inboxes {
         self.at(place).map(|mut at| at.does(action))
     }
 
-    /// What `action` makes of it and `message`, which is given back if the place leads nowhere.
+    /// What `action` makes of it and `message`.
+    ///
+    /// # Errors
+    /// If the place leads nowhere, or there is no room.
     pub fn give<T>(
         &self,
         place: Place,
         message: Arrived,
         action: impl FnOnce(&mut Inbox, Arrived) -> T,
-    ) -> Result<T, Arrived> {
-        match self.at(place) {
-            Some(mut at) => Ok(at.does(|inbox| action(inbox, message))),
-            None => Err(message),
+    ) -> Result<T, Reason> {
+        let mut at = self.at(place).ok_or(Reason::Gone)?;
+        if !at.inbox.has_room_for(&message) {
+            return Err(Reason::TooLong);
         }
+        Ok(at.does(|inbox| action(inbox, message)))
     }
 
     fn at(&self, place: Place) -> Option<Held<'_>> {
@@ -439,7 +468,7 @@ mod tests {
     fn message(tag: u64) -> Arrived {
         let place = Place { slot: 0, generation: 0 };
         let from = ResourceId { context: ContextId::new(1), place };
-        Arrived { from, tag: Tag(tag), body: Body::Whole(Vec::new()), link: 3, charge: 100 }
+        Arrived { from, tag: Tag(tag), body: Body::Whole(Buffer::default()), link: 3, charge: 100 }
     }
 
     #[test]
@@ -557,6 +586,42 @@ mod tests {
         assert!(matches!(inbox.take(&Match::any()).0, Some(Taken::Message(_, None))));
         assert!(!inbox.owed.is_due());
         assert_eq!(inbox.owed.all().count(), 0);
+    }
+
+    /// A context that connects again and again, and sends as much as it may each time, does not fill the memory; what
+    /// it has sent is taken or refused, and there is room again when some of it was taken.
+    #[test]
+    fn what_came_by_links_that_are_gone_is_bounded() {
+        let inboxes = Inboxes::new();
+        let place = inboxes.open().unwrap();
+        let longest = charge(EAGER_MOST);
+        let send = |link| {
+            let message = Arrived { link, charge: longest, ..message(1) };
+            inboxes.give(place, message, |inbox, message| inbox.deliver(message, None).unwrap())
+        };
+        let (window, mut refused) = (WINDOW_CARRIED / u64::from(longest), 0);
+        for link in 1..=100 {
+            for _ in 0..window {
+                match send(link) {
+                    Ok(woken) => assert!(woken.is_none()),
+                    Err(reason) => {
+                        assert_eq!(reason, Reason::TooLong);
+                        refused += 1;
+                    }
+                }
+            }
+            let charged = inboxes.with(place, |inbox| {
+                inbox.forget(link);
+                inbox.charged()
+            });
+            assert!(charged.unwrap() <= GONE_MOST);
+        }
+        assert_eq!(refused, (100 - 16) * window);
+        let taken = inboxes.with(place, |inbox| inbox.take(&Match::any()).0).unwrap();
+        assert!(matches!(taken, Some(Taken::Message(_, None))));
+        assert!(send(101).is_ok());
+        // What is sent within the context is bounded by itself.
+        assert!(send(0).is_ok());
     }
 
     /// As many as one receiver's window has room for, and more: each is told, the oldest first.

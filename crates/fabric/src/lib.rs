@@ -69,7 +69,9 @@
 //! # What holds
 //!
 //! - **Order.** Messages from one resource to another arrive in the order in which they were sent. Who has to
-//!   connect anew has ended what it had: what has arrived by that is taken first, and nothing after it.
+//!   connect anew has ended what it had: what has arrived by that is taken first, and nothing after it. If both ends
+//!   have called each other at once, none goes on sending by the other's connection when it has lost its own. What was
+//!   still on its way by a connection that the other end had made, and was told to its sender, may come late.
 //! - **Delivery or an error.** A message is in its receiver's inbox, or its sender is told: by
 //!   `send`, or by a later `recv` of the same resource ([`RecvError::Undelivered`]). When a
 //!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
@@ -78,7 +80,9 @@
 //!   else.
 //! - **Bounds.** A receiver holds at most a window ([`flow::WINDOW`], [`flow::WINDOW_CARRIED`]) for each context
 //!   that sends to it, and of longer ones that it has not asked for yet
-//!   [`flow::AHEAD_MOST`]. A link has a bounded backlog. Who sends more waits, and holds up nobody else.
+//!   [`flow::AHEAD_MOST`]. Of those whose connections are no more, however often they were made anew, it holds
+//!   [`flow::GONE_MOST`], and a window more for each that ends then; others are refused meanwhile
+//!   ([`Reason::TooLong`]). A link has a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB (over UDP 256) are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.
@@ -94,10 +98,12 @@
 //! Two nodes that share several networks use all of them: long messages are spread by what each
 //! network brings, short ones go where they arrive first, and a network that goes down takes nothing
 //! with it. Two that share none are connected over bridges, daemons of nodes on several networks, by
-//! up to [`bridge::routes::ROUTES_MOST`] ways at once. Order and delivery hold from end to end: what
+//! up to [`bridge::routes::ROUTES_MOST`] ways at once: those on which a call is answered soonest, or as long as
+//! nothing answers those over few bridges. A network that both share goes before bridges unless a call
+//! over it takes more than four times as long, and 2 ms at least. Order and delivery hold from end to end: what
 //! is sent is kept until the other context has it, goes again by another way when one is lost, and
 //! arrives once. When there has been no way for ten seconds, the link is broken, and its senders are
-//! told.
+//! told; a connection that the other end closes before anything has come by it was none.
 //!
 //! # Who is let in
 //!
@@ -110,7 +116,9 @@
 //!
 //! # Limits of this version
 //!
-//! Two nodes with one network in common use that alone, over one connection. A bridge that hangs
+//! Two nodes with one network in common use that alone, over one connection, unless it is slow beside bridges when they
+//! are connected: what becomes of it later, and how much it carries, change nothing. A way over bridges that has a
+//! connection keeps it until that ends, though others become quicker. A bridge that hangs
 //! without ending is only found out if there is another way beside it. Networks are those that the
 //! node had when the context was opened, and two networks of one address and prefix are one.
 //! Messages between nodes can be read and changed by whoever rules the network between them, as MPI's can;
@@ -148,6 +156,8 @@ mod listen;
 mod mapping;
 mod progress;
 mod ring;
+#[cfg(test)]
+mod simulation;
 mod sockets;
 mod streams;
 mod transport;
@@ -167,7 +177,7 @@ pub use inbox::Undelivered;
 pub use keeptime_model::Invalid;
 pub use keeptime_model::units::BitsPerSecond;
 pub use matching::{Match, Tag};
-pub use payload::Payload;
+pub use payload::{Buffer, Payload};
 pub use progress::Wait;
 pub use transport::Broken;
 

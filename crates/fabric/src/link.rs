@@ -8,6 +8,7 @@ use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Undelivered};
 use crate::matching::Tag;
+use crate::payload::Buffer;
 use crate::progress::{Parker, Progress, lock};
 use crate::transport::{self, Broken, Ends, Glance, Receiver, Sender};
 use crate::turns::{Flow, Turns};
@@ -33,8 +34,8 @@ const LAST_LOOKS: u32 = 4096;
 pub trait Home {
     /// The longest message that is accepted.
     fn message_most(&self) -> u64;
-    /// Gives a message to its receiver; back if there is none. An error if it is more than its link may send.
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed>;
+    /// Gives a message to its receiver, or says why it does not. An error if it is more than its link may send.
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed>;
     /// Tells a sender what became of a message.
     fn notify(&self, sender: Place, notice: Undelivered);
     /// Where sleeping threads are woken.
@@ -124,9 +125,11 @@ struct Offer {
 
 enum Data {
     /// Given, and sent up to here.
-    Given(Vec<u8>, usize),
+    Given(Buffer, usize),
     /// A thread holds it.
     Lent(Lent),
+    /// A thread held it and has given up: it knows, and is told nothing more. The other end still has the offer.
+    Withdrawn,
     /// All sent; the other end has not said that it has it.
     Gone,
 }
@@ -159,6 +162,9 @@ struct Assembly {
     parker: Option<Arc<Parker>>,
     /// Nobody wants it any more: what to say to its sender when it has arrived.
     rejection: Option<Frame>,
+    /// Its sender has given up, and knows. Kept until somebody takes it or nobody will: then its sender is not told
+    /// once more.
+    is_withdrawn: bool,
 }
 
 impl Link {
@@ -251,7 +257,7 @@ impl Link {
         from: Place,
         to: Place,
         tag: Tag,
-        data: &mut Vec<u8>,
+        data: &mut Buffer,
     ) -> Result<Attempt, Broken> {
         let mut out = self.out()?;
         if out.parked > 0 && out.parked + data.len() > PARKED_MOST {
@@ -335,14 +341,17 @@ impl Link {
     /// The sender of a lent message gives up before anything was sent. Returns whether it could.
     pub fn withdraw(&self, token: u32) -> bool {
         let Ok(mut out) = self.out() else { return true };
-        let waiting = matches!(
-            out.offers.get(&token),
-            Some(Offer { data: Data::Lent(Lent::Waiting | Lent::Failed(_)), .. })
-        );
-        if waiting {
-            out.offers.remove(&token);
+        let Some(Offer { data: Data::Lent(state), .. }) = out.offers.get(&token) else {
+            return false;
+        };
+        let state = *state;
+        match state {
+            Lent::Waiting => out.mark(token, Data::Withdrawn),
+            // The other end has done with it.
+            Lent::Failed(_) => drop(out.offers.remove(&token)),
+            Lent::Cleared | Lent::Held => return false,
         }
-        waiting
+        true
     }
 
     /// Says `frame`, now or as soon as there is room.
@@ -402,8 +411,9 @@ impl Link {
         }
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size)?;
-        let (done, parker, rejection) = (false, None, None);
-        let assembly = Assembly { buffer: Some(buffer), size, done, parker, rejection };
+        let (done, parker, rejection, is_withdrawn) = (false, None, None, false);
+        let buffer = Some(buffer);
+        let assembly = Assembly { buffer, size, done, parker, rejection, is_withdrawn };
         lock(&self.assemblies).insert(token, assembly);
         self.answer(Frame::Clear { token });
         Ok(())
@@ -418,13 +428,24 @@ impl Link {
     /// its sender does not stop before.
     pub fn reject_offer(&self, token: u32, rejection: Frame) {
         let mut assemblies = lock(&self.assemblies);
-        if let Some(assembly) = assemblies.get_mut(&token).filter(|assembly| !assembly.done) {
+        if let Some(assembly) = assemblies.get_mut(&token).filter(|assembly| assembly.is_coming()) {
             assembly.rejection = Some(rejection);
             return;
         }
-        assemblies.remove(&token);
+        let taken = assemblies.remove(&token);
         drop(assemblies);
-        self.answer(rejection);
+        if taken.is_some_and(|assembly| assembly.is_withdrawn) {
+            self.give_back(rejection);
+        } else {
+            self.answer(rejection);
+        }
+    }
+
+    /// Gives back what was charged for an offer whose sender has given up, and says nothing else of `rejection`.
+    fn give_back(&self, rejection: Frame) {
+        if let Frame::Rejected { to, bytes, .. } = rejection {
+            self.answer(Frame::Credit { place: to, bytes: bytes.into() });
+        }
     }
 
     /// Has `parker` woken when a taken offer has arrived, or never will. Look again after this.
@@ -438,7 +459,7 @@ impl Link {
     pub fn assembled(&self, token: u32) -> Assembled {
         let mut assemblies = lock(&self.assemblies);
         let Some(assembly) = assemblies.get(&token) else { return Assembled::Never };
-        if !assembly.done && self.broken.get().is_none() {
+        if assembly.is_coming() && self.broken.get().is_none() {
             return Assembled::NotYet;
         }
         let assembly = assemblies.remove(&token).filter(|assembly| assembly.done);
@@ -525,7 +546,8 @@ impl Link {
     pub fn is_drained(&self, home: &impl Home) -> Result<bool, Broken> {
         self.pump(home)?;
         let mut out = self.out()?;
-        let given_left = out.offers.values().any(|offer| !matches!(offer.data, Data::Lent(_)));
+        let is_given = |offer: &Offer| matches!(offer.data, Data::Given(..) | Data::Gone);
+        let given_left = out.offers.values().any(is_given);
         Ok(out.answers.is_empty()
             && !given_left
             && out.sender.as_mut().is_none_or(|sender| sender.is_drained()))
@@ -836,6 +858,13 @@ impl Link {
     }
 }
 
+impl Assembly {
+    /// Whether more of it is to arrive.
+    fn is_coming(&self) -> bool {
+        !self.done && !self.is_withdrawn
+    }
+}
+
 impl Out {
     /// An offer of `to` was taken.
     fn clear(&mut self, to: Place, token: u32) {
@@ -877,14 +906,14 @@ impl Out {
 }
 
 /// What may not have arrived, by number: what was not seen, and offers that were seen and did not arrive whole.
-/// Threads that lend are told by what their call returns.
+/// Threads that lend, or did until they gave up, are told by what their call returns.
 fn not_arrived<'a>(
     mut unconfirmed: BTreeMap<u32, Sent>,
     offers: impl IntoIterator<Item = &'a Offer>,
 ) -> BTreeMap<u32, Sent> {
     for offer in offers {
         match offer.data {
-            Data::Lent(_) => unconfirmed.remove(&offer.number),
+            Data::Lent(_) | Data::Withdrawn => unconfirmed.remove(&offer.number),
             Data::Given(..) | Data::Gone => unconfirmed.insert(offer.number, offer.sent),
         };
     }

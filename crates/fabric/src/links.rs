@@ -54,6 +54,11 @@ impl Links {
         self.read().by_number.get(&number).cloned()
     }
 
+    /// All links to `peer`, those among them that are only read.
+    pub fn of(&self, peer: ContextId) -> Vec<Arc<Link>> {
+        self.read().by_number.values().filter(|link| link.peer == peer).cloned().collect()
+    }
+
     /// One more. If both ends called each other at once, each goes on sending on the link that it
     /// has first, so that its messages stay in order; both are read.
     pub fn insert(&self, link: Arc<Link>) {
@@ -63,15 +68,15 @@ impl Links {
         self.renew(&table);
     }
 
-    /// One less.
+    /// One less. If it was that on which to send to its peer, there is none until one more comes, though another may
+    /// still be read: what was sent on this and is not read yet would be overtaken there. Who is called anew takes that
+    /// first.
     pub fn remove(&self, link: &Arc<Link>) {
         let mut table = self.write();
         table.by_number.remove(&link.id);
         let sends = table.by_peer.get(&link.peer).is_some_and(|other| Arc::ptr_eq(other, link));
         if sends {
             table.by_peer.remove(&link.peer);
-            let other = table.by_number.values().find(|other| other.peer == link.peer).cloned();
-            table.by_peer.extend(other.map(|other| (link.peer, other)));
         }
         self.renew(&table);
     }
@@ -101,5 +106,40 @@ impl Links {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::rails;
+
+    fn link(links: &Links, peer: u64) -> Arc<Link> {
+        let (ends, _) = rails::ends().unwrap();
+        let link = Arc::new(Link::new(links.next_number(), ContextId::new(peer), ends));
+        links.insert(link.clone());
+        link
+    }
+
+    /// Two contexts called each other at once. Whoever sent on one link and loses it does not go on with the other, on
+    /// which a later message could be read before an earlier one; it calls again, and sends on what comes of that.
+    #[test]
+    fn no_link_takes_over_what_another_had_begun_to_send() {
+        let links = Links::default();
+        let peer = ContextId::new(7);
+        let sends_on = || links.to(peer).map(|link| link.id);
+        let (own, other) = (link(&links, 7), link(&links, 7));
+        let (stranger, mut all) = (link(&links, 8), links.of(peer));
+        all.sort_by_key(|link| link.id);
+        assert!(Arc::ptr_eq(&all[0], &own) && Arc::ptr_eq(&all[1], &other) && all.len() == 2);
+        assert_eq!(sends_on(), Some(own.id));
+        links.remove(&own);
+        assert_eq!((sends_on(), links.of(peer).len()), (None, 1));
+        let again = link(&links, 7);
+        assert_eq!(sends_on(), Some(again.id));
+        // The one that is only read goes without a trace.
+        links.remove(&other);
+        assert_eq!((sends_on(), links.of(peer).len()), (Some(again.id), 1));
+        assert!(links.to(ContextId::new(8)).is_some_and(|link| link.id == stranger.id));
     }
 }

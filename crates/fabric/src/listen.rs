@@ -1,7 +1,6 @@
 //! Connections of other contexts to this one, until they have said who they are.
 
-use crate::bridge::request::Whom;
-use crate::bridge::{self, routes::Way};
+use crate::bridge::routes::Way;
 use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
@@ -239,7 +238,11 @@ pub fn call_remote(
 }
 
 fn call_at(address: SocketAddr, greeting: Greeting, protocol: Protocol) -> io::Result<Ends> {
-    let stream = TcpStream::connect_timeout(&address, CONNECT_TIME)?;
+    greet_on(TcpStream::connect_timeout(&address, CONNECT_TIME)?, greeting, protocol)
+}
+
+/// Makes the caller's end of a connection to a context, on which nothing was said.
+fn greet_on(stream: TcpStream, greeting: Greeting, protocol: Protocol) -> io::Result<Ends> {
     let greet = |mut stream: &TcpStream, carrier| {
         stream.write_all(&Greeting { carrier, ..greeting }.encode())
     };
@@ -261,18 +264,19 @@ fn call_at(address: SocketAddr, greeting: Greeting, protocol: Protocol) -> io::R
     transport::native::ends(library, stream)
 }
 
-/// Connects to a context as a rail of a stream: one that goes straight over what is wanted between
-/// nodes, one over bridges over TCP, which is what they carry.
+/// Makes the caller's end of a connection to a context over `way`, on which nothing was said: of one that goes straight
+/// over what is wanted between nodes, of one over bridges over TCP, which is what they carry.
 ///
 /// # Errors
-/// If one of its hops does not answer or refuses.
-pub fn call_way(greeting: Greeting, way: &Way, protocol: Protocol) -> io::Result<Ends> {
-    if protocol != Protocol::Tcp && way.hops.len() == 1 {
-        return call_remote(greeting, &way.hops, protocol);
-    }
-    let mut stream = bridge::call(way, Whom::Context(greeting.to))?;
-    stream.write_all(&greeting.encode())?;
-    transport::tcp::ends(stream)
+/// If the other end is gone, or this process has no descriptors left.
+pub fn greet_over(
+    way: &Way,
+    stream: TcpStream,
+    greeting: Greeting,
+    protocol: Protocol,
+) -> io::Result<Ends> {
+    let protocol = if way.is_straight() { protocol } else { Protocol::Tcp };
+    greet_on(stream, greeting, protocol)
 }
 
 fn neighbour_address(id: ContextId) -> io::Result<std::os::unix::net::SocketAddr> {

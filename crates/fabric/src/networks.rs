@@ -70,6 +70,16 @@ pub fn shared(own: &[Network], peer: &[SocketAddr]) -> Vec<SocketAddr> {
     shared
 }
 
+/// What both ends have beside the networks that they share: those of ours on which no address of the peer is, and the
+/// peer's addresses that are on none of ours.
+pub fn apart(own: &[Network], peer: &[SocketAddr]) -> (Vec<Network>, Vec<SocketAddr>) {
+    let is_on = |network: &Network, address: &SocketAddr| network.has(address.ip());
+    let (mut networks, mut addresses) = (own.to_vec(), peer.to_vec());
+    networks.retain(|network| !peer.iter().any(|address| is_on(network, address)));
+    addresses.retain(|address| !own.iter().any(|network| is_on(network, address)));
+    (networks, addresses)
+}
+
 /// Whether a node on these networks has this address itself.
 pub fn is_own(own: &[Network], address: IpAddr) -> bool {
     own.iter().any(|network| network.address == address)
@@ -184,6 +194,17 @@ mod tests {
         assert!(shared(&own, &far).is_empty());
         assert_eq!(candidates(&own, &near, false), [near[2], near[1]]);
         assert_eq!(candidates(&own, &far, false), [far[2], far[1]]);
+    }
+
+    /// Each on one of its own, both on another, and both with a bridge for containers.
+    #[test]
+    fn what_is_not_shared_is_left() {
+        let own: [Network; 3] =
+            ["172.17.0.1/16", "10.1.0.1/24", "10.2.0.1/24"].map(|n| n.parse().unwrap());
+        let peer: [SocketAddr; 3] =
+            ["172.17.0.1:1", "10.1.0.2:1", "10.3.0.2:1"].map(|a| a.parse().unwrap());
+        assert_eq!(apart(&own, &peer), (vec![own[2]], vec![peer[2]]));
+        assert_eq!(apart(&own[..2], &peer[..2]), (Vec::new(), Vec::new()));
     }
 
     proptest! {

@@ -1,13 +1,28 @@
-//! What a message says, lent or given.
+//! What a message says: lent or given when it is sent, and a buffer of its own when it has arrived.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Bytes to send. Lent ones are copied at most once, into what carries them; given ones move to a
-/// receiver in the same process without a copy, and to others without the sender waiting.
+/// receiver in the same context without a copy, and to others without the sender waiting.
 #[derive(Debug)]
 pub enum Payload<'a> {
     /// They stay with the caller.
     Lent(&'a [u8]),
     /// They do not.
-    Given(Vec<u8>),
+    Given(Buffer),
+}
+
+/// Bytes that a message has for itself: a vector, or memory of any other kind with its owner. Vectors are copied when
+/// it is cloned, other memory is not.
+#[derive(Clone)]
+pub struct Buffer(Memory);
+
+#[derive(Clone)]
+enum Memory {
+    Vector(Vec<u8>),
+    Owned(Arc<dyn AsRef<[u8]> + Send + Sync>),
 }
 
 impl Payload<'_> {
@@ -25,7 +40,7 @@ impl Payload<'_> {
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Lent(bytes) => bytes,
-            Self::Given(bytes) => bytes,
+            Self::Given(buffer) => buffer,
         }
     }
 
@@ -35,11 +50,73 @@ impl Payload<'_> {
     }
 
     /// The bytes as a buffer of their own: the given one, or a copy.
-    pub fn into_vec(self) -> Vec<u8> {
+    pub fn into_buffer(self) -> Buffer {
         match self {
-            Self::Lent(bytes) => bytes.to_vec(),
-            Self::Given(bytes) => bytes,
+            Self::Lent(bytes) => bytes.to_vec().into(),
+            Self::Given(buffer) => buffer,
         }
+    }
+}
+
+impl Buffer {
+    /// Memory of another kind than a vector's, such as a mapped file or a buffer of a pool. `owner` is dropped once, by
+    /// whichever thread needs the bytes last: it should not wait, and not call this library. That is before a send that
+    /// fails returns, when a receiver in the same context has dropped the message, and otherwise when all of it is sent.
+    ///
+    /// The bytes have to be the same whenever they are asked for.
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self(Memory::Owned(Arc::new(owner)))
+    }
+
+    /// The bytes as a vector: itself, if it is one, and else a copy.
+    pub fn into_vec(self) -> Vec<u8> {
+        match self.0 {
+            Memory::Vector(bytes) => bytes,
+            Memory::Owned(owner) => (*owner).as_ref().to_vec(),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Vector(bytes) => bytes,
+            Memory::Owned(owner) => (**owner).as_ref(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self(Memory::Vector(Vec::new()))
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Buffer {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl Eq for Buffer {}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Memory::Vector(bytes))
     }
 }
 
@@ -61,8 +138,59 @@ impl<'a> From<&'a Vec<u8>> for Payload<'a> {
     }
 }
 
+impl<'a> From<&'a Buffer> for Payload<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        Self::Lent(buffer)
+    }
+}
+
 impl From<Vec<u8>> for Payload<'_> {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::Given(bytes)
+        Self::Given(bytes.into())
+    }
+}
+
+impl From<Buffer> for Payload<'_> {
+    fn from(buffer: Buffer) -> Self {
+        Self::Given(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_that_is_given_stays_the_same_vector() {
+        let bytes = vec![1_u8, 2, 3];
+        let place = bytes.as_ptr();
+        let buffer = Payload::from(bytes).into_buffer();
+        assert_eq!((buffer.as_ptr(), buffer.len()), (place, 3));
+        let bytes = buffer.into_vec();
+        assert_eq!(bytes.as_ptr(), place);
+    }
+
+    /// The last clone drops it, and neither those before nor a copy does.
+    #[test]
+    fn the_owner_of_memory_is_dropped_with_its_last_use() {
+        let owner: Arc<[u8]> = Arc::from([1_u8, 2, 3]);
+        let (place, uses) = (owner.as_ptr(), || Arc::strong_count(&owner));
+        let buffer = Buffer::from_owner(owner.clone());
+        let given = Payload::from(buffer.clone()).into_buffer();
+        assert_eq!((given.as_ptr(), uses()), (place, 2));
+        drop(buffer);
+        assert_eq!(uses(), 2);
+        let copy = given.into_vec();
+        assert_eq!((copy.as_slice(), uses()), (&[1_u8, 2, 3][..], 1));
+    }
+
+    #[test]
+    fn what_is_lent_is_copied_and_equal() {
+        let buffer = Buffer::from_owner([1_u8, 2, 3]);
+        let copy = Payload::from(&buffer).into_buffer();
+        assert_ne!(copy.as_ptr(), buffer.as_ptr());
+        assert_eq!(copy, buffer);
+        assert_ne!(copy, [1_u8, 2]);
+        assert_eq!(Buffer::default(), b"");
     }
 }

@@ -55,7 +55,7 @@ struct Making {
     peer: Option<Introduction>,
     ways: BTreeMap<RailId, Way>,
     last: Option<Instant>,
-    /// Since when it has no rail.
+    /// Since when it has no rail by which anything came.
     alone_since: Option<Instant>,
 }
 
@@ -138,8 +138,9 @@ impl Stream {
     /// nobody else is.
     pub fn is_due(&self, now: Instant) -> bool {
         let mut making = lock(&self.making);
-        let alone = self.rails.all().is_empty();
-        making.alone_since = making.alone_since.filter(|_| alone).or(alone.then_some(now));
+        let (alone, has_heard) = (self.rails.all().is_empty(), self.rails.have_heard());
+        // A rail that leads nowhere, or to one who has given the stream up and refuses it, changes nothing.
+        making.alone_since = making.alone_since.filter(|_| !has_heard).or(alone.then_some(now));
         let every = if alone { AGAIN_AT_ONCE } else { AGAIN_EVERY };
         // Once, even if another makes them, to know where that one is.
         let is_concerned = self.is_own || alone || making.peer.is_none();
@@ -167,10 +168,20 @@ impl Stream {
         lock(&self.making).peer.clone()
     }
 
-    /// For how long it has had no rail.
+    /// For how long it has had no rail by which anything came.
     pub fn alone_for(&self, now: Instant) -> Duration {
         let since = lock(&self.making).alone_since;
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// The ways that its rails go, and those of rails that are no more since this was asked last.
+    pub fn ways(&self) -> (Vec<Way>, Vec<Way>) {
+        let there = self.rails.all();
+        let mut making = lock(&self.making);
+        let lost = making.ways.iter().filter(|(rail, _)| !there.contains(rail));
+        let lost = lost.map(|(_, way)| way.clone()).collect();
+        making.ways.retain(|rail, _| there.contains(rail));
+        (making.ways.values().cloned().collect(), lost)
     }
 
     /// Those of `ways` that none of its rails goes.
@@ -184,5 +195,73 @@ impl Stream {
     /// A rail goes this way.
     pub fn joined(&self, rail: RailId, way: Way) {
         lock(&self.making).ways.insert(rail, way);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frame, Head};
+    use crate::transport::testing::{Collected, streams};
+    use crate::transport::{Ends, rails, tcp};
+
+    /// A stream that another context has begun, the end by which it is read, and when that was.
+    fn stream() -> (Arc<Stream>, Ends, Instant) {
+        let ((ends, rails), (idle, _)) = (rails::ends().unwrap(), rails::ends().unwrap());
+        // Read by the test itself, and not by the link.
+        let link = Arc::new(Link::new(1, ContextId::new(2), idle));
+        (Streams::default().insert(link, rails, 1, None), ends, Instant::now())
+    }
+
+    /// One more rail. Returns its other end.
+    fn join(stream: &Stream) -> Ends {
+        let (one, other) = streams();
+        stream.rails.join(tcp::ends(one).unwrap()).unwrap();
+        tcp::ends(other).unwrap()
+    }
+
+    /// How long it is alone when it is looked at so many seconds after it began.
+    fn alone_after(stream: &Stream, begun: Instant, seconds: u64) -> u64 {
+        let now = begun + Duration::from_secs(seconds);
+        stream.is_due(now);
+        stream.alone_for(now).as_secs()
+    }
+
+    fn lose_rails(stream: &Stream, ends: &mut Ends) {
+        while !stream.rails.all().is_empty() {
+            ends.receiver.poll(&mut Collected::default()).unwrap();
+        }
+    }
+
+    /// Whoever has given a stream up closes every rail that is made for it: the other end gives up as well, though it
+    /// finds rails again and again.
+    #[test]
+    fn rails_that_are_refused_are_none() {
+        let (stream, mut ends, begun) = stream();
+        assert_eq!(alone_after(&stream, begun, 0), 0);
+        for second in 1..=3 {
+            drop(join(&stream));
+            assert_eq!(alone_after(&stream, begun, 2 * second), 2 * second);
+            lose_rails(&stream, &mut ends);
+            assert_eq!(alone_after(&stream, begun, 2 * second + 1), 2 * second + 1);
+        }
+    }
+
+    #[test]
+    fn a_rail_that_is_heard_ends_being_alone() {
+        let (stream, mut ends, begun) = stream();
+        assert_eq!(alone_after(&stream, begun, 0), 0);
+        assert_eq!(alone_after(&stream, begun, 3), 3);
+        let mut far = join(&stream);
+        let probe = Head { frame: Frame::Probe { token: 1 }, length: 0, seen: 0 };
+        far.sender.send(&probe.encode(), &[]).unwrap();
+        while ends.receiver.poll(&mut Collected::default()).unwrap() == 0 {}
+        assert_eq!(alone_after(&stream, begun, 4), 0);
+        // However long nothing comes by it then.
+        assert_eq!(alone_after(&stream, begun, 60), 0);
+        drop(far);
+        lose_rails(&stream, &mut ends);
+        assert_eq!(alone_after(&stream, begun, 61), 0);
+        assert_eq!(alone_after(&stream, begun, 63), 2);
     }
 }

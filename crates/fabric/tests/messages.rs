@@ -8,12 +8,12 @@ use common::{LONG, Node, WAYS, Way};
 use keeptime_fabric::flow::{AHEAD_MOST, WINDOW, WINDOW_CARRIED, charge};
 use keeptime_fabric::frame::{Carrier, Greeting};
 use keeptime_fabric::{
-    BitsPerSecond, Context, Match, Message, Reason, RecvError, Resource, ResourceId, SendError,
-    Tag, Wait, attrs,
+    BitsPerSecond, Buffer, Context, Match, Message, Reason, RecvError, Resource, ResourceId,
+    SendError, Tag, Wait, attrs,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -78,6 +78,31 @@ fn a_given_buffer_is_not_copied_within_a_process() {
     one.send(other.id(), Tag(1), data).unwrap();
     let Message { from, data, .. } = other.recv(Match::any()).unwrap();
     assert_eq!((from, data.as_ptr()), (one.id(), place));
+}
+
+/// Neither is memory of another kind; its owner is dropped with the message, or when the send fails.
+#[test]
+fn memory_with_an_owner_is_not_copied_within_a_process() {
+    let node = Node::start("n1", &[]);
+    let context = node.context(Way::Memory(Wait::Block));
+    let one = context.register(attrs! {}).unwrap();
+    let other = context.register(attrs! {}).unwrap();
+    let owner: Arc<[u8]> = bytes(1_000_000, 1).into();
+    let uses = || Arc::strong_count(&owner);
+    one.send(other.id(), Tag(1), Buffer::from_owner(owner.clone())).unwrap();
+    let message = other.recv(Match::any()).unwrap();
+    assert_eq!((message.data.as_ptr(), uses()), (owner.as_ptr(), 2));
+    drop(message);
+    assert_eq!(uses(), 1);
+
+    // Nobody takes it.
+    let to = other.id();
+    one.send(to, Tag(2), Buffer::from_owner(owner.clone())).unwrap();
+    assert_eq!(uses(), 2);
+    drop(other);
+    assert_eq!(uses(), 1);
+    let gone = one.send(to, Tag(3), Buffer::from_owner(owner.clone()));
+    assert_eq!((gone, uses()), (Err(SendError::Gone(to)), 1));
 }
 
 #[test]
@@ -445,7 +470,8 @@ fn a_long_message_that_is_held_back_lets_others_pass() {
             // Released, the first goes on at once.
             slow.release(to);
             let both = free.recv_within(Match::tag(3), LONG);
-            assert_eq!((one.unwrap().data, both.unwrap().data), (b"one".into(), b"both".into()));
+            assert_eq!(one.unwrap().data, b"one");
+            assert_eq!(both.unwrap().data, b"both");
         });
     }
 }

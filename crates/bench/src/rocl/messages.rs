@@ -188,7 +188,7 @@ pub fn within(node: &Node, bytes: usize, is_given: bool) -> Result<f64> {
         for _ in 0..count {
             if is_given {
                 own.send(to, QUESTION, buffer)?;
-                buffer = own.recv(Match::any())?.data;
+                buffer = own.recv(Match::any())?.data.into_vec();
             } else {
                 own.send(to, QUESTION, &data)?;
                 own.recv(Match::any())?;

@@ -3,6 +3,8 @@
 #include "keeptime_fabric.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +118,172 @@ static void messages(ktf_context *here, ktf_context *there)
 	CHECK(lost.reason == KTF_REASON_GONE && memcmp(&lost.to, &peer, sizeof(peer)) == 0);
 	ktf_resource_drop(client);
 	free(data);
+}
+
+/* A buffer that is given away, and how often it was released. */
+struct given {
+	void *data;
+	atomic_int released;
+};
+
+static void release(void *data, void *closure)
+{
+	struct given *given = closure;
+
+	CHECK(data == given->data);
+	free(data);
+	atomic_fetch_add(&given->released, 1);
+}
+
+static ktf_buffer buffer_of(struct given *given, size_t length)
+{
+	ktf_buffer buffer = { .field_mask = KTF_BUFFER_DATA | KTF_BUFFER_RELEASE };
+
+	given->data = malloc(length);
+	CHECK(given->data);
+	memset(given->data, 'g', length);
+	atomic_store(&given->released, 0);
+	buffer.data = given->data;
+	buffer.length = length;
+	buffer.release = release;
+	buffer.closure = given;
+	return buffer;
+}
+
+/* What is received is what was given, not a copy; released when it is dropped, or nobody took it. */
+static void giving_within(ktf_context *context)
+{
+	static char lasting[] = "lasting";
+	ktf_resource *gives, *takes;
+	ktf_message *message;
+	struct given given;
+	ktf_buffer buffer;
+	size_t length;
+	ktf_id to;
+
+	CHECK(ktf_resource_register(context, NULL, 0, &gives) == KTF_OK);
+	CHECK(ktf_resource_register(context, NULL, 0, &takes) == KTF_OK);
+	CHECK(ktf_resource_id(takes, &to) == KTF_OK);
+	for (size_t size = 1; size <= 500000; size += 499999) {
+		buffer = buffer_of(&given, size);
+		CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_OK);
+		CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+		CHECK(ktf_message_data(message, &length) == buffer.data && length == size);
+		CHECK(atomic_load(&given.released) == 0);
+		ktf_message_drop(message);
+		CHECK(atomic_load(&given.released) == 1);
+	}
+	/* What lasts is released by nobody. */
+	buffer = (ktf_buffer){ .field_mask = KTF_BUFFER_DATA, .data = lasting, .length = 7 };
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_OK);
+	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	CHECK(ktf_message_data(message, &length) == lasting && length == 7);
+	ktf_message_drop(message);
+
+	buffer = buffer_of(&given, 100);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_FOREVER) == KTF_OK);
+	CHECK(atomic_load(&given.released) == 0);
+	ktf_resource_drop(takes);
+	CHECK(atomic_load(&given.released) == 1);
+	ktf_resource_drop(gives);
+}
+
+/* To others a short message is copied at once; a long one waits for its receiver, and its sender
+ * does not. */
+static void giving_to_others(const char *directory, int shared_memory, ktf_context *there)
+{
+	ktf_context *closed = open_context(directory, shared_memory);
+	ktf_resource *gives, *takes;
+	ktf_message *message;
+	struct given given;
+	ktf_buffer buffer;
+	const char *data;
+	size_t length;
+	ktf_id to;
+
+	CHECK(ktf_resource_register(closed, NULL, 0, &gives) == KTF_OK);
+	CHECK(ktf_resource_register(there, NULL, 0, &takes) == KTF_OK);
+	CHECK(ktf_resource_id(takes, &to) == KTF_OK);
+	buffer = buffer_of(&given, 1000);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, 30 * SECOND) == KTF_OK);
+	CHECK(atomic_load(&given.released) == 1);
+	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	ktf_message_drop(message);
+
+	buffer = buffer_of(&given, 500000);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, 30 * SECOND) == KTF_OK);
+	CHECK(atomic_load(&given.released) == 0);
+	CHECK(ktf_message_receive(takes, NULL, 30 * SECOND, &message, NULL) == KTF_OK);
+	data = ktf_message_data(message, &length);
+	CHECK(length == 500000);
+	for (size_t n = 0; n < length; n++)
+		CHECK(data[n] == 'g');
+	ktf_message_drop(message);
+	/* Whoever has sent its end releases it a moment later. */
+	while (atomic_load(&given.released) == 0)
+		sched_yield();
+
+	/* What nobody has taken goes with the context. */
+	buffer = buffer_of(&given, 500000);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, 30 * SECOND) == KTF_OK);
+	ktf_resource_drop(gives);
+	CHECK(atomic_load(&given.released) == 0);
+	CHECK(ktf_context_close_within(closed, SECOND / 100) == KTF_UNDELIVERED);
+	CHECK(atomic_load(&given.released) == 1);
+	ktf_resource_drop(takes);
+}
+
+/* What is not sent is released before the call returns, whatever the reason. */
+static void giving_in_vain(ktf_context *context)
+{
+	static const char before[1000];
+	ktf_resource *gives, *takes;
+	struct given given;
+	ktf_buffer buffer;
+	char text[64];
+	ktf_id to;
+
+	CHECK(ktf_resource_register(context, NULL, 0, &gives) == KTF_OK);
+	CHECK(ktf_resource_register(context, NULL, 0, &takes) == KTF_OK);
+	CHECK(ktf_resource_id(takes, &to) == KTF_OK);
+
+	buffer = buffer_of(&given, 1000001);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_TOO_LONG);
+	CHECK(atomic_load(&given.released) == 1);
+
+	CHECK(ktf_resource_reserve(gives, &to, 800) == KTF_OK);
+	CHECK(ktf_message_send(gives, &to, 1, before, sizeof(before), KTF_FOREVER) == KTF_OK);
+	buffer = buffer_of(&given, 1000);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_TIMED_OUT);
+	CHECK(atomic_load(&given.released) == 1);
+	CHECK(ktf_resource_release(gives, &to) == KTF_OK);
+
+	buffer = buffer_of(&given, 10);
+	CHECK(ktf_message_give(NULL, &to, 1, &buffer, KTF_NOW) == KTF_INVALID);
+	CHECK(atomic_load(&given.released) == 1);
+	buffer = buffer_of(&given, 10);
+	CHECK(ktf_message_give(gives, NULL, 1, &buffer, KTF_NOW) == KTF_INVALID);
+	CHECK(atomic_load(&given.released) == 1);
+	buffer = buffer_of(&given, 10);
+	buffer.field_mask |= UINT64_C(1) << 40;
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_INVALID);
+	CHECK(atomic_load(&given.released) == 1);
+	buffer = buffer_of(&given, 10);
+	free(given.data);
+	given.data = buffer.data = NULL;
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_INVALID);
+	CHECK(atomic_load(&given.released) == 1);
+	(void)ktf_error_text(text, sizeof(text));
+	CHECK(strcmp(text, "buffer.data is null") == 0);
+	buffer.release = NULL;
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_INVALID);
+	CHECK(ktf_message_give(gives, &to, 1, NULL, KTF_NOW) == KTF_INVALID);
+
+	ktf_resource_drop(takes);
+	buffer = buffer_of(&given, 10);
+	CHECK(ktf_message_give(gives, &to, 1, &buffer, KTF_NOW) == KTF_GONE);
+	CHECK(atomic_load(&given.released) == 1);
+	ktf_resource_drop(gives);
 }
 
 static void watches(ktf_context *here, ktf_context *there)
@@ -354,6 +522,9 @@ int main(int count, char **words)
 		here = open_context(words[1], shared_memory);
 		there = open_context(words[1], shared_memory);
 		messages(here, there);
+		giving_within(here);
+		giving_to_others(words[1], shared_memory, there);
+		giving_in_vain(here);
 		watches(here, there);
 		a_watch_outlives_its_context(words[1], there);
 		closing_tells_what_is_lost(words[1], shared_memory, there);

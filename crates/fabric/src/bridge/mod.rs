@@ -2,16 +2,21 @@
 //! that passes bytes between two connections and understands none of them: what is sent again when
 //! a bridge ends, and what arrives once, is the business of the two ends (their transports'
 //! rails). Bridges are resources; whoever wants to reach an address that is on none of its networks
-//! looks for ways over them ([`routes`]).
+//! looks for ways over them, finds out what calls over each take, and takes the quickest ([`routes`]).
 
 pub mod request;
 pub mod routes;
 
 mod call;
+mod costs;
 mod relay;
+mod survey;
 
 pub use call::call;
+#[cfg(test)]
+pub(crate) use relay::{Flow, Outgoing};
 pub use relay::{RELAYED_MOST, Relay};
+pub(crate) use survey::{Search, Survey};
 
 use crate::attributes::{Attributes, TEXT_MOST};
 use crate::config::Config;
@@ -124,9 +129,7 @@ impl Guard {
 
     fn is_bridge(&self, to: SocketAddr) -> bool {
         let bridges = self.context.find(query()).all().unwrap_or_default();
-        known(&bridges).iter().any(|bridge| {
-            bridge.port == to.port() && bridge.networks.iter().any(|n| n.address == to.ip())
-        })
+        known(&bridges).iter().any(|bridge| bridge.is_at(to))
     }
 
     fn is_directory(&self, to: SocketAddr) -> bool {
@@ -158,9 +161,14 @@ impl Known {
     }
 
     /// Where it is called by a node on `networks`.
-    fn address_from(&self, networks: &[Network]) -> Option<SocketAddr> {
-        let own = self.networks.iter().find(|own| reaches(networks, own.address))?;
-        Some(SocketAddr::new(own.address, self.port))
+    fn addresses_from(&self, networks: &[Network]) -> impl Iterator<Item = SocketAddr> {
+        let reached = self.networks.iter().filter(|own| reaches(networks, own.address));
+        reached.map(|own| SocketAddr::new(own.address, self.port))
+    }
+
+    /// Whether it is called at this address.
+    fn is_at(&self, address: SocketAddr) -> bool {
+        self.port == address.port() && self.networks.iter().any(|n| n.address == address.ip())
     }
 }
 

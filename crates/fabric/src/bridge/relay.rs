@@ -144,9 +144,18 @@ struct Pair {
     watched: [EpollFlags; 2],
 }
 
+/// Where bytes go.
+pub(crate) trait Outgoing: Write {
+    /// Nothing more comes.
+    ///
+    /// # Errors
+    /// If that cannot be said.
+    fn end(&mut self) -> io::Result<()>;
+}
+
 /// From one connection to the other.
 #[derive(Default)]
-struct Flow {
+pub(crate) struct Flow {
     kept: Vec<u8>,
     /// How much of that was written.
     written: usize,
@@ -319,10 +328,11 @@ impl Caller {
 impl Pair {
     /// Carries what there is, both ways. Returns whether nothing more will come.
     fn carry(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
-        let Self { streams: [one, other], flows: [there, back], .. } = self;
-        there.carry(one, other, bytes)?;
-        back.carry(other, one, bytes)?;
-        Ok(there.is_closed && back.is_closed)
+        let Self { streams, flows: [there, back], .. } = self;
+        let [mut one, mut other] = streams.each_ref();
+        there.carry(&mut one, &mut other, bytes)?;
+        back.carry(&mut other, &mut one, bytes)?;
+        Ok(there.is_closed() && back.is_closed())
     }
 
     /// Is told when something comes for which there is room, and of room if there is none.
@@ -343,7 +353,16 @@ impl Pair {
 }
 
 impl Flow {
-    fn carry(&mut self, mut from: &TcpStream, to: &TcpStream, bytes: &mut [u8]) -> io::Result<()> {
+    /// Carries what there is and what there is room for, by way of `bytes`.
+    ///
+    /// # Errors
+    /// If one of the two connections is broken.
+    pub(crate) fn carry(
+        &mut self,
+        from: &mut impl Read,
+        to: &mut impl Outgoing,
+        bytes: &mut [u8],
+    ) -> io::Result<()> {
         if !self.kept.is_empty() {
             self.written += write(to, &self.kept[self.written..])?;
             if self.written < self.kept.len() {
@@ -374,14 +393,25 @@ impl Flow {
         }
         if self.is_ended && !self.is_closed {
             self.is_closed = true;
-            to.shutdown(Shutdown::Write)?;
+            to.end()?;
         }
         Ok(())
+    }
+
+    /// Whether everything was carried, and the end of it told.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+}
+
+impl Outgoing for &TcpStream {
+    fn end(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
     }
 }
 
 /// Writes what there is room for.
-fn write(mut to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+fn write(to: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
         match to.write(&bytes[written..]) {

@@ -1,14 +1,19 @@
-//! Ways to an address: straight, or over bridges (pure).
+//! Ways to an address: straight, or over bridges; and which of them are chosen (pure).
 
 use super::Known;
 use crate::networks::{Network, is_own, reaches};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-/// Ways that are looked for.
+/// Ways over bridges that are used at once.
 pub const ROUTES_MOST: usize = 4;
+/// Ways from which these are chosen: each costs a few calls now and then, to find out how quick it is.
+pub const CANDIDATES_MOST: usize = 2 * ROUTES_MOST;
 /// Bridges on one way.
 pub const BRIDGES_MOST: usize = 4;
+/// Ways from here to one bridge that are gone on with. By these, one that is quick is found although another one
+/// leads over fewer bridges, and a search among many bridges stays short.
+const PASSES: usize = 3;
 
 /// Where to call, one after another: bridges first, and at last who is meant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,65 +27,134 @@ impl Way {
     pub fn straight(to: SocketAddr) -> Self {
         Self { hops: vec![to] }
     }
+
+    /// Whether it is without a bridge.
+    pub fn is_straight(&self) -> bool {
+        self.hops.len() == 1
+    }
+
+    /// Which of `bridges` it leads over, by their places.
+    fn over(&self, bridges: &[Known]) -> BTreeSet<usize> {
+        let hops = &self.hops[..self.hops.len().saturating_sub(1)];
+        let is_passed = |bridge: &Known| hops.iter().any(|hop| bridge.is_at(*hop));
+        let places = bridges.iter().enumerate().filter(|(_, bridge)| is_passed(bridge));
+        places.map(|(at, _)| at).collect()
+    }
 }
 
-/// Ways over `bridges` from a node on the networks `own` to one that is at `peer`: at most
-/// [`ROUTES_MOST`], those over few bridges first. No two have a bridge in common as long as there
-/// are others, so that the end of one leaves the others.
-pub fn routes(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
-    let mut found = Vec::new();
-    let mut left: Vec<&Known> = bridges.iter().collect();
-    while found.len() < ROUTES_MOST {
-        let Some((way, over)) = shortest(own, &left, peer) else { break };
-        found.push(way);
-        // In the order of what is taken out, the last first.
-        for at in over.into_iter().rev() {
-            left.remove(at);
+/// Ways over `bridges` from a node on the networks `own` to one that is at `peer`, from which to choose: at most
+/// [`CANDIDATES_MOST`]. First those over few bridges, no two of which have a bridge in common, as many as there are;
+/// then others, which have.
+pub fn candidates(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
+    let map = Map { own, bridges, peer };
+    let (mut ways, mut passed) = (Vec::new(), BTreeSet::new());
+    while ways.len() < CANDIDATES_MOST {
+        let Some(way) = map.ways(&passed, 1, 1).pop() else { break };
+        passed.append(&mut way.over(bridges));
+        ways.push(way);
+    }
+    for way in map.ways(&BTreeSet::new(), PASSES, CANDIDATES_MOST) {
+        if ways.len() < CANDIDATES_MOST && !ways.contains(&way) {
+            ways.push(way);
         }
     }
-    found
+    ways
 }
 
-/// The way over the fewest of `bridges`, and which these are, in order of their places.
-fn shortest(own: &[Network], bridges: &[&Known], peer: &[SocketAddr]) -> Option<(Way, Vec<usize>)> {
-    let own: Vec<_> =
-        own.iter().filter(|network| !network.address.is_loopback()).copied().collect();
-    // By what each bridge was reached first, and at which address.
-    let mut reached: BTreeMap<usize, (Option<usize>, SocketAddr)> = BTreeMap::new();
-    let mut next = VecDeque::from([None]);
-    while let Some(at) = next.pop_front() {
-        let networks = at.map_or(&own, |at: usize| &bridges[at].networks);
-        if let (Some(end), Some(last)) = (arrival(networks, peer), at) {
-            let mut over = vec![last];
-            while let Some((Some(before), _)) = over.last().map(|at| reached[at]) {
-                over.push(before);
-            }
-            over.reverse();
-            if over.len() > BRIDGES_MOST {
-                return None;
-            }
-            let hops = over.iter().map(|at| reached[at].1).chain([end]).collect();
-            over.sort_unstable();
-            return Some((Way { hops }, over));
-        }
-        for (to, bridge) in bridges.iter().enumerate() {
-            let address = bridge.address_from(networks);
-            if let Some(address) = address.filter(|_| !reached.contains_key(&to)) {
-                reached.insert(to, (at, address));
-                next.push_back(Some(to));
-            }
+/// How many more ways over bridges may be used by one who uses `taken`.
+pub fn room_beside(taken: &[Way]) -> usize {
+    let bridged = taken.iter().filter(|way| !way.is_straight()).count();
+    ROUTES_MOST.saturating_sub(bridged)
+}
+
+/// Those of `ways` that lead over no bridge of `taken`.
+pub fn beside(mut ways: Vec<Way>, taken: &[Way], bridges: &[Known]) -> Vec<Way> {
+    let passed: BTreeSet<_> = taken.iter().flat_map(|way| way.over(bridges)).collect();
+    ways.retain(|way| way.over(bridges).is_disjoint(&passed));
+    ways
+}
+
+/// Which of `ways` to use: at most `most`, those of the least cost first, of equal ones those over few bridges. No two
+/// have a bridge in common, so that the end of one leaves the others.
+pub fn choose<C: Ord>(
+    mut ways: Vec<Way>,
+    most: usize,
+    bridges: &[Known],
+    cost: impl Fn(&Way) -> C,
+) -> Vec<Way> {
+    // What is equal stays in its order.
+    ways.sort_by_cached_key(|way| (cost(way), way.hops.len()));
+    let (mut chosen, mut passed) = (Vec::new(), BTreeSet::new());
+    for way in ways {
+        let mut over = way.over(bridges);
+        if chosen.len() < most && over.is_disjoint(&passed) {
+            passed.append(&mut over);
+            chosen.push(way);
         }
     }
-    None
+    chosen
+}
+
+/// From where ways are looked for, over which bridges, and to whom.
+struct Map<'a> {
+    own: &'a [Network],
+    bridges: &'a [Known],
+    peer: &'a [SocketAddr],
+}
+
+impl Map<'_> {
+    /// Ways that lead over none of `without`: the first `most`, by the number of bridges. They lead on from each bridge
+    /// by the first `passes` ways to it, and come back to no network.
+    fn ways(&self, without: &BTreeSet<usize>, passes: usize, most: usize) -> Vec<Way> {
+        let own: Vec<_> = self.own.iter().filter(|n| !n.address.is_loopback()).copied().collect();
+        let mut passed = vec![0; self.bridges.len()];
+        let mut ways = Vec::new();
+        // Bridges by their places, and where each is called by the one before.
+        let mut next: VecDeque<Vec<(usize, SocketAddr)>> = VecDeque::from([Vec::new()]);
+        while let Some(path) = next.pop_front().filter(|_| ways.len() < most) {
+            let mut before = vec![&own[..]];
+            before.extend(path.iter().map(|(at, _)| &self.bridges[*at].networks[..]));
+            let Some(networks) = before.pop() else { break };
+            if !path.is_empty() {
+                // From here over a network that both share leads a way as well: who asks may have tried it.
+                let bridges = before.get(1..).unwrap_or_default();
+                let ends = arrivals(networks, self.peer).filter(|end| are_far(bridges, *end));
+                let hops: Vec<_> = path.iter().map(|(_, hop)| *hop).collect();
+                let more = ends.take(most - ways.len());
+                ways.extend(more.map(|end| Way { hops: [&hops[..], &[end]].concat() }));
+            }
+            if path.len() == BRIDGES_MOST {
+                continue;
+            }
+            for (to, bridge) in self.bridges.iter().enumerate() {
+                if without.contains(&to) || path.iter().any(|(at, _)| *at == to) {
+                    continue;
+                }
+                for hop in bridge.addresses_from(networks).filter(|hop| are_far(&before, *hop)) {
+                    if passed[to] < passes {
+                        passed[to] += 1;
+                        next.push_back(path.iter().copied().chain([(to, hop)]).collect());
+                    }
+                }
+            }
+        }
+        ways
+    }
+}
+
+/// Whether none of those on `networks` reaches this one itself.
+fn are_far(networks: &[&[Network]], address: SocketAddr) -> bool {
+    !networks.iter().any(|networks| reaches(networks, address.ip()))
 }
 
 /// Where a bridge on `networks` calls who is at `peer`. Addresses that the bridge has itself are those
-/// of another node, unless all are: then the bridge is on the peer's.
-fn arrival(networks: &[Network], peer: &[SocketAddr]) -> Option<SocketAddr> {
+/// of another node, unless all are: then the bridge is on the peer's, and one is enough.
+fn arrivals(networks: &[Network], peer: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> {
     let mut others = peer.iter().filter(|address| !address.ip().is_loopback());
     let is_here = others.all(|address| is_own(networks, address.ip()));
-    let leads_there = |ip| reaches(networks, ip) || (is_here && is_own(networks, ip));
-    peer.iter().find(|address| leads_there(address.ip())).copied()
+    let leads_there = move |ip| reaches(networks, ip) || (is_here && is_own(networks, ip));
+    let ends = peer.iter().copied().filter(move |address| leads_there(address.ip()));
+    ends.take(if is_here { 1 } else { usize::MAX })
 }
 
 #[cfg(test)]
@@ -106,6 +180,11 @@ mod tests {
         way.hops.iter().map(ToString::to_string).collect()
     }
 
+    /// What is chosen as long as nothing is measured.
+    fn routes(own: &[Network], bridges: &[Known], peer: &[SocketAddr]) -> Vec<Way> {
+        choose(candidates(own, bridges, peer), ROUTES_MOST, bridges, |_| ())
+    }
+
     #[test]
     fn ways_over_few_bridges_go_first_and_share_none() {
         let own = [Network { address: [127, 0, 0, 1].into(), prefix: 8 }, network(1, 1)];
@@ -119,6 +198,38 @@ mod tests {
         assert_eq!(routes(&own, &bridges[3..], &peer), []);
         let long: Vec<_> = (1..=6).map(|n| bridge(n + 20, &[n, n + 1])).collect();
         assert_eq!(routes(&own, &long, &[SocketAddr::from(([10, 7, 0, 9], 5))]), []);
+    }
+
+    /// A quick way over two bridges goes before a slow one over one of them, and its last hop is called on the quicker
+    /// network; when one of its bridges is gone, the other way is the next.
+    #[test]
+    fn a_quick_way_goes_before_a_short_one() {
+        let own = [network(1, 1)];
+        let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 9], 5)));
+        let bridges = [bridge(11, &[1, 2, 3]), bridge(12, &[2, 4])];
+        let all = candidates(&own, &bridges, &peer);
+        let (short, long) = (["10.1.0.11:7401", "10.3.0.9:5"], "10.2.0.12:7401");
+        assert_eq!(routes(&own, &bridges, &peer).iter().map(hops).collect::<Vec<_>>(), [short]);
+        let over_slow = |way: &Way| way.hops.last() == Some(&peer[0]);
+        let chosen = choose(all, ROUTES_MOST, &bridges, over_slow);
+        let quick = [short[0], long, "10.4.0.9:5"];
+        assert_eq!(chosen.iter().map(hops).collect::<Vec<_>>(), [quick]);
+        let left = choose(candidates(&own, &bridges[..1], &peer), ROUTES_MOST, &bridges, over_slow);
+        assert_eq!(left.iter().map(hops).collect::<Vec<_>>(), [short]);
+    }
+
+    /// Each address of a bridge that is on two of our networks, and each of the other end.
+    #[test]
+    fn what_is_on_several_networks_is_called_on_the_quickest() {
+        let own = [network(1, 1), network(2, 1)];
+        let peer = [3, 4].map(|number| SocketAddr::from(([10, number, 0, 9], 5)));
+        let bridges = [bridge(11, &[1, 2, 3, 4])];
+        let all = candidates(&own, &bridges, &peer);
+        assert_eq!(all.len(), 4);
+        for best in &all {
+            let chosen = choose(all.clone(), ROUTES_MOST, &bridges, |way| way != best);
+            assert_eq!(chosen, std::slice::from_ref(best));
+        }
     }
 
     /// Ways from network 1 to `number`, over bridges on these, where all nodes have one address alike.
@@ -156,7 +267,8 @@ mod tests {
     proptest! {
         /// Whatever bridges there are, and whether or not all nodes have one address alike: every hop
         /// is on a network of the one before and has an address that this one has not, no bridge is
-        /// passed twice, and if there is a way of a permitted length, one is found.
+        /// passed twice nor one that was to be had sooner, and if there is a way of a permitted length,
+        /// one is found, and chosen as long as nothing is measured.
         #[test]
         fn every_way_leads_there(
             places in prop::collection::vec(prop::collection::btree_set(0..6_u8, 1..4), 0..8),
@@ -181,19 +293,23 @@ mod tests {
                     Known { networks: with_alike(networks), port: 7401 }
                 })
                 .collect();
-            let ways = routes(&own, &bridges, &peer);
-            prop_assert!(ways.len() <= ROUTES_MOST);
-            for way in &ways {
+            let (ways, all) = (routes(&own, &bridges, &peer), candidates(&own, &bridges, &peer));
+            prop_assert!(ways.len() <= ROUTES_MOST && all.len() <= CANDIDATES_MOST);
+            prop_assert!(ways.iter().all(|way| all.contains(way)));
+            prop_assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])));
+            for way in &all {
                 let mut networks = own.clone();
                 let mut passed = Vec::new();
+                let mut before: Vec<Vec<Network>> = Vec::new();
                 for hop in &way.hops {
                     prop_assert!(networks.iter().any(|n| n.has(hop.ip())));
                     prop_assert!(networks.iter().all(|n| n.address != hop.ip()));
                     let bridge = bridges.iter().position(|b| b.networks.iter().any(|n| n.address == hop.ip()));
                     if let Some(at) = bridge {
                         prop_assert!(!passed.contains(&at));
+                        prop_assert!(!before.iter().any(|networks| reaches(networks, hop.ip())));
                         passed.push(at);
-                        networks.clone_from(&bridges[at].networks);
+                        before.push(std::mem::replace(&mut networks, bridges[at].networks.clone()));
                     }
                 }
                 prop_assert_eq!(way.hops.last(), peer.last());
@@ -210,6 +326,40 @@ mod tests {
                 over.into_iter().for_each(|on| near.extend(on));
             }
             prop_assert_eq!(ways.first().map(|way| way.hops.len() - 1), least);
+        }
+
+        /// Whatever each way costs, and which are used already: those that are chosen have no bridge in common with each
+        /// other or with these, the least cost comes first, of equal ones the shorter, and whichever is left out is no
+        /// better than one that is in its way, or than all.
+        #[test]
+        fn the_least_cost_goes_first(
+            places in prop::collection::vec(prop::collection::btree_set(0..5_u8, 2..4), 0..8),
+            costs in prop::collection::vec(0..4_u8, CANDIDATES_MOST),
+            used in 0..3_usize,
+        ) {
+            let on: Vec<Vec<u8>> = places.iter().map(|on| on.iter().copied().collect()).collect();
+            let bridges: Vec<_> = (10..).zip(&on).map(|(host, on)| bridge(host, on)).collect();
+            let peer = [SocketAddr::from(([10, 4, 0, 2], 5))];
+            let all = candidates(&[network(0, 1)], &bridges, &peer);
+            let cost = |way: &Way| costs[all.iter().position(|other| other == way).unwrap()];
+            let taken = choose(all.clone(), used, &bridges, |way| std::cmp::Reverse(cost(way)));
+            let free = beside(all.clone(), &taken, &bridges);
+            let room = room_beside(&taken);
+            prop_assert_eq!(room, ROUTES_MOST - taken.len());
+            let chosen = choose(free.clone(), room, &bridges, cost);
+            prop_assert!(chosen.len() <= room);
+            let key = |way: &Way| (cost(way), way.hops.len());
+            prop_assert!(chosen.iter().map(key).is_sorted());
+            let mut passed = BTreeSet::new();
+            for at in taken.iter().chain(&chosen).flat_map(|way| way.over(&bridges)) {
+                prop_assert!(passed.insert(at));
+            }
+            for way in free.iter().filter(|way| !chosen.contains(way)) {
+                let is_before = |other: &Way| key(other) <= key(way);
+                let is_crossed = |other: &Way| !other.over(&bridges).is_disjoint(&way.over(&bridges));
+                let is_in_its_way = chosen.iter().any(|other| is_before(other) && is_crossed(other));
+                prop_assert!(is_in_its_way || (chosen.len() == room && chosen.iter().all(is_before)));
+            }
         }
     }
 }

@@ -4,11 +4,7 @@ use super::address_of;
 use super::protocol::{Garbled, Heard, MESSAGE_MOST, Telling, encode, framed, read};
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
-use crate::bridge::{
-    self,
-    request::Whom,
-    routes::{Way, routes},
-};
+use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::door::ClusterKey;
 use crate::networks::discover;
 use crate::sockets::accepted;
@@ -101,6 +97,7 @@ impl Server {
             bell: bell.clone(),
             stop: stop.clone(),
             dialed: channel(),
+            survey: Survey::default(),
             connections: BTreeMap::new(),
             next: FIRST_CONNECTION,
         };
@@ -147,6 +144,7 @@ struct Shell {
     bell: Arc<EventFd>,
     stop: Arc<AtomicBool>,
     dialed: (Sender<Dialed>, Receiver<Dialed>),
+    survey: Survey,
     connections: BTreeMap<ConnectionId, Connection>,
     next: u64,
 }
@@ -362,9 +360,9 @@ impl Shell {
     fn dial(&self, address: SocketAddr) {
         let (sender, bell) = (self.dialed.0.clone(), self.bell.clone());
         let bridges = bridge::known(&self.directory.find(&bridge::query()));
-        let key = self.key.clone();
+        let (key, survey) = (self.key.clone(), self.survey.clone());
         let dial = move || {
-            let hailed = reach(address, &bridges)
+            let hailed = reach(address, &bridges, &survey)
                 .map_err(Unreachable::from)
                 .and_then(|stream| Ok((hail(&stream, key.as_ref())?, stream)));
             // Nobody waits for it any more when the server has ended.
@@ -404,11 +402,12 @@ impl Shell {
 }
 
 /// Connects to another server, over bridges if it cannot be reached otherwise.
-fn reach(address: SocketAddr, bridges: &[bridge::Known]) -> io::Result<TcpStream> {
+fn reach(address: SocketAddr, bridges: &[bridge::Known], survey: &Survey) -> io::Result<TcpStream> {
     let straight = TcpStream::connect_timeout(&address, DIAL_TIME);
     let over = |error| {
-        let ways: Vec<Way> = routes(&discover()?, bridges, &[address]);
-        let mut calls = ways.iter().map(|way| bridge::call(way, Whom::Directory));
+        let (own, peer, whom) = (discover()?, [address], Whom::Directory);
+        let ways = survey.ways(&Search { own: &own, bridges, peer: &peer, whom }, &[]);
+        let mut calls = ways.iter().map(|way| survey.call(way, whom));
         calls.find_map(Result::ok).ok_or(error)
     };
     straight.or_else(over)

@@ -39,7 +39,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
             Frame::Message { from, to, tag, credit } => {
                 self.credited(from, credit)?;
                 let charge = charge(buffer.len());
-                self.arrived(from, to, tag, Body::Whole(buffer), charge, 0)?;
+                self.arrived(from, to, tag, Body::Whole(buffer.into()), charge, 0)?;
             }
             Frame::Offer { from, to, tag, size, token } => {
                 self.offered(from, to, tag, size, token)?;
@@ -77,7 +77,7 @@ impl<H: Home> Delivery<'_, H> {
         let message = Arrived { from: sender, tag, body, link: self.link.id, charge };
         match self.home.deliver(to, message)? {
             None => self.link.has_seen_one_more(),
-            Some(_) => self.link.reject(Sent { from, to, tag }, token, charge, Reason::Gone),
+            Some(reason) => self.link.reject(Sent { from, to, tag }, token, charge, reason),
         }
         Ok(())
     }
@@ -123,7 +123,8 @@ impl<H: Home> Delivery<'_, H> {
                 self.link.wake_waiting(self.home);
             }
             // Its sender has given up meanwhile: the receiver has to know.
-            None if token <= out.last_token => {
+            Some((_, Data::Withdrawn)) | None if token <= out.last_token => {
+                out.offers.remove(&token);
                 drop(guard);
                 self.link.answer(Frame::Withdrawn { token });
             }
@@ -154,11 +155,19 @@ impl<H: Home> Delivery<'_, H> {
     }
 
     fn withdrawn(&self, token: u32) -> Result<(), Malformed> {
-        let taken = lock(&self.link.assemblies).remove(&token);
-        let assembly = taken.ok_or(Malformed::Unknown("a taken offer"))?;
-        if let Some(parker) = assembly.parker {
+        let mut assemblies = lock(&self.link.assemblies);
+        let coming = assemblies.get_mut(&token).filter(|assembly| assembly.is_coming());
+        let assembly = coming.ok_or(Malformed::Unknown("a taken offer"))?;
+        (assembly.is_withdrawn, assembly.buffer) = (true, None);
+        let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
+        if rejection.is_some() {
+            assemblies.remove(&token);
+        }
+        drop(assemblies);
+        if let Some(parker) = parker {
             self.home.progress().wake(&parker);
         }
+        rejection.into_iter().for_each(|rejection| self.link.give_back(rejection));
         Ok(())
     }
 
@@ -166,11 +175,16 @@ impl<H: Home> Delivery<'_, H> {
         let mut guard = lock(&self.link.out);
         let out = &mut *guard;
         out.flow.credit(sent.to, u64::from(bytes))?;
-        let mut lent = false;
+        // A thread that lends is told by what its call returns, also if it has given up.
+        let mut by_call = false;
         match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
             Some(Data::Lent(state)) => {
                 *state = Lent::Failed(why);
-                lent = true;
+                by_call = true;
+            }
+            Some(Data::Withdrawn) => {
+                out.offers.remove(&token);
+                by_call = true;
             }
             Some(Data::Given(data, _)) => {
                 out.parked -= data.len();
@@ -179,8 +193,7 @@ impl<H: Home> Delivery<'_, H> {
             Some(Data::Gone) | None => {}
         }
         drop(guard);
-        // The thread that lends is told by what its call returns.
-        if !lent {
+        if !by_call {
             self.home.notify(sent.from, self.link.undelivered(sent.to, sent.tag, why));
         }
         self.link.wake_waiting(self.home);

@@ -98,10 +98,10 @@ impl Home for Side {
         1 << 20
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Arrived>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
         match self.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None)) {
             Ok(delivered) => delivered.map(|_| None),
-            Err(message) => Ok(Some(message)),
+            Err(reason) => Ok(Some(reason)),
         }
     }
 
@@ -137,6 +137,8 @@ enum Step {
     Close {
         at: usize,
     },
+    /// Who lends a message of which nothing was sent gives up.
+    GiveUp,
     Break,
 }
 
@@ -153,6 +155,7 @@ fn steps() -> impl Strategy<Value = (Vec<Step>, bool)> {
         20 => any::<bool>().prop_map(|back| Step::Arrive { back }),
         8 => (0..3_usize).prop_map(|at| Step::Take { at }),
         1 => (0..3_usize).prop_map(|at| Step::Close { at }),
+        2 => Just(Step::GiveUp),
         1 => Just(Step::Break),
     ];
     (prop::collection::vec(step, 0..150), any::<bool>())
@@ -222,6 +225,7 @@ impl World {
             Step::Arrive { back } => self.arrive(usize::from(!back)),
             Step::Take { at } => self.take(at),
             Step::Close { at } => self.close(at),
+            Step::GiveUp => self.give_up(),
             Step::Break => self.wires.iter().for_each(|wire| {
                 let mut wire = lock(wire);
                 wire.broken = true;
@@ -236,7 +240,10 @@ impl World {
         let data = |length: usize| vec![tag as u8; length];
         let result = match kind {
             Kind::Short(length) => link.message(self.from, to, Tag(tag), &data(length), 0),
-            Kind::Given(length) => link.offer_given(self.from, to, Tag(tag), &mut data(length)),
+            Kind::Given(length) => {
+                let mut given = Buffer::from(data(length));
+                link.offer_given(self.from, to, Tag(tag), &mut given)
+            }
             Kind::Lent(length) => link.offer_lent(self.from, to, Tag(tag), length).map(|token| {
                 let Some(token) = token else { return Attempt::Wait };
                 self.lent.push((tag, token, data(length), 0));
@@ -245,6 +252,15 @@ impl World {
         };
         // A message that was not taken by the link is its caller's.
         self.next += u64::from(result.is_ok_and(|attempt| attempt != Attempt::Wait));
+    }
+
+    fn give_up(&mut self) {
+        let link = &self.links[0];
+        let withdrawn = self.lent.iter().position(|(_, token, ..)| link.withdraw(*token));
+        if let Some(at) = withdrawn {
+            let (tag, ..) = self.lent.remove(at);
+            self.failed.insert(tag);
+        }
     }
 
     fn arrive(&mut self, side: usize) {
@@ -406,6 +422,58 @@ proptest! {
     }
 }
 
+/// Who gives up a message knows what became of it: neither that its receiver goes, nor that the connection breaks, is
+/// told to it after that, and closing does not count it.
+#[test]
+fn what_was_given_up_is_not_told_again() {
+    for breaks in [false, true] {
+        let mut world = World::new();
+        world.send(0, Kind::Lent(100_000));
+        world.give_up();
+        assert_eq!((world.lent.len(), world.failed.len()), (0, 1));
+        assert!(world.links[0].unsent().is_empty());
+        world.arrive(1);
+        assert_eq!(world.queued(0), u64::from(CHARGE_LEAST), "the offer has not arrived");
+        if breaks {
+            world.apply(&Step::Break);
+        } else {
+            world.close(0);
+        }
+        world.arrive(0);
+        assert!(lock(&world.sides[0].notices).is_empty());
+        assert!(lock(&world.links[0].out).offers.is_empty());
+    }
+}
+
+/// A message that was given up when its receiver had begun to fetch it: whether the receiver hears of that before it goes
+/// or after, and also if it takes it, the sender is not told again, and has its window back.
+#[test]
+fn what_was_given_up_while_it_was_fetched_is_not_told_again() {
+    for (hears_first, takes) in [(true, false), (false, false), (true, true)] {
+        let mut world = World::new();
+        let to = world.to[0];
+        world.send(0, Kind::Lent(100_000));
+        world.give_up();
+        world.arrive(1);
+        let token = lock(&world.links[0].out).last_token;
+        world.links[1].take_offer(token, 100_000).unwrap();
+        world.arrive(0);
+        if hears_first {
+            world.arrive(1);
+        }
+        if takes {
+            world.take(0);
+            world.go_on();
+        }
+        world.close(0);
+        world.settle();
+        assert!(lock(&world.sides[0].notices).is_empty());
+        let nothing = Err(Malformed::Unknown("credit"));
+        assert_eq!(lock(&world.links[0].out).flow.credit(to, 1), nothing);
+        assert!(world.links.iter().all(|link| link.broken().is_none() && !link.has_taken(token)));
+    }
+}
+
 /// An end that reads nothing has no number of answers kept for it, even if its transport carries nothing of what it
 /// took before.
 #[test]
@@ -426,7 +494,7 @@ fn an_offer_that_is_taken_again_is_sent_once() {
     let world = World::new();
     let (link, side) = (&world.links[0], &world.sides[0]);
     // Longer than the wire holds.
-    let mut data = vec![0; 2 * CAPACITY * EAGER_MOST];
+    let mut data = Buffer::from(vec![0_u8; 2 * CAPACITY * EAGER_MOST]);
     assert_eq!(link.offer_given(world.from, world.to[0], Tag(1), &mut data), Ok(Attempt::Done));
     let token = lock(&link.out).last_token;
     let head = Head { frame: Frame::Clear { token }, length: 0, seen: 0 };

@@ -2,6 +2,7 @@
 //! or breaks. It has two halves, so that a thread that sends and a thread that receives do not wait
 //! for each other.
 
+pub mod assemble;
 pub mod native;
 pub mod rails;
 pub mod reliable;
@@ -9,10 +10,9 @@ pub mod shared;
 pub mod tcp;
 pub mod udp;
 
-mod assemble;
 mod batch;
 #[cfg(test)]
-mod testing;
+pub mod testing;
 
 use crate::frame::{HEAD, Head, Malformed};
 use nix::errno::Errno;

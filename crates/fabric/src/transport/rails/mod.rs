@@ -32,6 +32,9 @@ pub const RAILS_MOST: usize = 8;
 /// Things that become ready, for one call.
 const EVENTS: usize = 2 * RAILS_MOST;
 
+/// The time since something that does not change.
+pub type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
+
 /// The rails of a stream, for whoever makes new ones.
 #[derive(Clone)]
 pub struct Rails(Arc<Shared>);
@@ -41,14 +44,24 @@ pub struct Rails(Arc<Shared>);
 /// # Errors
 /// If the kernel gives no descriptor.
 pub fn ends() -> io::Result<(Ends, Rails)> {
+    let start = Instant::now();
+    ends_by(Box::new(move || start.elapsed()))
+}
+
+/// The same in the time that `clock` tells, which never goes back.
+///
+/// # Errors
+/// If the kernel gives no descriptor.
+pub fn ends_by(clock: Clock) -> io::Result<(Ends, Rails)> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let readable = vec![epoll.0.as_fd().try_clone_to_owned()?];
     let shared = Arc::new(Shared {
         epoll,
-        start: Instant::now(),
+        clock,
         out: Mutex::default(),
         joining: Mutex::default(),
         has_joining: AtomicBool::new(false),
+        is_heard: AtomicBool::new(false),
     });
     let receiver = RailsReceiver {
         shared: shared.clone(),
@@ -72,11 +85,13 @@ pub fn ends() -> io::Result<(Ends, Rails)> {
 struct Shared {
     /// Ready when any rail is.
     epoll: Epoll,
-    start: Instant,
+    clock: Clock,
     out: Mutex<Out>,
     /// Rails that the receiving half has not taken over.
     joining: Mutex<Vec<(RailId, Box<dyn Receiver>)>>,
     has_joining: AtomicBool,
+    /// Something has come by a rail since that was asked last.
+    is_heard: AtomicBool,
 }
 
 #[derive(Default)]
@@ -136,6 +151,12 @@ impl Rails {
     pub fn all(&self) -> Vec<RailId> {
         lock(&self.0.out).rails.keys().copied().collect()
     }
+
+    /// Whether anything has come by any of them since this was asked last. By one that is used something does, as it is
+    /// asked at once; by one that the other end refuses nothing ever does.
+    pub fn have_heard(&self) -> bool {
+        self.0.is_heard.swap(false, Acquire)
+    }
 }
 
 impl fmt::Debug for Rails {
@@ -146,7 +167,7 @@ impl fmt::Debug for Rails {
 
 impl Shared {
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        (self.clock)()
     }
 
     /// Sends what may be sent now.
@@ -390,6 +411,7 @@ impl Sink for Arriving<'_> {
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
         let now = self.shared.now();
+        self.shared.is_heard.store(true, Release);
         match head.frame {
             Frame::Carried { number, delivered, arrived } => {
                 // There is no bound on how many without a head could come before their turn.

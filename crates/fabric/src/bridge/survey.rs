@@ -1,0 +1,262 @@
+//! Finds out which ways are quick by calling over them, and chooses.
+
+use super::Known;
+use super::call::call;
+use super::costs::{Cost, Costs, detour_most};
+use super::request::Whom;
+use super::routes::{Way, beside, candidates, choose, room_beside};
+use crate::networks::{Network, apart};
+use crate::progress::lock;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Calls over a way whose cost is looked for; the quickest counts, as any may have waited for a busy node.
+const CALLS: u32 = 2;
+/// How long answers are waited for if there is none: as long as one hop may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After the first answer, others are waited for as long again, and so long at least: a thread that is not on time is
+/// late by a few milliseconds.
+const LATER_LEAST: Duration = Duration::from_millis(20);
+
+/// What is known of the costs of ways, for all who use them.
+#[derive(Debug, Clone, Default)]
+pub struct Survey(Arc<Mutex<Costs>>);
+
+/// From which networks whom is looked for, over which bridges.
+#[derive(Debug, Clone, Copy)]
+pub struct Search<'a> {
+    /// Those of this node.
+    pub own: &'a [Network],
+    /// All that are known.
+    pub bridges: &'a [Known],
+    /// Where the other end is.
+    pub peer: &'a [SocketAddr],
+    /// Who that is.
+    pub whom: Whom,
+}
+
+impl Survey {
+    /// A connection over a way. What becomes of it is noted.
+    ///
+    /// # Errors
+    /// If one of its hops does not answer or refuses.
+    pub fn call(&self, way: &Way, whom: Whom) -> io::Result<TcpStream> {
+        let begun = Instant::now();
+        let called = call(way, whom);
+        let now = Instant::now();
+        let took = called.is_ok().then(|| now.saturating_duration_since(begun));
+        let mut costs = lock(&self.0);
+        // What was found out with care is not given up for one call, which may have been late by chance.
+        if took.is_none() || !matches!(costs.cost(way, now), Cost::Measured(_)) {
+            costs.note(way, took, now);
+        }
+        called
+    }
+
+    /// A connection over a way has ended: nothing is known of it any more.
+    pub fn lost(&self, way: &Way) {
+        lock(&self.0).forget(way);
+    }
+
+    /// Ways over bridges for one who uses those of `taken`, the quickest first. If there are several from which to
+    /// choose, those of which nothing is known are called first.
+    pub fn ways(&self, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
+        let free = search.beside(taken);
+        if free.len() > 1 {
+            self.measure(&free, search.whom, PATIENCE);
+        }
+        self.choose(free, search, taken)
+    }
+
+    /// Whether networks that both ends share, over which `straight` leads, are slow enough to look for others.
+    pub fn are_slow(&self, straight: &[Way]) -> bool {
+        self.detour_most(straight).is_some()
+    }
+
+    /// Ways over bridges and over networks that the two ends do not share, if they are so much quicker than `straight`
+    /// that they are to be used beside it; for one who uses those of `taken`.
+    pub fn detours(&self, search: &Search<'_>, taken: &[Way], straight: &[Way]) -> Vec<Way> {
+        let (own, peer) = apart(search.own, search.peer);
+        let search = Search { own: &own, peer: &peer, ..*search };
+        let quicker = self.quicker(search.beside(taken), straight, search.whom);
+        self.choose(quicker, &search, taken)
+    }
+
+    /// Those of `ways` that are worth a detour from `straight`.
+    fn quicker(&self, ways: Vec<Way>, straight: &[Way], whom: Whom) -> Vec<Way> {
+        let Some(most) = self.detour_most(straight) else { return Vec::new() };
+        self.measure(&ways, whom, most * CALLS);
+        let quicker = self.within(ways, most);
+        if quicker.is_empty() {
+            return quicker;
+        }
+        // Whoever called first may have waited for a busy node, and not for the network.
+        for way in straight {
+            if let Some(took) = timed(way, whom) {
+                lock(&self.0).note(way, Some(took), Instant::now());
+            }
+        }
+        let most = self.detour_most(straight);
+        most.map(|most| self.within(quicker, most)).unwrap_or_default()
+    }
+
+    /// Calls over those of `ways` of which nothing is known, all at once. Who answers later than is worth waiting for, or
+    /// after `patience`, is noted all the same.
+    fn measure(&self, ways: &[Way], whom: Whom, patience: Duration) {
+        let begun = Instant::now();
+        let due = lock(&self.0).ask(ways, begun);
+        let (answered, answers) = channel();
+        for way in due {
+            let (survey, answered) = (self.clone(), answered.clone());
+            let work = move || {
+                let took = (0..CALLS).map_while(|_| timed(&way, whom)).min();
+                lock(&survey.0).note(&way, took, Instant::now());
+                // Nobody may wait for it any more.
+                let _ = answered.send(took.is_some());
+            };
+            // Without a thread it stays silent.
+            let _ = thread::Builder::new().name("measure".into()).spawn(work);
+        }
+        drop(answered);
+        let mut until = begun + patience;
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        while let Ok(is_answer) = answers.recv_timeout(left(until)) {
+            if is_answer {
+                let now = Instant::now();
+                until = until.min(now + now.saturating_duration_since(begun).max(LATER_LEAST));
+            }
+        }
+    }
+
+    fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
+        let (costs, now) = (lock(&self.0), Instant::now());
+        let free = costs.audible(free, now);
+        choose(free, room_beside(taken), search.bridges, |way| costs.cost(way, now))
+    }
+
+    /// Those of `ways` that are known to take no longer.
+    fn within(&self, mut ways: Vec<Way>, most: Duration) -> Vec<Way> {
+        let (costs, now) = (lock(&self.0), Instant::now());
+        ways.retain(|way| costs.cost(way, now) <= Cost::Measured(most));
+        ways
+    }
+
+    fn detour_most(&self, straight: &[Way]) -> Option<Duration> {
+        lock(&self.0).quickest(straight).and_then(detour_most)
+    }
+}
+
+impl Search<'_> {
+    /// Ways over bridges from which to choose, for one who uses those of `taken`.
+    fn beside(&self, taken: &[Way]) -> Vec<Way> {
+        if room_beside(taken) == 0 {
+            return Vec::new();
+        }
+        beside(candidates(self.own, self.bridges, self.peer), taken, self.bridges)
+    }
+}
+
+/// How long a call takes that is answered.
+fn timed(way: &Way, whom: Whom) -> Option<Duration> {
+    let begun = Instant::now();
+    let called = call(way, whom).ok()?;
+    let took = begun.elapsed();
+    drop(called);
+    Some(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::relay::Relay;
+    use crate::bridge::request::Request;
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, Sender};
+
+    const WHOM: Whom = Whom::Directory;
+    /// For anything, on a busy machine.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// One that is there, and whoever is called at the end of a way: the kernel accepts for it.
+    fn listen() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").unwrap()
+    }
+
+    fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {
+        Relay::start(listen(), permitted).unwrap()
+    }
+
+    /// One that does not answer as long as the channel is there.
+    fn held() -> (Relay, Sender<()>) {
+        let (hold, held): (Sender<()>, Receiver<()>) = channel();
+        let held = Mutex::new(held);
+        (relay(move |_| lock(&held).recv().is_err()), hold)
+    }
+
+    fn over(port: u16, end: &TcpListener) -> Way {
+        Way { hops: vec![([127, 0, 0, 1], port).into(), end.local_addr().unwrap()] }
+    }
+
+    fn is_measured(survey: &Survey, way: &Way) -> bool {
+        matches!(lock(&survey.0).cost(way, Instant::now()), Cost::Measured(_))
+    }
+
+    /// Over bridges of which one is held up, one refuses, and one is not there: nobody waits for these, and the one that
+    /// answers is known. What answers late is noted all the same.
+    #[test]
+    fn the_ways_that_answer_are_known_and_nobody_waits_for_the_others() {
+        let (end, survey) = (listen(), Survey::default());
+        let (quick, (slow, hold), closed) = (relay(|_| true), held(), relay(|_| false));
+        let gone = listen().local_addr().unwrap().port();
+        let ports = [slow.port(), closed.port(), gone, quick.port()];
+        let ways = ports.map(|port| over(port, &end)).to_vec();
+        survey.measure(&ways, WHOM, LONG);
+        let measured: Vec<_> = ways.iter().map(|way| is_measured(&survey, way)).collect();
+        assert_eq!(measured, [false, false, false, true]);
+        drop(hold);
+        let is_noted = (0..6_000).any(|_| {
+            survey.measure(&ways[..1], WHOM, LONG);
+            thread::park_timeout(Duration::from_millis(10));
+            is_measured(&survey, &ways[0])
+        });
+        assert!(is_noted);
+    }
+
+    #[test]
+    fn what_becomes_of_calls_is_noted() {
+        let (end, survey) = (listen(), Survey::default());
+        let (open, closed) = (relay(|_| true), relay(|_| false));
+        let [leads, refuses] = [open.port(), closed.port()].map(|port| over(port, &end));
+        assert!(survey.call(&leads, WHOM).is_ok() && survey.call(&refuses, WHOM).is_err());
+        assert!(is_measured(&survey, &leads) && !is_measured(&survey, &refuses));
+        survey.lost(&leads);
+        assert!(!is_measured(&survey, &leads));
+    }
+
+    /// Beside a network on which a call has taken a minute, and one which that was by chance: it is asked again.
+    #[test]
+    fn a_detour_is_taken_from_slow_networks_alone() {
+        let (end, survey) = (listen(), Survey::default());
+        let (bridge, closed) = (relay(|_| true), relay(|_| false));
+        let ways = vec![over(bridge.port(), &end)];
+        let note = |way: &Way, took| lock(&survey.0).note(way, Some(took), Instant::now());
+        let quicker =
+            |straight: &Way| survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM);
+        let direct = Way::straight(end.local_addr().unwrap());
+        assert!(quicker(&direct).is_empty() && !is_measured(&survey, &ways[0]), "not known");
+        note(&direct, Duration::from_micros(100));
+        assert!(quicker(&direct).is_empty() && !is_measured(&survey, &ways[0]), "quick");
+        // What does not answer when it is asked again is as slow as it was.
+        let slow = over(closed.port(), &end);
+        note(&slow, LONG);
+        assert_eq!(quicker(&slow), ways);
+        // One that answers is as quick as it has become: so is a minute not believed.
+        note(&direct, LONG);
+        quicker(&direct);
+        assert!(lock(&survey.0).quickest(&[direct]).unwrap() < LONG);
+    }
+}

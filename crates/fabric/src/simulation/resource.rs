@@ -1,0 +1,319 @@
+//! One resource, as the thread that uses it: it sends one message after the other, and takes one after the other, as
+//! `core` has it done.
+
+use super::context::Context;
+use super::ledger::{Ledger, Told, Unread, content};
+use crate::frame::{EAGER_MOST, Frame, Reason};
+use crate::id::{ContextId, ResourceId};
+use crate::inbox::{Arrived, Body, Left, Taken};
+use crate::link::{Assembled, Attempt, Link};
+use crate::matching::{Match, Tag};
+use crate::payload::Buffer;
+use crate::transport::Broken;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is sent and taken by one resource.
+pub struct Resource {
+    /// Its name.
+    pub id: ResourceId,
+    outgoing: VecDeque<Parcel>,
+    lending: Option<Lending>,
+    fetching: Option<Fetching>,
+}
+
+/// A message that is to be sent.
+#[derive(Clone, Copy)]
+struct Parcel {
+    number: u64,
+    to: ResourceId,
+    length: usize,
+    /// It is not given away, if it is long.
+    is_lent: bool,
+}
+
+/// A message whose sender waits until all of it is sent.
+struct Lending {
+    link: Arc<Link>,
+    token: u32,
+    number: u64,
+    data: Vec<u8>,
+    sent: usize,
+}
+
+/// A message whose receiver waits until all of it has arrived.
+struct Fetching {
+    link: Arc<Link>,
+    token: u32,
+    number: u64,
+    from: ResourceId,
+}
+
+impl Resource {
+    /// One that has nothing to do.
+    pub fn new(id: ResourceId) -> Self {
+        Self { id, outgoing: VecDeque::new(), lending: None, fetching: None }
+    }
+
+    /// It is to send one more.
+    pub fn post(&mut self, ledger: &mut Ledger, to: ResourceId, length: usize, is_lent: bool) {
+        let number = ledger.post(self.id, to, length);
+        self.outgoing.push_back(Parcel { number, to, length, is_lent });
+    }
+
+    /// To whom it sends next, if it does.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn next_peer(
+        &mut self,
+        context: &Context,
+        ledger: &mut Ledger,
+    ) -> Result<Option<ContextId>, String> {
+        if !self.lend(context, ledger)? {
+            return Ok(None);
+        }
+        Ok(self.outgoing.front().map(|parcel| parcel.to.context))
+    }
+
+    /// Sends that by `link`; none if there is no way. Returns whether it is done with it.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn send(
+        &mut self,
+        context: &Context,
+        ledger: &mut Ledger,
+        link: Option<&Arc<Link>>,
+    ) -> Result<bool, String> {
+        let Some(parcel) = self.outgoing.front().copied() else { return Ok(false) };
+        let sent = match link {
+            None => None,
+            Some(link) => match self.attempt(context, link, parcel) {
+                Ok(Attempt::Wait) => return Ok(false),
+                Ok(Attempt::Done) => Some(()),
+                Err(broken) => {
+                    context.lost(link, broken);
+                    None
+                }
+            },
+        };
+        self.outgoing.pop_front();
+        if sent.is_none() {
+            ledger.told(parcel.number, Told::ByCall)?;
+        }
+        Ok(true)
+    }
+
+    /// The thread gives up, if it lends a message of which nothing was sent.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn give_up(&mut self, ledger: &mut Ledger) -> Result<(), String> {
+        let withdrawn = self.lending.take_if(|lending| lending.link.withdraw(lending.token));
+        match withdrawn {
+            Some(lending) => ledger.told(lending.number, Told::GivenUp),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the next message that `wanted` wants, or a notice. Returns whether there was one.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn take(
+        &mut self,
+        context: &Context,
+        ledger: &mut Ledger,
+        wanted: &Match,
+    ) -> Result<bool, String> {
+        if !self.fetch(ledger)? {
+            return Ok(false);
+        }
+        let place = self.id.place;
+        match context.inboxes.with(place, |inbox| inbox.take(wanted).0).flatten() {
+            None => return Ok(false),
+            Some(Taken::Notice(notice)) => ledger.noticed(self.id, &notice)?,
+            Some(Taken::Message(message, credit)) => {
+                if let Some(bytes) = credit
+                    && let Some(link) = context.links.numbered(message.link)
+                {
+                    link.answer(Frame::Credit { place, bytes });
+                }
+                self.read(message, context, ledger, wanted)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether no thread is in the middle of a message, so that it can be closed.
+    pub fn is_free(&self) -> bool {
+        self.lending.is_none() && self.fetching.is_none()
+    }
+
+    /// Whether nothing is to be sent, and nothing to be taken.
+    pub fn is_idle(&self, context: &Context) -> bool {
+        self.is_free() && self.outgoing.is_empty() && !context.inboxes.may_have(self.id.place)
+    }
+
+    /// It goes. Whoever sent what it has not taken is told.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn close(self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
+        let place = self.id.place;
+        let Some(Left { messages, owed, .. }) = context.inboxes.close(place) else { return Ok(()) };
+        for (number, bytes) in owed {
+            if let Some(link) = context.links.numbered(number) {
+                link.answer(Frame::Credit { place, bytes });
+            }
+        }
+        for message in messages {
+            if is_whole_or_coming(&message) {
+                let how = Unread::Closed { context: context.id, link: message.link };
+                ledger.unread(message.tag.0, how)?;
+            }
+            self.reject(context, message);
+        }
+        ledger.gone(|sender| sender == self.id);
+        Ok(())
+    }
+
+    /// It ends with its context, which says nothing any more.
+    ///
+    /// # Errors
+    /// If something does not hold.
+    pub fn end(mut self, context: &Context, ledger: &mut Ledger) -> Result<(), String> {
+        if let Some(Fetching { link, token, number, .. }) = self.fetching.take()
+            && matches!(link.assembled(token), Assembled::Whole(_))
+        {
+            ledger.unread(number, Unread::Ended)?;
+        }
+        let left = context.inboxes.close(self.id.place);
+        for message in left.into_iter().flat_map(|left| left.messages) {
+            let is_whole = match &message.body {
+                Body::Whole(_) => true,
+                Body::Offered { link, token, .. } => {
+                    matches!(link.assembled(*token), Assembled::Whole(_))
+                }
+            };
+            if is_whole {
+                ledger.unread(message.tag.0, Unread::Ended)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with a message that is lent. Returns whether there is none any more.
+    fn lend(&mut self, context: &Context, ledger: &mut Ledger) -> Result<bool, String> {
+        let Some(Lending { link, token, number, data, sent }) = &mut self.lending else {
+            return Ok(true);
+        };
+        let (number, is_sent) = match link.send_lent(*token, data, sent) {
+            Ok(None) => return Ok(false),
+            Ok(Some(sent)) => (*number, sent.is_ok()),
+            Err(broken) => {
+                context.lost(link, broken);
+                (*number, false)
+            }
+        };
+        self.lending = None;
+        if !is_sent {
+            ledger.told(number, Told::ByCall)?;
+        }
+        Ok(true)
+    }
+
+    fn attempt(
+        &mut self,
+        context: &Context,
+        link: &Arc<Link>,
+        parcel: Parcel,
+    ) -> Result<Attempt, Broken> {
+        let Parcel { number, to, length, is_lent } = parcel;
+        let (from, to, tag) = (self.id.place, to.place, Tag(number));
+        if length > EAGER_MOST && is_lent {
+            let Some(token) = link.offer_lent(from, to, tag, length)? else {
+                return Ok(Attempt::Wait);
+            };
+            let (link, data) = (link.clone(), content(number, length));
+            self.lending = Some(Lending { link, token, number, data, sent: 0 });
+            return Ok(Attempt::Done);
+        }
+        let mut data = Buffer::from(content(number, length));
+        if length > EAGER_MOST {
+            return link.offer_given(from, to, tag, &mut data);
+        }
+        let credit = context.inboxes.credit_with_message(from, link.id);
+        let sent = link.message(from, to, tag, &data, credit);
+        if credit > 0 && sent != Ok(Attempt::Done) && link.broken().is_none() {
+            context.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
+        }
+        sent
+    }
+
+    /// Reads a message that was taken, or begins to fetch it.
+    fn read(
+        &mut self,
+        message: Arrived,
+        context: &Context,
+        ledger: &mut Ledger,
+        wanted: &Match,
+    ) -> Result<(), String> {
+        let Arrived { from, tag: Tag(number), body, .. } = message;
+        let (link, token, size) = match body {
+            Body::Whole(data) => return ledger.taken(number, self.id, from, &data),
+            Body::Offered { link, token, size, .. } => (link, token, size),
+        };
+        // It will never arrive, which its sender is told.
+        if link.broken().is_some() && !link.has_taken(token) {
+            return Ok(());
+        }
+        take_offer(&link, token, size)?;
+        let ahead = context.inboxes.with(self.id.place, |inbox| inbox.fetch_ahead(wanted));
+        for (link, token, size) in ahead.into_iter().flatten() {
+            take_offer(&link, token, size)?;
+        }
+        self.fetching = Some(Fetching { link, token, number, from });
+        Ok(())
+    }
+
+    /// Goes on with a message that is fetched. Returns whether there is none any more.
+    fn fetch(&mut self, ledger: &mut Ledger) -> Result<bool, String> {
+        let Some(Fetching { link, token, number, from }) = &self.fetching else { return Ok(true) };
+        let data = match link.assembled(*token) {
+            Assembled::NotYet => return Ok(false),
+            Assembled::Whole(data) => Some(data),
+            Assembled::Never => None,
+        };
+        let (number, from) = (*number, *from);
+        self.fetching = None;
+        if let Some(data) = data {
+            ledger.taken(number, self.id, from, &data)?;
+        }
+        Ok(true)
+    }
+
+    fn reject(&self, context: &Context, message: Arrived) {
+        let Some(link) = context.links.numbered(message.link) else { return };
+        let Arrived { from, tag, charge: bytes, body, .. } = message;
+        let (from, to, reason) = (from.place, self.id.place, Reason::Gone);
+        let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
+        match body {
+            Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
+            Body::Whole(_) => link.answer(rejected(0)),
+        }
+    }
+}
+
+fn take_offer(link: &Link, token: u32, size: u64) -> Result<(), String> {
+    link.take_offer(token, size as usize).map_err(|error| error.to_string())
+}
+
+/// Whether its sender may know already that it has arrived.
+fn is_whole_or_coming(message: &Arrived) -> bool {
+    match &message.body {
+        Body::Whole(_) => true,
+        Body::Offered { link, token, .. } => link.has_taken(*token),
+    }
+}

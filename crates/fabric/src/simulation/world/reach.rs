@@ -1,0 +1,175 @@
+//! How contexts of a world reach each other: ways, calls, streams and their rails, as `core` has them.
+
+use super::{NODES, SHORT, World};
+use crate::bridge::routes::Way;
+use crate::frame::{Carrier, GREETING, Greeting};
+use crate::id::ContextId;
+use crate::link::Link;
+use crate::simulation::Fault;
+use crate::simulation::context::{Context, introduction};
+use crate::simulation::line::{Line, Pace};
+use crate::simulation::random::Random;
+use crate::streams::Stream;
+use crate::transport::{Broken, Ends};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a stream may be without a rail, as `core` has it.
+const ALONE_MOST: Duration = Duration::from_secs(10);
+/// Calls that are late are taken by then.
+const LATE_MOST: Duration = Duration::from_secs(1);
+
+/// How two nodes reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// By memory that they share: they are one.
+    Memory,
+    /// Over one network.
+    Network,
+    /// Over several, or over so many bridges.
+    Rails { straight: u8, bridges: u8 },
+}
+
+/// A connection that the other end has not taken.
+pub(super) struct Call {
+    pub(super) nodes: [usize; 2],
+    pub(super) greeting: [u8; GREETING],
+    is_rail: bool,
+    pub(super) ends: Ends,
+    pub(super) there_at: Duration,
+}
+
+/// The number of two nodes that are not one.
+pub(super) fn pair(nodes: [usize; 2]) -> usize {
+    nodes[0] + nodes[1] - 1
+}
+
+fn address(network: u8, node: usize) -> SocketAddr {
+    ([10, network, 0, node as u8 + 1], 7).into()
+}
+
+impl World {
+    /// As `core` has it: a link that there is, or a new one.
+    pub(super) fn link_to(
+        &mut self,
+        node: usize,
+        own: &Context,
+        peer: ContextId,
+    ) -> Option<Arc<Link>> {
+        if let Some(link) = own.links.to(peer) {
+            return Some(link);
+        }
+        let there = self.directory.get(&peer)?.node;
+        if there == node {
+            return None;
+        }
+        let nodes = [node, there];
+        if !matches!(self.reach[pair(nodes)], Reach::Rails { .. }) {
+            let ends = self.call(nodes, [own.id, peer], 0, false)?;
+            return Some(own.connected(peer, ends));
+        }
+        let number = own.streams.next_number();
+        for way in self.ways(nodes) {
+            if let Some(ends) = self.call(nodes, [own.id, peer], number, way.hops.len() > 1) {
+                return Some(own.begin(introduction(peer, there), number, way, ends));
+            }
+        }
+        None
+    }
+
+    /// As `core` has it: a stream has the rails again that it can have, or is given up.
+    pub(super) fn make_rails(&mut self, node: usize, own: &Context, stream: &Stream) {
+        let link = &stream.link;
+        let is_alone = stream.rails.all().is_empty();
+        let there = self.directory.get(&link.peer).map(|known| known.node);
+        match there {
+            Some(there) => stream.learn(introduction(link.peer, there)),
+            None if is_alone => return own.lost(link, Broken::Closed),
+            None => {}
+        }
+        if is_alone && stream.alone_for(self.start + self.clock.now()) >= ALONE_MOST {
+            return own.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
+        }
+        let Some(there) = there.filter(|there| stream.is_own && *there != node) else { return };
+        let nodes = [node, there];
+        for way in stream.missing(self.ways(nodes)) {
+            let ends = self.call(nodes, [own.id, link.peer], stream.number(), way.hops.len() > 1);
+            if let Some(ends) = ends {
+                let rail = stream.rails.join(ends).unwrap();
+                stream.joined(rail, way);
+            }
+        }
+    }
+
+    /// By which ways one node reaches another.
+    fn ways(&self, nodes: [usize; 2]) -> Vec<Way> {
+        let Reach::Rails { straight, bridges } = self.reach[pair(nodes)] else { return Vec::new() };
+        let to = nodes[1];
+        let over = |bridge: u8| {
+            let mut way = Way::straight(address(bridge + 100, to));
+            way.hops.insert(0, address(bridge + 100, NODES));
+            way
+        };
+        let straight = (0..straight).map(|network| Way::straight(address(network, to)));
+        straight.chain((0..bridges).map(over)).collect()
+    }
+
+    /// A connection to another node, whose other end has not been taken. None if that node does not answer.
+    fn call(
+        &mut self,
+        nodes: [usize; 2],
+        [from, to]: [ContextId; 2],
+        stream: u64,
+        is_bridged: bool,
+    ) -> Option<Ends> {
+        let now = self.clock.now();
+        let is_parted = self.parted[pair(nodes)].is_some_and(|until| now < until);
+        if is_parted || self.nodes[nodes[1]].is_none() {
+            return None;
+        }
+        let (pace, in_memory) = (self.pace(), self.reach[pair(nodes)] == Reach::Memory);
+        let (line, [ours, theirs]) = if is_bridged {
+            Line::bridged(&self.clock, nodes, pace)
+        } else {
+            Line::straight(&self.clock, nodes, pace, in_memory)
+        };
+        self.lines.push(line);
+        self.bridged += usize::from(is_bridged);
+        let greeting = Greeting { from, to, carrier: Carrier::Itself, stream, pass: None };
+        let (is_rail, there_at) = (stream != 0, self.arrival(nodes, stream != 0));
+        let greeting = greeting.encode();
+        self.calls.push(Call { nodes, greeting, is_rail, ends: theirs, there_at });
+        Some(ours)
+    }
+
+    /// When a call that is made now is there. Those of one caller to one listener by one network are taken in their
+    /// order; rails overtake each other.
+    fn arrival(&mut self, nodes: [usize; 2], is_rail: bool) -> Duration {
+        let is_late = self.is(Fault::LateCalls) && self.random.is_one_in(4);
+        let most = if is_late { LATE_MOST } else { SHORT };
+        let there_at = self.clock.now() + self.random.time(most);
+        let before = self.calls.iter().filter(|call| call.nodes == nodes && !call.is_rail);
+        let before = before.map(|call| call.there_at).max().filter(|_| !is_rail);
+        before.map_or(there_at, |before| before.max(there_at))
+    }
+
+    fn pace(&mut self) -> Pace {
+        let delay = self.random.time(Duration::from_millis(2));
+        let rate = (20 + self.random.below(200)) << 20;
+        let room = (32 + self.random.index(224)) << 10;
+        Pace { delay, rate, room }
+    }
+}
+
+impl Reach {
+    /// How, by chance.
+    pub(super) fn of(random: &mut Random) -> Self {
+        match random.below(8) {
+            0 => Self::Memory,
+            1 | 2 => Self::Network,
+            3 | 4 => Self::Rails { straight: 0, bridges: 1 + random.below(2) as u8 },
+            _ => Self::Rails { straight: 2, bridges: random.below(2) as u8 },
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What both halves use: the sockets, the state of the stream, the way to send.
+
+use super::{BATCH, BATCH_SEGMENTS, BEFORE};
+use crate::progress::lock;
+use crate::transport::Broken;
+use crate::transport::reliable::{self, Heard, Segment, Sending};
+use keeptime_model::units::Nanos;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::IpMtu;
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
+use std::io::{IoSlice, Write};
+use std::net::{IpAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Instant;
+
+/// Bytes of IP and UDP before a datagram.
+const BELOW_4: usize = 20 + 8;
+const BELOW_6: usize = 40 + 8;
+/// Longest segment, where packets could be longer: eight of them fill a call.
+const SEGMENT_MOST: usize = (8 << 10) - 8 - BEFORE;
+/// Until the path is known.
+const SEGMENT_FIRST: usize = 1200;
+/// How long it is left to others to say what has arrived, when nothing more arrives. Much less than
+/// after what silence something is sent again.
+const CONFIRMED_AFTER: Nanos = Nanos::new(100_000);
+/// Bytes of a stream that are gathered: who receives them is woken once for all of these calls.
+pub(super) const GATHERED: usize = 4 * BATCH;
+/// While so much is on the way, what fills no call waits for more: it would arrive no sooner.
+const BUSY: u64 = GATHERED as u64;
+
+/// What both halves use.
+pub(super) struct Shared {
+    pub(super) socket: UdpSocket,
+    /// The connection over TCP.
+    pub(super) stream: TcpStream,
+    pub(super) token: u64,
+    start: Instant,
+    /// The other side's port is known.
+    pub(super) connected: AtomicBool,
+    /// The other process was asked, and has not answered.
+    pub(super) asked: AtomicBool,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) sending: Sending,
+    /// What has arrived. Every datagram says so.
+    pub(super) heard: Heard,
+    /// Bytes that have arrived since one was sent, and when the first of them did.
+    pub(super) unsaid: usize,
+    pub(super) unsaid_since: Nanos,
+    /// Heads of the datagrams of one call.
+    heads: Vec<u8>,
+    /// Datagrams of one call at most.
+    batch_most: usize,
+}
+
+impl Shared {
+    /// `room`: so many bytes of a stream may be on the way to here. `connected`: the other side's port is known.
+    pub(super) fn new(
+        stream: TcpStream,
+        socket: UdpSocket,
+        token: u64,
+        connected: bool,
+        room: u32,
+    ) -> Self {
+        let state = State {
+            sending: Sending::new(SEGMENT_FIRST, Nanos::new(0)),
+            heard: Heard { room, ..Heard::default() },
+            unsaid: 0,
+            unsaid_since: Nanos::new(0),
+            heads: Vec::new(),
+            batch_most: BATCH_SEGMENTS,
+        };
+        let shared = Self {
+            socket,
+            stream,
+            token,
+            start: Instant::now(),
+            connected: AtomicBool::new(connected),
+            asked: AtomicBool::new(false),
+            state: Mutex::new(state),
+        };
+        if connected {
+            shared.learn_path(&mut lock(&shared.state));
+        }
+        shared
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.start.elapsed().into()
+    }
+
+    /// Segments are as long as the path's packets allow.
+    pub(super) fn learn_path(&self, state: &mut State) {
+        // A socket that does not say keeps what every path can carry.
+        if let (Ok(mtu), Ok(peer)) = (getsockopt(&self.socket, IpMtu), self.socket.peer_addr()) {
+            let most = (mtu as usize).saturating_sub(below(peer.ip()) + BEFORE);
+            state.sending.set_segment_most(most.clamp(SEGMENT_FIRST, SEGMENT_MOST));
+        }
+    }
+
+    /// Sends what may be sent now; what fills no call only if little else is on the way.
+    pub(super) fn transmit_rest(&self, state: &mut State) -> Result<(), Broken> {
+        let is_busy = state.sending.on_the_way() >= BUSY;
+        self.transmit(state, if is_busy { BATCH } else { 0 })
+    }
+
+    /// Sends what may be sent now, as long as `least` bytes are unsent.
+    pub(super) fn transmit(&self, state: &mut State, least: usize) -> Result<(), Broken> {
+        if !self.connected.load(Acquire) {
+            return Ok(());
+        }
+        let due = |state: &State| state.sending.unsent() >= least || state.sending.has_lost();
+        if !due(state) {
+            return Ok(());
+        }
+        let now = self.now();
+        let mut next = None;
+        while next.is_some() || due(state) {
+            let Some(first) = next.take().or_else(|| state.sending.next(now)) else { break };
+            let mut batch = [first; BATCH_SEGMENTS];
+            let mut count = 1;
+            // All of a call are of one length, but for the last, which may be shorter.
+            while count < state.batch_most
+                && (count + 1) * (first.length + BEFORE) <= BATCH
+                && batch[count - 1].length == first.length
+            {
+                next = state.sending.next(now);
+                match next.take_if(|segment| segment.length <= first.length) {
+                    Some(segment) => batch[count] = segment,
+                    None => break,
+                }
+                count += 1;
+            }
+            self.send_batch(state, &batch[..count])?;
+        }
+        Ok(())
+    }
+
+    fn send_batch(&self, state: &mut State, batch: &[Segment]) -> Result<(), Broken> {
+        match self.send_at_once(state, batch) {
+            // The path takes less than it did, or the device cannot divide: then the kernel divides
+            // each, or it takes them one by one.
+            Err(errno @ (Errno::EINVAL | Errno::EMSGSIZE | Errno::EIO)) if batch.len() > 1 => {
+                self.learn_path(state);
+                if errno == Errno::EIO {
+                    state.batch_most = 1;
+                }
+                let mut each = batch.chunks(1);
+                each.try_for_each(|one| passed(self.send_at_once(state, one)))
+            }
+            result => passed(result),
+        }
+    }
+
+    fn send_at_once(&self, state: &mut State, batch: &[Segment]) -> nix::Result<()> {
+        let State { sending, heard, heads, .. } = state;
+        heads.clear();
+        let heard = Heard { ranges: Vec::new(), ..*heard };
+        for segment in batch {
+            self.head(segment.offset, &heard, heads);
+        }
+        let mut parts = [IoSlice::new(&[]); 3 * BATCH_SEGMENTS];
+        let mut count = 0;
+        for (segment, head) in batch.iter().zip(heads.chunks_exact(BEFORE)) {
+            let (first, second) = sending.bytes(*segment);
+            for part in [head, first, second].into_iter().filter(|part| !part.is_empty()) {
+                parts[count] = IoSlice::new(part);
+                count += 1;
+            }
+        }
+        let size = (BEFORE + batch[0].length) as u16;
+        let control = [ControlMessage::UdpGsoSegments(&size)];
+        self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })?;
+        state.unsaid = 0;
+        Ok(())
+    }
+
+    /// Says what has arrived, and what of that is behind a gap.
+    pub(super) fn confirm(&self, state: &mut State) -> Result<(), Broken> {
+        state.unsaid = 0;
+        let mut head = Vec::new();
+        self.head(0, &state.heard, &mut head);
+        passed(self.send(&[IoSlice::new(&head)], &[]))
+    }
+
+    /// The same if nothing else has said so for too long.
+    pub(super) fn confirm_late(&self, state: &mut State) -> Result<(), Broken> {
+        let is_late = |since: Nanos| self.now() >= since.saturating_add(CONFIRMED_AFTER);
+        if state.unsaid > 0 && is_late(state.unsaid_since) { self.confirm(state) } else { Ok(()) }
+    }
+
+    fn head(&self, offset: u64, heard: &Heard, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.token.to_le_bytes());
+        reliable::encode(offset, heard, bytes);
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>], control: &[ControlMessage<'_>]) -> nix::Result<()> {
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        sendmsg::<()>(self.socket.as_raw_fd(), parts, control, flags, None).map(drop)
+    }
+
+    /// Says a word on the connection over TCP. Returns whether that is taken.
+    pub(super) fn say(&self, word: u8) -> bool {
+        (&self.stream).write(&[word]).is_ok()
+    }
+}
+
+/// What is before a datagram to `peer`; an IPv6 address that maps one of IPv4 is one of that.
+fn below(peer: IpAddr) -> usize {
+    match peer.to_canonical() {
+        IpAddr::V4(_) => BELOW_4,
+        IpAddr::V6(_) => BELOW_6,
+    }
+}
+
+/// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on
+/// its way.
+fn passed(sent: nix::Result<()>) -> Result<(), Broken> {
+    match sent {
+        Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => Ok(()),
+        // Networks that go down come back; if not, the other process answers, and nothing is confirmed.
+        Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => Ok(()),
+        Err(errno) => Err(Broken::System { call: "sendmsg", errno }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment that forgets how long heads are is cut in two, or not sent at all.
+    #[test]
+    fn heads_are_as_long_as_the_protocol_has_them() {
+        let below = |peer: &str| below(peer.parse().unwrap());
+        let peers = ["10.0.0.1", "fd00::1", "::ffff:10.0.0.1"];
+        assert_eq!(peers.map(below), [28, 48, 28]);
+    }
+}
