@@ -80,7 +80,7 @@ bench-sites: build ## How soon a site that is flooded has a node more, with a br
 bench-testbed: build ## Bursts of orders to sites on real web servers, fixed shares and shared nodes (root)
 	@$(KEEPTIME)-bench testbed --out $(OUT)
 
-bench-fabric: build ## Messages and the directory against raw TCP, a bare ring in memory, and other libraries
+bench-fabric: build ## All that the fabric promises, against raw TCP, a bare ring and other libraries (root for what takes several nodes)
 	@scripts/setup peers
 	@$(MAKE) --no-print-directory -C crates/bench/peers
 	@$(KEEPTIME)-bench fabric --out $(OUT)
@@ -91,7 +91,7 @@ bench-regions: build ## Reading another node's memory against asking it, idle an
 bench-control: build ## Rate control on simulated programs, the paper's policy and ours
 	@$(KEEPTIME)-bench control --out $(OUT)
 
-bench-deadline: build ## Late jobs of batch logs, planned and by first come with backfill
+bench-deadline: build ## Late jobs of batch logs, planned, behind the broker's queue and by first come with backfill
 	@$(KEEPTIME)-bench deadline --out $(OUT)
 
 bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill

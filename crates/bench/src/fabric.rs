@@ -1,11 +1,13 @@
 //! Messages between two processes, one pinned to each of two cores, against raw TCP with the same
 //! way of waiting, and against a bare ring between two cores. All variants run in turns, each with
 //! a process of its own that ends with it, since one that spins would be in the way of the next;
-//! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours.
+//! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours. What takes
+//! nodes of its own follows, in rounds of its own; without namespaces all but that is measured.
 
 mod kernel;
 mod memory;
 mod networks;
+mod nodes;
 mod others;
 pub mod peer;
 mod tcp;
@@ -16,7 +18,7 @@ use anyhow::{Context as _, Result};
 use keeptime::machine::Machine;
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::{Config, Context, Match, Protocol, Resource, ResourceId, Tag, Wait, attrs};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use peer::{FINISH, Peer, QUESTION, STREAM};
 use serde::Serialize;
@@ -35,18 +37,25 @@ const STREAMED: usize = 128 << 20;
 const THREADS: usize = 8;
 /// Round trips before the clock starts.
 const WARM_UP: usize = 50;
+/// Round trips of each of several pairs of threads that spin on two cores: one that waits keeps its core until the
+/// scheduler takes it, so that a round trip may take milliseconds.
+const TRIPS_OF_SPINNING_CROWDS: usize = 10;
+
+/// Microseconds a message, or what the name says, by variant, in the order of the rounds.
+type Samples = BTreeMap<String, Vec<f64>>;
 
 #[derive(Serialize)]
 struct Raw {
     machine: Machine,
-    /// Microseconds a message, or what the name says, by variant, in the order of the rounds.
-    samples: BTreeMap<String, Vec<f64>>,
+    samples: Samples,
 }
 
-/// Runs everything in turns, or what has one of `only` in its name, and writes the figures.
+/// Runs everything in turns, or what has one of `only` in its name, and writes the figures: also those that are there
+/// when something fails that comes after the turns.
 pub fn run(out: &Path, only: &[String]) -> Result<()> {
     let (rounds, scale) = if quick() { (2, 20) } else { (25, 1) };
-    let machine = Machine::here();
+    let (machine, has_nodes) = (Machine::here(), can_have_nodes());
+    let all_cores = sched_getaffinity(Pid::from_raw(0))?;
     pin(CORES[0])?;
     let directory = format!("bench-{}", std::process::id());
     let address = ([127, 0, 0, 1], 0).into();
@@ -55,10 +64,12 @@ pub fn run(out: &Path, only: &[String]) -> Result<()> {
         Server::start(ServerConfig { name, node, address, members: Vec::new(), key: None })?;
     let mut variants = variants(&directory)?;
     variants.extend(others::variants());
-    variants.extend(networks::bridged()?);
+    if has_nodes {
+        variants.extend(networks::bridged()?);
+    }
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part));
     variants.retain(|variant| is_asked(&variant.name));
-    let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut samples = Samples::new();
     for _ in 0..rounds {
         for variant in &mut variants {
             let count = (variant.count / scale).max(10);
@@ -66,19 +77,52 @@ pub fn run(out: &Path, only: &[String]) -> Result<()> {
             samples.entry(variant.name.clone()).or_default().push(time);
         }
     }
+    // Their nodes and daemons go with them.
+    drop(variants);
     let mut figures = Figures::new("fabric");
     report(&mut figures, &samples);
     others::report(&mut figures, &samples);
-    networks::report_bridged(&mut figures, &samples);
-    if is_asked(networks::CABLES) {
-        let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
-        let time = Duration::from_millis(time);
-        networks::aggregated(&mut figures, &mut samples, rounds, time)?;
+    if has_nodes {
+        networks::report_bridged(&mut figures, &samples);
     }
+    let mut outcome = Ok(());
+    let mut measure = |name: &str, part: Part| {
+        if has_nodes
+            && is_asked(name)
+            && let Err(error) = part(&mut figures, &mut samples)
+        {
+            eprintln!("{name}: {error:#}; what else there is follows");
+            outcome = Err(error.context(name.to_owned()));
+        }
+    };
+    measure(networks::CABLES, networks::aggregated);
+    // The nodes of these have cores of their own, or shares of all that there are.
+    sched_setaffinity(Pid::from_raw(0), &all_cores)?;
+    measure(nodes::READS, nodes::reads);
+    measure(nodes::FINDS, nodes::finds);
+    measure(nodes::QUERIES, nodes::queries);
     if !only.is_empty() {
         figures.keep_measured();
     }
-    figures.finish(out, &Raw { machine, samples })
+    figures.finish(out, &Raw { machine, samples })?;
+    outcome
+}
+
+/// What is measured after the turns: adds its figures, and its samples.
+type Part = fn(&mut Figures, &mut Samples) -> Result<()>;
+
+/// Nodes are network namespaces. Says what is left out where there can be none.
+fn can_have_nodes() -> bool {
+    let node = networks::space();
+    if let Err(error) = &node {
+        eprintln!(
+            "skipped: bridges, two cables, {}, {} and {}: {error:#}",
+            nodes::READS,
+            nodes::FINDS,
+            nodes::QUERIES
+        );
+    }
+    node.is_ok()
 }
 
 /// What carries messages.
@@ -159,9 +203,12 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
     }
     for threads in [1, 4, THREADS] {
         let ours = pair(Way::Tcp, false, threads);
-        let name = format!("{threads} pairs of threads, 64 B, TCP, sleeping");
-        add(name, 4000 / threads, Box::new(move |count| ours()?.threads(SHORT, count)));
+        let run = move |count| ours()?.threads(SHORT, count);
+        add(of_threads(threads, "sleeping"), 4000 / threads, Box::new(run));
     }
+    let ours = pair(Way::Tcp, true, THREADS);
+    let run = move |count| ours()?.threads(SHORT, count);
+    add(of_threads(THREADS, "spinning"), TRIPS_OF_SPINNING_CROWDS, Box::new(run));
     let asking = context(directory, Way::Memory, false)?;
     let target = asking.register(attrs! { "name" => "target" })?;
     let find = move |count| {
@@ -176,7 +223,12 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
     Ok(all)
 }
 
-fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
+/// How round trips of so many pairs of threads are called.
+fn of_threads(threads: usize, waiting: &str) -> String {
+    format!("{threads} pairs of threads, {SHORT} B, TCP, {waiting}")
+}
+
+fn report(figures: &mut Figures, samples: &Samples) {
     for (name, samples) in samples {
         figures.median(name, "us", samples, None, None);
     }
@@ -211,7 +263,7 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
     let (ours, raw) = (format!("stream {LONGEST} B, UDP"), format!("stream {LONGEST} B, raw TCP"));
     let name = format!("rate of a stream of {LONGEST} B over UDP against raw TCP");
     against(name, &raw, &ours, Target::AtLeast(1.2));
-    let pairs = |threads: usize| format!("{threads} pairs of threads, 64 B, TCP, sleeping");
+    let pairs = |threads| of_threads(threads, "sleeping");
     let name = format!("rate of {THREADS} pairs of threads against 1");
     against(name, &pairs(1), &pairs(THREADS), Target::AtLeast(3.0));
     let trips = ratio(&pairs(4), &pairs(1)).iter().map(|time| time * 4.0).collect::<Vec<_>>();
@@ -222,7 +274,7 @@ fn report(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
 }
 
 /// Of each round, the time of one variant against that of another; none if one of them was not asked for.
-fn ratios(samples: &BTreeMap<String, Vec<f64>>, of: &str, to: &str) -> Vec<f64> {
+fn ratios(samples: &Samples, of: &str, to: &str) -> Vec<f64> {
     let [of, to] = [of, to].map(|name| samples.get(name).into_iter().flatten());
     of.zip(to).map(|(of, to)| of / to).collect()
 }
@@ -269,7 +321,8 @@ impl Pair {
 
     /// Every pair has so many round trips; the time is that of one of all of them.
     fn threads(&self, size: usize, count: usize) -> Result<f64> {
-        ask(&self.pairs[0], size, WARM_UP)?;
+        // Where only few are worth their time, so are few before.
+        ask(&self.pairs[0], size, WARM_UP.min(count))?;
         let start = Instant::now();
         thread::scope(|scope| {
             let threads = self.pairs.iter().map(|pair| scope.spawn(move || ask(pair, size, count)));

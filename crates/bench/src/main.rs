@@ -46,8 +46,14 @@ use std::process::{self, ExitCode};
 
 /// How commands of `keeptime` begin that labs, brokers, agents, launchers and flows start "this
 /// program" with.
-const OF_KEEPTIME: [&[&str]; 5] =
-    [&["lab"], &["lab-holder"], &["agent"], &["broker", "run"], &["traffic"]];
+const OF_KEEPTIME: [&[&str]; 6] = [
+    &["lab"],
+    &["lab-holder"],
+    &["agent"],
+    &["broker", "run"],
+    &["traffic"],
+    &["launch", "controller"],
+];
 
 /// Measures and prints a table; writes OUT/NAME.json with raw samples beside it.
 ///
@@ -115,7 +121,8 @@ enum Command {
     Middleware,
     /// What TLS, certificates and tokens cost
     Door,
-    /// Messages and the directory against raw TCP and a bare ring in memory
+    /// Messages, reads, the directory and a hash table against raw TCP, a bare
+    /// ring, an agent that is asked, fewer nodes, and other libraries
     Fabric {
         /// Only what has this in its name, and figures of that; may be said several times
         #[arg(long)]

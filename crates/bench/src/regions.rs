@@ -40,57 +40,90 @@ const DAEMON: [u8; 2] = [10, 79];
 #[derive(Serialize)]
 struct Raw {
     machine: Machine,
-    /// Median and 99th percentile of each round, in microseconds.
-    rounds: BTreeMap<String, Vec<(f64, f64)>>,
+    rounds: Rounds,
 }
 
 /// Measures all ways in turns and writes the figures.
 pub fn run(out: &Path) -> Result<()> {
     let (rounds, reads) = if quick() { (2, 200) } else { (15, 2000) };
     let machine = Machine::here();
-    let cluster = Cluster::new()?;
-    let ways = [
-        cluster.reader(KERNEL, AnsweredBy::NetworkProgram)?,
-        cluster.reader(DAEMON, AnsweredBy::Responder)?,
-        cluster.asker()?,
-    ];
-    let mut all: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
-    for _ in 0..rounds {
-        for load in ["idle", "4 hogs"] {
-            let _hogs = (load != "idle").then(|| Hogs::start(HOGS));
-            for way in &ways {
-                let samples = way.clone().read(&cluster.here, reads)?;
-                let figures = (quantile(&samples, 0.5), quantile(&samples, 0.99));
-                all.entry(format!("{}, {load}", way.name)).or_default().push(figures);
-            }
-        }
-    }
+    let rounds = Rounds::measure(rounds, reads)?;
     let mut figures = Figures::new("regions");
-    report(&mut figures, &all);
-    figures.finish(out, &Raw { machine, rounds: all })
+    for (name, times) in rounds.samples() {
+        figures.median(name, "us", &times, None, None);
+    }
+    rounds.report_ratios(&mut figures);
+    figures.finish(out, &Raw { machine, rounds })
 }
 
-fn report(figures: &mut Figures, all: &BTreeMap<String, Vec<(f64, f64)>>) {
-    let median = |name: &str| all[name].iter().map(|(p50, _)| *p50).collect::<Vec<_>>();
-    let tail = |name: &str| all[name].iter().map(|(_, p99)| *p99).collect::<Vec<_>>();
-    for name in all.keys() {
-        figures.median(format!("p50 {name}"), "us", &median(name), None, None);
-        figures.median(format!("p99 {name}"), "us", &tail(name), None, None);
+/// Median and 99th percentile of each round, in microseconds, by way and load.
+#[derive(Debug, Serialize)]
+pub struct Rounds(BTreeMap<String, Vec<(f64, f64)>>);
+
+impl Rounds {
+    /// All ways in turns: so many rounds of so many reads each, without and with load.
+    ///
+    /// # Errors
+    /// Without root, or if reads are answered otherwise than they are to be.
+    pub fn measure(rounds: usize, reads: usize) -> Result<Self> {
+        let cluster = Cluster::new()?;
+        let ways = [
+            cluster.reader(KERNEL, AnsweredBy::NetworkProgram)?,
+            cluster.reader(DAEMON, AnsweredBy::Responder)?,
+            cluster.asker()?,
+        ];
+        let mut all: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        for _ in 0..rounds {
+            for load in ["idle", "4 hogs"] {
+                let _hogs = (load != "idle").then(|| Hogs::start(HOGS));
+                for way in &ways {
+                    let samples = way.clone().read(&cluster.here, reads)?;
+                    let figures = (quantile(&samples, 0.5), quantile(&samples, 0.99));
+                    all.entry(format!("{}, {load}", way.name)).or_default().push(figures);
+                }
+            }
+        }
+        Ok(Self(all))
     }
-    let ratio = |of: Vec<f64>, to: Vec<f64>| -> Vec<f64> {
-        of.iter().zip(&to).map(|(of, to)| of / to).collect()
-    };
-    let against = ratio(median("kernel, idle"), median("asked, idle"));
-    let name = "p50 of a read that the kernel answers against asking";
-    figures.median(name, "x", &against, None, Some(Target::AtMost(0.3)));
-    for (way, target) in [
-        ("kernel", Some(Target::AtMost(3.0))),
-        ("daemon", Some(Target::AtMost(5.0))),
-        ("asked", None),
-    ] {
-        let slowed = ratio(tail(&format!("{way}, 4 hogs")), tail(&format!("{way}, idle")));
-        figures.median(format!("p99 with 4 hogs against idle: {way}"), "x", &slowed, None, target);
+
+    /// The microseconds of each round, as `p50 kernel, idle`.
+    pub fn samples(&self) -> impl Iterator<Item = (String, Vec<f64>)> {
+        self.0.keys().flat_map(move |name| {
+            [(format!("p50 {name}"), self.medians(name)), (format!("p99 {name}"), self.tails(name))]
+        })
     }
+
+    /// The kernel's answer against asking, and each way under load against idle: beside it what load does to asking.
+    pub fn report_ratios(&self, figures: &mut Figures) {
+        let against = ratios(&self.medians("kernel, idle"), &self.medians("asked, idle"));
+        let name = "p50 of a read that the kernel answers against asking";
+        figures.median(name, "x", &against, None, Some(Target::AtMost(0.3)));
+        let slowed = |way: &str| {
+            ratios(&self.tails(&format!("{way}, 4 hogs")), &self.tails(&format!("{way}, idle")))
+        };
+        let asked = quantile(&slowed("asked"), 0.5);
+        for (way, beside, target) in [
+            ("kernel", Some(asked), Some(Target::AtMost(3.0))),
+            ("daemon", Some(asked), Some(Target::AtMost(5.0))),
+            ("asked", None, None),
+        ] {
+            let name = format!("p99 of a read with 4 hogs against idle: {way}");
+            figures.median(name, "x", &slowed(way), beside, target);
+        }
+    }
+
+    fn medians(&self, name: &str) -> Vec<f64> {
+        self.0[name].iter().map(|(p50, _)| *p50).collect()
+    }
+
+    fn tails(&self, name: &str) -> Vec<f64> {
+        self.0[name].iter().map(|(_, p99)| *p99).collect()
+    }
+}
+
+/// Round by round.
+fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
+    of.iter().zip(to).map(|(of, to)| of / to).collect()
 }
 
 /// Two nodes; what they publish ends with them.
@@ -284,4 +317,39 @@ fn name([_, net]: [u8; 2]) -> String {
 
 fn address([a, b]: [u8; 2], host: u8) -> Ipv4Addr {
     Ipv4Addr::new(a, b, 0, host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One round of each way: idle, then under load.
+    fn one_round(ways: [(&str, [(f64, f64); 2]); 3]) -> Rounds {
+        let by_load = |(way, [idle, hogs]): (&str, [(f64, f64); 2])| {
+            [(format!("{way}, idle"), vec![idle]), (format!("{way}, 4 hogs"), vec![hogs])]
+        };
+        Rounds(ways.into_iter().flat_map(by_load).collect())
+    }
+
+    #[test]
+    fn reads_are_judged_by_what_asking_takes_and_by_their_own_time_without_load() {
+        let rounds = one_round([
+            ("kernel", [(4.0, 6.0), (4.5, 12.0)]),
+            ("daemon", [(40.0, 70.0), (50.0, 420.0)]),
+            ("asked", [(20.0, 100.0), (5000.0, 3700.0)]),
+        ]);
+        let mut figures = Figures::new("test");
+        rounds.report_ratios(&mut figures);
+        let told: Vec<_> = figures.all().iter().map(|f| (f.value, f.baseline, f.met)).collect();
+        let expected = [
+            (0.2, None, Some(true)),
+            (2.0, Some(37.0), Some(true)),
+            (6.0, Some(37.0), Some(false)),
+            (37.0, None, None),
+        ];
+        assert_eq!(told, expected);
+        let samples: BTreeMap<_, _> = rounds.samples().collect();
+        assert_eq!(samples.len(), 12);
+        assert_eq!(samples["p99 kernel, 4 hogs"], [12.0]);
+    }
 }

@@ -2,11 +2,11 @@
 //! again: its directory, its messages within a node, over each of three networks, over a bridge and over
 //! two networks at once, and its hash table, on 4 and 8 nodes.
 
-mod dht;
-mod directory;
+pub mod dht;
+pub mod directory;
 mod messages;
 mod page;
-mod testbed;
+pub mod testbed;
 
 pub use directory::{Arguments, run as client};
 
@@ -27,7 +27,7 @@ use testbed::{Network, Node, Testbed};
 
 const NAME: &str = "rocl";
 /// Of a CPU, for each node: eight nodes and a bridge have 1.35 of the 2 that there are at least.
-const SHARE: CpuPpm = CpuPpm::from_percent(15);
+pub const SHARE: CpuPpm = CpuPpm::from_percent(15);
 /// Clients of a node: figures 2 to 4, and 10 to 12.
 const ASKING: [usize; 5] = [1, 2, 4, 8, 16];
 const QUERYING: [usize; 4] = [1, 2, 4, 8];
@@ -41,7 +41,7 @@ const PAIRS: [usize; 3] = [1, 2, 4];
 type Series = (String, Vec<Point>);
 
 /// A node's name and its networks.
-type Described = (String, Vec<Network>);
+pub type Described = (String, Vec<Network>);
 
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize)]
@@ -89,7 +89,7 @@ pub fn run(out: &Path) -> Result<()> {
 }
 
 /// The paper's cluster: four nodes on all networks, four on the second and the slow one.
-fn eight() -> Vec<Described> {
+pub fn eight() -> Vec<Described> {
     let first = (1..=4).map(|number| (format!("p{number}"), Network::ALL.to_vec()));
     let second = |number| (format!("a{number}"), vec![Network::Second, Network::Slow]);
     first.chain((1..=4).map(second)).collect()

@@ -2,15 +2,15 @@
 //! shaped cables against raw TCP over each; beside both what the kernel makes of it. Nodes are network namespaces of
 //! this machine; one end is pinned to each core.
 
-use super::{CORES, SHORT, Variant, WARM_UP, kernel, micros, others, pin, ratios};
+use super::{CORES, SHORT, Samples, Variant, WARM_UP, kernel, micros, others, pin, ratios};
 use crate::figures::{Figures, Target, quantile};
+use crate::quick;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use keeptime_fabric::bridge::Bridge;
 use keeptime_fabric::directory::{Server, ServerConfig};
 use keeptime_fabric::echo::{Echo, Probe};
 use keeptime_fabric::{Config, Context, Match, Tag, Wait, attrs};
 use keeptime_linux::testing::rig::Space;
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -169,7 +169,7 @@ fn round_trip(way: &str) -> String {
 }
 
 /// The target of the issue; beside it, what a hop costs the kernel.
-pub fn report_bridged(figures: &mut Figures, samples: &BTreeMap<String, Vec<f64>>) {
+pub fn report_bridged(figures: &mut Figures, samples: &Samples) {
     let ratios = |of, to| ratios(samples, &round_trip(of), &round_trip(to));
     let kernel = quantile(&ratios(FORWARDED, RAW_CABLE), 0.5);
     let name =
@@ -393,12 +393,9 @@ pub const CABLES: &str = "cables";
 const OVER_BOTH: [&str; 3] = ["both", "Multipath TCP", "UCX"];
 
 /// Both cables against each alone, in rounds.
-pub fn aggregated(
-    figures: &mut Figures,
-    samples: &mut BTreeMap<String, Vec<f64>>,
-    rounds: usize,
-    time: Duration,
-) -> Result<()> {
+pub fn aggregated(figures: &mut Figures, samples: &mut Samples) -> Result<()> {
+    let (rounds, time) = if quick() { (1, 500) } else { (5, 3000) };
+    let time = Duration::from_millis(time);
     let cables = Cables::new()?;
     // Each against the two cables of its round: both, and when the first has sagged.
     let mut ratios: [[Vec<f64>; 2]; 3] = Default::default();

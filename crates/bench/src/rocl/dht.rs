@@ -45,51 +45,95 @@ pub fn measure(
     clients: &[usize],
     cpu: CpuPpm,
 ) -> Result<Vec<Point>> {
-    // What is not measured may take what it needs.
-    testbed.set_cpu(CpuPpm::from_percent(100))?;
-    let (partitions, keys) = if quick() { (4, 64) } else { (32, 512) };
-    let words = |node: &Node, words: &str| -> Result<Vec<String>> {
-        let address = node.address((setting.network)(&node.name))?;
-        let own = format!("{words} --listen {address}:0 --misses {}", setting.misses);
-        Ok(own.split(' ').map(String::from).collect())
-    };
-    let serve = format!("serve --partitions {partitions} --leave-within 1");
-    let start = |node: &&Node| node.start("keeptime-dht", &words(node, &serve)?);
-    let servers = nodes.iter().map(start).collect::<Result<Vec<_>>>()?;
-    let first = nodes.first().context("no nodes")?;
-    let is_whole = format!("{} partitions, {} servers", partitions * nodes.len(), nodes.len());
-    wait_for("the table's partitions", || {
-        let told = first.start("keeptime-dht", &words(first, "status")?)?.finish()?;
-        Ok(told.lines().any(|line| line == is_whole))
-    })?;
-    let fill = format!("bench --fill --keys {keys}");
-    first.start("keeptime-dht", &words(first, &fill)?)?.finish()?;
-    testbed.set_cpu(cpu)?;
+    let table = Table::start(testbed, nodes, setting, cpu)?;
     let (rounds, seconds) = if quick() { (1, 1.0) } else { (3, 3.0) };
     let mut asked: BTreeMap<usize, (Vec<f64>, f64)> = BTreeMap::new();
     for count in (0..rounds).flat_map(|_| clients) {
-        let bench = format!("bench --keys {keys} --clients {count} --seconds {seconds} --wait");
-        let start = |node: &&Node| node.start("keeptime-dht", &words(node, &bench)?);
-        let asking = nodes.iter().map(start).collect::<Result<Vec<_>>>()?;
-        let (queries, hops) = ask(asking)?;
+        let (queries, hops) = table.ask(*count, seconds)?;
         let (all, all_hops) = asked.entry(*count).or_default();
         all.push(queries);
         *all_hops += hops / f64::from(rounds);
     }
+    table.end()?;
     let point = |(clients, (rounds, hops)): (usize, (Vec<f64>, f64))| Point {
         clients,
         queries: quantile(&rounds, 0.5),
         rounds,
         hops,
     };
-    let points = asked.into_iter().map(point).collect();
-    drop(servers);
-    // Until the directory has forgotten them: the next table is another one.
-    wait_for("the end of the table", || {
-        let told = first.start("keeptime-dht", &words(first, "status")?)?.finish()?;
-        Ok(told.contains("0 partitions, 0 servers"))
-    })?;
-    Ok(points)
+    Ok(asked.into_iter().map(point).collect())
+}
+
+/// A table with a server on each of some nodes, and something under each of its keys.
+pub struct Table<'a> {
+    nodes: &'a [&'a Node],
+    setting: Setting,
+    keys: usize,
+    servers: Vec<Process>,
+}
+
+impl<'a> Table<'a> {
+    /// Makes and fills it; all nodes of the testbed have so much of a CPU from then on.
+    ///
+    /// # Errors
+    /// If it does not become whole.
+    pub fn start(
+        testbed: &Testbed,
+        nodes: &'a [&'a Node],
+        setting: Setting,
+        cpu: CpuPpm,
+    ) -> Result<Self> {
+        // What is not measured may take what it needs.
+        testbed.set_cpu(CpuPpm::from_percent(100))?;
+        let (partitions, keys) = if quick() { (4, 64) } else { (32, 512) };
+        let mut table = Self { nodes, setting, keys, servers: Vec::new() };
+        table.servers =
+            table.on_all(&format!("serve --partitions {partitions} --leave-within 1"))?;
+        let is_whole = format!("{} partitions, {} servers", partitions * nodes.len(), nodes.len());
+        wait_for("the table's partitions", || {
+            Ok(table.on_first("status")?.lines().any(|line| line == is_whole))
+        })?;
+        table.on_first(&format!("bench --fill --keys {keys}"))?;
+        testbed.set_cpu(cpu)?;
+        Ok(table)
+    }
+
+    /// Queries a second of so many clients on each node, all together, and the partitions that one passed.
+    ///
+    /// # Errors
+    /// If a client is not ready, or has no answer.
+    pub fn ask(&self, clients: usize, seconds: f64) -> Result<(f64, f64)> {
+        let keys = self.keys;
+        let bench = format!("bench --keys {keys} --clients {clients} --seconds {seconds} --wait");
+        ask(self.on_all(&bench)?)
+    }
+
+    /// Ends its servers and waits until the directory has forgotten them: the next table is another one.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn end(mut self) -> Result<()> {
+        self.servers.clear();
+        wait_for("the end of the table", || {
+            Ok(self.on_first("status")?.contains("0 partitions, 0 servers"))
+        })
+    }
+
+    fn on_all(&self, words: &str) -> Result<Vec<Process>> {
+        self.nodes.iter().map(|node| self.on(node, words)).collect()
+    }
+
+    /// What it says until it ends.
+    fn on_first(&self, words: &str) -> Result<String> {
+        self.on(self.nodes.first().context("no nodes")?, words)?.finish()
+    }
+
+    fn on(&self, node: &Node, words: &str) -> Result<Process> {
+        let address = node.address((self.setting.network)(&node.name))?;
+        let words = format!("{words} --listen {address}:0 --misses {}", self.setting.misses);
+        let words: Vec<_> = words.split(' ').map(String::from).collect();
+        node.start("keeptime-dht", &words)
+    }
 }
 
 /// Queries a second of all together, and what one passed.
