@@ -629,6 +629,7 @@ mod tests {
             reservable: BitsPerSecond::from_mbit(190),
             disks: BTreeMap::new(),
             capabilities: None,
+            schedules: None,
         };
         let store = Store::at(&directory.path().join("assignments.json"));
         Agent::start("n1".parse().unwrap(), capacity, store, kernel, at(now)).unwrap()

@@ -1,5 +1,8 @@
 //! Which jobs this node was assigned, and whether one more fits: pure.
 
+use crate::shares::period_of;
+use keeptime_control::admission::{self, Bounds};
+use keeptime_control::schedule::Schedule;
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{Assignment, TrafficClass};
 use keeptime_model::capability::{Capabilities, Unmet};
@@ -22,6 +25,8 @@ pub struct Capacity {
     pub disks: BTreeMap<DiskId, DiskRates>,
     /// What its kernel can enforce; nothing = it is configured to enforce nothing, and tells so.
     pub capabilities: Option<Capabilities>,
+    /// What schedules have to fit in one by one, where shares are kept from user space; nothing = the sum is all.
+    pub schedules: Option<Bounds>,
 }
 
 /// The assignments of a node, by job.
@@ -55,6 +60,16 @@ pub enum Refusal {
         free: CpuPpm,
         /// What the node has.
         capacity: CpuPpm,
+    },
+    /// There is enough CPU, and not so that it could be kept.
+    #[error("{job} asks for {asked} CPU, which user-level EDF cannot keep here: {refusal}")]
+    Schedule {
+        /// The job.
+        job: Name,
+        /// What it asks for.
+        asked: CpuPpm,
+        /// Why.
+        refusal: admission::Refusal,
     },
     /// Not enough bandwidth is left on the way out of the node.
     #[error("{job} asks to send {asked} and {free} of {capacity} is free on this node's link")]
@@ -220,6 +235,11 @@ impl Book {
             let (asked, capacity) = (assignment.cpu_ppm, capacity.cpu);
             return Err(Refusal::Cpu { job: job(), asked, free, capacity });
         }
+        if let Some(bounds) = &capacity.schedules {
+            let asked = assignment.cpu_ppm;
+            let refused = |refusal| Refusal::Schedule { job: job(), asked, refusal };
+            others.admit_beside(assignment, bounds).map_err(refused)?;
+        }
         let free = u128::from(capacity.reservable.get()).saturating_sub(others.peak(reserved));
         let asked = reserved(assignment);
         if asked > free {
@@ -287,12 +307,39 @@ impl<'a> Others<'a> {
         Self { assignments, from: window.start }
     }
 
-    /// The most that they use together at any instant. It rises only where one of them begins.
+    /// The most that they use together at any instant.
     fn peak(&self, amount: impl Fn(&Assignment) -> u128) -> u128 {
-        let begins = self.assignments.iter().map(|a| a.from_unix_nanos.max(self.from));
-        let at = |instant| self.assignments.iter().filter(move |a| a.is_due(instant));
-        begins.map(|instant| at(instant).map(|a| amount(a)).sum()).max().unwrap_or(0)
+        self.heaps().map(|heap| heap.iter().map(|a| amount(a)).sum()).max().unwrap_or(0)
     }
+
+    /// Whether the schedules of `assignment` are admitted beside theirs at every instant.
+    fn admit_beside(
+        &self,
+        assignment: &Assignment,
+        bounds: &Bounds,
+    ) -> Result<(), admission::Refusal> {
+        let asked = schedules(assignment, bounds);
+        bounds.admit(&[], &asked)?;
+        self.heaps().try_for_each(|heap| {
+            let running: Vec<_> = heap.iter().flat_map(|a| schedules(a, bounds)).collect();
+            bounds.admit(&running, &asked).map(drop)
+        })
+    }
+
+    /// Those that are there together at an instant, for each at which there is one more: whoever is there at any
+    /// other was there then.
+    fn heaps(&self) -> impl Iterator<Item = Vec<&'a Assignment>> {
+        let begins = self.assignments.iter().map(move |a| a.from_unix_nanos.max(self.from));
+        let all = move || self.assignments.iter().copied();
+        begins.map(move |instant| all().filter(|a| a.is_due(instant)).collect())
+    }
+}
+
+/// A job's processes, as far as it can be known before they are there: the fewest that can use its share.
+fn schedules(assignment: &Assignment, bounds: &Bounds) -> Vec<Schedule> {
+    let (cpu, most) = (assignment.cpu_ppm, bounds.task_most_ppm);
+    let processes = cpu.get().div_ceil(most.get().max(1)).max(1) as usize;
+    vec![bounds.part(cpu, period_of(assignment), processes); processes]
 }
 
 fn describe_disks(disks: &BTreeMap<DiskId, DiskRates>) -> String {
@@ -326,6 +373,7 @@ mod tests {
             reservable: BitsPerSecond::from_mbit(190),
             disks: BTreeMap::from([(disk(), rates)]),
             capabilities: None,
+            schedules: None,
         }
     }
 
@@ -470,6 +518,34 @@ mod tests {
         let error = Book::default().with(assignment("a", 1, 1, 9), &poor, at(1)).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("cannot enforce what a asks for: a share of the CPU"), "{text}");
+    }
+
+    // Where shares are kept from user space, each process is on one processor: what fits in all and on none is refused,
+    // for the time in which that is so.
+    #[test]
+    fn schedules_have_to_fit_on_processors_one_by_one() {
+        let cpu = CpuPpm::from_percent(196);
+        let schedules = Some(Bounds::user_level(2));
+        let capacity = Capacity { cpu, schedules, ..capacity() };
+        let take = |book: &Book, assignment| book.with(assignment, &capacity, at(1));
+        let book = take(&Book::default(), assignment("a", 60, 1, 9)).unwrap();
+        let book = take(&book, assignment("b", 60, 1, 20)).unwrap();
+        let error = take(&book, assignment("c", 60, 1, 30)).unwrap_err();
+        let expected = "c asks for 60 % CPU, which user-level EDF cannot keep here: no processor has 60 % left for \
+                        one task; the most that one has is 38 %";
+        assert_eq!(error.to_string(), expected);
+        let full = take(&book, assignment("c", 38, 1, 30)).unwrap();
+        assert!(take(&full, assignment("d", 38, 1, 30)).is_ok());
+        // What begins when another has ended has its processor; nor is it longer there than that.
+        let after = take(&book, later("c", 60, 1, 9, 30)).unwrap();
+        let longer = after.renewed(&"a".parse().unwrap(), at(10), &capacity, at(1));
+        assert!(matches!(longer, Err(Refusal::Schedule { .. })));
+        // As many processes as it takes, and in longer periods where its slice would be too short.
+        assert!(take(&Book::default(), assignment("e", 190, 1, 9)).is_ok());
+        assert!(take(&Book::default(), assignment("f", 1, 1, 9)).is_ok());
+        // The sum alone bounds others.
+        let elsewhere = Capacity { schedules: None, ..capacity.clone() };
+        assert!(book.with(assignment("c", 60, 1, 30), &elsewhere, at(1)).is_ok());
     }
 
     proptest! {

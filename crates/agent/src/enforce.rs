@@ -4,6 +4,7 @@
 //! there with what is wanted and changes the difference only.
 
 mod binding;
+mod cpu;
 mod unenforced;
 
 pub use unenforced::Unenforced;
@@ -11,29 +12,29 @@ pub use unenforced::Unenforced;
 use crate::agent::{BindError, BoxedError, Enforcer};
 use crate::book::Capacity;
 use crate::config::Config;
-use crate::shares::{FLOOR, disk_shares, launchers_share, wants_deadline};
+use crate::shares::{are_kept_from_user_space, disk_shares};
 use crate::wire::{DiskStatus, FlowStatus, JobStatus};
-use keeptime_control::phase;
-use keeptime_linux::alignment::Aligned;
-use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group, Hierarchies};
+use cpu::CpuKeeper;
+use keeptime_control::admission::Bounds;
+use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
 use keeptime_linux::counters::{ClassCounters, class_counters};
-use keeptime_linux::deadline::{self, Obstacle};
 use keeptime_linux::disk::DiskLimits;
 use keeptime_linux::egress::{self, Egress, Flow, Link};
-use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, Settings};
+use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
 use keeptime_linux::probe;
 use keeptime_linux::segments;
 use keeptime_linux::started::Started;
 use keeptime_linux::tc::{self, Attach, Handle, Place, TREE_MAJOR};
-use keeptime_model::assignment::{AssignedFlow, Assignment, CpuMechanism};
+use keeptime_linux::user_level;
+use keeptime_model::assignment::{AssignedFlow, Assignment};
 use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::units::{Bytes, CpuPpm, Nanos};
+use keeptime_model::units::{Bytes, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -44,41 +45,19 @@ pub struct Kernel {
     place: Place,
     link: Link,
     group: Group,
-    /// CPU that jobs may have here.
-    cpu: CpuPpm,
+    cpu: CpuKeeper,
     /// What may be reserved of the disks.
     disks: BTreeMap<DiskId, DiskRates>,
     /// Found out once: it takes too long for every question.
     capabilities: Capabilities,
-    /// The program at the device's egress, once one is there.
+    /// The program at the device's egress, once one is there: as long as agents enforce anything here.
     flows: Option<Flows>,
-    /// Limits that were set: writing one again would refill the group's share of the period.
-    limits: BTreeMap<String, CpuLimited>,
-    /// What keeps the CPU of each job, as far as this agent has looked.
-    keeps: BTreeMap<Name, CpuKept>,
     /// Disk limits that were set; nothing = not known what an earlier agent left.
     disk_limits: Option<BTreeMap<String, DiskLimits>>,
     /// Why what is over had not ended when it was looked at last.
     left: Vec<String>,
-}
-
-/// The limit of a group.
-struct CpuLimited {
-    cpu: CpuPpm,
-    period: Nanos,
-    /// What keeps its periods where they are to begin.
-    aligned: Option<Aligned>,
-}
-
-/// What keeps a job's share of the CPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum CpuKept {
-    /// Its control group, as it was asked for.
-    Bandwidth,
-    /// `SCHED_DEADLINE`.
-    Deadline,
-    /// Its control group, although the other was asked for.
-    Instead(Obstacle),
+    /// Why others' code points may leave the node while it has no flows, when it was looked at last.
+    unmarked: Option<String>,
 }
 
 /// What came of taking everything off a node.
@@ -103,16 +82,22 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the node that `config` describes can give, enforced by `enforcer`.
 pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
+    let found = enforcer.capabilities();
+    // Without them nothing is admitted there either.
+    let bounds = || user_level::bounds().unwrap_or(Bounds::user_level(0));
+    let schedules = found.is_some_and(are_kept_from_user_space).then(bounds);
     Capacity {
-        cpu: config.cpu,
+        cpu: schedules.map_or(config.cpu, |bounds| config.cpu.min(bounds.capacity())),
         reservable: egress::reservable(&Link::new(&config.device, config.rate)),
         disks: config.disk_rates(),
-        capabilities: enforcer.capabilities().cloned(),
+        capabilities: found.cloned(),
+        schedules,
     }
 }
 
 impl Kernel {
-    /// The kernel as `config` describes it, in the network namespace of this process. Changes nothing.
+    /// The kernel as `config` describes it, in the network namespace of this process. Sets free what an agent that
+    /// was killed has left standing still, and changes nothing else.
     ///
     /// # Errors
     /// If the device or the control groups are not there, or this process may not use them.
@@ -125,26 +110,32 @@ impl Kernel {
             None => Attach::Root,
             Some((major, minor)) => Attach::Under(Handle { major, minor }),
         };
-        let group = Hierarchies::discover()?.group(group)?;
+        let group = Hierarchies::discover_any()?.group(group)?;
         // Jobs are told apart by their groups' numbers: without them nothing can be enforced.
         group.id()?;
+        if let Err(error) = user_level::jobs::give_back_all(&group) {
+            tracing::error!(
+                "what was scheduled from user space may stand still: {}",
+                chain(&error)
+            );
+        }
         join_own_group(&group)?;
         let place = Place { ifindex, attach, major: TREE_MAJOR };
         let flows = Flows::adopt(&mut socket, ifindex)?;
         let capabilities = probe::capabilities(group.child(PROBE_GROUP)?.path());
+        let cpu = CpuKeeper::new(capabilities.clone(), config.cpu, user_level::bounds()?);
         Ok(Self {
             socket,
             place,
             link: Link::new(&config.device, config.rate),
             group,
-            cpu: config.cpu,
+            cpu,
             disks: config.disk_rates(),
             capabilities,
             flows,
-            limits: BTreeMap::new(),
-            keeps: BTreeMap::new(),
             disk_limits: None,
             left: Vec::new(),
+            unmarked: None,
         })
     }
 
@@ -182,7 +173,7 @@ impl Kernel {
                 return Err(self.left.join("; ").into());
             }
         }
-        self.set_egress(&none)?;
+        self.remove_egress()?;
         self.group.dissolve()?;
         Ok(Cleared::Done(jobs))
     }
@@ -196,12 +187,8 @@ impl Kernel {
 
     fn end_stray(&mut self, job: &Name, until: Instant) -> Result<(), BoxedError> {
         let group = self.group.child(job.as_str())?;
-        if self.capabilities.has(Feature::CpuDeadline) {
-            deadline::release(&group.borrowed()?)?;
-        }
+        self.cpu.end(job, &group)?;
         group.give_back()?;
-        self.limits.remove(job.as_str());
-        self.keeps.remove(job);
         if let Some(limits) = &mut self.disk_limits {
             limits.remove(job.as_str());
         }
@@ -213,82 +200,9 @@ impl Kernel {
 
     fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
         for assignment in wanted.values() {
-            self.keep_cpu(assignment)?;
+            self.cpu.keep(assignment, &self.group.child(assignment.job.as_str())?)?;
         }
-        // What belongs to no job shares what jobs leave: a group's share of the period goes to who
-        // comes first, and weights do not help a job that comes later.
-        let taken: u64 = wanted.values().map(|a| u64::from(self.taken_by(a).get())).sum();
-        let left = u64::from(self.cpu.get()).saturating_sub(taken);
-        let left = CpuPpm::new(left as u32).max(FLOOR);
-        let rest = self.group.rest()?;
-        Ok(self.limit("", &rest, left, CPU_PERIOD, None)?)
-    }
-
-    /// Makes the job's group and has its share of the CPU kept.
-    fn keep_cpu(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
-        let (job, cpu) = (&assignment.job, assignment.cpu_ppm);
-        let period = assignment.cpu_period_nanos.unwrap_or(CPU_PERIOD);
-        let group = self.group.child(job.as_str())?;
-        let can_carry = self.capabilities.has(Feature::CpuDeadline);
-        let (kept, limit) = if wants_deadline(assignment) && can_carry {
-            match deadline::enforce(cpu, period, &group.pids()?)? {
-                Ok(carriers) if carriers.is_empty() => (CpuKept::Deadline, cpu),
-                Ok(_) => (CpuKept::Deadline, launchers_share(cpu)),
-                Err(obstacle) => (CpuKept::Instead(obstacle), cpu),
-            }
-        } else {
-            let was_looked_at = self.keeps.get(job) == Some(&CpuKept::Bandwidth);
-            if can_carry && !was_looked_at {
-                deadline::release(&group.pids()?)?;
-            }
-            (CpuKept::Bandwidth, cpu)
-        };
-        let before = self.keeps.insert(job.clone(), kept.clone());
-        if before.as_ref() != Some(&kept)
-            && let CpuKept::Instead(obstacle) = &kept
-        {
-            tracing::warn!("{job} is limited by its group, not SCHED_DEADLINE: {obstacle}");
-        }
-        // Who asks for a period has slices on several nodes that are to begin together.
-        let offset = assignment.cpu_period_nanos.map(|period| phase::offset(job, period));
-        Ok(self.limit(job.as_str(), &group, limit, period, offset)?)
-    }
-
-    /// CPU that is not left to what belongs to no job.
-    fn taken_by(&self, assignment: &Assignment) -> CpuPpm {
-        let cpu = assignment.cpu_ppm;
-        match self.keeps.get(&assignment.job) {
-            Some(CpuKept::Deadline) => cpu.checked_add(launchers_share(cpu)).unwrap_or(cpu),
-            _ => cpu,
-        }
-    }
-
-    /// Makes a group with this limit, once; with an `offset`, periods begin there on all nodes.
-    fn limit(
-        &mut self,
-        name: &str,
-        group: &Group,
-        cpu: CpuPpm,
-        period: Nanos,
-        offset: Option<Nanos>,
-    ) -> Result<(), CgroupError> {
-        let before = self.limits.remove(name).filter(|_| group.exists());
-        group.create()?;
-        let aligned = match (before, offset) {
-            (Some(before), _) if (before.cpu, before.period) == (cpu, period) => before.aligned,
-            (Some(CpuLimited { aligned: Some(aligned), .. }), Some(offset)) => {
-                aligned.set(cpu, period, offset)?;
-                Some(aligned)
-            }
-            (_, Some(offset)) => Some(Aligned::begin(group.clone(), cpu, period, offset)?),
-            (before, None) => {
-                drop(before);
-                group.set_cpu_in_periods(cpu, period)?;
-                None
-            }
-        };
-        self.limits.insert(name.into(), CpuLimited { cpu, period, aligned });
-        Ok(())
+        Ok(self.cpu.keep_rest(wanted, &self.group.rest()?)?)
     }
 
     /// Limits the disks of all groups, where anybody was promised a rate, or an earlier agent may
@@ -318,16 +232,11 @@ impl Kernel {
             let cgroup_id = self.group.child(job.as_str())?.id()?.id;
             flows.extend(assignment.flows.iter().map(|flow| kernel_flow(cgroup_id, flow)));
         }
-        let observed = tc::observe(&mut self.socket, self.place.ifindex)?;
         if flows.is_empty() {
-            // A node without reservations is left as it was found.
-            Flows::remove(&mut self.socket, self.place.ifindex)?;
-            self.flows = None;
-            segments::limit(&mut self.socket, self.place.ifindex, None)?;
-            let ops = tc::removal(&self.place, &observed);
-            return Ok(tc::apply(&mut self.socket, &self.place, &ops)?);
+            return self.set_idle_egress();
         }
-        let table = self.flows.as_ref().map(Flows::read).transpose()?.unwrap_or_default();
+        let observed = tc::observe(&mut self.socket, self.place.ifindex)?;
+        let table = self.table()?;
         let groups: BTreeSet<u64> = flows.iter().map(|flow| flow.cgroup_id).collect();
         let planned = egress::plan(&self.link, self.place, &flows, &table)?;
         let Egress { tree, table: wanted, packet_max } = planned;
@@ -343,11 +252,61 @@ impl Kernel {
         }
     }
 
+    /// A node where no flow is reserved has no classes. Code points are taken from its packets all the same, or
+    /// whoever sets a socket option there would have a class at switches that others reserved.
+    fn set_idle_egress(&mut self) -> Result<(), BoxedError> {
+        if !self.capabilities.has(Feature::FlowClassifier) {
+            return self.remove_egress();
+        }
+        let emptied = self.empty_table();
+        // Whatever becomes of the program, nothing is kept for flows that are over.
+        self.remove_classes()?;
+        // Nor does what has no flows wait for it: the same trouble every time is said once.
+        let unmarked = emptied.err().map(|error| chain(error.as_ref()));
+        if unmarked != self.unmarked
+            && let Some(why) = &unmarked
+        {
+            tracing::error!("code points that nobody reserved may leave this node: {why}");
+        }
+        self.unmarked = unmarked;
+        Ok(())
+    }
+
+    fn empty_table(&mut self) -> Result<(), BoxedError> {
+        let table = self.table()?;
+        self.set_table(&table, &FlowTable::default())?;
+        match &mut self.flows {
+            Some(flows) => Ok(flows.retain_bound(|_, _| false)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves the device as it was found.
+    fn remove_egress(&mut self) -> Result<(), BoxedError> {
+        Flows::remove(&mut self.socket, self.place.ifindex)?;
+        self.flows = None;
+        self.remove_classes()
+    }
+
+    fn remove_classes(&mut self) -> Result<(), BoxedError> {
+        let observed = tc::observe(&mut self.socket, self.place.ifindex)?;
+        segments::limit(&mut self.socket, self.place.ifindex, None)?;
+        let ops = tc::removal(&self.place, &observed);
+        Ok(tc::apply(&mut self.socket, &self.place, &ops)?)
+    }
+
+    /// The entries that are there; none without a program.
+    fn table(&self) -> Result<FlowTable, FlowsError> {
+        Ok(self.flows.as_ref().map(Flows::read).transpose()?.unwrap_or_default())
+    }
+
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
         let installed =
             !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
         match &mut self.flows {
-            Some(flows) if installed => flows.apply(&flows::diff(wanted, observed))?,
+            Some(flows) if installed && flows.is_current() => {
+                flows.apply(&flows::diff(wanted, observed))?
+            }
             _ => {
                 let settings = Settings {
                     job_level: self.group.id()?.level + 1,
@@ -371,7 +330,7 @@ impl Kernel {
         job: &Name,
     ) -> Result<BTreeMap<Option<Ipv4Addr>, ClassCounters>, BoxedError> {
         let cgroup_id = self.group.child(job.as_str())?.id()?.id;
-        let table = self.flows.as_ref().map(Flows::read).transpose()?.unwrap_or_default();
+        let table = self.table()?;
         let counters = class_counters(&mut self.socket, self.place.ifindex, self.place.major)?;
         let of_job = table.entries.iter().filter(|(key, _)| key.cgroup_id == cgroup_id);
         let counted = of_job.filter_map(|(FlowKey { destination, .. }, mark)| {
@@ -455,14 +414,9 @@ impl Enforcer for Kernel {
         status.processes = numbers(group.pids());
         status.borrowed = numbers(group.borrowed());
         status.cpu_used_nanos = group.cpu_usage().unwrap_or_default();
-        status.cpu_kept_by = self.keeps.get(job).map(|kept| match kept {
-            CpuKept::Deadline => CpuMechanism::Deadline,
-            CpuKept::Bandwidth | CpuKept::Instead(_) => CpuMechanism::Bandwidth,
-        });
-        status.cpu_obstacle = match self.keeps.get(job) {
-            Some(CpuKept::Instead(obstacle)) => Some(obstacle.to_string()),
-            _ => None,
-        };
+        let kept = self.cpu.kept(job);
+        status.cpu_kept_by = kept.and_then(|kept| kept.by);
+        status.cpu_obstacle = kept.and_then(|kept| kept.obstacle.clone());
         let used = group.disk_usage().unwrap_or_default();
         let disk_status = |disk: &DiskId| {
             let counted = used.get(disk).copied().unwrap_or_default();

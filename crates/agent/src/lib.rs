@@ -3,7 +3,7 @@
 //!
 //! * [`book`]: the assignments of the node and whether one more fits (pure);
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
-//! * [`shares`]: what every group of the node is limited to (pure);
+//! * [`shares`]: what keeps a job's share, and what every group of the node is limited to (pure);
 //! * [`enforce`]: the kernel's side, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;

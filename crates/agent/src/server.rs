@@ -338,6 +338,7 @@ mod tests {
             reservable: BitsPerSecond::from_mbit(190),
             disks: BTreeMap::new(),
             capabilities: None,
+            schedules: None,
         };
         let store = Store::at(&directory.path().join("assignments.json"));
         let enforcer = Unenforced { reason: "a test".into(), capabilities: None };

@@ -11,17 +11,19 @@ use keeptime_agent::wire::JobStatus;
 use keeptime_lab::Exec;
 use keeptime_linux::cgroup::{Group, Hierarchies};
 use keeptime_linux::disk::disks;
-use keeptime_linux::testing::skip;
+use keeptime_linux::tc::{Hook, detach_programs};
+use keeptime_linux::testing::{marks, skip};
 use keeptime_model::assignment::{Assignment, CpuMechanism};
-use keeptime_model::capability::Feature;
+use keeptime_model::capability::{Answer, Feature};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::service::ServiceName;
 use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use world::{KEEPTIME, PATIENCE, World, assert_code, said, wait};
 
@@ -71,9 +73,17 @@ impl<'a> Node<'a> {
         (Program(child), number.trim().parse().unwrap())
     }
 
-    fn bind(&self, words: &[&str]) -> std::process::Output {
+    fn bind(&self, words: &[&str]) -> Output {
         let words = [&["bind", JOB, "--node", "n1"], words].concat();
         self.world.keeptime(&words).output().unwrap()
+    }
+
+    /// Takes everything off the node, from inside.
+    fn clear(&self, words: &[&str]) -> Output {
+        let exec = ["lab", "exec", self.world.name.as_str(), "n1", "--", KEEPTIME];
+        let mut clear = self.world.keeptime(&exec);
+        let config = self.socket.with_file_name("agent.toml");
+        clear.args(["agent", "clear", "--config"]).arg(config).args(words).output().unwrap()
     }
 }
 
@@ -189,6 +199,83 @@ fn a_period_is_kept_by_deadlines_where_processes_can_carry_them() {
     wait("the end of the program", PATIENCE, || program.has_ended());
 }
 
+/// What the kernel says of a process, by its number here.
+fn state(pid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+// Goal: a share that is kept from user space is had beside others, as exactly as by the kernel, and nothing is left standing
+// still by an agent that was killed. Method: a loop that ran before is bound to a job and computes beside another; the
+// agent is killed while the loop is held, and the next one knows of no job.
+#[test]
+fn a_share_is_kept_from_user_space_and_nothing_stands_still_after_a_kill() {
+    let Some(world) = World::new("edf", 40) else { return };
+    let node = Node::first(&world);
+    let capabilities = node.client().status().unwrap().capabilities.unwrap();
+    if let Some(answer) = capabilities.answer(Feature::CpuUserLevel).filter(|a| **a != Answer::Yes)
+    {
+        return skip(&["user-level".into()], &answer.to_string());
+    }
+    let wanted = Assignment {
+        cpu_period_nanos: Some(Nanos::from_millis(50)),
+        cpu_mechanism: CpuMechanism::UserLevel,
+        ..assignment(20)
+    };
+    node.client().enforce(wanted.clone()).unwrap();
+    let busy = "while :; do :; done";
+    let (_other, _) = node.start(false, busy);
+    let (mut program, number) = node.start(false, busy);
+    assert_code(&node.bind(&["--pid", &number.to_string()]), 0);
+    assert_eq!(node.job().unwrap().cpu_kept_by, Some(CpuMechanism::UserLevel));
+    let status = Command::new(KEEPTIME).args(["agent", "status"]).arg(&node.socket).output();
+    let text = said(&status.unwrap());
+    assert!(text.contains("by user-level") && !text.contains("not by"), "{text}");
+    let used = || node.job().unwrap().cpu_used_nanos.as_secs_f64();
+    let uses = |wanted: RangeInclusive<f64>| {
+        let uses = (0..10).any(|_| {
+            let (start, before) = (Instant::now(), used());
+            std::thread::sleep(Duration::from_secs(2));
+            let share = (used() - before) / start.elapsed().as_secs_f64();
+            println!("{:.2} % of {wanted:?}", 100.0 * share);
+            wanted.contains(&share)
+        });
+        assert!(uses, "it never used {wanted:?}");
+    };
+    uses(0.18..=0.22);
+    // The next agent takes it up again.
+    world.kill_agent("n1");
+    world.start_agent("n1");
+    uses(0.18..=0.22);
+
+    // Its slice is over for most of each second: at some kill it is.
+    let little = Assignment {
+        cpu_ppm: CpuPpm::from_percent(2),
+        cpu_period_nanos: Some(Nanos::from_secs(1)),
+        ..wanted
+    };
+    node.client().enforce(little).unwrap();
+    let pids = node.group().child(JOB).unwrap().pids().unwrap();
+    let [pid] = pids[..] else { panic!("{pids:?}") };
+    let was_held = (0..10).any(|_| {
+        wait("the end of its slice", PATIENCE, || state(pid) == 'T');
+        world.kill_agent("n1");
+        let is_held = state(pid) == 'T';
+        if !is_held {
+            world.start_agent("n1");
+        }
+        is_held
+    });
+    assert!(was_held);
+    std::fs::remove_file(node.socket.with_file_name("assignments.json")).unwrap();
+    world.start_agent("n1");
+    wait("the loop to go on", PATIENCE, || state(pid) == 'R');
+    assert!(node.job().is_none() && !program.has_ended());
+    let rest = node.group().rest().unwrap();
+    wait("where it was before", PATIENCE, || rest.pids().unwrap().contains(&pid));
+    assert_eq!(state(pid), 'R');
+}
+
 #[test]
 fn what_was_bound_counts_to_the_job_and_goes_back_when_it_ends() {
     let Some(world) = World::new("bind", 20) else { return };
@@ -254,28 +341,81 @@ fn a_node_is_cleared_when_no_agent_runs_and_no_job_is_left_or_it_may_end() {
     node.client().enforce(Assignment { flows: vec![world.flow()], ..assignment(10) }).unwrap();
     let (mut launched, _) = node.start(true, "exec sleep 100");
     let (mut other, _) = node.start(false, "exec sleep 100");
-    let (config, group) = (node.socket.with_file_name("agent.toml"), node.group());
-    let clear = |words: &[&str]| {
-        let mut clear = world.keeptime(&["lab", "exec", world.name.as_str(), "n1", "--", KEEPTIME]);
-        clear.args(["agent", "clear", "--config"]).arg(&config).args(words).output().unwrap()
-    };
+    let group = node.group();
 
-    let beside_an_agent = clear(&["--end-jobs"]);
+    let beside_an_agent = node.clear(&["--end-jobs"]);
     assert_code(&beside_an_agent, 2);
     assert!(said(&beside_an_agent).contains("an agent runs here"), "{}", said(&beside_an_agent));
     world.kill_agent("n1");
-    let beside_a_job = clear(&[]);
+    let beside_a_job = node.clear(&[]);
     assert_code(&beside_a_job, 1);
     assert!(said(&beside_a_job).contains("still enforced on n1: job"), "{}", said(&beside_a_job));
     assert!(world.has_tree("n1") && !launched.has_ended(), "nothing was touched");
 
-    let cleared = clear(&["--end-jobs"]);
+    let cleared = node.clear(&["--end-jobs"]);
     assert_code(&cleared, 0);
     assert!(said(&cleared).contains("ended: job"), "{}", said(&cleared));
     wait("the end of what was started in the job", PATIENCE, || launched.has_ended());
     assert!(!other.has_ended(), "what is of no job goes on");
     assert!(!world.has_tree("n1") && !group.exists());
+    assert!(world.programs("n1").is_empty(), "an idle node has one, a cleared node has none");
     assert!(!node.socket.exists() && !node.socket.with_file_name("assignments.json").exists());
+}
+
+// Goal: on a node where nothing is reserved nobody has a class at switches by a socket option, by IPv4 or IPv6, whether
+// its agent lives or not. Method: datagrams that ask for EF, and what arrives on the other node, while the agent is killed
+// and started, its program taken off, and a reservation comes and goes; once more when the node is cleared, where it
+// has to arrive as it was sent, or the test would show nothing.
+#[test]
+fn a_node_without_reservations_sends_no_code_point_that_nobody_reserved() {
+    const EF_AND_ECN: u8 = 46 << 2 | 1;
+    let Some(world) = World::new("marks", 20) else { return };
+    let node = Node::first(&world);
+    let inside = |node: &str| world.lab().network(node).unwrap();
+    let mut addresses = vec![IpAddr::from(world.address(1))];
+    let device = world.lab().device();
+    let own = [1, 2].map(|last| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, last));
+    let given = ["n1", "n2"]
+        .into_iter()
+        .zip(own)
+        .try_for_each(|(node, own)| inside(node).run(|| marks::give_ipv6(device, own)).unwrap());
+    match given {
+        Ok(()) => addresses.push(own[1].into()),
+        Err(reason) => skip(&["ipv6".into()], &reason),
+    }
+    let assert_arrives = |expected: u8, when: &str| {
+        for to in &addresses {
+            let receiver = inside("n2").run(|| marks::receiver(*to).unwrap()).unwrap();
+            let to = receiver.local_addr().unwrap();
+            let sender = inside("n1").run(|| marks::sender(to, EF_AND_ECN).unwrap()).unwrap();
+            sender.send_to(b"x", to).unwrap();
+            assert_eq!(marks::received(&receiver).unwrap(), expected, "{when}, to {to}");
+        }
+    };
+    let program = world.programs("n1");
+    assert!(program.len() == 1 && !world.has_tree("n1"), "{program:?}, and no classes");
+    assert_arrives(1, "nothing is reserved");
+    world.kill_agent("n1");
+    assert_arrives(1, "no agent is there");
+    world.start_agent("n1");
+    assert_eq!(world.programs("n1"), program, "the next agent takes it up");
+
+    world.on_device("n1", |socket, index| detach_programs(socket, index, Hook::Egress).unwrap());
+    wait("another program", PATIENCE, || world.programs("n1").len() == 1);
+    assert_arrives(1, "it was taken off and is back");
+
+    let wanted = Assignment { flows: vec![world.flow()], ..assignment(10) };
+    node.client().enforce(wanted).unwrap();
+    assert!(world.has_tree("n1"));
+    assert_arrives(1, "something is reserved for a job");
+    node.client().withdraw(&JOB.parse().unwrap()).unwrap();
+    assert!(!world.has_tree("n1") && world.programs("n1").len() == 1);
+    assert_arrives(1, "what was reserved is over");
+
+    world.kill_agent("n1");
+    assert_code(&node.clear(&[]), 0);
+    assert!(world.programs("n1").is_empty());
+    assert_arrives(EF_AND_ECN, "nothing of Keeptime's is there");
 }
 
 #[test]

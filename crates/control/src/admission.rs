@@ -130,6 +130,17 @@ impl Bounds {
         }
     }
 
+    /// What each of `processes` has that share `cpu` in equal parts: at most what one task can have, and in
+    /// longer periods where its slice would be too short.
+    pub fn part(&self, cpu: CpuPpm, period: Nanos, processes: usize) -> Schedule {
+        let processes = u32::try_from(processes.max(1)).unwrap_or(u32::MAX);
+        let each = CpuPpm::new(cpu.get() / processes).min(self.task_most_ppm);
+        // A part of nothing is no slice in any period: that is refused.
+        let slice = self.slice_least_nanos.get().saturating_mul(1_000_000);
+        let period_least = Nanos::new(slice.div_ceil(u64::from(each.get()).max(1)));
+        Schedule::new(each, period.max(self.periods_nanos[0]).max(period_least))
+    }
+
     /// All that may be promised.
     pub fn capacity(&self) -> CpuPpm {
         CpuPpm::new(self.each_ppm.get().saturating_mul(self.processors))
@@ -276,6 +287,23 @@ mod tests {
         assert_eq!(bounds.partition(&[task(30, 9), task(60, 9), task(50, 9)]), Ok(vec![1, 0, 1]));
     }
 
+    #[test]
+    fn a_part_is_what_its_mechanism_takes() {
+        let bounds = Bounds::user_level(2);
+        let part = |percent, millis, processes| {
+            bounds.part(CpuPpm::from_percent(percent), Nanos::from_millis(millis), processes)
+        };
+        assert_eq!(part(40, 50, 1), task(40, 50));
+        assert_eq!(part(40, 50, 2), task(20, 50));
+        // On one processor, however many threads it has.
+        assert_eq!(part(150, 50, 1), task(98, 50));
+        // A slice of a millisecond.
+        assert_eq!(part(1, 10, 1), task(1, 100));
+        assert_eq!(part(90, 1, 1), task(90, 2));
+        let nothing = bounds.part(CpuPpm::new(1), Nanos::from_millis(10), 2);
+        assert!(matches!(bounds.admit(&[], &[nothing]), Err(Refusal::SliceTooShort { .. })));
+    }
+
     /// Earliest deadline first on one processor in steps of 1 us, all tasks starting together:
     /// whether every slice came before its period ended, over the first `spans` microseconds.
     fn simulated(tasks: &[(u64, u64)], span: u64) -> bool {
@@ -317,6 +345,18 @@ mod tests {
                     prop_assert!(utilisation > 0.9999, "{}", utilisation);
                 }
             }
+        }
+
+        // Whatever is asked, a part can be kept by itself, and all parts together are no more than that.
+        #[test]
+        fn parts_can_be_kept_and_are_no_more_than_the_whole(
+            percent in 1u32..400, micros in 1u64..2_000_000, processes in 1usize..100)
+        {
+            let (bounds, cpu) = (Bounds::user_level(4), CpuPpm::from_percent(percent));
+            let part = bounds.part(cpu, Nanos::new(micros * 1_000), processes);
+            prop_assert!(bounds.admit(&[], &[part]).is_ok(), "{:?}", part);
+            prop_assert!(u64::from(part.cpu().get()) * processes as u64 <= u64::from(cpu.get()));
+            prop_assert!(part.period() >= Nanos::new(micros * 1_000));
         }
 
         #[test]

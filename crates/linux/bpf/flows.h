@@ -3,7 +3,8 @@
 #ifndef KEEPTIME_FLOWS_H
 #define KEEPTIME_FLOWS_H
 
-/* Packets of sockets below this cgroup to this address; address 0 is any other address. */
+/* Packets of sockets below this cgroup to this address; address 0 is any other address, all of IPv6
+ * among them. */
 struct flow_key {
 	__u64 cgroup_id;
 	__be32 destination;

@@ -210,7 +210,11 @@ fn pids_in(directory: &Path) -> Result<Vec<i32>, CgroupError> {
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect())
 }
 
-fn set_attribute(directory: &Path, name: &CStr, value: &[u8]) -> Result<(), CgroupError> {
+pub(crate) fn set_attribute(
+    directory: &Path,
+    name: &CStr,
+    value: &[u8],
+) -> Result<(), CgroupError> {
     let path = c_path(directory)?;
     let (name, size) = (name.as_ptr(), value.len());
     // SAFETY: both strings end with 0, and `value` is live and of this size.
@@ -231,7 +235,7 @@ pub(crate) fn check_same(process: Identity) -> Result<(), CgroupError> {
 }
 
 /// Nothing has the length 0.
-fn attribute(directory: &Path, name: &CStr) -> Result<String, CgroupError> {
+pub(crate) fn attribute(directory: &Path, name: &CStr) -> Result<String, CgroupError> {
     let path = c_path(directory)?;
     let mut value = vec![0u8; ATTRIBUTE_BYTES_MAX];
     let (name, space) = (name.as_ptr(), value.len());
@@ -260,8 +264,8 @@ const PREFIX: &str = "_borrowed.";
 const ORIGIN: &CStr = c"trusted.keeptime.origin";
 /// Whose processes are inside, if a service's.
 const SERVICE: &CStr = c"trusted.keeptime.service";
-/// A line for each hierarchy, and the kernel has at most some ten.
-const ATTRIBUTE_BYTES_MAX: usize = 16 * 1024;
+/// The kernel keeps none that is longer (`XATTR_SIZE_MAX`).
+pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
 /// Of one job: what a person or a script names one by one.
 const BORROWED_MAX: usize = 1_024;
 /// Each round moves all that are there; who forks as fast as that is a fork bomb.

@@ -131,13 +131,12 @@ impl DeadlineSpec {
 /// How the processes `tasks` of one job share `cpu`: each of those that can carry a part has an
 /// equal one, at most a whole processor.
 pub fn plan(cpu: CpuPpm, period: Nanos, tasks: &[Task]) -> Plan {
-    let parents: BTreeSet<_> = tasks.iter().map(|task| task.parent).collect();
-    let carriers: Vec<_> = tasks.iter().filter(|task| !parents.contains(&task.pid)).collect();
+    let carriers = carriers(tasks);
+    let pids: BTreeSet<_> = carriers.iter().map(|task| task.pid).collect();
     match part_of_each(cpu, period, &carriers) {
         Err(obstacle) => Plan { ops: leave_all(tasks), outcome: Err(obstacle) },
         Ok(part) => {
-            let is_carrier = |task: &Task| !parents.contains(&task.pid);
-            let leaving = tasks.iter().filter(|t| t.has.is_some() && !is_carrier(t));
+            let leaving = tasks.iter().filter(|t| t.has.is_some() && !pids.contains(&t.pid));
             let mut changed: Vec<_> = carriers.iter().filter(|t| t.has != part).collect();
             // Those who give come before those who take.
             changed.sort_by_key(|task| task.has.map_or(0, |has| u64::MAX - ratio(has)));
@@ -150,6 +149,12 @@ pub fn plan(cpu: CpuPpm, period: Nanos, tasks: &[Task]) -> Plan {
             Plan { ops: ops.collect(), outcome }
         }
     }
+}
+
+/// Those of a job's processes that started no other of them: they compute, the others wait for them.
+pub fn carriers(tasks: &[Task]) -> Vec<&Task> {
+    let parents: BTreeSet<_> = tasks.iter().map(|task| task.parent).collect();
+    tasks.iter().filter(|task| !parents.contains(&task.pid)).collect()
 }
 
 /// Looks at the processes `pids` of a job and makes them share `cpu`. What ends meanwhile is no

@@ -1,5 +1,6 @@
 //! Which packets of a node belong to which reserved flow: an eBPF program on the egress of the
-//! node's interface, and its table by (cgroup of the sending socket, destination address).
+//! node's interface, and its table by (cgroup of the sending socket, destination address). Premium and
+//! control code points of all other packets are removed, of IPv4 and IPv6, by an empty table as well.
 //!
 //! A socket belongs to the cgroup in which its process was when it made (or accepts on) the
 //! socket; a process moved later keeps its old sockets where they were. Such a socket is bound to a
@@ -26,7 +27,7 @@ use thiserror::Error;
 pub struct FlowKey {
     /// The kernel's number of the job's cgroup, see [`cgroup_id`].
     pub cgroup_id: u64,
-    /// Nothing stands for every address without an entry of its own.
+    /// Nothing stands for every address without an entry of its own, all of IPv6 among them.
     pub destination: Option<Ipv4Addr>,
 }
 
@@ -83,6 +84,7 @@ pub struct Flows {
     table: HashMap<MapData, RawKey, RawValue>,
     bound: HashMap<MapData, u64, u64>,
     settings: Array<MapData, RawSettings>,
+    is_current: bool,
 }
 
 /// Why flows could not be told apart.
@@ -150,7 +152,7 @@ impl Flows {
         let mut object = Ebpf::load(OBJECT)?;
         let mut map = |name| object.take_map(name).ok_or(FlowsError::Missing(name));
         let maps = [map(TABLE)?, map(BOUND)?, map(SETTINGS)?];
-        let mut flows = Self::from_maps(maps).map_err(map_error(TABLE))?;
+        let mut flows = Self::from_maps(maps, true).map_err(map_error(TABLE))?;
         flows.set_settings(settings)?;
         flows.apply(&diff(table, &FlowTable::default()))?;
         let program: &mut SchedClassifier =
@@ -173,6 +175,7 @@ impl Flows {
         let Some(info) = loaded_programs().filter_map(Result::ok).find(is_it) else {
             return Ok(None);
         };
+        let is_current = is_current(info.name_as_str());
         let mut found = BTreeMap::new();
         for id in info.map_ids()?.unwrap_or_default() {
             let data = MapData::from_id(id).map_err(map_error(format!("map {id}")))?;
@@ -184,7 +187,13 @@ impl Flows {
         let (Some(table), Some(bound), Some(settings)) = (table, bound, settings) else {
             return Ok(None);
         };
-        Ok(Self::from_maps([table, bound, settings]).ok())
+        Ok(Self::from_maps([table, bound, settings], is_current).ok())
+    }
+
+    /// False for one that an agent of an older version left: its tables are as good as ever, and what it does to
+    /// packets is not what [`Self::install`] would have them be.
+    pub fn is_current(&self) -> bool {
+        self.is_current
     }
 
     /// Takes the program off the interface, and with it the table. Not there: nothing to do.
@@ -271,13 +280,19 @@ impl Flows {
         self.settings.set(0, raw, 0).map_err(map_error(SETTINGS))
     }
 
-    fn from_maps([table, bound, settings]: [Map; 3]) -> Result<Self, MapError> {
+    fn from_maps([table, bound, settings]: [Map; 3], is_current: bool) -> Result<Self, MapError> {
         Ok(Self {
             table: HashMap::try_from(table)?,
             bound: HashMap::try_from(bound)?,
             settings: Array::try_from(settings)?,
+            is_current,
         })
     }
+}
+
+/// Whether a loaded program of this name is ours as it is now. Where the kernel tells no names, it has to be taken for that.
+fn is_current(name: Option<&str>) -> bool {
+    name.is_none_or(|name| name == PROGRAM)
 }
 
 fn map_error(object: impl Into<String>) -> impl FnOnce(MapError) -> FlowsError {
@@ -380,7 +395,8 @@ pub const FLOW_ENTRIES_MAX: usize = 16_384;
 pub const BOUND_SOCKETS_MAX: usize = 4_096;
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
-const PROGRAM: &str = "keeptime_flows";
+/// Kernels keep 15 bytes of it.
+const PROGRAM: &str = "keeptime_flows2";
 const TABLE: &str = "flows";
 const BOUND: &str = "bound";
 const SETTINGS: &str = "settings";
@@ -408,6 +424,13 @@ mod tests {
         let header = include_str!("../bpf/flows.h");
         assert!(header.contains(&format!("#define FLOWS_MAX {FLOW_ENTRIES_MAX}")));
         assert!(header.contains(&format!("#define BOUND_MAX {BOUND_SOCKETS_MAX}")));
+    }
+
+    #[test]
+    fn a_program_of_an_older_version_is_told_by_its_name() {
+        assert!(!is_current(Some("keeptime_flows")));
+        assert!(is_current(Some(PROGRAM)) && is_current(None));
+        assert_eq!(PROGRAM.len(), 15, "what a kernel cuts off would never be found again");
     }
 
     #[test]

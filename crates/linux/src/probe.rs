@@ -11,6 +11,7 @@ use crate::flows::{FlowTable, Flows, FlowsError, Settings};
 use crate::netlink::{NetlinkError, Socket};
 use crate::syscall::SyscallError;
 use crate::tc::{self, Attach, Observed, Op, Place, Shaper, TREE_MAJOR, apply};
+use crate::user_level;
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::errors::chain;
@@ -31,6 +32,7 @@ pub fn capabilities(scratch: &Path) -> Capabilities {
     });
     let mut answers = in_own_group(scratch);
     answers.push((Feature::CpuDeadline, deadline_answer()));
+    answers.push((Feature::CpuUserLevel, user_level_answer()));
     answers.extend(network);
     let capability =
         |(feature, answer)| Capability { feature, answer, tried: tried(feature).into() };
@@ -55,6 +57,7 @@ fn tried(feature: Feature) -> &'static str {
         Feature::CpuBandwidthV1 => "cpu.cfs_quota_us of a new group was set",
         Feature::CpuBandwidthV2 => "cpu.max of a new group was set",
         Feature::CpuDeadline => "a thread entered the class and left it",
+        Feature::CpuUserLevel => "a thread was bound to a processor, made to wait and put first",
         Feature::DiskThrottleV1 => "a rate was set for the greatest disk and read back (blkio)",
         Feature::DiskThrottleV2 => "a rate was set for the greatest disk and read back (io.max)",
         Feature::TrafficClasses => "a tree was put on a new namespace's loopback device",
@@ -154,7 +157,7 @@ fn try_paced_socket() -> Tried {
 // ---- the processor and the disks --------------------------------------------------------------
 
 fn in_own_group(scratch: &Path) -> Vec<(Feature, Answer)> {
-    let made = Hierarchies::discover().and_then(|hierarchies| {
+    let made = Hierarchies::discover_any().and_then(|hierarchies| {
         let group = hierarchies.group(scratch)?;
         group.create()?;
         Ok((hierarchies, group))
@@ -229,14 +232,23 @@ fn deadline_answer() -> Answer {
         // So little that it fits whatever the kernel has promised already.
         let spec = DeadlineSpec::of(CpuPpm::new(1), Nanos::from_secs(4));
         let spec = spec.map_err(|error| Trouble { text: error.to_string(), errno: None })?;
-        let unknown =
-            || Trouble { text: "no thread to try it on".into(), errno: Some(Errno::EPERM) };
-        let sleeper = Sleeper::start().ok_or_else(unknown)?;
+        let sleeper = sleeper()?;
         deadline::set(sleeper.tid, spec)
             .and_then(|()| deadline::leave(sleeper.tid))
             .map_err(trouble)
     };
     attempt().into_answer()
+}
+
+fn user_level_answer() -> Answer {
+    let attempt = || user_level::try_on(sleeper()?.tid).map_err(trouble);
+    attempt().into_answer()
+}
+
+/// A thread to try a schedule on.
+fn sleeper() -> Result<Sleeper, Trouble> {
+    let text = "no thread to try it on".to_owned();
+    Sleeper::start().ok_or(Trouble { text, errno: Some(Errno::EPERM) })
 }
 
 // ---- answers ----------------------------------------------------------------------------------

@@ -10,15 +10,23 @@ use keeptime_linux::netlink::Socket;
 use keeptime_linux::sockets::{Connection, connections, of_process};
 use keeptime_linux::tc::{Handle, Hook, TREE_MAJOR, programs};
 use keeptime_linux::testing::rig::Rig;
-use keeptime_linux::testing::{can, in_network_namespace};
+use keeptime_linux::testing::{can, in_network_namespace, marks, skip};
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::units::{BitsPerSecond, Share};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::TimeVal;
 use std::collections::BTreeMap;
-use std::io::IoSliceMut;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::io::{Read, Write};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket,
+};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +65,7 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         let mut adopted = Flows::adopt(&mut socket, LOOPBACK).unwrap().unwrap();
         assert_eq!(adopted.read().unwrap(), before);
         assert_eq!(adopted.settings().unwrap(), settings);
+        assert!(adopted.is_current(), "its name came back from the kernel");
         let after = table(&[(7, Some(2), 0x12), (9, Some(3), 0x11)]);
         let ops = diff(&after, &before);
         assert_eq!(ops.len(), 4);
@@ -79,54 +88,62 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
     });
 }
 
-/// Asks for the type of service of each datagram.
-fn receive_tos(socket: &UdpSocket) {
-    let (on, length) = (1i32, size_of::<i32>() as u32);
-    let (level, name) = (nix::libc::IPPROTO_IP, nix::libc::IP_RECVTOS);
-    // SAFETY: `on` is an int that lives through the call, and `length` is its size.
-    let result = unsafe {
-        nix::libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const on).cast(), length)
-    };
-    assert_eq!(result, 0);
+// Goal: where somebody polices what comes in, a program for what leaves is refused: the kernel would take it, and give it
+// what comes in.
+#[test]
+fn a_program_for_what_leaves_is_not_put_where_packets_come_in() {
+    in_network_namespace(&["bpf"], || {
+        let added = Command::new("tc").args(["qdisc", "add", "dev", "lo", "ingress"]).output();
+        let Some(true) = added.ok().map(|output| output.status.success()) else {
+            return skip(&["tc".to_owned()], "no ingress qdisc can be made");
+        };
+        let mut socket = Socket::open().unwrap();
+        let settings =
+            Settings { job_level: 2, control: None, control_class: None, major: TREE_MAJOR };
+        let refused = Flows::install(&mut socket, LOOPBACK, &settings, &FlowTable::default());
+        assert!(refused.is_err());
+        for hook in [Hook::Ingress, Hook::Egress] {
+            assert_eq!(programs(&mut socket, LOOPBACK, hook).unwrap(), []);
+        }
+    });
 }
 
 /// Sends one datagram with this type of service and says which one arrives.
-fn tos_after(rig: &Rig, job: Option<&Path>, tos: i32) -> u8 {
-    datagram(rig, job, tos, None)
+fn tos_after(rig: &Rig, job: Option<&Path>, tos: u8) -> u8 {
+    datagram(rig, job, rig.address(1).into(), tos, None)
 }
 
-fn datagram(rig: &Rig, job: Option<&Path>, tos: i32, class: Option<Handle>) -> u8 {
-    let receiver = receiver(rig);
-    let bind = || rig.node(0).run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
-    let sender = job.map_or_else(bind, |directory| rig.in_job(directory, bind));
-    setsockopt(&sender, sockopt::Ipv4Tos, &tos).unwrap();
+/// Sends one datagram to an address of the second node with this traffic class and says which one arrives.
+fn datagram(rig: &Rig, job: Option<&Path>, to: IpAddr, asked: u8, class: Option<Handle>) -> u8 {
+    let receiver = receiver(rig, to);
+    let to = receiver.local_addr().unwrap();
+    let make = || rig.node(0).run(move || marks::sender(to, asked).unwrap());
+    let sender = job.map_or_else(make, |directory| rig.in_job(directory, make));
     if let Some(class) = class {
         // After the type of service, which sets a priority of its own.
         setsockopt(&sender, sockopt::Priority, &class.to_u32().cast_signed()).unwrap();
     }
-    sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
-    received_tos(&receiver)
+    sender.send_to(b"x", to).unwrap();
+    marks::received(&receiver).unwrap()
 }
 
-/// On the second node, which says what type of service arrives.
-fn receiver(rig: &Rig) -> UdpSocket {
-    let target = rig.address(1);
-    let receiver = rig.node(1).run(move || UdpSocket::bind((target, 0)).unwrap());
-    receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    receive_tos(&receiver);
-    receiver
+/// On the second node, which says what traffic class arrives.
+fn receiver(rig: &Rig, address: IpAddr) -> UdpSocket {
+    rig.node(1).run(move || marks::receiver(address).unwrap())
 }
 
-fn received_tos(receiver: &UdpSocket) -> u8 {
-    let (mut byte, mut space) = ([0], nix::cmsg_space!(u8));
-    let mut parts = [IoSliceMut::new(&mut byte)];
-    let fd = receiver.as_raw_fd();
-    let message = recvmsg::<()>(fd, &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
-    let found = message.cmsgs().unwrap().find_map(|part| match part {
-        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
-        _ => None,
-    });
-    found.unwrap()
+/// Both nodes have IPv6 from now on: the address of the second, or nothing where the kernel has none.
+fn with_ipv6(rig: &Rig) -> Option<IpAddr> {
+    let address = |node: u16| Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, node + 1);
+    for node in 0..2 {
+        let own = address(node);
+        let given = rig.node(node.into()).run(move || marks::give_ipv6("eth0", own));
+        if let Err(reason) = given {
+            skip(&["ipv6".into()], &reason);
+            return None;
+        }
+    }
+    Some(address(1).into())
 }
 
 // The receiver sees what the program made of the mark (and that the header's checksum is right,
@@ -165,7 +182,7 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
     assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 3);
     // Nor can anybody walk into the class by its number.
     let stolen = Handle { major: TREE_MAJOR, minor: FLOW_MINOR_MIN };
-    datagram(&rig, None, 0, Some(stolen));
+    datagram(&rig, None, rig.address(1).into(), 0, Some(stolen));
     let classes = rig.node_counters(0).unwrap();
     assert_eq!(classes[&FLOW_MINOR_MIN].packets, 3);
     assert_eq!(classes[&BEST_EFFORT_MINOR].packets, 4);
@@ -185,6 +202,131 @@ fn marks_are_given_to_flows_and_taken_from_everybody_else() {
         interface_counters(&mut Socket::open().unwrap(), index).unwrap().sent
     });
     assert!(sent.packets >= 7 && sent.drops == 0, "{sent:?}");
+}
+
+// Goal: IPv6 is no way around: EF and CS6 that nobody reserved are removed there too, the congestion bits and other marks
+// stay, and a job's flow to everywhere has its class; one to an address of IPv4 says nothing of IPv6. The nodes find
+// each other (neighbour discovery) through the program, and what is longer than a packet arrives whole.
+#[test]
+fn marks_are_given_and_taken_in_ipv6_as_well() {
+    let _alone = alone();
+    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+        return;
+    }
+    let rig = Rig::new(2, &Link::new("test", BitsPerSecond::from_mbit(100))).unwrap();
+    let (everywhere, everywhere_id) = rig.job("everywhere").unwrap();
+    let (elsewhere, elsewhere_id) = rig.job("elsewhere").unwrap();
+    let rate = BitsPerSecond::from_mbit(10);
+    let flow = |cgroup_id, destination, class| Flow {
+        cgroup_id,
+        destination,
+        rate,
+        up_to: rate,
+        burst: None,
+        class,
+    };
+    let flows = [
+        flow(everywhere_id, None, TrafficClass::LowLatency),
+        flow(elsewhere_id, Some(rig.address(1)), TrafficClass::Premium),
+    ];
+    rig.enforce(0, &flows).unwrap();
+    let Some(to) = with_ipv6(&rig) else { return };
+    let after = |job: Option<&Path>, asked: u8| datagram(&rig, job, to, asked, None);
+    assert_eq!(after(None, 46 << 2 | 1), 1);
+    assert_eq!(after(None, 48 << 2 | 2), 2);
+    assert_eq!(after(None, 10 << 2), 10 << 2);
+    assert_eq!(after(None, 3), 3);
+    assert_eq!(after(Some(everywhere.as_path()), 46 << 2 | 2), 48 << 2 | 2);
+    assert_eq!(after(Some(everywhere.as_path()), 0), 48 << 2);
+    assert_eq!(after(Some(elsewhere.as_path()), 46 << 2), 0);
+    // As with IPv4, nobody walks into the class by its number.
+    let classes = || rig.node_counters(0).unwrap()[&FLOW_MINOR_MIN].packets;
+    let before = classes();
+    let stolen = Handle { major: TREE_MAJOR, minor: FLOW_MINOR_MIN };
+    datagram(&rig, None, to, 0, Some(stolen));
+    assert_eq!(classes(), before);
+
+    let listener = rig.node(1).run(move || TcpListener::bind((to, 0)).unwrap());
+    let to = listener.local_addr().unwrap();
+    let mut sender = rig.node(0).run(move || TcpStream::connect(to).unwrap());
+    setsockopt(&sender, sockopt::Ipv6TClass, &(46 << 2)).unwrap();
+    let mut receiver = listener.accept().unwrap().0;
+    receiver.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let sent: Vec<u8> = (0..1_000_000u32).map(|at| at as u8).collect();
+    let mut arrived = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sender.write_all(&sent).unwrap();
+            sender.shutdown(Shutdown::Write).unwrap();
+        });
+        receiver.read_to_end(&mut arrived).unwrap();
+    });
+    assert!(arrived == sent, "{} bytes of {}", arrived.len(), sent.len());
+}
+
+/// What the frames below end with.
+const MARKED: &[u8] = b"keeptime";
+
+/// A frame to everybody with so many VLAN tags in it, whose packet asks for EF.
+fn tagged_frame(tags: usize) -> Vec<u8> {
+    let mut header =
+        [0x45, 46 << 2 | 1, 0, 28, 0, 0, 0, 0, 64, 253, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
+    let check = !sum_of(&header);
+    header[10..12].copy_from_slice(&check.to_be_bytes());
+    let mut frame = [[0xff_u8; 6], [2, 0, 0, 0, 0, 1]].concat();
+    frame.extend([0x81_u8, 0, 0, 5].repeat(tags));
+    frame.extend([0x08_u8, 0]);
+    frame.extend(header);
+    frame.extend(MARKED);
+    frame
+}
+
+/// Of an IP header, as its checksum is reckoned.
+fn sum_of(header: &[u8]) -> u16 {
+    let words = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// The IP header of the next marked frame, whatever tags are in front of it.
+fn received_header(listening: &OwnedFd) -> Vec<u8> {
+    loop {
+        let mut frame = [0; 2_048];
+        let length = recv(listening.as_raw_fd(), &mut frame, MsgFlags::empty()).unwrap();
+        let frame = &frame[..length];
+        if let Some(packet) = frame.strip_suffix(MARKED) {
+            return packet[packet.len() - 20..].to_vec();
+        }
+    }
+}
+
+// Goal: a VLAN tag in the frame hides no code point. Method: frames are written as a device of a VLAN would hand them to
+// the one below it, and read on the other node; the header's checksum is that of what it has become.
+#[test]
+fn a_tag_in_the_frame_hides_no_mark() {
+    let _alone = alone();
+    if !can(&["htb", "tbf", "bpf", "cgroup2"]) {
+        return;
+    }
+    let rig = Rig::new(2, &Link::new("test", BitsPerSecond::from_mbit(100))).unwrap();
+    rig.enforce(0, &[]).unwrap();
+    let listening = rig.node(1).run(|| {
+        let (family, kind) = (AddressFamily::Packet, SockType::Raw);
+        socket(family, kind, SockFlag::empty(), SockProtocol::EthAll).unwrap()
+    });
+    setsockopt(&listening, sockopt::ReceiveTimeout, &TimeVal::new(60, 0)).unwrap();
+    for tags in 0..=2 {
+        let frame = tagged_frame(tags);
+        rig.node(0).run(move || {
+            let own = getifaddrs().unwrap().filter(|one| one.interface_name == "eth0");
+            let device = own.filter_map(|one| one.address?.as_link_addr().copied()).next();
+            let (family, kind) = (AddressFamily::Packet, SockType::Raw);
+            let sending = socket(family, kind, SockFlag::empty(), None).unwrap();
+            sendto(sending.as_raw_fd(), &frame, &device.unwrap(), MsgFlags::empty()).unwrap();
+        });
+        let header = received_header(&listening);
+        assert_eq!((header[1], sum_of(&header)), (1, 0xffff), "{tags} tags");
+    }
 }
 
 // A socket that was made before its process belonged to any job: nothing that moves the process
@@ -207,7 +349,7 @@ fn a_socket_that_is_open_already_is_bound_and_let_go() {
         class: TrafficClass::Premium,
     };
     rig.enforce(0, &[flow]).unwrap();
-    let receiver = receiver(&rig);
+    let receiver = receiver(&rig, rig.address(1).into());
     let to = receiver.local_addr().unwrap();
     let sender = rig.node(0).run(move || {
         let sender = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -216,7 +358,7 @@ fn a_socket_that_is_open_already_is_bound_and_let_go() {
     });
     let tos = || {
         sender.send(b"x").unwrap();
-        received_tos(&receiver)
+        marks::received(&receiver).unwrap()
     };
     assert_eq!(tos(), 0);
     // The socket stays where it was made although its whole process is in the job's group now.

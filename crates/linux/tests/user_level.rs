@@ -3,11 +3,17 @@
 
 use keeptime_control::admission::Bounds;
 use keeptime_control::schedule::Schedule;
+use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
+use keeptime_linux::deadline;
 use keeptime_linux::testing::{can, skip};
+use keeptime_linux::user_level::jobs::{JobSchedules, give_back_all};
 use keeptime_linux::user_level::{ScheduleError, Scheduler, give_back};
 use keeptime_model::units::{CpuPpm, Nanos};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, Uid};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +28,14 @@ impl Busy {
 
     fn pid(&self) -> i32 {
         self.0.id() as i32
+    }
+
+    fn affinity(&self) -> CpuSet {
+        sched_getaffinity(Pid::from_raw(self.pid())).unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
     fn used(&self) -> f64 {
@@ -45,6 +59,48 @@ impl Drop for Busy {
 
 fn schedule(percent: u32, millis: u64) -> Schedule {
     Schedule::new(CpuPpm::from_percent(percent), Nanos::from_millis(millis))
+}
+
+/// Gives a process a schedule, as the only one of its group.
+fn set(scheduler: &Scheduler, busy: &Busy, schedule: Schedule) -> Result<(), ScheduleError> {
+    scheduler.share(&busy.pid().to_string(), vec![(busy.pid(), schedule)], vec![])
+}
+
+/// A job's group inside of a node's, both of this test; nothing without privilege.
+struct Job {
+    node: Group,
+    group: Group,
+}
+
+impl Job {
+    fn new(name: &str) -> Option<Self> {
+        let made = Hierarchies::discover_any().and_then(|hierarchies| {
+            let name = format!("_test-edf-{name}-{}", std::process::id());
+            let node = hierarchies.group(Path::new(MARK).join(name))?;
+            let group = node.child("job")?;
+            group.create()?;
+            group.id()?;
+            Ok(Self { node, group })
+        });
+        match made {
+            Ok(job) => Some(job),
+            Err(error) => {
+                skip(&["cgroup".into()], &error.to_string());
+                None
+            }
+        }
+    }
+
+    fn with(&self, busy: &[&Busy]) {
+        busy.iter().for_each(|busy| self.group.join(busy.pid()).unwrap());
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.node.kill_all();
+        let _ = self.node.remove();
+    }
 }
 
 /// One test at a time, if there is the privilege.
@@ -100,10 +156,10 @@ fn processes_have_their_share_and_no_more() {
     let _others: Vec<_> = (0..4).map(|_| Busy::start()).collect();
     let (one, two) = (Busy::start(), Busy::start());
     let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
-    scheduler.set(one.pid(), schedule(30, 50)).unwrap();
-    scheduler.set(two.pid(), schedule(40, 100)).unwrap();
+    set(&scheduler, &one, schedule(30, 50)).unwrap();
+    set(&scheduler, &two, schedule(40, 100)).unwrap();
     assert!(have(&[&one, &two], &[0.3, 0.4]));
-    scheduler.set(one.pid(), schedule(10, 50)).unwrap();
+    set(&scheduler, &one, schedule(10, 50)).unwrap();
     assert!(have(&[&one], &[0.1]));
 }
 
@@ -112,13 +168,13 @@ fn what_is_released_is_ordinary_again() {
     let Some(_alone) = alone() else { return };
     let busy = Busy::start();
     let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
-    scheduler.set(busy.pid(), schedule(1, 1_000)).unwrap();
+    set(&scheduler, &busy, schedule(1, 1_000)).unwrap();
     assert!(have(&[&busy], &[0.01]));
     wait_until_held(&busy);
-    scheduler.release(busy.pid()).unwrap();
+    scheduler.share(&busy.pid().to_string(), vec![], vec![]).unwrap();
     wait_until("it to go on", || busy.state() == 'R');
     // Dropped while it is held, too.
-    scheduler.set(busy.pid(), schedule(1, 1_000)).unwrap();
+    set(&scheduler, &busy, schedule(1, 1_000)).unwrap();
     wait_until_held(&busy);
     drop(scheduler);
     wait_until("it to go on", || busy.state() == 'R');
@@ -129,7 +185,7 @@ fn what_a_killed_scheduler_held_is_given_back() {
     let Some(_alone) = alone() else { return };
     let busy = Busy::start();
     let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
-    scheduler.set(busy.pid(), schedule(1, 1_000)).unwrap();
+    set(&scheduler, &busy, schedule(1, 1_000)).unwrap();
     wait_until_held(&busy);
     // As if it had been killed: it never gives back.
     std::mem::forget(scheduler);
@@ -138,17 +194,113 @@ fn what_a_killed_scheduler_held_is_given_back() {
 }
 
 #[test]
-fn what_has_ended_or_does_not_fit_is_told() {
+fn what_has_ended_takes_no_room_and_what_does_not_fit_is_told() {
     let Some(_alone) = alone() else { return };
     let (one, two) = (Busy::start(), Busy::start());
     let ended = Busy::start().pid();
     let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
-    assert_eq!(scheduler.set(ended, schedule(10, 50)), Err(ScheduleError::Ended { pid: ended }));
-    scheduler.set(one.pid(), schedule(60, 50)).unwrap();
-    let refused = scheduler.set(two.pid(), schedule(60, 50)).unwrap_err();
+    scheduler.share("ended", vec![(ended, schedule(90, 50))], vec![]).unwrap();
+    set(&scheduler, &one, schedule(60, 50)).unwrap();
+    let refused = set(&scheduler, &two, schedule(60, 50)).unwrap_err();
     assert!(matches!(refused, ScheduleError::Refused(_)), "{refused:?}");
     assert_ne!(two.state(), 'T', "it was never touched");
     // What one leaves by ending, the other can have.
     drop(one);
-    wait_until("room", || scheduler.set(two.pid(), schedule(60, 50)).is_ok());
+    wait_until("room", || set(&scheduler, &two, schedule(60, 50)).is_ok());
+}
+
+// Goal: all processes of a job have its share together, whoever of them is there. Method: one loop, then a second one,
+// then the first alone again; the times are long, so that what is asserted is not what a busy machine can change.
+#[test]
+fn the_processes_of_a_job_share_in_equal_parts() {
+    if !can(&["cgroup2", "speed"]) {
+        return;
+    }
+    let Some(_alone) = alone() else { return };
+    let Some(job) = Job::new("share") else { return };
+    let (one, two) = (Busy::start(), Busy::start());
+    let before = one.affinity();
+    let mut schedules = JobSchedules::new(Bounds::user_level(1));
+    let share = |schedules: &mut JobSchedules| {
+        let shared = schedules.share(&job.group, CpuPpm::from_percent(40), Nanos::from_millis(50));
+        shared.unwrap().unwrap()
+    };
+    assert_eq!(share(&mut schedules), None);
+    job.with(&[&one]);
+    assert_eq!(share(&mut schedules), Some(schedule(40, 50)));
+    assert!(have(&[&one], &[0.4]));
+    job.with(&[&two]);
+    assert_eq!(share(&mut schedules), Some(schedule(20, 50)));
+    assert!(have(&[&one, &two], &[0.2, 0.2]));
+    assert!(schedules.schedules(&job.group, &[one.pid(), two.pid()].into()));
+    drop(two);
+    wait_until("one alone", || job.group.pids().unwrap() == [one.pid()]);
+    assert_eq!(share(&mut schedules), Some(schedule(40, 50)));
+    schedules.release(&job.group).unwrap();
+    wait_until("it to go on", || one.state() == 'R');
+    assert_eq!(one.affinity(), before);
+}
+
+// Who has a deadline of the kernel's gives it up, and where that is not there the others do as well.
+#[test]
+fn who_had_a_deadline_has_a_schedule_from_user_space_instead() {
+    let Some(_alone) = alone() else { return };
+    let Some(job) = Job::new("deadline") else { return };
+    let busy = Busy::start();
+    job.with(&[&busy]);
+    let (cpu, period) = (CpuPpm::from_percent(1), Nanos::from_secs(1));
+    match deadline::enforce(cpu, period, &[busy.pid()]) {
+        Ok(Ok(carriers)) => assert_eq!(carriers, [busy.pid()]),
+        other => return skip(&["deadline".into()], &format!("{other:?}")),
+    }
+    let mut schedules = JobSchedules::new(Bounds::user_level(1));
+    schedules.share(&job.group, cpu, period).unwrap().unwrap();
+    assert_eq!(deadline::read(busy.pid()).unwrap(), None);
+    wait_until_held(&busy);
+}
+
+// Goal: whatever an agent that was killed held goes on as soon as the next one looks, also where that wants nothing of
+// it, and nobody goes on whom somebody else has stopped. Method: a scheduler that never gives back, as if killed; a
+// process that is stopped beside.
+#[test]
+fn the_next_agent_sets_free_what_was_held_and_nobody_else() {
+    let Some(_alone) = alone() else { return };
+    let Some(job) = Job::new("killed") else { return };
+    let Some(other) = Job::new("stopped") else { return };
+    let (held, stopped) = (Busy::start(), Busy::start());
+    let before = held.affinity();
+    job.with(&[&held]);
+    other.with(&[&stopped]);
+    stopped.signal(Signal::SIGSTOP);
+    wait_until_held(&stopped);
+    let mut schedules = JobSchedules::new(Bounds::user_level(1));
+    // A slice of a second in a hundred: it has used that up, and is not let go on before the test has ended.
+    let (cpu, period) = (CpuPpm::from_percent(1), Nanos::from_secs(100));
+    schedules.share(&job.group, cpu, period).unwrap().unwrap();
+    wait_until_held(&held);
+    std::mem::forget(schedules);
+    give_back_all(&job.node).unwrap();
+    give_back_all(&other.node).unwrap();
+    wait_until("it to go on", || held.state() == 'R');
+    assert_eq!((held.affinity(), stopped.state()), (before, 'T'));
+}
+
+// What somebody stops while it has a slice left stays stopped, through as many periods as it takes, and goes on when it
+// is told to, with its schedule.
+#[test]
+fn who_was_stopped_by_somebody_else_stays_stopped() {
+    let Some(_alone) = alone() else { return };
+    let (busy, beside) = (Busy::start(), Busy::start());
+    let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
+    busy.signal(Signal::SIGSTOP);
+    wait_until_held(&busy);
+    set(&scheduler, &busy, schedule(50, 20)).unwrap();
+    // One whose periods are others makes it wait and come first again and again.
+    set(&scheduler, &beside, schedule(20, 30)).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(busy.state(), 'T');
+    drop(scheduler);
+    assert_eq!(busy.state(), 'T', "it was not the scheduler's to continue");
+    busy.signal(Signal::SIGCONT);
+    wait_until("it to go on", || busy.state() == 'R');
 }

@@ -18,7 +18,8 @@ pub const FLOWS_MAX: usize = 4_096;
 /// Most disks of one job on one node.
 pub const DISKS_MAX: usize = 64;
 
-/// The shortest and the longest period of a CPU schedule: what both mechanisms can keep.
+/// The shortest and the longest period of a CPU schedule: what the kernel's mechanisms can keep. From user space
+/// short ones are kept as longer ones.
 pub const CPU_PERIODS: [Nanos; 2] = [Nanos::from_millis(1), Nanos::from_secs(1)];
 
 /// One node's part of a job: everything that its agent enforces there, from when and until when.
@@ -62,8 +63,8 @@ pub struct Assignment {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum CpuMechanism {
-    /// `Deadline` where a period is stated and the node has it, else `Bandwidth`: a share without
-    /// a period has no deadlines.
+    /// `Deadline` where a period is stated and the node has it, else `Bandwidth`, and `UserLevel` where neither
+    /// serves: a share without a period has no deadlines.
     #[default]
     Auto,
     /// A limit of the job's control group: for processes of any kind.
@@ -71,6 +72,9 @@ pub enum CpuMechanism {
     /// `SCHED_DEADLINE`: the slice is had in every period whatever else runs. Processes that cannot
     /// carry it have `Bandwidth` instead, and the agent's status says why.
     Deadline,
+    /// Earliest deadline first from user space: the agent lets each process run for its slice and holds it until
+    /// its next period. For processes with several threads, too; as long as the agent runs.
+    UserLevel,
 }
 
 /// A rate kept for one destination.
@@ -200,6 +204,7 @@ impl fmt::Display for CpuMechanism {
             Self::Auto => "auto",
             Self::Bandwidth => "bandwidth",
             Self::Deadline => "deadline",
+            Self::UserLevel => "user-level",
         })
     }
 }
@@ -211,7 +216,11 @@ impl FromStr for CpuMechanism {
             "auto" => Ok(Self::Auto),
             "bandwidth" => Ok(Self::Bandwidth),
             "deadline" => Ok(Self::Deadline),
-            _ => Err(Invalid::new("cpu mechanism", text, "auto, bandwidth or deadline")),
+            "user-level" => Ok(Self::UserLevel),
+            _ => {
+                let expected = "auto, bandwidth, deadline or user-level";
+                Err(Invalid::new("cpu mechanism", text, expected))
+            }
         }
     }
 }
@@ -279,7 +288,8 @@ mod tests {
         let mechanism = prop_oneof![
             Just(CpuMechanism::Auto),
             Just(CpuMechanism::Bandwidth),
-            Just(CpuMechanism::Deadline)
+            Just(CpuMechanism::Deadline),
+            Just(CpuMechanism::UserLevel)
         ];
         let disk = (0u32..300, 0u32..300).prop_map(|(major, minor)| DiskId { major, minor });
         let disks = prop::collection::btree_map(disk, any_rates(), 0..4);
@@ -308,7 +318,7 @@ mod tests {
             prop_assert_eq!(serde_json::from_str::<Assignment>(&text).unwrap(), assignment);
         }
 
-        // What passes has a window, a share, a period that both mechanisms keep, and a rate for
+        // What passes has a window, a share, a period that can be kept, and a rate for
         // every disk; what does not names one of these.
         #[test]
         fn a_checked_assignment_can_be_enforced_somewhere(assignment in any_assignment()) {
@@ -325,6 +335,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_mechanism_has_one_name_for_people_and_in_records() {
+        use CpuMechanism::{Auto, Bandwidth, Deadline, UserLevel};
+        for mechanism in [Auto, Bandwidth, Deadline, UserLevel] {
+            let name = mechanism.to_string();
+            assert_eq!(name.parse::<CpuMechanism>(), Ok(mechanism));
+            assert_eq!(serde_json::to_string(&mechanism).unwrap(), format!("\"{name}\""));
+        }
+        assert!("fast".parse::<CpuMechanism>().unwrap_err().to_string().contains("user-level"));
     }
 
     #[test]

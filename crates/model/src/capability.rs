@@ -16,6 +16,8 @@ pub enum Feature {
     CpuBandwidthV2,
     /// `SCHED_DEADLINE`.
     CpuDeadline,
+    /// CPU schedules kept from user space: processes bound, put first, made to wait and held.
+    CpuUserLevel,
     /// `blkio.throttle` of control groups, version 1.
     DiskThrottleV1,
     /// `io.max` of control groups, version 2.
@@ -73,6 +75,8 @@ pub enum Guarantee {
     CpuShare,
     /// The share by deadlines, and not otherwise.
     CpuSchedule,
+    /// The share by schedules from user space, and not otherwise.
+    CpuUserLevel,
     /// A rate of a disk.
     DiskRate,
     /// Reserved bandwidth.
@@ -90,11 +94,12 @@ pub struct Unmet {
 
 impl Feature {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::CgroupV2,
         Self::CpuBandwidthV1,
         Self::CpuBandwidthV2,
         Self::CpuDeadline,
+        Self::CpuUserLevel,
         Self::DiskThrottleV1,
         Self::DiskThrottleV2,
         Self::TrafficClasses,
@@ -140,13 +145,16 @@ impl Capabilities {
 
 impl Guarantee {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 4] = [Self::CpuShare, Self::CpuSchedule, Self::DiskRate, Self::Bandwidth];
+    pub const ALL: [Self; 5] =
+        [Self::CpuShare, Self::CpuSchedule, Self::CpuUserLevel, Self::DiskRate, Self::Bandwidth];
 
     /// What `assignment` asks for.
     fn of(assignment: &Assignment) -> Vec<Self> {
         let mut asked = vec![Self::CpuShare];
-        if assignment.cpu_mechanism == CpuMechanism::Deadline {
-            asked.push(Self::CpuSchedule);
+        match assignment.cpu_mechanism {
+            CpuMechanism::Deadline => asked.push(Self::CpuSchedule),
+            CpuMechanism::UserLevel => asked.push(Self::CpuUserLevel),
+            CpuMechanism::Auto | CpuMechanism::Bandwidth => {}
         }
         if assignment.flows.iter().any(|flow| flow.class > TrafficClass::BestEffort) {
             asked.push(Self::Bandwidth);
@@ -160,8 +168,11 @@ impl Guarantee {
     /// What it takes: one of each of these.
     fn mechanisms(self) -> &'static [&'static [Feature]] {
         match self {
-            Self::CpuShare => &[&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2]],
+            Self::CpuShare => {
+                &[&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2, Feature::CpuUserLevel]]
+            }
             Self::CpuSchedule => &[&[Feature::CpuDeadline]],
+            Self::CpuUserLevel => &[&[Feature::CpuUserLevel]],
             Self::DiskRate => &[&[Feature::DiskThrottleV1, Feature::DiskThrottleV2]],
             Self::Bandwidth => &[&[Feature::TrafficClasses], &[Feature::FlowClassifier]],
         }
@@ -174,6 +185,7 @@ impl fmt::Display for Feature {
             Self::CpuBandwidthV1 => "CPU bandwidth (cgroup v1)",
             Self::CpuBandwidthV2 => "CPU bandwidth (cgroup v2)",
             Self::CpuDeadline => "SCHED_DEADLINE",
+            Self::CpuUserLevel => "user-level EDF",
             Self::DiskThrottleV1 => "disk throttle (v1 blkio)",
             Self::DiskThrottleV2 => "disk throttle (v2 io.max)",
             Self::TrafficClasses => "traffic classes (HTB)",
@@ -202,6 +214,7 @@ impl fmt::Display for Guarantee {
         f.pad(match self {
             Self::CpuShare => "a share of the CPU",
             Self::CpuSchedule => "a CPU schedule by SCHED_DEADLINE",
+            Self::CpuUserLevel => "a CPU schedule by user-level EDF",
             Self::DiskRate => "a rate of a disk",
             Self::Bandwidth => "reserved bandwidth",
         })
@@ -240,13 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_versions_is_enough_and_none_is_named_with_both_reasons() {
-        use Feature::{CpuBandwidthV1, CpuBandwidthV2};
-        assert_eq!(all_but(&[CpuBandwidthV2]).unmet(&assignment()), None);
-        let unmet = all_but(&[CpuBandwidthV1, CpuBandwidthV2]).unmet(&assignment()).unwrap();
-        let text = unmet.to_string();
+    fn one_way_to_keep_a_share_is_enough_and_none_is_named_with_all_reasons() {
+        use Feature::{CpuBandwidthV1, CpuBandwidthV2, CpuUserLevel};
+        let all = [CpuBandwidthV1, CpuBandwidthV2, CpuUserLevel];
+        for one in all {
+            let others: Vec<_> = all.into_iter().filter(|feature| *feature != one).collect();
+            assert_eq!(all_but(&others).unmet(&assignment()), None, "{one}");
+        }
+        let text = all_but(&all).unmet(&assignment()).unwrap().to_string();
         assert!(text.starts_with("a share of the CPU (CPU bandwidth (cgroup v1): no, "), "{text}");
         assert!(text.contains("cgroup v2): no, it is not there"), "{text}");
+        assert!(text.contains("user-level EDF: no, it is not there"), "{text}");
     }
 
     #[test]
@@ -261,6 +278,10 @@ mod tests {
         assert_eq!(poor.unmet(&asked), None);
         asked.cpu_mechanism = CpuMechanism::Deadline;
         assert_eq!(poor.unmet(&asked).unwrap().asked, Guarantee::CpuSchedule);
+        asked.cpu_mechanism = CpuMechanism::UserLevel;
+        assert_eq!(poor.unmet(&asked), None);
+        let unmet = all_but(&[Feature::CpuUserLevel]).unmet(&asked).unwrap();
+        assert_eq!(unmet.asked, Guarantee::CpuUserLevel);
         asked.cpu_mechanism = CpuMechanism::Auto;
         let rates = DiskRates {
             read_bytes_per_second: Some(BytesPerSecond::new(1)),

@@ -168,6 +168,7 @@ impl Node {
                 reservable: way_out(topology, &node.name),
                 disks: node.disk.iter().map(all_of).collect(),
                 capabilities: None,
+                schedules: None,
             },
             kernel: Kernel(Arc::new(Mutex::new(machine))),
             file,

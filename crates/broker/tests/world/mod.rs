@@ -75,6 +75,7 @@ impl World {
             reservable: BitsPerSecond::from_mbit(100),
             disks: [("8:0".parse().unwrap(), rates)].into(),
             capabilities: None,
+            schedules: None,
         };
         let enforcer = Unenforced { reason: "a test".into(), capabilities: None };
         let name = format!("n{number}").parse().unwrap();

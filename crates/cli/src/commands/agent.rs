@@ -14,6 +14,7 @@ use keeptime_agent::store::Store;
 use keeptime_agent::wire::{JobStatus, Status};
 use keeptime_linux::cgroup::MARK;
 use keeptime_linux::{deadline, probe};
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
@@ -221,7 +222,11 @@ fn describe_job(job: &JobStatus) -> String {
         job.processes.len()
     );
     if let Some(obstacle) = &job.cpu_obstacle {
-        text.push_str(&format!("    not by SCHED_DEADLINE: {obstacle}\n"));
+        let asked = match assignment.cpu_mechanism {
+            CpuMechanism::UserLevel => Feature::CpuUserLevel,
+            _ => Feature::CpuDeadline,
+        };
+        text.push_str(&format!("    not by {asked}: {obstacle}\n"));
     }
     if !job.borrowed.is_empty() || job.bound_sockets > 0 {
         let (borrowed, sockets) = (job.borrowed.len(), job.bound_sockets);

@@ -16,7 +16,7 @@ use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::egress::{self, Link};
 use keeptime_linux::link::interfaces;
 use keeptime_linux::netlink::Socket;
-use keeptime_linux::tc::{Observed, TREE_MAJOR, observe};
+use keeptime_linux::tc::{Hook, HookProgram, Observed, TREE_MAJOR, observe, programs};
 use keeptime_linux::testing::{can, skip};
 use keeptime_model::application::Application;
 use keeptime_model::assignment::{AssignedFlow, TrafficClass};
@@ -216,6 +216,11 @@ impl World {
     /// Whether Keeptime's classes stand on a node's device.
     pub fn has_tree(&self, node: &str) -> bool {
         self.observed(node).qdiscs.iter().any(|qdisc| qdisc.handle.major == TREE_MAJOR)
+    }
+
+    /// What of Keeptime's looks at the packets that leave a node.
+    pub fn programs(&self, node: &str) -> Vec<HookProgram> {
+        self.on_device(node, |socket, index| programs(socket, index, Hook::Egress).unwrap())
     }
 
     /// Processes that name the lab: its holder, nodes and agents, and whatever runs there.

@@ -1,6 +1,6 @@
 //! Reads and changes traffic control of an interface in the socket's network namespace.
 
-use super::decode::{Observed, QdiscKind, Record};
+use super::decode::{Observed, Qdisc, QdiscKind, Record};
 use super::encode::{ETH_P_ALL, encode, header, info_word, message, nla};
 use super::{Attach, Handle, Op, Place, TREE_MAJOR};
 use crate::netlink::{NetlinkError, RawReply, Socket};
@@ -124,7 +124,8 @@ pub fn programs(
 /// What holds the hooks (`clsact`) is shared with others and stays when our program goes.
 ///
 /// # Errors
-/// See [`NetlinkError`].
+/// See [`NetlinkError`]; `EEXIST` for a program at [`Hook::Egress`] where somebody's `ingress` has the place of `clsact`:
+/// it has no hook for what leaves, and would give the program what comes in.
 pub fn attach_program(
     socket: &mut Socket,
     ifindex: u32,
@@ -133,9 +134,16 @@ pub fn attach_program(
 ) -> Result<(), NetlinkError> {
     let place = Place { ifindex, attach: Attach::Root, major: 0 };
     let hooks = message(&place, CLSACT_HANDLE, CLSACT, "clsact", Vec::new());
-    match socket.request(M::NewQueueDiscipline(hooks), NLM_F_CREATE | NLM_F_EXCL) {
-        Err(error) if error.errno() != Some(Errno::EEXIST) => return Err(error),
-        _ => {}
+    if let Err(error) = socket.request(M::NewQueueDiscipline(hooks), NLM_F_CREATE | NLM_F_EXCL) {
+        let has_hooks = |qdisc: &Qdisc| match &qdisc.kind {
+            QdiscKind::Clsact => true,
+            QdiscKind::Other(name) => name == "ingress" && hook == Hook::Ingress,
+            _ => false,
+        };
+        let is_there = error.errno() == Some(Errno::EEXIST);
+        if !is_there || !observe(socket, ifindex)?.qdiscs.iter().any(has_hooks) {
+            return Err(error);
+        }
     }
     let mut name = PROGRAM_NAME.as_bytes().to_vec();
     name.push(0);

@@ -4,6 +4,7 @@
 //! `LAB_REQUIRE=htb,bpf` (or `all`) in the environment turns a skip for one of these into a
 //! failure, so that a machine that should run the tests cannot quietly stop doing so.
 
+pub mod marks;
 pub mod rig;
 pub mod scenario;
 mod speed;

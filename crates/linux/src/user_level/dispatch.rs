@@ -4,7 +4,7 @@ use super::LOOK_LEAST;
 use keeptime_control::admission::{Bounds, Refusal};
 use keeptime_control::schedule::Schedule;
 use keeptime_model::units::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a process is to be until the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,29 +51,42 @@ impl Dispatcher {
         Self { bounds, tasks: BTreeMap::new() }
     }
 
-    /// Gives the process `pid` a schedule from `now` on, or changes the one that it has. `used` is the CPU
-    /// time that it has used so far.
+    /// Gives processes schedules from `now` on, or changes those that they have, and takes them from `leaving`:
+    /// all of it or nothing. With each schedule comes the CPU time that its process has used so far.
     ///
     /// # Errors
-    /// If it is not admitted; nothing has changed then.
-    pub fn set(
+    /// If what is wanted is not admitted beside the others; nothing has changed then.
+    pub fn exchange(
         &mut self,
         now: Nanos,
-        pid: i32,
-        schedule: Schedule,
-        used: Nanos,
+        leaving: &BTreeSet<i32>,
+        wanted: &BTreeMap<i32, (Schedule, Nanos)>,
     ) -> Result<(), Refusal> {
-        let others: Vec<_> = self.tasks.iter().filter(|(other, _)| **other != pid).collect();
-        let running: Vec<_> = others.iter().map(|(_, task)| task.schedule).collect();
-        self.bounds.admit(&running, &[schedule])?;
-        let pids: Vec<_> = others.iter().map(|(pid, _)| **pid).chain([pid]).collect();
-        let all: Vec<_> = running.into_iter().chain([schedule]).collect();
-        let processors = self.bounds.partition(&all)?;
-        let ends = now.saturating_add(schedule.period());
-        let fresh = Task { schedule, processor: 0, budget: slice(schedule), ends, used };
-        let task = self.tasks.get(&pid).map_or(fresh, |before| before.changed(fresh));
-        self.tasks.insert(pid, task);
-        for (pid, processor) in pids.iter().zip(processors) {
+        if wanted.is_empty() {
+            // Who leaves is asked nothing, and nobody else has to move for that.
+            self.tasks.retain(|pid, _| !leaving.contains(pid));
+            return Ok(());
+        }
+        let stays = |pid: &i32| !leaving.contains(pid) && !wanted.contains_key(pid);
+        let staying = self.tasks.iter().filter(|(pid, _)| stays(pid));
+        // By number: who stays as it is stays where it is, whoever is named first.
+        let mut all: BTreeMap<i32, Schedule> =
+            staying.map(|(pid, task)| (*pid, task.schedule)).collect();
+        let running: Vec<_> = all.values().copied().collect();
+        let asked: Vec<_> = wanted.values().map(|(schedule, _)| *schedule).collect();
+        self.bounds.admit(&running, &asked)?;
+        all.extend(wanted.iter().map(|(pid, (schedule, _))| (*pid, *schedule)));
+        let schedules: Vec<_> = all.values().copied().collect();
+        let processors = self.bounds.partition(&schedules)?;
+        self.tasks.retain(|pid, _| !leaving.contains(pid));
+        for (pid, (schedule, used)) in wanted {
+            let (schedule, used) = (*schedule, *used);
+            let ends = now.saturating_add(schedule.period());
+            let fresh = Task { schedule, processor: 0, budget: slice(schedule), ends, used };
+            let task = self.tasks.get(pid).map_or(fresh, |before| before.changed(fresh));
+            self.tasks.insert(*pid, task);
+        }
+        for (pid, processor) in all.keys().zip(processors) {
             if let Some(task) = self.tasks.get_mut(pid) {
                 task.processor = processor;
             }
@@ -169,6 +182,19 @@ mod tests {
         Schedule::new(CpuPpm::from_percent(percent), Nanos::from_millis(millis))
     }
 
+    impl Dispatcher {
+        /// One process, beside the others.
+        fn set(
+            &mut self,
+            now: Nanos,
+            pid: i32,
+            schedule: Schedule,
+            used: Nanos,
+        ) -> Result<(), Refusal> {
+            self.exchange(now, &BTreeSet::new(), &[(pid, (schedule, used))].into())
+        }
+    }
+
     /// Processes that run whenever they may, for the part of time that they are awake, under a dispatcher
     /// that looks when it said; what each has used after `span`, and in which of its periods least.
     fn simulate(tasks: &[(Schedule, bool)], span: u64) -> Option<Vec<u64>> {
@@ -239,6 +265,41 @@ mod tests {
         dispatcher.set(Nanos::new(0), 2, schedule(90, 40), Nanos::new(0)).unwrap();
         let Decision { places, .. } = dispatcher.decide(Nanos::new(0), &BTreeMap::new());
         assert_ne!(places[&1].0, places[&2].0);
+    }
+
+    // A job whose processes become more, or whose time is given to another, needs no room for both at once.
+    #[test]
+    fn who_leaves_makes_room_for_who_comes_and_all_of_it_happens_or_nothing() {
+        let mut dispatcher = Dispatcher::new(Bounds::user_level(1));
+        dispatcher.set(Nanos::new(0), 1, schedule(90, 40), Nanos::new(0)).unwrap();
+        let wanted = |percent, pids: &[i32]| -> BTreeMap<i32, (Schedule, Nanos)> {
+            pids.iter().map(|pid| (*pid, (schedule(percent, 40), Nanos::new(0)))).collect()
+        };
+        let parts = wanted(45, &[1, 2]);
+        dispatcher.exchange(Nanos::new(0), &BTreeSet::new(), &parts).unwrap();
+        let too_much = wanted(50, &[3, 4]);
+        let leaving = BTreeSet::from([1, 2]);
+        assert!(dispatcher.exchange(Nanos::new(0), &leaving, &too_much).is_err());
+        assert!(dispatcher.schedules(1) && dispatcher.schedules(2) && !dispatcher.schedules(3));
+        let others = wanted(49, &[3, 4]);
+        dispatcher.exchange(Nanos::new(0), &leaving, &others).unwrap();
+        assert!(!dispatcher.schedules(1) && !dispatcher.schedules(2) && dispatcher.schedules(4));
+    }
+
+    #[test]
+    fn who_is_asked_for_again_stays_where_it_is() {
+        let mut dispatcher = Dispatcher::new(Bounds::user_level(2));
+        for pid in [1, 2] {
+            dispatcher.set(Nanos::new(0), pid, schedule(40, 40), Nanos::new(0)).unwrap();
+        }
+        let mut processors = |pid| {
+            dispatcher.set(Nanos::new(0), pid, schedule(40, 40), Nanos::new(0)).unwrap();
+            let places = dispatcher.decide(Nanos::new(0), &BTreeMap::new()).places;
+            (places[&1].0, places[&2].0)
+        };
+        let before = processors(1);
+        assert_ne!(before.0, before.1);
+        assert_eq!((processors(2), processors(1)), (before, before));
     }
 
     #[test]

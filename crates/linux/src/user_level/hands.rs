@@ -14,22 +14,44 @@ use nix::unistd::Pid;
 #[derive(Debug)]
 pub(super) struct Hands {
     process: Process,
-    /// Where it could run before.
-    affinity: CpuSet,
-    niceness: i32,
+    before: Before,
+    /// Whether it may be anything else than that.
+    is_touched: bool,
     put: Option<(u32, Place)>,
 }
 
+/// What a process was before it was scheduled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Before {
+    /// Where it could run.
+    affinity: CpuSet,
+    niceness: i32,
+}
+
 impl Hands {
-    /// On the process `pid`; nothing if it has ended.
-    pub fn on(pid: i32) -> Result<Option<Self>, SyscallError> {
+    /// On the process `pid`; nothing if it has ended. One that was started by a scheduled process was never
+    /// anything else than what that was made: it takes over what its `kin` was before.
+    pub fn on(pid: i32, kin: Option<Before>) -> Result<Option<Self>, SyscallError> {
         let Some(process) = opened(pid)? else { return Ok(None) };
         let affinity = match sched_getaffinity(Pid::from_raw(pid)) {
             Ok(affinity) => affinity,
             Err(Errno::ESRCH) => return Ok(None),
             Err(errno) => return Err(error("sched_getaffinity", pid)(errno)),
         };
-        Ok(Some(Self { process, affinity, niceness: niceness(pid), put: None }))
+        let found = Before { affinity, niceness: niceness(pid) };
+        let inherited = kin.filter(|_| is_placed(pid));
+        let (before, is_touched) = (inherited.unwrap_or(found), inherited.is_some());
+        Ok(Some(Self { process, before, is_touched, put: None }))
+    }
+
+    /// What it was.
+    pub fn before(&self) -> Before {
+        self.before
+    }
+
+    /// Whether this very process runs; its number may be another's meanwhile.
+    pub fn is_alive(&self) -> bool {
+        self.process.identity().is_alive()
     }
 
     /// The CPU time of all its threads; nothing if it has ended.
@@ -37,7 +59,7 @@ impl Hands {
         let pid = self.process.identity().pid;
         let read = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(clock_gettime);
         match read {
-            Ok(_) if !self.process.identity().is_alive() => Ok(None),
+            Ok(_) if !self.is_alive() => Ok(None),
             Ok(time) => {
                 Ok(Some(Nanos::new(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)))
             }
@@ -52,6 +74,7 @@ impl Hands {
         if before == Some((processor, place)) {
             return Ok(());
         }
+        self.is_touched = true;
         let pid = self.process.identity().pid;
         if before.map(|(processor, _)| processor) != Some(processor) {
             let mut only = CpuSet::new();
@@ -69,19 +92,41 @@ impl Hands {
     fn run_as(&self, class: libc::c_int, niceness: i32) -> Result<(), SyscallError> {
         let pid = self.process.identity().pid;
         each_thread(pid, |thread| be(thread, class, niceness))?;
-        self.process.signal(Signal::SIGCONT)
+        self.go_on()
+    }
+
+    /// Whoever else stopped it did not stop it for its slice: that is not undone.
+    fn go_on(&self) -> Result<(), SyscallError> {
+        match self.put {
+            Some((_, Place::Held)) => self.process.signal(Signal::SIGCONT),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Drop for Hands {
     fn drop(&mut self) {
-        let pid = self.process.identity().pid;
-        // What has ended needs nothing back.
-        let _ = each_thread(pid, |thread| {
-            sched_setaffinity(Pid::from_raw(thread), &self.affinity)?;
-            be(thread, libc::SCHED_OTHER, self.niceness)
-        });
-        let _ = self.process.signal(Signal::SIGCONT);
+        // What has ended needs nothing back, and who has its number now has nothing of ours.
+        if self.is_touched && self.is_alive() {
+            let pid = self.process.identity().pid;
+            let _ = each_thread(pid, |thread| self.before.restore(thread));
+            let _ = self.go_on();
+        }
+    }
+}
+
+impl Before {
+    /// Makes this of a process again that was started by a scheduled one and has no schedule of its own.
+    pub fn give_to(&self, pid: i32) -> Result<(), SyscallError> {
+        match is_placed(pid) {
+            true => each_thread(pid, |thread| self.restore(thread)),
+            false => Ok(()),
+        }
+    }
+
+    fn restore(&self, thread: i32) -> Result<(), Errno> {
+        sched_setaffinity(Pid::from_raw(thread), &self.affinity)?;
+        be(thread, libc::SCHED_OTHER, self.niceness)
     }
 }
 
@@ -91,12 +136,41 @@ impl Drop for Hands {
 /// If the kernel refuses; that the process has ended is no error.
 pub fn give_back(pid: i32) -> Result<(), SyscallError> {
     let Some(process) = opened(pid)? else { return Ok(()) };
-    let everywhere = sched_getaffinity(Pid::from_raw(0)).map_err(error("sched_getaffinity", 0))?;
-    each_thread(pid, |thread| {
-        sched_setaffinity(Pid::from_raw(thread), &everywhere)?;
-        be(thread, libc::SCHED_OTHER, 0)
-    })?;
+    let ordinary = Before { affinity: own_affinity()?, niceness: 0 };
+    each_thread(pid, |thread| ordinary.restore(thread))?;
     process.signal(Signal::SIGCONT)
+}
+
+/// The processors that processes are scheduled on: those of this process.
+pub(super) fn processors() -> Result<Vec<u32>, SyscallError> {
+    let own = own_affinity()?;
+    let is_own = |number: &usize| own.is_set(*number).unwrap_or(false);
+    Ok((0..CpuSet::count()).filter(is_own).map(|number| number as u32).collect())
+}
+
+fn own_affinity() -> Result<CpuSet, SyscallError> {
+    sched_getaffinity(Pid::from_raw(0)).map_err(error("sched_getaffinity", 0))
+}
+
+/// Whether a process looks as one that goes first or waits: as nobody but root makes one, or hardly anybody.
+pub(super) fn is_placed(pid: i32) -> bool {
+    // SAFETY: takes an integer.
+    let class = unsafe { libc::sched_getscheduler(pid) };
+    class == libc::SCHED_IDLE || niceness(pid) == FIRST
+}
+
+/// Does with a sleeping thread all that is done with scheduled ones but stopping it, to find out whether that may be
+/// done here.
+pub(crate) fn try_on(thread: i32) -> Result<(), SyscallError> {
+    let before = Before { affinity: own_affinity()?, niceness: niceness(thread) };
+    let mut only = CpuSet::new();
+    let first = processors()?.first().copied().unwrap_or(0);
+    only.set(first as usize).map_err(error("sched_setaffinity", thread))?;
+    sched_setaffinity(Pid::from_raw(thread), &only)
+        .and_then(|()| be(thread, libc::SCHED_IDLE, 0))
+        .and_then(|()| be(thread, libc::SCHED_OTHER, FIRST))
+        .and_then(|()| before.restore(thread))
+        .map_err(error("sched_setscheduler", thread))
 }
 
 /// The process `pid`; nothing if it has ended.

@@ -7,41 +7,46 @@
 //! **wait** at idle priority, so that what the first leaves while it sleeps is used; who has used up its
 //! slice is **held** (SIGSTOP) until its next period. What nobody uses goes to ordinary processes.
 //!
-//! [`dispatch`] decides and is pure; [`Scheduler`] looks, decides and carries out. It needs root. If it is
-//! killed, processes may stay held: [`give_back`] sets them free, and whoever starts again does that first.
+//! [`dispatch`] decides and is pure; [`Scheduler`] looks, decides and carries out; [`jobs`] says whose processes
+//! are scheduled. It needs root. If it is killed, processes may stay held: [`give_back`] sets them free, and whoever
+//! starts again does that first ([`jobs::give_back_all`]).
+//!
+//! Niceness counts among the processes of one control group. Where groups have the CPU controller, and several jobs
+//! on one processor are scheduled so, they share it by the weights of their groups, not by whose period ends first: a
+//! job then has its slice for sure if that is no more than an equal part of the processor.
+//!
+//! Who stops a process while it has a slice left finds it stopped until it is continued; who does so while it is
+//! held finds it going on in its next period. A shell with job control takes one that is held to be stopped.
 
 pub mod dispatch;
+pub mod jobs;
 
 mod hands;
 
 use crate::clock;
 use crate::syscall::SyscallError;
 use dispatch::{Decision, Dispatcher};
-use hands::Hands;
+use hands::{Before, Hands};
 use keeptime_control::admission::{Bounds, Refusal};
 use keeptime_control::schedule::Schedule;
 use keeptime_model::units::Nanos;
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
 pub use hands::give_back;
+pub(crate) use hands::try_on;
 
-/// Why a process has no schedule.
+/// Why processes have no schedules.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// It does not fit beside the others, or cannot be kept at all.
+    /// They do not fit beside the others, or cannot be kept at all.
     #[error("not admitted")]
     Refused(#[source] Refusal),
-    /// It has ended.
-    #[error("process {pid} has ended")]
-    Ended {
-        /// Which.
-        pid: i32,
-    },
     /// The kernel refused.
     #[error("while scheduling process {pid}")]
     Kernel {
@@ -64,50 +69,57 @@ pub struct Scheduler {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a group's processes are to be.
 #[derive(Debug)]
-enum Command {
-    Set { pid: i32, schedule: Schedule, answer: Sender<Result<(), ScheduleError>> },
-    Release { pid: i32, answer: Sender<()> },
+struct Command {
+    group: String,
+    scheduled: Vec<(i32, Schedule)>,
+    resting: Vec<i32>,
+    answer: Sender<Result<(), ScheduleError>>,
+}
+
+/// What is admitted where this process runs: on as many processors as it may use.
+///
+/// # Errors
+/// If the kernel does not say which these are.
+pub fn bounds() -> Result<Bounds, SyscallError> {
+    Ok(Bounds::user_level(hands::processors()?.len() as u32))
 }
 
 impl Scheduler {
-    /// Starts with nobody to schedule. `bounds` says what it admits.
+    /// Starts with nobody to schedule. `bounds` says what it admits, on the first of the processors that this
+    /// process may use.
     ///
     /// # Errors
     /// If no thread can be made.
     pub fn start(bounds: Bounds) -> Result<Self, SyscallError> {
         let (commands, received) = channel();
+        let processors = hands::processors()?;
         let name = "keeptime-edf".to_owned();
         let thread = std::thread::Builder::new()
             .name(name)
-            .spawn(move || run(bounds, &received))
+            .spawn(move || run(bounds, processors, &received))
             .map_err(SyscallError::of_io("clone", "the scheduler's thread"))?;
         Ok(Self { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Gives a process a schedule, or changes the one that it has. In force when this returns.
+    /// Gives the processes of a group these schedules, or changes those that they have, and no others: all of it
+    /// or nothing. In force when this returns. Of those that have ended nothing is done. `resting` are processes
+    /// of the group without a schedule: what they were started as by one that has one is undone.
     ///
     /// # Errors
-    /// If it is not admitted, has ended, or may not be scheduled; what it had stays.
-    pub fn set(&self, pid: i32, schedule: Schedule) -> Result<(), ScheduleError> {
+    /// If it is not admitted, or the kernel refuses; what they had stays.
+    pub fn share(
+        &self,
+        group: &str,
+        scheduled: Vec<(i32, Schedule)>,
+        resting: Vec<i32>,
+    ) -> Result<(), ScheduleError> {
         let (answer, answered) = channel();
-        self.send(Command::Set { pid, schedule, answer })?;
-        answered.recv().map_err(|_| ScheduleError::Stopped)?
-    }
-
-    /// Makes an ordinary process of one that has a schedule.
-    ///
-    /// # Errors
-    /// If the scheduler has ended.
-    pub fn release(&self, pid: i32) -> Result<(), ScheduleError> {
-        let (answer, answered) = channel();
-        self.send(Command::Release { pid, answer })?;
-        answered.recv().map_err(|_| ScheduleError::Stopped)
-    }
-
-    fn send(&self, command: Command) -> Result<(), ScheduleError> {
         let commands = self.commands.as_ref().ok_or(ScheduleError::Stopped)?;
-        commands.send(command).map_err(|_| ScheduleError::Stopped)
+        let command = Command { group: group.to_owned(), scheduled, resting, answer };
+        commands.send(command).map_err(|_| ScheduleError::Stopped)?;
+        answered.recv().map_err(|_| ScheduleError::Stopped)?
     }
 }
 
@@ -121,10 +133,12 @@ impl Drop for Scheduler {
     }
 }
 
-fn run(bounds: Bounds, commands: &Receiver<Command>) {
+fn run(bounds: Bounds, processors: Vec<u32>, commands: &Receiver<Command>) {
     // Without the privilege it goes on, less punctual.
     let _ = hands::hurry();
-    let mut scheduling = Scheduling { dispatcher: Dispatcher::new(bounds), held: BTreeMap::new() };
+    let dispatcher = Dispatcher::new(bounds);
+    let (held, groups) = (BTreeMap::new(), BTreeMap::new());
+    let mut scheduling = Scheduling { dispatcher, processors, held, groups };
     let mut wait = FOREVER;
     loop {
         match commands.recv_timeout(wait) {
@@ -140,43 +154,80 @@ fn run(bounds: Bounds, commands: &Receiver<Command>) {
 /// The processes that are scheduled, and what is to be done with them.
 struct Scheduling {
     dispatcher: Dispatcher,
+    /// By the dispatcher's numbers.
+    processors: Vec<u32>,
     held: BTreeMap<i32, Hands>,
+    groups: BTreeMap<String, Members>,
+}
+
+/// The processes of a group that have schedules.
+struct Members {
+    pids: BTreeSet<i32>,
+    /// What the first of them was before.
+    before: Before,
 }
 
 impl Scheduling {
     fn obey(&mut self, command: Command) {
-        // Whoever asked may not wait for the answer any more.
-        match command {
-            Command::Set { pid, schedule, answer } => {
-                let done = self.set(pid, schedule);
-                self.step();
-                let _ = answer.send(done);
-            }
-            Command::Release { pid, answer } => {
-                self.dispatcher.remove(pid);
-                self.held.remove(&pid);
-                let _ = answer.send(());
-            }
+        let Command { group, scheduled, resting, answer } = command;
+        let before = self.groups.get(&group).map(|members| members.before);
+        let done = self.exchange(group, &scheduled);
+        // Who left is as it was, and so is who was only looked at.
+        let dispatcher = &self.dispatcher;
+        self.held.retain(|pid, _| dispatcher.schedules(*pid));
+        let unscheduled = resting.iter().filter(|pid| !dispatcher.schedules(**pid));
+        if let (Ok(()), Some(before)) = (&done, before) {
+            // What cannot be now is tried again when this is asked for next.
+            unscheduled.for_each(|pid| drop(before.give_to(*pid)));
         }
+        self.step();
+        // Whoever asked may not wait for the answer any more.
+        let _ = answer.send(done);
     }
 
-    fn set(&mut self, pid: i32, schedule: Schedule) -> Result<(), ScheduleError> {
-        let kernel = |source| ScheduleError::Kernel { pid, source };
-        let used = match self.held.get(&pid) {
-            Some(hands) => hands.used().map_err(kernel)?,
-            None => {
-                let hands = Hands::on(pid).map_err(kernel)?.ok_or(ScheduleError::Ended { pid })?;
-                let used = hands.used().map_err(kernel)?;
-                self.held.insert(pid, hands);
-                used
+    fn exchange(
+        &mut self,
+        name: String,
+        scheduled: &[(i32, Schedule)],
+    ) -> Result<(), ScheduleError> {
+        let former = self.groups.get(&name).map(|members| (members.pids.clone(), members.before));
+        let (former, kin) = former.map_or((BTreeSet::new(), None), |(pids, kin)| (pids, Some(kin)));
+        let mut wanted = BTreeMap::new();
+        for (pid, schedule) in scheduled {
+            if let Some(used) = self.take(*pid, kin)? {
+                wanted.insert(*pid, (*schedule, used));
             }
+        }
+        let pids: BTreeSet<i32> = wanted.keys().copied().collect();
+        let leaving: BTreeSet<i32> = former.difference(&pids).copied().collect();
+        let exchanged = self.dispatcher.exchange(clock::now(), &leaving, &wanted);
+        exchanged.map_err(ScheduleError::Refused)?;
+        // A process is of one group, and a number may have been another's.
+        self.groups.values_mut().for_each(|other| other.pids.retain(|pid| !pids.contains(pid)));
+        let of_first = || self.held.get(pids.first()?).map(Hands::before);
+        match kin.or_else(of_first).filter(|_| !pids.is_empty()) {
+            Some(before) => self.groups.insert(name, Members { pids, before }),
+            None => self.groups.remove(&name),
         };
-        let used = used.ok_or(ScheduleError::Ended { pid })?;
-        let set = self.dispatcher.set(clock::now(), pid, schedule, used);
-        if set.is_err() && !self.dispatcher.schedules(pid) {
+        Ok(())
+    }
+
+    /// The CPU time that a process has used; nothing if it has ended.
+    fn take(&mut self, pid: i32, kin: Option<Before>) -> Result<Option<Nanos>, ScheduleError> {
+        let kernel = |source| ScheduleError::Kernel { pid, source };
+        if self.held.get(&pid).is_some_and(|hands| !hands.is_alive()) {
+            // Its number is another's now.
+            self.dispatcher.remove(pid);
             self.held.remove(&pid);
         }
-        set.map_err(ScheduleError::Refused)
+        let hands = match self.held.entry(pid) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => match Hands::on(pid, kin).map_err(kernel)? {
+                Some(hands) => entry.insert(hands),
+                None => return Ok(None),
+            },
+        };
+        hands.used().map_err(kernel)
     }
 
     /// Puts everybody where they are to be; how long that is right.
@@ -199,7 +250,8 @@ impl Scheduling {
         let mut order: Vec<_> = places.into_iter().collect();
         order.sort_by_key(|(_, (_, place))| std::cmp::Reverse(*place));
         for (pid, (processor, place)) in order {
-            if let Some(hands) = self.held.get_mut(&pid) {
+            let processor = self.processors.get(processor as usize).copied();
+            if let (Some(hands), Some(processor)) = (self.held.get_mut(&pid), processor) {
                 // What cannot be placed has ended; the next look finds that.
                 let _ = hands.put(processor, place);
             }

@@ -1,0 +1,255 @@
+//! What keeps a job's share of the CPU: deadlines of the kernel's, the bandwidth of its control group, or schedules
+//! from user space, whichever its processes can have; and what belongs to no job shares what is left.
+
+use crate::agent::BoxedError;
+use crate::shares::{FLOOR, launchers_share, limit_beside_schedules, mechanisms, period_of};
+use keeptime_control::admission::Bounds;
+use keeptime_control::phase;
+use keeptime_linux::alignment::Aligned;
+use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group};
+use keeptime_linux::deadline;
+use keeptime_linux::user_level::jobs::JobSchedules;
+use keeptime_model::assignment::{Assignment, CpuMechanism};
+use keeptime_model::capability::{Capabilities, Feature};
+use keeptime_model::name::Name;
+use keeptime_model::units::{CpuPpm, Nanos};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The CPU of a node, parted among its jobs.
+pub(super) struct CpuKeeper {
+    /// What was found to work here.
+    found: Capabilities,
+    /// What jobs may have together.
+    whole: CpuPpm,
+    /// Limits that were set: writing one again would refill the group's share of the period.
+    limits: BTreeMap<String, Limited>,
+    /// As far as this agent has looked.
+    kept: BTreeMap<Name, CpuKept>,
+    schedules: JobSchedules,
+}
+
+/// What keeps a job's share of the CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CpuKept {
+    /// Nothing: nothing that is here can, at the moment.
+    pub by: Option<CpuMechanism>,
+    /// Why not what would go before that.
+    pub obstacle: Option<String>,
+    /// What is not left to what belongs to no job.
+    taken: CpuPpm,
+}
+
+/// How a share is kept by one mechanism.
+struct Way {
+    /// The limit of the job's group.
+    limit: Limit,
+    /// What is not left to what belongs to no job.
+    taken: CpuPpm,
+}
+
+/// What a group is to be limited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit {
+    cpu: CpuPpm,
+    period: Nanos,
+    /// When periods begin, on all nodes; nothing: whenever they do.
+    offset: Option<Nanos>,
+}
+
+/// The limit of a group.
+struct Limited {
+    cpu: CpuPpm,
+    period: Nanos,
+    /// What keeps its periods where they are to begin.
+    aligned: Option<Aligned>,
+}
+
+/// Why a mechanism does not keep a share: in words, since each has its own reasons.
+type Obstacle = String;
+
+impl CpuKeeper {
+    /// Of a node on which this was found. `schedules` says what is admitted from user space.
+    pub fn new(found: Capabilities, whole: CpuPpm, schedules: Bounds) -> Self {
+        let (limits, kept) = (BTreeMap::new(), BTreeMap::new());
+        Self { found, whole, limits, kept, schedules: JobSchedules::new(schedules) }
+    }
+
+    /// Makes a job's group and has its share kept, by the first mechanism that its processes can have.
+    pub fn keep(&mut self, assignment: &Assignment, group: &Group) -> Result<(), BoxedError> {
+        let job = &assignment.job;
+        let mut obstacle = None;
+        for mechanism in mechanisms(assignment, &self.found) {
+            match self.try_by(mechanism, assignment, group)? {
+                Ok(Way { limit, taken }) => {
+                    self.note(job, CpuKept { by: Some(mechanism), obstacle, taken });
+                    return Ok(self.limit(job.as_str(), group, limit)?);
+                }
+                Err(why) => obstacle = obstacle.or(Some(why)),
+            }
+        }
+        if obstacle.is_none() {
+            return Err("nothing here keeps a share of the CPU".into());
+        }
+        // Other jobs have theirs all the same, and that this one has none is said.
+        self.note(job, CpuKept { by: None, obstacle, taken: assignment.cpu_ppm });
+        Ok(group.create()?)
+    }
+
+    /// Has what belongs to no job, all in the group `rest`, share what jobs leave: a group's share of the period goes
+    /// to who comes first, and weights do not help a job that comes later.
+    pub fn keep_rest(
+        &mut self,
+        wanted: &BTreeMap<Name, Assignment>,
+        rest: &Group,
+    ) -> Result<(), CgroupError> {
+        let taken_by = |a: &Assignment| self.kept.get(&a.job).map_or(a.cpu_ppm, |kept| kept.taken);
+        let taken: u64 = wanted.values().map(|a| u64::from(taken_by(a).get())).sum();
+        let left = u64::from(self.whole.get()).saturating_sub(taken);
+        let cpu = CpuPpm::new(left as u32).max(FLOOR);
+        self.limit("", rest, Limit { cpu, period: CPU_PERIOD, offset: None })
+    }
+
+    /// A job is over: what goes on of its processes are ordinary ones.
+    pub fn end(&mut self, job: &Name, group: &Group) -> Result<(), BoxedError> {
+        if self.found.has(Feature::CpuDeadline) {
+            deadline::release(&group.borrowed()?)?;
+        }
+        self.schedules.release(group)?;
+        self.limits.remove(job.as_str());
+        self.kept.remove(job);
+        Ok(())
+    }
+
+    /// What keeps a job's share; nothing as long as it was not looked at.
+    pub fn kept(&self, job: &Name) -> Option<&CpuKept> {
+        self.kept.get(job)
+    }
+
+    fn try_by(
+        &mut self,
+        mechanism: CpuMechanism,
+        assignment: &Assignment,
+        group: &Group,
+    ) -> Result<Result<Way, Obstacle>, BoxedError> {
+        match mechanism {
+            CpuMechanism::Deadline => self.try_by_deadlines(assignment, group),
+            CpuMechanism::UserLevel => self.try_from_user_space(assignment, group),
+            _ => self.by_bandwidth(assignment, group).map(Ok),
+        }
+    }
+
+    fn try_by_deadlines(
+        &mut self,
+        assignment: &Assignment,
+        group: &Group,
+    ) -> Result<Result<Way, Obstacle>, BoxedError> {
+        let pids = group.pids()?;
+        if let Some(obstacle) = self.still_in_the_way(&assignment.job, group, &pids)? {
+            return Ok(Err(obstacle));
+        }
+        // Who is bound to a processor from user space could have no deadline.
+        self.schedules.release(group)?;
+        let cpu = assignment.cpu_ppm;
+        let taken = with_launchers(cpu);
+        match deadline::enforce(cpu, period_of(assignment), &pids)? {
+            Ok(carriers) if carriers.is_empty() => {
+                Ok(Ok(Way { limit: Limit::of(assignment, cpu), taken }))
+            }
+            Ok(_) => Ok(Ok(Way { limit: Limit::of(assignment, launchers_share(cpu)), taken })),
+            Err(obstacle) => Ok(Err(obstacle.to_string())),
+        }
+    }
+
+    /// Why a job that is scheduled from user space instead of by deadlines still is: as long as its processes are the
+    /// same, asking again would only take their schedules from them meanwhile.
+    fn still_in_the_way(
+        &self,
+        job: &Name,
+        group: &Group,
+        pids: &[i32],
+    ) -> Result<Option<Obstacle>, BoxedError> {
+        let Some(CpuKept { by: Some(CpuMechanism::UserLevel), obstacle: Some(obstacle), .. }) =
+            self.kept.get(job)
+        else {
+            return Ok(None);
+        };
+        let tasks = deadline::observe(pids)?;
+        let carriers: BTreeSet<i32> =
+            deadline::carriers(&tasks).into_iter().map(|task| task.pid).collect();
+        Ok(self.schedules.schedules(group, &carriers).then(|| obstacle.clone()))
+    }
+
+    fn try_from_user_space(
+        &mut self,
+        assignment: &Assignment,
+        group: &Group,
+    ) -> Result<Result<Way, Obstacle>, BoxedError> {
+        let cpu = assignment.cpu_ppm;
+        match self.schedules.share(group, cpu, period_of(assignment))? {
+            Ok(None) => {
+                Ok(Ok(Way { limit: Limit::of(assignment, cpu), taken: with_launchers(cpu) }))
+            }
+            Ok(Some(part)) => {
+                let (cpu, period) = limit_beside_schedules(cpu, part);
+                Ok(Ok(Way { limit: Limit { cpu, period, offset: None }, taken: cpu }))
+            }
+            Err(obstacle) => Ok(Err(obstacle.to_string())),
+        }
+    }
+
+    fn by_bandwidth(&mut self, assignment: &Assignment, group: &Group) -> Result<Way, BoxedError> {
+        self.schedules.release(group)?;
+        let before = self.kept.get(&assignment.job).and_then(|kept| kept.by);
+        if self.found.has(Feature::CpuDeadline) && before != Some(CpuMechanism::Bandwidth) {
+            deadline::release(&group.pids()?)?;
+        }
+        let cpu = assignment.cpu_ppm;
+        Ok(Way { limit: Limit::of(assignment, cpu), taken: cpu })
+    }
+
+    fn note(&mut self, job: &Name, kept: CpuKept) {
+        if let Some(obstacle) = &kept.obstacle
+            && self.kept.get(job) != Some(&kept)
+        {
+            let by = kept.by.map_or("nothing".to_owned(), |by| by.to_string());
+            tracing::warn!("{job} has its share of the CPU by {by}: {obstacle}");
+        }
+        self.kept.insert(job.clone(), kept);
+    }
+
+    /// Makes a group with this limit, once.
+    fn limit(&mut self, name: &str, group: &Group, limit: Limit) -> Result<(), CgroupError> {
+        let Limit { cpu, period, offset } = limit;
+        let before = self.limits.remove(name).filter(|_| group.exists());
+        group.create()?;
+        let aligned = match (before, offset) {
+            (Some(before), _) if (before.cpu, before.period) == (cpu, period) => before.aligned,
+            (Some(Limited { aligned: Some(aligned), .. }), Some(offset)) => {
+                aligned.set(cpu, period, offset)?;
+                Some(aligned)
+            }
+            (_, Some(offset)) => Some(Aligned::begin(group.clone(), cpu, period, offset)?),
+            (before, None) => {
+                drop(before);
+                group.set_cpu_in_periods(cpu, period)?;
+                None
+            }
+        };
+        self.limits.insert(name.into(), Limited { cpu, period, aligned });
+        Ok(())
+    }
+}
+
+impl Limit {
+    /// In the periods of an assignment: who asks for one has slices on several nodes that are to begin together.
+    fn of(assignment: &Assignment, cpu: CpuPpm) -> Self {
+        let offset = |period| phase::offset(&assignment.job, period);
+        let offset = assignment.cpu_period_nanos.map(offset);
+        Self { cpu, period: period_of(assignment), offset }
+    }
+}
+
+/// A share, and what those have beside who carry no schedule.
+fn with_launchers(cpu: CpuPpm) -> CpuPpm {
+    cpu.checked_add(launchers_share(cpu)).unwrap_or(cpu)
+}
