@@ -20,7 +20,7 @@ pub use fabric::{
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
 pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
-pub use sim::{Generator, SimArguments, SimCommand};
+pub use sim::{Generator, SimArguments, SimCommand, SimulatedCluster};
 pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
@@ -357,6 +357,8 @@ pub enum LaunchCommand {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
+    /// Steer a run that is held at a rate: told by standard input, answered on standard output
+    Controller,
     /// Start a command on a node of a job, as the launchers of MPI would by ssh
     Far {
         /// How nodes are reached, as `run` writes it
@@ -572,6 +574,10 @@ pub struct RunArguments {
     /// where that is the time of a whole run]. For a program without a profile it has to be said
     #[arg(long, value_name = "SPAN", requires = "by")]
     pub takes: Option<Nanos>,
+    /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no
+    /// later than so long from now
+    #[arg(long, value_name = "SPAN", conflicts_with_all = ["unprotected", "reservation", "rate", "by"])]
+    pub wait: Option<Nanos>,
     /// Print JSON instead of a story
     #[arg(long)]
     pub json: bool,

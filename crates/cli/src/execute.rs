@@ -5,7 +5,7 @@ use crate::cluster::Cluster;
 use crate::hold::Hold;
 use anyhow::Result;
 use keeptime_launch::mpi::Mpi;
-use keeptime_launch::process::{Progress, RunError, run};
+use keeptime_launch::process::{Progress, RunError, run_within};
 use keeptime_launch::told_time::told_time;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::name::Name;
@@ -107,30 +107,31 @@ pub fn execute(
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Ran> {
-    execute_within(run.application.timeout(), cluster, mpi, run, hold, stopped, on_line)
+    let limit = run.application.timeout();
+    execute_within(&|| limit, cluster, mpi, run, hold, stopped, on_line)
 }
 
-/// The same, bounded by `limit` instead: that of the application is for a run at full speed.
+/// The same, bounded by what `limit` says meanwhile: that of the application is for a run at full speed.
 ///
 /// # Errors
 /// As [`execute`].
 pub fn execute_within(
-    limit: Nanos,
+    limit: &dyn Fn() -> Nanos,
     cluster: &Cluster,
     mpi: &Mpi,
-    run_spec: &Run<'_>,
+    run: &Run<'_>,
     hold: &Hold,
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Ran> {
-    let application = run_spec.application;
-    let command = application.command(run_spec.parameters)?;
-    let ready = cluster.check_ready(run_spec.nodes, &hold.job(), &command);
+    let application = run.application;
+    let command = application.command(run.parameters)?;
+    let ready = cluster.check_ready(run.nodes, &hold.job(), &command);
     ready.map_err(|error| match hold.confirm_lost() {
         Some(why) => ExecuteError::Lost { why }.into(),
         None => error,
     })?;
-    let (line, _remote) = cluster.mpi_line(mpi, run_spec.nodes, Some(&hold.job()), &command)?;
+    let (line, _remote) = cluster.mpi_line(mpi, run.nodes, Some(&hold.job()), &command)?;
     let ended = || stopped() || hold.lost().is_some();
     let mut watch = |text: &str| {
         on_line(text);
@@ -144,7 +145,7 @@ pub fn execute_within(
         Some(why) => ExecuteError::Lost { why },
         None => ExecuteError::Run(error),
     };
-    let outcome = run(&line, limit, &ended, &mut watch).map_err(failed)?;
+    let outcome = run_within(&line, limit, &ended, &mut watch).map_err(failed)?;
     let lines = outcome.stdout.iter().map(String::as_str);
     let time = told_time(application.time(), lines, outcome.wall).ok_or_else(|| {
         let expected = match application.time() {

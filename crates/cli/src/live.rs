@@ -193,6 +193,7 @@ mod tests {
                 rank_cpu_ppm: Vec::new(),
                 refused: 0,
             },
+            limit_nanos: Nanos::from_secs(60),
         }
     }
 

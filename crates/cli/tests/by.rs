@@ -121,6 +121,28 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     assert!(shares[0] < 100_000 && shares.last() == Some(&150_000), "{shares:?}");
 }
 
+// Goal: who can wait has the first time at which the goal can be kept, and is told it; who cannot is refused as ever. Method:
+// others have most of the nodes for a while.
+#[test]
+fn a_run_waits_for_room_as_long_as_it_is_told() {
+    let Some(world) = World::new("wait", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    let rest = reserve(&world, "30 %", "20s");
+    let goal = |wait: &str, code| {
+        let output = world.ask("run", &program, &["--within", "60s", "--wait", wait]).output();
+        let output = output.unwrap();
+        assert_code(&output, code);
+        said(&output)
+    };
+    let refused = goal("100ms", 1);
+    assert!(refused.contains("the same would be admitted from"), "{refused}");
+    let waited = goal("60s", 0);
+    assert!(waited.contains("waiting") && waited.contains("actual: "), "{waited}");
+    let listed: Value = serde_json::from_str(&world.run(&["list", "--all", "--json"], 0)).unwrap();
+    let starts = listed.as_array().unwrap().iter().map(|found| nanos(&found["from_unix_nanos"]));
+    assert!(starts.max() >= Some(nanos(&rest["until_unix_nanos"])), "{listed}");
+}
+
 // Goal: what is planned to be done by a time is not ended before by the time limit of its application, which is that of
 // a run at full speed. Method: a limit that is shorter than the run.
 #[test]
@@ -173,6 +195,36 @@ fn a_run_at_a_rate_is_not_ended_by_the_limit_of_full_speed() {
     let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(nanos(&ran["actual_nanos"]) > 6_000_000_000, "{ran}");
     assert_eq!(ran["rate"]["application"], "solver", "{ran}");
+}
+
+// Goal: who makes a run slower gives it the time that it takes then, and it is told. Method: one that sleeps for longer than
+// its limit at its first rate, and for less than at the second.
+#[test]
+fn a_run_that_is_made_slower_has_as_much_more_time() {
+    let Some(world) = World::new("slower", 40) else { return };
+    solver(&world, "sleep 14");
+    let words = ["run", "--rate", "50 %", "-n", "2", "--cpu", "30 %", "--limit", "6s", "--json"];
+    let words = [&words[..], &["--", "./solver"]].concat();
+    let mut asked = world.keeptime(&words);
+    let child = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let view = || -> Value {
+        let views: Value = serde_json::from_str(&world.run(&["top", "--json"], 0)).unwrap();
+        views[0].clone()
+    };
+    wait("the run to be steered", PATIENCE, || !view()["job"].is_null());
+    let first = view();
+    assert_eq!(nanos(&first["limit_nanos"]), 12_000_000_000, "{first}");
+    let job = first["job"].as_str().unwrap();
+    let text = world.run(&["rate", "set", job, "10 %"], 0);
+    assert!(text.contains("is ended when it has run for"), "{text}");
+    let slower = nanos(&view()["limit_nanos"]);
+    assert!(slower > 12_000_000_000, "{slower}");
+    world.run(&["rate", "set", job, "50 %"], 0);
+    assert_eq!(nanos(&view()["limit_nanos"]), slower, "a higher rate takes no time away");
+    let output = child.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    let ran: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(nanos(&ran["actual_nanos"]) > 14_000_000_000, "{ran}");
 }
 
 #[test]

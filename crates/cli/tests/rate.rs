@@ -6,6 +6,8 @@
 mod world;
 
 use keeptime_linux::testing::skip;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,6 +50,21 @@ impl<'a> Running<'a> {
             view["state"]["phase"] == phase && !view["state"]["schedule"].is_null()
         });
         view
+    }
+
+    /// The process of its controller, by its number; nothing while there is none.
+    fn controller(&self) -> Option<i32> {
+        let is_its = |process: &i32| {
+            let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            // What follows the name: state, parent.
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+            words.ends_with(b"launch\0controller\0")
+                && parent.and_then(|parent| parent.parse().ok()) == Some(self.child.id())
+        };
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+        entries.filter_map(number).find(is_its)
     }
 
     /// The share of a processor that the first node is held at.
@@ -151,6 +168,44 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert_eq!(running.view(), Value::Null);
     let output = set("30 %");
     assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+// Goal: a run outlives its controllers: what it has stays, the next one goes on from there and measures nothing anew, and
+// it is told another rate as ever. Method: two are killed; the broker has recorded all changes.
+#[test]
+fn a_run_outlives_its_controllers() {
+    let Some(world) = World::new("killed", 40) else { return };
+    let running = Running::start(&world, TURNS, &["--rate", "50 %"]);
+    let view = running.wait_for("steered");
+    let job = view["job"].as_str().unwrap();
+    for _ in 0..2 {
+        let mut last = None;
+        wait("a controller", PATIENCE, || {
+            last = running.controller();
+            last.is_some()
+        });
+        kill(Pid::from_raw(last.unwrap()), Signal::SIGKILL).unwrap();
+        wait("the next controller", PATIENCE, || {
+            running.controller().is_some_and(|next| Some(next) != last)
+        });
+        let view = running.view();
+        assert_eq!(view["job"], job);
+        assert_eq!(view["state"]["phase"], "steered");
+        assert_eq!(view["state"]["target_ppm"], 500_000);
+    }
+    // It goes on to hear of progress.
+    wait("a report", 3 * PATIENCE, || running.view()["state"]["actual"].is_f64());
+    let set = world.keeptime(&["rate", "set", job, "20 %"]).output().unwrap();
+    assert_code(&set, 0);
+    let full = 10_000 * u64::from(FULL);
+    let history: Value = serde_json::from_str(&world.run(&["why", job, "--json"], 0)).unwrap();
+    let records = history["records"].as_array().unwrap().iter();
+    let shares: Vec<_> = records
+        .filter_map(|record| record["event"]["modified"]["modified"]["grant"]["cpu_ppm"].as_u64())
+        .collect();
+    // Half of full speed, and corrections; then a fifth.
+    assert!(!shares.is_empty() && shares.iter().all(|share| *share < full * 3 / 4), "{shares:?}");
+    assert!(shares.last().is_some_and(|last| *last * 4 < shares[0] * 3), "{shares:?}");
 }
 
 // Goal: programs share nodes that could not have one of them at full speed beside the other. Method: the first measures

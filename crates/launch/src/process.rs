@@ -91,18 +91,34 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
     on_line: &mut dyn FnMut(&str) -> Progress,
 ) -> Result<Outcome, RunError> {
+    run_within(command, &|| limit, stopped, on_line)
+}
+
+/// The same with a limit that may change while it runs; it is asked for ten times a second.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_within(
+    command: &[String],
+    limit: &dyn Fn() -> Nanos,
+    stopped: &dyn Fn() -> bool,
+    on_line: &mut dyn FnMut(&str) -> Progress,
+) -> Result<Outcome, RunError> {
     let started = Instant::now();
     let mut child = spawn(command)?;
     let output = read_both(&mut child);
     let mut kept = Kept::default();
-    let mut deadline = started + Duration::from_nanos(limit.get());
-    let mut told = false;
+    // Once its result is told: by when it has to have ended.
+    let mut lingers_until: Option<Instant> = None;
+    let deadline = |lingers_until: Option<Instant>| {
+        let late = started + Duration::from_nanos(limit().get());
+        lingers_until.map_or(late, |until| until.min(late))
+    };
     let end = loop {
         match output.recv_timeout(Duration::from_millis(100)) {
             Ok(Line::Out(line)) => {
-                if on_line(&line) == Progress::Told && !told {
-                    told = true;
-                    deadline = deadline.min(Instant::now() + LINGER);
+                if on_line(&line) == Progress::Told {
+                    lingers_until.get_or_insert_with(|| Instant::now() + LINGER);
                 }
                 keep(&mut kept.stdout, line);
             }
@@ -113,17 +129,17 @@ pub fn run(
         if stopped() {
             break End::Stopped;
         }
-        if Instant::now() >= deadline {
+        if Instant::now() >= deadline(lingers_until) {
             break End::Late;
         }
     };
-    let status = wait(&mut child, end == End::ClosedOutput, deadline)
+    let status = wait(&mut child, end == End::ClosedOutput, deadline(lingers_until))
         .map_err(|source| RunError::Start { program: command[0].clone(), source })?;
     let wall = Nanos::from(started.elapsed());
     let (stdout, stderr) = (kept.stdout.into(), kept.stderr.into());
     match status {
         _ if end == End::Stopped => Err(RunError::Stopped),
-        None if !told => Err(RunError::TimedOut { limit, stderr }),
+        None if lingers_until.is_none() => Err(RunError::TimedOut { limit: limit(), stderr }),
         Some(status) if !status.success() => Err(RunError::Failed { status, stderr }),
         status => Ok(Outcome { wall, stdout, stderr, lingered: status.is_none() }),
     }
@@ -239,6 +255,7 @@ fn last_words(stderr: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn shell(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(String::from).to_vec()
@@ -301,6 +318,20 @@ mod tests {
             _ => Progress::Running,
         });
         assert!(outcome.unwrap().lingered);
+    }
+
+    // Goal: a limit that changes while a program runs is what counts. Method: one that has a minute until it says a word,
+    // and then nothing.
+    #[test]
+    fn a_limit_may_change_while_it_runs() {
+        let limit = Cell::new(Nanos::from_secs(60));
+        let script = shell("echo now; sleep 50");
+        let error = run_within(&script, &|| limit.get(), &|| false, &mut |_| {
+            limit.set(Nanos::default());
+            Progress::Running
+        });
+        let RunError::TimedOut { limit, .. } = error.unwrap_err() else { panic!("it ran on") };
+        assert_eq!(limit, Nanos::default());
     }
 
     #[test]

@@ -44,6 +44,12 @@ Examples:
   keeptime profile raycast --nodes 2,4 --set size=512,256 --set interleave=0
   keeptime profile sum.toml --profile sum.json
 
+From the fourth number of nodes of a setting on, the others say what to
+expect: a curve that confirms it takes fewer runs, four at least. Below the
+table stands how times go with nodes, and what to expect between numbers that
+were measured. Nothing is planned with that: plan and run go by what was
+measured.
+
 Interrupted, it goes on with the same command."#;
 
 /// Below `keeptime plan --help`.
@@ -54,6 +60,8 @@ Exit code 1: the goal cannot be kept now; why, and what would be admitted."#;
 
 /// Below `keeptime rate set --help`.
 pub const RATE_SET: &str = r#"Example: keeptime rate set r17 "40 %"
+It also says when the run is ended at the latest: a lower rate leaves as much
+more time for what is left, unless others have reserved its nodes then.
 Exit code 1: there is not that much; the run goes on as it was."#;
 
 /// Below `keeptime site add --help`.
@@ -188,6 +196,10 @@ pub const RUN: &str = r#"Where:
   keeptime run sum.toml --within 2s --broker https://head:7411
   keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"
 
+When there is no room now:
+
+  keeptime run raycast --within 1s --wait 10min   # begin when there is
+
 Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The
 program, what it reads and writes, and the directory of this command have to be
 at the same place on all nodes. An application that the broker does not know,
@@ -206,9 +218,11 @@ it used which was asked for, and small corrections by the progress that it
 tells: lines on its standard output that begin with the word `progress` of its
 application file. One that tells nothing for a minute has its part of the CPU,
 whatever it makes of it. The time limit of the application file is for full
-speed: at 30 % it has 10/3 of that. It is reckoned when the run starts, and its
-reservation ends soon after. A lower rate that is set later does not move it,
-so such a run may be ended before it is done.
+speed: at 30 % it has 10/3 of that. At a lower rate that is set later, what is
+left of it is as much longer, and so is the reservation, unless others have the
+nodes then: the run says so, and asks again. A higher rate takes no time away.
+What chooses shares is a process of its own, `launch controller`. One that is
+killed is followed by another, which goes on from what the first one knew.
 
 By a time:
 
@@ -304,6 +318,8 @@ do not have?
       --communication "40 %" --json
   keeptime sim run --topology star:8 --generate chains --interval 10 \
       --policy keeptime,keeptime-queue
+  keeptime sim run --topology /etc/keeptime/topology.toml --trace jobs.swf \
+      --failures 30d --repair 2h
 
 Policies:
   keeptime          the broker's own engine: a job is promised its deadline
@@ -321,11 +337,26 @@ Policies:
                     jobs, and shares
 
 The cluster: every node has one processor for jobs and 10 Gbit/s; racks of 40,
-rows of 40 racks; nodes do not fail. A job computes and exchanges with both
-neighbours in a ring, and waits for the slowest. Flows share links by max-min
-fairness; what is reserved is neither shared nor slowed down. A job of more
-nodes than the cluster has, or than 4096, is refused under every policy; so is
-one under keeptime-queue and keeptime-classes that does not fit on idle nodes.
+rows of 40 racks. Or it is the one of a topology file, as the broker reads it
+(docs/clusters.md), with its nodes, switches and links: every job has whole
+nodes, so all of them must have the same CPU; disks do not count. A job computes
+and exchanges with both neighbours in a ring, and waits for the slowest. Flows
+share links by max-min fairness; what is reserved is neither shared nor slowed
+down. A job of more nodes than the cluster has, or than 4096, is refused under
+every policy; so is one under keeptime-queue and keeptime-classes that does not
+fit on idle nodes.
+
+Failures: nodes do not fail, unless --failures says how long one works in the
+mean until it does (exponential, drawn by --seed, the same under every policy).
+Every job on it ends there, the broker knows at once, and the node is back after
+--repair. The job's user submits it anew at once: from the start, with the same
+deadline, until it has been hit ten times. What is reserved in advance stays; if
+a node is still away when it should begin, it is lost and moved to others. New
+requests get nodes that are there, or are refused. A promise is broken when its
+job ends too late for that, or is refused when it is submitted anew. Behind a
+queue, by fcfs-backfill and by none a job that needs nodes that are away waits
+for them; when nothing else has happened for a month, it is given up. Links and
+switches do not fail.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
@@ -338,9 +369,11 @@ The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
 end over the time alone) and the run time over the time alone: median, 95th
-percentile, greatest. A line on stderr tells the main figures of each policy as
-soon as it has ended. --json prints "header", with the version and all that the
-result comes of, and "summaries", one for each policy.
+percentile, greatest. With --failures also: how often a node failed, jobs that
+were hit by that, jobs that were admitted and given up for it, and work that was
+thrown away, of what the nodes could have done. A line on stderr tells the main
+figures of each policy as soon as it has ended. --json prints "header", with the
+version and all that the result comes of, and "summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 

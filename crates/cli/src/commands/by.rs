@@ -107,7 +107,7 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
     // As slow as it was planned, it is not ended before it has to be done.
     let limit = application.timeout().max(work.deadline.saturating_since(now()));
     let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
-    execute_within(limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
+    execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
     let ended = now();
     if arguments.json {
         print_json(&Outcome {

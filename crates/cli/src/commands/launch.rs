@@ -3,16 +3,22 @@
 
 use super::Ending;
 use crate::arguments::LaunchCommand;
+use crate::rate::controller;
 use crate::reach::Plan;
 use anyhow::{Context, Result};
 use keeptime_launch::remote::Wanted;
 use keeptime_linux::netns::die_with_parent;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Becomes the command. Returns only if that fails.
+/// Becomes the command: returns only if that fails. A controller is one until its run has ended.
 pub fn run(command: LaunchCommand) -> Result<Ending> {
     let line = match command {
+        LaunchCommand::Controller => {
+            controller::serve(io::stdin().lock(), io::stdout().lock())?;
+            return Ok(Ending::Done);
+        }
         LaunchCommand::Near { command } => command,
         LaunchCommand::Far { plan, words } => {
             let plan: Plan = serde_json::from_str(&plan).context("this is no plan of `run`")?;

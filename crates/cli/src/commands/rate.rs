@@ -3,7 +3,7 @@
 
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
-use crate::execute::{Ran, Run, execute};
+use crate::execute::{Ran, Run, execute_within};
 use crate::hold::Hold;
 use crate::rate::door::{self, Answer, Asked, RateView};
 use crate::rate::known::KnownSpeeds;
@@ -92,6 +92,15 @@ impl<'a> Held<'a> {
                 }
             }
             News::Turned(view) => eprintln!("{}", turned(view)),
+            News::Restarted(RateView { job, .. }) => {
+                eprintln!("{job}: its controller had ended; another one goes on from what it knew");
+            }
+            News::Alone { view: RateView { job, .. }, reason } => {
+                eprintln!("{job} stays as it is, without a controller: {reason}");
+            }
+            News::Short { view: RateView { job, limit_nanos, .. }, reason } => {
+                eprintln!("{job} is ended after {limit_nanos} all the same: {reason}");
+            }
         };
         let steered =
             Steered::start(cluster, application, &reservation, wanted, full, known.clone(), hear)?;
@@ -120,11 +129,13 @@ impl<'a> Held<'a> {
         let Session { cluster, mpi, application, .. } = self.session;
         let (parameters, nodes) = (&self.parameters, self.nodes.as_slice());
         let run = Run { application, parameters, nodes, rate: None };
+        let allowed = self.steered.allowed();
         let mut watch = |line: &str| {
             self.steered.line(line);
             on_line(line);
         };
-        let ran = execute(cluster, mpi, &run, &self.hold, stopped, &mut watch)?;
+        let limit = || allowed.get();
+        let ran = execute_within(&limit, cluster, mpi, &run, &self.hold, stopped, &mut watch)?;
         Ok((ran, self.steered.view()))
     }
 }
@@ -177,7 +188,9 @@ pub fn set(command: &RateCommand) -> Result<Ending> {
     let runs = place::find(place)?.rates_directory();
     match door::ask(&runs, *job, Asked::Set { target: *rate })? {
         Answer::State(view) => {
+            let limit = view.limit_nanos;
             print!("{}", table(&[view]));
+            println!("{job} is ended when it has run for {limit}");
             Ok(Ending::Done)
         }
         Answer::Refused { reason } => {
@@ -240,7 +253,7 @@ fn table(views: &[RateView]) -> String {
         "full speed",
         "state"
     );
-    for RateView { job, application, nodes, state } in views {
+    for RateView { job, application, nodes, state, .. } in views {
         let percent = |value: f64| format!("{:.1} %", 100.0 * value);
         let cpu = state.schedule.map(|schedule| schedule.cpu().to_string());
         let slice =
@@ -337,6 +350,7 @@ mod tests {
             application: "bsp".parse().unwrap(),
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             state,
+            limit_nanos: Nanos::from_secs(60),
         };
         let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
         let unequal = State { rank_cpu_ppm, ..held.clone() };
@@ -365,9 +379,13 @@ mod tests {
             rank_cpu_ppm: Vec::new(),
             refused: 0,
         };
-        let (application, nodes) = ("bsp".parse().unwrap(), Vec::new());
-        let view =
-            RateView { job: Handle::new(7), application, nodes, state: state(Phase::Steered) };
+        let view = RateView {
+            job: Handle::new(7),
+            application: "bsp".parse().unwrap(),
+            nodes: Vec::new(),
+            state: state(Phase::Steered),
+            limit_nanos: Nanos::from_secs(60),
+        };
         assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
         let silent = RateView { state: state(Phase::Unreported), ..view };
         let expected = "r7 tells no progress: until it does, it has 30 % of its CPU";

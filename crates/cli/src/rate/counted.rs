@@ -4,6 +4,7 @@
 
 use keeptime_agent::wire::JobStatus;
 use keeptime_model::units::Nanos;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// What one node tells of a job.
@@ -38,7 +39,7 @@ pub enum Unit {
 }
 
 /// Work that was done, as a controller takes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// Units of work in all.
     pub work: u64,

@@ -1,16 +1,17 @@
 //! Where a run that is held at a rate is asked how it stands, and told another rate: a Unix socket in a
 //! directory of the user's, one JSON object each way and connection.
 
+use super::lines;
 use super::steering::State;
 use crate::files;
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
-use keeptime_model::units::Share;
+use keeptime_model::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -57,6 +58,9 @@ pub struct RateView {
     pub nodes: Vec<Name>,
     /// How it stands.
     pub state: State,
+    /// It is ended when it has taken so long.
+    #[serde(default)]
+    pub limit_nanos: Nanos,
 }
 
 /// Answers until it is dropped.
@@ -118,11 +122,11 @@ fn converse(stream: UnixStream, answer: &impl Fn(Asked) -> Answer) -> io::Result
     stream.set_read_timeout(Some(SAID_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
     let mut stream = BufReader::new(stream);
-    let answer = match serde_json::from_slice(&read_line(&mut stream)?) {
+    let answer = match serde_json::from_slice(&lines::read(&mut stream, LINE_BYTES_MAX)?) {
         Ok(asked) => answer(asked),
         Err(error) => Answer::Refused { reason: format!("not a request: {error}") },
     };
-    write_line(stream.get_mut(), &answer)
+    lines::write(stream.get_mut(), &answer)
 }
 
 /// Asks the run of `job`.
@@ -184,20 +188,8 @@ fn ask_at(path: &Path, asked: Asked) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(SAID_WITHIN))?;
-    write_line(&mut stream, &asked)?;
-    Ok(serde_json::from_slice(&read_line(&mut BufReader::new(stream))?)?)
-}
-
-fn write_line(to: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    to.write_all(&line)
-}
-
-fn read_line(from: &mut BufReader<UnixStream>) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    Ok(line)
+    lines::write(&mut stream, &asked)?;
+    Ok(serde_json::from_slice(&lines::read(&mut BufReader::new(stream), LINE_BYTES_MAX)?)?)
 }
 
 /// A view of a job on as many nodes as there can be fits.
@@ -212,6 +204,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(40);
 mod tests {
     use super::*;
     use crate::rate::steering::Phase;
+    use std::io::Write;
 
     fn view() -> RateView {
         let state = State {
@@ -224,7 +217,8 @@ mod tests {
             refused: 0,
         };
         let nodes = vec!["n1".parse().unwrap()];
-        RateView { job: Handle::new(7), application: "bsp".parse().unwrap(), nodes, state }
+        let (job, application) = (Handle::new(7), "bsp".parse().unwrap());
+        RateView { job, application, nodes, state, limit_nanos: Nanos::from_secs(60) }
     }
 
     #[test]
@@ -243,7 +237,8 @@ mod tests {
         // Nonsense, and one who says nothing and goes, are in nobody's way.
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"set\": {\"target_ppm\": 2000000}}\n").unwrap();
-        let said = String::from_utf8(read_line(&mut BufReader::new(stream)).unwrap()).unwrap();
+        let said = lines::read(&mut BufReader::new(stream), LINE_BYTES_MAX).unwrap();
+        let said = String::from_utf8(said).unwrap();
         assert!(said.contains("not a request") && said.contains("1000000"), "{said}");
         drop(UnixStream::connect(&path).unwrap());
         assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));

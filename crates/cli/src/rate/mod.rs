@@ -1,30 +1,40 @@
 //! A run that is held at a part of its full speed.
 //!
 //! * [`steering`]: from progress to schedules; decides, and asks nobody itself;
+//! * [`controller`]: that in a process of its own, which may be killed;
+//! * [`keeper`]: sees to it that there is one, and carries out what it wants;
+//! * [`limit`]: how long the run may take at its rate;
 //! * [`counted`]: progress as agents count it by MPI calls;
 //! * [`known`]: full speed as an earlier run has measured it;
 //! * [`nodes`]: its nodes, by the broker and the agents;
-//! * [`door`]: where it is asked how it stands, and told another rate.
+//! * [`door`]: where it is asked how it stands, and told another rate; [`lines`]: what is said there, line by line.
 
+pub mod controller;
 pub mod counted;
 pub mod door;
+pub mod keeper;
 pub mod known;
+pub mod limit;
+pub mod lines;
 pub mod nodes;
 pub mod steering;
 
 use crate::cluster::Cluster;
 use anyhow::Result;
+use controller::Event;
 use counted::Counts;
 use door::{Answer, Asked, Door, RateView};
+use keeper::{Keeper, Running};
 use keeptime_control::FullSpeed;
 use keeptime_engine::book::Reservation;
 use keeptime_model::application::{Application, ProgressSource};
-use keeptime_model::units::CpuPpm;
+use keeptime_model::units::{CpuPpm, Nanos};
+use limit::{Allowed, RunTime};
 use nodes::GrantedNodes;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use steering::{Steering, Wanted};
+use steering::{Memory, Phase, Wanted};
 
 /// Steers one run until it is dropped.
 #[derive(Debug)]
@@ -33,7 +43,10 @@ pub struct Steered {
     /// How lines begin that tell of one unit of work.
     word: Option<String>,
     work: u64,
+    /// When that was told last.
+    told: Option<Nanos>,
     clock: Instant,
+    allowed: Allowed,
     /// Closed first: whoever asks later would wait in vain.
     door: Option<Door>,
     thread: Option<JoinHandle<()>>,
@@ -46,11 +59,27 @@ pub enum News<'a> {
     Found(&'a FullSpeed),
     /// It stands so, for the first time.
     Turned(&'a RateView),
+    /// Its controller had ended, and another one goes on.
+    Restarted(&'a RateView),
+    /// There is no controller for it now: it stays as it is.
+    Alone {
+        /// How it stood.
+        view: &'a RateView,
+        /// Why not.
+        reason: &'a str,
+    },
+    /// It is slower and would take longer than its reservation lasts, which cannot last longer now.
+    Short {
+        /// How it stands.
+        view: &'a RateView,
+        /// Why not.
+        reason: &'a str,
+    },
 }
 
 enum Input {
     /// So much was done in all when it was then.
-    Progress { work: u64, at: keeptime_model::units::Nanos },
+    Progress { work: u64, at: Nanos },
     /// Somebody asks.
     Asked { asked: Asked, answer: SyncSender<Answer> },
     /// The run has ended.
@@ -62,7 +91,8 @@ impl Steered {
     /// speed nodes have `full` each. `on_news` hears how it goes.
     ///
     /// # Errors
-    /// A target or threshold of nothing; if the directory of such runs is not writable.
+    /// A target or threshold of nothing; if its controller cannot be started, or the directory of such runs is not
+    /// writable.
     pub fn start(
         cluster: &Cluster,
         application: &Application,
@@ -74,16 +104,20 @@ impl Steered {
     ) -> Result<Self> {
         let clock = Instant::now();
         let nodes = GrantedNodes::new(cluster, reservation, clock)?;
-        let steering = match known {
-            Some(full_speed) => Steering::knowing(nodes, wanted, full, full_speed)?,
-            None => Steering::new(nodes, wanted, full)?,
+        let (count, target) = (nodes.count(), wanted.target);
+        let memory = match known {
+            Some(full_speed) => Memory::knowing(wanted, full, count, full_speed)?,
+            None => Memory::new(wanted, full, count)?,
         };
-        let grant = reservation.grant.as_ref();
+        let keeper = Keeper::new(nodes, memory, clock, Running::process)?;
+        let time = RunTime::new(application.timeout(), target);
+        let (allowed, grant) = (time.allowed(), reservation.grant.as_ref());
         let view = RateView {
             job: reservation.handle,
             application: application.name().clone(),
             nodes: grant.map(|grant| grant.nodes.clone()).unwrap_or_default(),
-            state: steering.state(),
+            state: keeper.state(),
+            limit_nanos: allowed.get(),
         };
         let (inputs, received) = sync_channel(INPUTS_MAX);
         let asks = inputs.clone();
@@ -91,11 +125,21 @@ impl Steered {
             pass(&asks, asked)
         })?;
         let is_counted = application.progress_source() == Some(ProgressSource::MpiCalls);
-        let counts = is_counted.then(Counts::default);
-        let thread =
-            std::thread::spawn(move || steer(steering, view, counts, on_news, &received, clock));
-        let word = application.progress().map(str::to_owned);
-        Ok(Self { inputs, word, work: 0, clock, door: Some(door), thread: Some(thread) })
+        let way = Way {
+            keeper,
+            // How it begins is said when it is started.
+            phases: vec![view.state.phase],
+            view,
+            time,
+            counts: is_counted.then(Counts::default),
+            is_alone: false,
+            on_news,
+            clock,
+        };
+        let thread = std::thread::spawn(move || way.go(&received));
+        let (word, door) = (application.progress().map(str::to_owned), Some(door));
+        let thread = Some(thread);
+        Ok(Self { inputs, word, work: 0, told: None, clock, allowed, door, thread })
     }
 
     /// Takes a line of the run's output.
@@ -105,9 +149,17 @@ impl Steered {
             return;
         }
         self.work += 1;
-        // The next one tells the sum: nothing is lost if this one finds no room.
-        let (work, at) = (self.work, self.clock.elapsed().into());
-        let _ = self.inputs.try_send(Input::Progress { work, at });
+        let (work, at) = (self.work, Nanos::from(self.clock.elapsed()));
+        // The next one tells the sum: nothing is lost if this one comes too soon, or finds no room.
+        if self.told.is_none_or(|told| at.saturating_sub(told) >= TOLD_EVERY) {
+            self.told = Some(at);
+            let _ = self.inputs.try_send(Input::Progress { work, at });
+        }
+    }
+
+    /// How long it may take in all.
+    pub fn allowed(&self) -> Allowed {
+        self.allowed.clone()
     }
 
     /// How it stands.
@@ -136,53 +188,115 @@ fn pass(inputs: &SyncSender<Input>, asked: Asked) -> Answer {
     sent.ok().and_then(|()| answered.recv().ok()).unwrap_or_else(ended)
 }
 
-fn steer(
-    mut steering: Steering<GrantedNodes>,
-    mut view: RateView,
-    mut counts: Option<Counts>,
-    mut on_news: impl FnMut(News<'_>),
-    inputs: &Receiver<Input>,
+/// A run on its way, and all that is told of it.
+struct Way<F> {
+    keeper: Keeper<GrantedNodes>,
+    view: RateView,
+    time: RunTime,
+    /// Where MPI calls tell of progress.
+    counts: Option<Counts>,
+    /// Those in which it was.
+    phases: Vec<Phase>,
+    /// It has no controller, which was said.
+    is_alone: bool,
+    on_news: F,
     clock: Instant,
-) {
-    // How it begins is said when it is started.
-    let mut phases = vec![view.state.phase];
-    let (mut ticked, mut looked) = (Instant::now(), Instant::now());
-    let pause = if counts.is_some() { LOOK_EVERY } else { TICK };
-    loop {
-        match inputs.recv_timeout(pause) {
-            Ok(Input::Progress { work, at }) => steering.progress(work, at),
-            Ok(Input::Asked { asked, answer }) => {
-                let outcome = match asked {
-                    Asked::State => Ok(()),
-                    Asked::Set { target } => steering.set(target),
-                };
-                view.state = steering.state();
-                // Whoever asked may be gone.
-                let _ = answer.send(match outcome {
-                    Ok(()) => Answer::State(view.clone()),
-                    Err(reason) => Answer::Refused { reason },
-                });
+}
+
+impl<F: FnMut(News<'_>)> Way<F> {
+    /// Until it has ended.
+    fn go(mut self, inputs: &Receiver<Input>) {
+        let (mut ticked, mut looked) = (Instant::now(), Instant::now());
+        let pause = if self.counts.is_some() { LOOK_EVERY } else { TICK };
+        loop {
+            match inputs.recv_timeout(pause) {
+                // What it says is about later reports.
+                Ok(Input::Progress { work, at }) => drop(self.tell(&Event::Progress { work, at })),
+                Ok(Input::Asked { asked, answer }) => {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(self.answer(asked));
+                }
+                Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            Ok(Input::Ended) | Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
+            if self.counts.is_some() && looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.look();
+            }
+            if ticked.elapsed() >= TICK {
+                self.tick();
+                ticked = Instant::now();
+            }
         }
-        if let Some(counts) = &mut counts
-            && looked.elapsed() >= LOOK_EVERY
+    }
+
+    fn answer(&mut self, asked: Asked) -> Answer {
+        let told = match asked {
+            Asked::State => Ok(()),
+            Asked::Set { target } => self.tell(&Event::Set { target }),
+        };
+        match told {
+            Ok(()) => Answer::State(self.view.clone()),
+            Err(reason) => Answer::Refused { reason },
+        }
+    }
+
+    /// What agents count of its MPI calls by now.
+    fn look(&mut self) {
+        let Some(looks) = self.keeper.nodes().look() else { return };
+        let told = self.counts.as_mut().and_then(|counts| counts.take(looks));
+        if let Some(told) = told {
+            drop(self.tell(&Event::Counted(told)));
+        }
+    }
+
+    fn tick(&mut self) {
+        drop(self.tell(&Event::Tick { now: self.clock.elapsed().into() }));
+        let phase = self.view.state.phase;
+        if !self.phases.contains(&phase) {
+            self.phases.push(phase);
+            (self.on_news)(News::Turned(&self.view));
+        }
+    }
+
+    /// Tells its controller, and others what follows from that.
+    ///
+    /// # Errors
+    /// Why it is not as was asked for, in the user's words.
+    fn tell(&mut self, event: &Event) -> Result<(), String> {
+        let told = self.keeper.tell(event);
+        self.view.state = self.keeper.state();
+        if let Some(full_speed) = self.keeper.take_found() {
+            (self.on_news)(News::Found(&full_speed));
+        }
+        if self.keeper.take_restarted() {
+            (self.on_news)(News::Restarted(&self.view));
+        }
+        self.follow();
+        let is_heard = told.is_ok();
+        let told = match told {
+            Ok(None) => Ok(()),
+            Ok(Some(reason)) => Err(reason),
+            Err(error) => Err(format!("{error:#}")),
+        };
+        if let Err(reason) = &told
+            && !is_heard
+            && !self.is_alone
         {
-            looked = Instant::now();
-            steering.look(counts);
+            (self.on_news)(News::Alone { view: &self.view, reason });
         }
-        if let Some(full_speed) = steering.take_found() {
-            on_news(News::Found(&full_speed));
-        }
-        if ticked.elapsed() >= TICK {
-            steering.tick(clock.elapsed().into());
-            ticked = Instant::now();
-            if !phases.contains(&steering.phase()) {
-                phases.push(steering.phase());
-                view.state = steering.state();
-                on_news(News::Turned(&view));
-            }
+        self.is_alone = !is_heard;
+        told
+    }
+
+    /// Its time limit follows its target.
+    fn follow(&mut self) {
+        let (target, now) = (self.view.state.target, self.clock.elapsed().into());
+        let nodes = self.keeper.nodes();
+        let short = self.time.follow(target, now, |more| nodes.extend(more));
+        self.view.limit_nanos = self.time.allowed().get();
+        if let Some(reason) = short {
+            (self.on_news)(News::Short { view: &self.view, reason: &reason });
         }
     }
 }
@@ -191,5 +305,7 @@ fn steer(
 const TICK: Duration = Duration::from_secs(2);
 /// How often agents are asked what they count: ranks tell them once a second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Lines are told no more often than this: reports span a second.
+const TOLD_EVERY: Nanos = Nanos::from_millis(100);
 /// Lines that wait while the broker is asked: more say nothing that the next one does not.
 const INPUTS_MAX: usize = 64;

@@ -5,7 +5,7 @@ use super::steering::{Applied, Nodes};
 use crate::cluster::Cluster;
 use crate::reach::KeptAgent;
 use anyhow::{Result, bail};
-use keeptime_broker::client::Client as Broker;
+use keeptime_broker::client::{Client as Broker, ClientError};
 use keeptime_broker::wire::{Problem, ResourceLine, ResourceName, Timeline};
 use keeptime_control::Schedule;
 use keeptime_engine::book::Reservation;
@@ -56,6 +56,44 @@ impl GrantedNodes {
         })
     }
 
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// What each counts of the program's MPI calls; nothing if one does not answer.
+    pub fn look(&mut self) -> Option<Vec<Look>> {
+        let (job, clock) = (&self.job, self.clock);
+        let look = |agent: &mut KeptAgent| {
+            let status = agent.ask(|client| client.job(job)).ok()?;
+            Some(Look::of(&status, clock.elapsed().into()))
+        };
+        self.agents.iter_mut().map(look).collect()
+    }
+
+    /// Has the reservation last longer by `span`, with what its nodes have now.
+    ///
+    /// # Errors
+    /// Why it does not, in the user's words.
+    pub fn extend(&mut self, span: Nanos) -> Result<(), String> {
+        // One without an end lasts long enough.
+        let Some(lasts) = self.request.duration_nanos else { return Ok(()) };
+        let said = |error: ClientError| error.to_string();
+        let asked = self.broker.reservation(self.handle).map_err(said)?.request.ask;
+        let Ask::Resources(resources) = asked else {
+            return Err(format!("{} holds no resources", self.handle));
+        };
+        let resources = Resources { nodes: self.resources.nodes.clone(), ..resources };
+        let request = Request {
+            ask: Ask::Resources(resources),
+            duration_nanos: Some(lasts.saturating_add(span)),
+            ..self.request.clone()
+        };
+        self.broker.modify(self.handle, &request).map_err(said)?;
+        self.request = request;
+        Ok(())
+    }
+
     /// Puts `resources` in the place of what is reserved.
     fn change(&self, resources: Resources, in_turn: bool) -> Applied {
         let request = Request { ask: Ask::Resources(resources), ..self.request.clone() };
@@ -73,10 +111,6 @@ impl GrantedNodes {
 }
 
 impl Nodes for GrantedNodes {
-    fn count(&self) -> usize {
-        self.agents.len()
-    }
-
     fn used(&mut self) -> Option<Vec<Nanos>> {
         let job = &self.job;
         let used = |agent: &mut KeptAgent| agent.ask(|client| client.used(job)).ok();
@@ -107,15 +141,6 @@ impl Nodes for GrantedNodes {
         let timeline = self.broker.timeline(None, until).ok()?;
         let each = grant.nodes.iter().zip(grant.cpu());
         each.map(|(node, own)| available(&timeline, node, own)).collect()
-    }
-
-    fn look(&mut self) -> Option<Vec<Look>> {
-        let (job, clock) = (&self.job, self.clock);
-        let look = |agent: &mut KeptAgent| {
-            let status = agent.ask(|client| client.job(job)).ok()?;
-            Some(Look::of(&status, clock.elapsed().into()))
-        };
-        self.agents.iter_mut().map(look).collect()
     }
 }
 

@@ -1,10 +1,12 @@
 //! From progress to schedules: finds full speed first, then holds the target. Reads no clock and asks
 //! nobody itself: instants come as arguments, and the nodes are behind [`Nodes`].
 //!
+//! All that a controller knows is its [`Memory`], a value with a text form: another one goes on from it.
+//!
 //! Where ranks work alike, one node stands for all, the one that uses most; where they do not, each has a share of its
 //! own. Their period is the same.
 
-use super::counted::{Counts, Look, Told};
+use super::counted::Told;
 use keeptime_control::{
     Calibration, Controller, FullSpeed, Health, Outcome, Policy, Proposal, Report, Schedule,
     Settings,
@@ -15,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 /// The nodes of one job.
 pub trait Nodes {
-    /// How many.
-    fn count(&self) -> usize;
+    /// Keeps what is known just before something is changed: who goes on from it sees on the nodes whether it was.
+    fn remember(&mut self, _memory: &Memory) {}
     /// The CPU time that the job has used so far on each; nothing if one does not answer.
     fn used(&mut self) -> Option<Vec<Nanos>>;
     /// Puts schedules of the same period in force, one for each node or one for all: on all, or on none. `in_turn`: as
@@ -28,12 +30,11 @@ pub trait Nodes {
     fn observed(&mut self) -> Option<Vec<Schedule>>;
     /// The CPU that each could have until its reservation ends, with what it has of that; nothing if nobody knows.
     fn available(&mut self) -> Option<Vec<CpuPpm>>;
-    /// What each counts of the program's MPI calls; nothing if one does not answer.
-    fn look(&mut self) -> Option<Vec<Look>>;
 }
 
 /// What came of a schedule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Applied {
     /// All nodes have it.
     InForce {
@@ -52,11 +53,13 @@ pub enum Applied {
 }
 
 /// What is wanted.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wanted {
     /// The part of full speed.
+    #[serde(rename = "target_ppm")]
     pub target: Share,
     /// How far from it is near enough, in parts of full speed.
+    #[serde(rename = "threshold_ppm")]
     pub threshold: Share,
     /// How schedules are found.
     pub policy: Policy,
@@ -100,10 +103,20 @@ pub struct State {
 #[derive(Debug)]
 pub struct Steering<N> {
     nodes: N,
+    memory: Memory,
+}
+
+/// All that is known of one job and of its way to its rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
     wanted: Wanted,
     /// What a node has while full speed is measured.
     full: CpuPpm,
+    /// How many nodes there are.
+    nodes: usize,
     stage: Stage,
+    /// What steered before somebody asked for another target, until that is answered.
+    former: Option<Box<Controller>>,
     /// Where the next report begins.
     mark: Option<Mark>,
     /// It does not begin before then: what was done earlier is about another schedule.
@@ -120,14 +133,14 @@ pub struct Steering<N> {
     waiting: Option<Waiting>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     proposal: Proposal,
     turn: Turn,
 }
 
 /// When a change may be made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Turn {
     /// At once: somebody has asked for it.
     Now,
@@ -135,7 +148,7 @@ enum Turn {
     Waits { asked: Nanos },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Stage {
     Measured {
         calibration: Calibration,
@@ -147,147 +160,51 @@ enum Stage {
 }
 
 /// An instant at which both are known.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     at: Nanos,
     work: u64,
     used: Vec<Nanos>,
 }
 
-impl<N: Nodes> Steering<N> {
-    /// Begins with nodes that have `full` each, by measuring full speed.
+impl Memory {
+    /// Of a job on so many nodes, which have `full` each: its full speed is measured first.
     ///
     /// # Errors
     /// A target or a threshold of nothing.
-    pub fn new(nodes: N, wanted: Wanted, full: CpuPpm) -> Result<Self, Invalid> {
+    pub fn new(wanted: Wanted, full: CpuPpm, nodes: usize) -> Result<Self, Invalid> {
         wanted.check()?;
-        let stage = Stage::measured(&nodes);
         let fresh_from = Nanos::default();
-        let (patience, again_from) = (SILENT_MOST, fresh_from);
-        let (mark, silent, found, waiting) = (None, None, None, None);
         Ok(Self {
-            nodes,
             wanted,
             full,
-            stage,
-            mark,
+            nodes,
+            stage: Stage::measured(nodes),
+            former: None,
+            mark: None,
             fresh_from,
-            silent,
-            patience,
-            again_from,
-            found,
-            waiting,
+            silent: None,
+            patience: SILENT_MOST,
+            again_from: fresh_from,
+            found: None,
+            waiting: None,
         })
     }
 
-    /// Begins at the target, with nodes that have what [`Wanted::first_schedules`] says.
+    /// Of one whose full speed is known, on nodes that have what [`Wanted::first_schedules`] says.
     ///
     /// # Errors
     /// As [`Self::new`].
     pub fn knowing(
-        nodes: N,
         wanted: Wanted,
         full: CpuPpm,
+        nodes: usize,
         full_speed: FullSpeed,
     ) -> Result<Self, Invalid> {
-        let mut steering = Self::new(nodes, wanted, full)?;
-        let (controller, proposal) = steering.start(full_speed, Nanos::default())?;
-        steering.stage = Stage::Steered(Box::new(controller));
-        steering.carry_out(Some(proposal), Turn::Now);
-        Ok(steering)
-    }
-
-    /// Full speed, once each time that it was measured.
-    pub fn take_found(&mut self) -> Option<FullSpeed> {
-        self.found.take()
-    }
-
-    /// `work` units were done in all when it was `at`.
-    pub fn progress(&mut self, work: u64, at: Nanos) {
-        self.hear(at);
-        if !self.is_due(at) {
-            return;
-        }
-        // If a node does not answer now, the report is as much longer.
-        let Some(used) = self.nodes.used() else { return };
-        self.pass(Mark { at, work, used });
-    }
-
-    /// Looks at what the program's MPI calls tell by now.
-    pub fn look(&mut self, counts: &mut Counts) {
-        let Some(looks) = self.nodes.look() else { return };
-        let Some(Told { work, at, used, is_recounted }) = counts.take(looks) else { return };
-        if is_recounted {
-            self.recount();
-        }
-        self.hear(at);
-        if self.is_due(at) {
-            self.pass(Mark { at, work, used });
-        }
-    }
-
-    /// To be called every now and then.
-    pub fn tick(&mut self, now: Nanos) {
-        self.ask_again(now);
-        if self.waiting.is_some() {
-            return;
-        }
-        let Some(controller) = self.stage.controller() else {
-            return self.tick_measured(now);
-        };
-        let is_settled = controller.pending().is_none() && !controller.view().schedules.is_empty();
-        let proposal = match is_settled {
-            true => controller.tick(now),
-            // What became of it is seen on the nodes.
-            false => self.nodes.observed().and_then(|had| {
-                let one = had.first().filter(|first| had.iter().all(|each| each == *first));
-                let stands_for_all = controller.settings().full_speed.nodes() == 1;
-                let one = one.filter(|_| stands_for_all).map(std::slice::from_ref);
-                controller.resume(now, one.unwrap_or(&had))
-            }),
-        };
-        self.carry_out(proposal, Turn::Now);
-    }
-
-    /// Another target.
-    ///
-    /// # Errors
-    /// Why it cannot be had now, in the user's words; the former one stays, unless nobody knows.
-    pub fn set(&mut self, target: Share) -> Result<(), String> {
-        check("rate", target).map_err(|invalid| invalid.to_string())?;
-        let Some(controller) = self.stage.controller() else {
-            self.wanted.target = target;
-            return Ok(());
-        };
-        if let Some(Waiting { proposal, .. }) = self.waiting.take() {
-            controller.resolve(proposal.sequence, Outcome::Withdrawn);
-        }
-        let before = controller.clone();
-        let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
-        match self.carry_out(proposal, Turn::Now) {
-            Applied::Refused { reason } => {
-                let greatest = self.greatest_below(target, &before);
-                if let Some(controller) = self.stage.controller() {
-                    *controller = before;
-                }
-                Err(match greatest {
-                    Some(most) => format!("{reason}; {most} of full speed can be had now"),
-                    None => reason,
-                })
-            }
-            Applied::InForce { .. } => {
-                self.wanted.target = target;
-                Ok(())
-            }
-            Applied::NotYet => {
-                self.wanted.target = target;
-                Err("it is being changed; the rate follows in a moment".into())
-            }
-            Applied::Unknown => {
-                self.wanted.target = target;
-                Err("the broker does not answer; the rate follows when it does".into())
-            }
-        }
+        let memory = Self::new(wanted, full, nodes)?;
+        // What it proposes is what they have, as who goes on from here sees.
+        let (controller, _) = memory.start(full_speed, Nanos::default())?;
+        Ok(Self { stage: Stage::Steered(Box::new(controller)), ..memory })
     }
 
     /// How far it is.
@@ -324,25 +241,168 @@ impl<N: Nodes> Steering<N> {
         }
     }
 
+    fn start(&self, full_speed: FullSpeed, now: Nanos) -> Result<(Controller, Proposal), Invalid> {
+        Controller::start(self.wanted.settings(self.full, full_speed)?, now)
+    }
+}
+
+impl<N: Nodes> Steering<N> {
+    /// Goes on at `now` from what is remembered of a job, by whomever: it has what it had, and is steered from there.
+    /// Whoever steered it before must have ended.
+    pub fn resume(nodes: N, memory: Memory, now: Nanos) -> Self {
+        let mut steering = Self { nodes, memory };
+        // What was done while nobody looked is no report, nor was it silence.
+        (steering.memory.mark, steering.memory.silent) = (None, None);
+        steering.memory.fresh_from = steering.memory.fresh_from.max(now);
+        // What waits for its turn is in force nowhere.
+        if steering.memory.waiting.is_none() {
+            let proposal = steering.settle(now);
+            steering.carry_out(proposal, Turn::Now);
+        }
+        steering
+    }
+
+    /// What another one would go on from.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Full speed, once each time that it was measured.
+    pub fn take_found(&mut self) -> Option<FullSpeed> {
+        self.memory.found.take()
+    }
+
+    /// `work` units were done in all when it was `at`.
+    pub fn progress(&mut self, work: u64, at: Nanos) {
+        self.hear(at);
+        if !self.is_due(at) {
+            return;
+        }
+        // If a node does not answer now, the report is as much longer.
+        let Some(used) = self.nodes.used() else { return };
+        self.pass(Mark { at, work, used });
+    }
+
+    /// The program's MPI calls have told so much.
+    pub fn counted(&mut self, told: Told) {
+        let Told { work, at, used, is_recounted } = told;
+        if is_recounted {
+            self.recount();
+        }
+        self.hear(at);
+        if self.is_due(at) {
+            self.pass(Mark { at, work, used });
+        }
+    }
+
+    /// To be called every now and then.
+    pub fn tick(&mut self, now: Nanos) {
+        self.ask_again(now);
+        if self.memory.waiting.is_some() {
+            return;
+        }
+        let Some(controller) = self.memory.stage.controller() else {
+            return self.tick_measured(now);
+        };
+        let is_settled = controller.pending().is_none() && !controller.view().schedules.is_empty();
+        let proposal = if is_settled { controller.tick(now) } else { self.settle(now) };
+        self.carry_out(proposal, Turn::Now);
+    }
+
+    /// Another target.
+    ///
+    /// # Errors
+    /// Why it cannot be had now, in the user's words; the former one stays, unless nobody knows.
+    pub fn set(&mut self, target: Share) -> Result<(), String> {
+        check("rate", target).map_err(|invalid| invalid.to_string())?;
+        let Some(controller) = self.memory.stage.controller() else {
+            self.memory.wanted.target = target;
+            return Ok(());
+        };
+        if let Some(Waiting { proposal, .. }) = self.memory.waiting.take() {
+            controller.resolve(proposal.sequence, Outcome::Withdrawn);
+        }
+        let before = Box::new(controller.clone());
+        let proposal = controller.retarget(target, None).map_err(|invalid| invalid.to_string())?;
+        self.memory.former = Some(before.clone());
+        let applied = self.carry_out(proposal, Turn::Now);
+        self.memory.former = None;
+        match applied {
+            Applied::Refused { reason } => {
+                let greatest = self.greatest_below(target, &before);
+                if let Some(controller) = self.memory.stage.controller() {
+                    *controller = *before;
+                }
+                Err(match greatest {
+                    Some(most) => format!("{reason}; {most} of full speed can be had now"),
+                    None => reason,
+                })
+            }
+            Applied::InForce { .. } => {
+                self.memory.wanted.target = target;
+                Ok(())
+            }
+            Applied::NotYet => {
+                self.memory.wanted.target = target;
+                Err("it is being changed; the rate follows in a moment".into())
+            }
+            Applied::Unknown => {
+                self.memory.wanted.target = target;
+                Err("the broker does not answer; the rate follows when it does".into())
+            }
+        }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        self.memory.phase()
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> State {
+        self.memory.state()
+    }
+
+    /// What became of what nobody has answered to is seen on the nodes; nothing if nobody tells, or if nothing is to change.
+    fn settle(&mut self, now: Nanos) -> Option<Proposal> {
+        // What full speed is measured with is no schedule.
+        self.memory.stage.controller()?;
+        let had = self.nodes.observed()?;
+        let controller = self.memory.stage.controller()?;
+        let one = had.first().filter(|first| had.iter().all(|each| each == *first));
+        let stands_for_all = controller.settings().full_speed.nodes() == 1;
+        let one = one.filter(|_| stands_for_all).map(std::slice::from_ref);
+        let had = one.unwrap_or(&had);
+        // A target that the nodes do not have was not agreed to.
+        if let Some(former) = self.memory.former.take()
+            && controller.pending().is_none_or(|pending| pending.schedules != had)
+        {
+            *controller = *former;
+        }
+        let proposal = controller.resume(now, had);
+        self.memory.wanted.target = controller.settings().target;
+        proposal
+    }
+
     /// Something is told.
     fn hear(&mut self, at: Nanos) {
-        self.silent = None;
+        self.memory.silent = None;
         self.ask_again(at);
-        if matches!(self.stage, Stage::Unreported(_)) {
+        if matches!(self.memory.stage, Stage::Unreported(_)) {
             self.measure_again(at);
         }
     }
 
     fn is_due(&self, at: Nanos) -> bool {
-        match &self.mark {
-            None => at >= self.fresh_from,
+        match &self.memory.mark {
+            None => at >= self.memory.fresh_from,
             Some(mark) => at.saturating_sub(mark.at) >= REPORT_LEAST,
         }
     }
 
     /// One report ends here, and the next one begins.
     fn pass(&mut self, next: Mark) {
-        if let Some(before) = self.mark.replace(next.clone())
+        if let Some(before) = self.memory.mark.replace(next.clone())
             && let Some(report) = report(&before, &next)
         {
             self.take(&report);
@@ -350,16 +410,16 @@ impl<N: Nodes> Steering<N> {
     }
 
     fn take(&mut self, report: &Report) {
-        let proposal = match &mut self.stage {
+        let proposal = match &mut self.memory.stage {
             Stage::Measured { calibration, reports } => {
                 // It says what every node used, as it should.
                 *reports += u32::from(calibration.observe(report).is_ok());
                 if *reports < CALIBRATION {
                     return;
                 }
-                let found = calibration
-                    .finish()
-                    .map(|found| found.polling(uses_all(report, self.full)).as_one_if_alike(ALIKE));
+                let polls = uses_all(report, self.memory.full);
+                let found = calibration.finish();
+                let found = found.map(|found| found.polling(polls).as_one_if_alike(ALIKE));
                 return self.begin(found, report.to());
             }
             Stage::Steered(controller) => {
@@ -378,39 +438,36 @@ impl<N: Nodes> Steering<N> {
     /// Full speed is known.
     fn begin(&mut self, found: Result<FullSpeed, Invalid>, now: Nanos) {
         let started = found.and_then(|full_speed| {
-            let started = self.start(full_speed.clone(), now)?;
+            let started = self.memory.start(full_speed.clone(), now)?;
             Ok((full_speed, started))
         });
         match started {
             Ok((full_speed, (controller, proposal))) => {
-                self.found = Some(full_speed);
-                self.stage = Stage::Steered(Box::new(controller));
+                self.memory.found = Some(full_speed);
+                self.memory.stage = Stage::Steered(Box::new(controller));
                 self.carry_out(Some(proposal), Turn::Now);
             }
             // It did nothing meanwhile, or used no CPU: it is measured again.
-            Err(_) => self.stage = Stage::measured(&self.nodes),
+            Err(_) => self.memory.stage = Stage::measured(self.memory.nodes),
         }
-    }
-
-    fn start(&self, full_speed: FullSpeed, now: Nanos) -> Result<(Controller, Proposal), Invalid> {
-        Controller::start(self.wanted.settings(self.full, full_speed)?, now)
     }
 
     /// A program that tells nothing for long enough has its part of the CPU of its file. What it used until then says
     /// nothing of what it needs: it may have read its input.
     fn tick_measured(&mut self, now: Nanos) {
-        let silent = now.saturating_sub(*self.silent.get_or_insert(now));
-        if silent < self.patience {
+        let silent = now.saturating_sub(*self.memory.silent.get_or_insert(now));
+        if silent < self.memory.patience {
             return;
         }
         // As if it had done one unit of work.
-        let guess = FullSpeed::new(1.0 / silent.as_secs_f64(), &[self.full]);
-        if let Ok((controller, proposal)) = guess.and_then(|full_speed| self.start(full_speed, now))
-        {
+        let guess = FullSpeed::new(1.0 / silent.as_secs_f64(), &[self.memory.full]);
+        let started = guess.and_then(|full_speed| self.memory.start(full_speed, now));
+        if let Ok((controller, proposal)) = started {
             // One that tells something more rarely is waited for longer the next time.
-            self.patience = self.patience.saturating_add(self.patience).min(PATIENCE_MOST);
-            self.silent = None;
-            self.stage = Stage::Unreported(Box::new(controller));
+            let patience = self.memory.patience;
+            self.memory.patience = patience.saturating_add(patience).min(PATIENCE_MOST);
+            self.memory.silent = None;
+            self.memory.stage = Stage::Unreported(Box::new(controller));
             self.carry_out(Some(proposal), Turn::Now);
         }
     }
@@ -418,24 +475,24 @@ impl<N: Nodes> Steering<N> {
     /// Full speed is measured as at the start, since by now there is something to measure. Nodes that cannot have all
     /// CPU for that are asked again later.
     fn measure_again(&mut self, now: Nanos) {
-        if now < self.again_from {
+        if now < self.memory.again_from {
             return;
         }
-        self.again_from = now.saturating_add(MEASURE_AGAIN);
-        if let Applied::InForce { since } = self.nodes.release(self.full) {
-            (self.mark, self.waiting) = (None, None);
-            self.fresh_from = since;
-            self.stage = Stage::measured(&self.nodes);
+        self.memory.again_from = now.saturating_add(MEASURE_AGAIN);
+        if let Applied::InForce { since } = self.nodes.release(self.memory.full) {
+            (self.memory.mark, self.memory.waiting) = (None, None);
+            self.memory.fresh_from = since;
+            self.memory.stage = Stage::measured(self.memory.nodes);
         }
     }
 
     /// Work is counted in other units from now on, which full speed says nothing about.
     fn recount(&mut self) {
-        self.mark = None;
-        self.again_from = Nanos::default();
-        let former = std::mem::replace(&mut self.stage, Stage::measured(&self.nodes));
+        self.memory.mark = None;
+        self.memory.again_from = Nanos::default();
+        let former = std::mem::replace(&mut self.memory.stage, Stage::measured(self.memory.nodes));
         if let Stage::Steered(controller) | Stage::Unreported(controller) = former {
-            self.stage = Stage::Unreported(controller);
+            self.memory.stage = Stage::Unreported(controller);
         }
     }
 
@@ -457,22 +514,23 @@ impl<N: Nodes> Steering<N> {
 
     /// Carries a proposal out, and what follows it; what came of the last.
     fn carry_out(&mut self, proposal: Option<Proposal>, turn: Turn) -> Applied {
-        let mut outcome = Applied::InForce { since: self.fresh_from };
-        let Some(controller) = self.stage.controller() else { return outcome };
+        let mut outcome = Applied::InForce { since: self.memory.fresh_from };
         let mut next = proposal;
         while let Some(proposal) = next {
             let Proposal { sequence, schedules } = &proposal;
             let Some(schedule) = schedules.first() else { break };
+            self.nodes.remember(&self.memory);
             outcome = self.nodes.apply(schedules, matches!(turn, Turn::Waits { .. }));
+            let Some(controller) = self.memory.stage.controller() else { break };
             next = match &outcome {
                 Applied::InForce { since } => {
-                    self.mark = None;
-                    self.fresh_from = since.saturating_add(schedule.period());
+                    self.memory.mark = None;
+                    self.memory.fresh_from = since.saturating_add(schedule.period());
                     controller.resolve(*sequence, Outcome::InForce { since: *since })
                 }
                 Applied::Refused { .. } => controller.resolve(*sequence, Outcome::Refused),
                 Applied::NotYet => {
-                    self.waiting = Some(Waiting { proposal, turn });
+                    self.memory.waiting = Some(Waiting { proposal, turn });
                     None
                 }
                 Applied::Unknown => None,
@@ -487,7 +545,7 @@ impl<N: Nodes> Steering<N> {
             Turn::Now => true,
             Turn::Waits { asked } => now.saturating_sub(asked) >= ASK_AGAIN,
         };
-        let Some(Waiting { proposal, turn }) = self.waiting.take_if(is_due) else { return };
+        let Some(Waiting { proposal, turn }) = self.memory.waiting.take_if(is_due) else { return };
         let turn = match turn {
             Turn::Now => Turn::Now,
             Turn::Waits { .. } => Turn::Waits { asked: now },
@@ -532,9 +590,9 @@ impl Wanted {
 }
 
 impl Stage {
-    /// Nothing is measured yet.
-    fn measured(nodes: &impl Nodes) -> Self {
-        Self::Measured { calibration: Calibration::new(nodes.count()), reports: 0 }
+    /// Nothing is measured yet, on so many nodes.
+    fn measured(nodes: usize) -> Self {
+        Self::Measured { calibration: Calibration::new(nodes), reports: 0 }
     }
 
     fn controller(&mut self) -> Option<&mut Controller> {
@@ -612,7 +670,7 @@ const UNEQUAL_MOST: u64 = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate::counted::{Count, Unit};
+    use crate::rate::counted::{Count, Counts, Look, Unit};
     use keeptime_control::plant::Plant;
     use keeptime_control::plant::bsp::{BspPlant, Machine, Program, Waiting};
     use keeptime_control::schedule::utilisation;
@@ -635,6 +693,10 @@ mod tests {
         free: Option<Vec<CpuPpm>>,
         /// What each counts.
         looks: Option<Vec<Look>>,
+        /// What was known, as text, when something was to be changed last.
+        remembered: Option<String>,
+        /// How often something was changed.
+        changes: usize,
     }
 
     const FULL: CpuPpm = CpuPpm::from_percent(100);
@@ -643,8 +705,8 @@ mod tests {
     struct Shared(Rc<RefCell<Simulated>>);
 
     impl Nodes for Shared {
-        fn count(&self) -> usize {
-            2
+        fn remember(&mut self, memory: &Memory) {
+            self.0.borrow_mut().remembered = Some(serde_json::to_string(memory).unwrap());
         }
 
         fn used(&mut self) -> Option<Vec<Nanos>> {
@@ -663,6 +725,7 @@ mod tests {
                 };
                 world.plant.apply(&each);
                 world.schedules = Some(each);
+                world.changes += 1;
             }
             let since = world.plant.now();
             world.answer.clone().unwrap_or(Applied::InForce { since })
@@ -678,10 +741,6 @@ mod tests {
 
         fn available(&mut self) -> Option<Vec<CpuPpm>> {
             self.0.borrow().free.clone()
-        }
-
-        fn look(&mut self) -> Option<Vec<Look>> {
-            self.0.borrow().looks.clone()
         }
     }
 
@@ -723,10 +782,32 @@ mod tests {
                 is_others_turn: false,
                 free: None,
                 looks: None,
+                remembered: None,
+                changes: 0,
             };
-            let world = Shared(Rc::new(RefCell::new(world)));
-            let steering = Steering::new(world.clone(), wanted(target, 2), FULL).unwrap();
+            let memory = Memory::new(wanted(target, 2), FULL, 2).unwrap();
+            Self::going_on(Shared(Rc::new(RefCell::new(world))), memory)
+        }
+
+        fn going_on(world: Shared, memory: Memory) -> Self {
+            let steering = Steering::resume(world.clone(), memory, Nanos::default());
             Self { world, steering, work: 0 }
+        }
+
+        /// Its controller is killed, and another goes on from what was known at the last change, or from what is known now.
+        fn killed(&mut self, at_last_change: bool) {
+            let now = self.world.0.borrow().plant.now();
+            let remembered = self.world.0.borrow().remembered.clone();
+            let text = match remembered.filter(|_| at_last_change) {
+                Some(text) => text,
+                None => serde_json::to_string(self.steering.memory()).unwrap(),
+            };
+            let memory = serde_json::from_str(&text).unwrap();
+            self.steering = Steering::resume(self.world.clone(), memory, now);
+        }
+
+        fn changes(&self) -> usize {
+            self.world.0.borrow().changes
         }
 
         /// One unit of work that nobody is told of.
@@ -763,7 +844,10 @@ mod tests {
                 let look = |used: &Nanos| Look { at, used: *used, count };
                 world.looks = Some(world.used.iter().map(look).collect());
             }
-            self.steering.look(counts);
+            let looks = self.world.0.borrow().looks.clone();
+            if let Some(told) = looks.and_then(|looks| counts.take(looks)) {
+                self.steering.counted(told);
+            }
             self.done(&report)
         }
 
@@ -836,14 +920,16 @@ mod tests {
         first.mean(200);
         let full_speed = first.steering.take_found().unwrap();
         assert_eq!(first.steering.take_found(), None, "it is told once");
-        let Run { world, .. } = Run::start(30);
-        let steering =
-            Steering::knowing(world.clone(), wanted(30, 2), FULL, full_speed.clone()).unwrap();
-        let mut run = Run { world, steering, work: 0 };
-        assert_eq!(run.steering.state().phase, Phase::Steered);
         let begins = wanted(30, 2).first_schedules(FULL, &full_speed).unwrap();
         assert_eq!(begins.len(), 1, "ranks that work alike");
-        assert_eq!(run.world.0.borrow().schedules, Some(vec![begins[0]; 2]));
+        let Run { mut world, .. } = Run::start(30);
+        // That was reserved.
+        world.apply(&begins, false);
+        let memory = Memory::knowing(wanted(30, 2), FULL, 2, full_speed).unwrap();
+        let mut run = Run::going_on(world, memory);
+        assert_eq!(run.steering.state().phase, Phase::Steered);
+        assert_eq!(run.steering.state().schedule, Some(begins[0]));
+        assert_eq!(run.changes(), 1, "it has that already");
         assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
         run.mean(100);
         let mean = run.mean(400);
@@ -930,14 +1016,14 @@ mod tests {
             world.plant.apply(&less.collect::<Vec<_>>());
         }
         run.mean(100);
-        assert!(run.steering.waiting.is_some());
+        assert!(run.steering.memory.waiting.is_some());
         assert_eq!((run.shares(), run.steering.state().refused), (before, 0));
         let now = run.world.0.borrow().plant.now();
         run.steering.tick(now);
-        assert!(run.steering.waiting.is_some(), "it waits and is not given up");
+        assert!(run.steering.memory.waiting.is_some(), "it waits and is not given up");
         run.world.0.borrow_mut().is_others_turn = false;
         run.step();
-        assert!(run.steering.waiting.is_none());
+        assert!(run.steering.memory.waiting.is_none());
         assert_ne!(run.shares(), before);
         run.world.0.borrow_mut().is_others_turn = true;
         run.steering.set(percent(60)).unwrap();
@@ -1047,6 +1133,80 @@ mod tests {
         assert_eq!(run.steering.phase(), Phase::Steered);
     }
 
+    // Goal: a controller that is killed leaves schedules as they are, and the next one goes on from them without a bump.
+    // Method: one after the other is killed, seven reports apart; nothing is measured anew, and what is corrected then is
+    // a correction.
+    #[test]
+    fn a_controller_that_is_killed_is_followed_by_one_that_goes_on() {
+        let runs: [fn() -> Run; 2] = [|| Run::start(30), || Run::unequal(0.5, 30)];
+        for start in runs {
+            let mut run = start();
+            run.mean(200);
+            assert_eq!(run.steering.phase(), Phase::Steered);
+            for _ in 0..20 {
+                let (before, changes) = (run.shares(), run.changes());
+                run.killed(false);
+                assert_eq!((run.shares(), run.changes()), (before, changes), "nothing is changed");
+                assert_eq!(run.steering.phase(), Phase::Steered, "nothing is measured");
+                run.mean(30);
+                // Both are within the threshold of the target, as parts of less than a processor.
+                let bump = run.share() - before[0];
+                assert!(bump.abs() < 0.04, "{bump} after {before:?}");
+            }
+            let mean = run.mean(400);
+            assert!((mean - 0.3).abs() < 0.02, "{mean}");
+            assert!(run.steering.take_found().is_some(), "what the first one has found");
+        }
+    }
+
+    // Goal: one that is killed while it changes something is followed by one that sees whether that was done. Method: a
+    // new target that nodes have, or refuse, and of which the controller did not hear before it was killed.
+    #[test]
+    fn what_a_killed_controller_was_changing_is_seen_on_the_nodes() {
+        for (refused, expected) in [(false, 60), (true, 30)] {
+            let mut run = Run::steered(30);
+            let before = run.shares();
+            let reason = "n1 is full".to_owned();
+            run.answer(refused.then_some(Applied::Refused { reason }), false);
+            assert_eq!(run.steering.set(percent(60)).is_err(), refused);
+            run.answer(None, false);
+            let (after, changes) = (run.shares(), run.changes());
+            assert_eq!(before == after, refused);
+            run.killed(true);
+            assert_eq!((run.shares(), run.changes()), (after, changes));
+            assert_eq!(run.steering.state().target, percent(expected));
+            run.mean(200);
+            let mean = run.mean(400);
+            assert!((mean - f64::from(expected) / 100.0).abs() < 0.02, "{expected}: {mean}");
+        }
+    }
+
+    // Goal: full speed that is being measured is measured on, and a broker that is away when a controller begins is asked
+    // later. Method: one is killed between two reports; one while nobody answers.
+    #[test]
+    fn a_controller_can_be_killed_at_any_stage() {
+        let mut run = Run::start(30);
+        run.mean(20);
+        assert_eq!(run.steering.phase(), Phase::Measured);
+        run.killed(false);
+        run.mean(200);
+        assert_eq!(run.steering.phase(), Phase::Steered);
+
+        let schedules = run.world.0.borrow_mut().schedules.take();
+        run.answer(Some(Applied::Unknown), false);
+        run.steering.set(percent(50)).unwrap_err();
+        run.killed(true);
+        assert_eq!(run.steering.state().target, percent(30), "nobody knows yet");
+        run.answer(None, false);
+        run.world.0.borrow_mut().schedules = schedules;
+        let (shares, now) = (run.shares(), run.world.0.borrow().plant.now());
+        run.steering.tick(now);
+        assert_eq!((run.shares(), run.steering.state().target), (shares, percent(30)));
+        run.mean(100);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    }
+
     #[test]
     fn a_report_over_an_agents_restart_does_not_count() {
         let mut run = Run::start(30);
@@ -1061,10 +1221,8 @@ mod tests {
 
     #[test]
     fn nothing_is_no_rate() {
-        let run = Run::start(30);
         for (wanted, field) in [(wanted(0, 2), "rate"), (wanted(30, 0), "threshold")] {
-            let refused = Steering::new(run.world.clone(), wanted, FULL);
-            assert_eq!(refused.err().unwrap().field, field);
+            assert_eq!(Memory::new(wanted, FULL, 2).unwrap_err().field, field);
         }
     }
 }

@@ -8,9 +8,11 @@ use crate::hold::Hold;
 use crate::promised::Promised;
 use anyhow::{Result, bail};
 use keeptime_broker::client::ClientError;
+use keeptime_broker::core::now;
 use keeptime_broker::wire::Problem;
 use keeptime_engine::Refusal;
 use keeptime_model::reservation::Request;
+use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
 
 /// What came of a goal.
@@ -44,8 +46,53 @@ pub struct Held {
 /// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
 /// the user has had their share. That is a [`ClientError`] with the refusal.
 pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Admitted> {
+    admit_from(session, goal, spare, None)
+}
+
+/// The same, and where it cannot be kept now, in advance: at the first time at which it can, if that is within `wait` from
+/// now. What is held then may not have begun.
+///
+/// # Errors
+/// As [`admit`].
+pub(super) fn admit_later(
+    session: &Session,
+    goal: &GoalArguments,
+    spare: bool,
+    wait: Nanos,
+) -> Result<Admitted> {
+    let latest = now().saturating_add(wait);
+    let mut from = None;
+    // Others may be faster than who was told of room.
+    for _ in 0..STARTS_TRIED {
+        let admitted = admit_from(session, goal, spare, from)?;
+        let Admitted::Refused { refusal: Some(refusal), .. } = &admitted else {
+            return Ok(admitted);
+        };
+        match next_start(refusal.earliest_start_unix_nanos, from, latest) {
+            Some(start) => from = Some(start),
+            None => return Ok(admitted),
+        }
+    }
+    admit_from(session, goal, spare, from)
+}
+
+/// The start that is asked for next, where `tried` was refused and the broker names `earliest`.
+fn next_start(
+    earliest: Option<WallTime>,
+    tried: Option<WallTime>,
+    latest: WallTime,
+) -> Option<WallTime> {
+    earliest.filter(|start| *start <= latest && tried.is_none_or(|tried| *start > tried))
+}
+
+fn admit_from(
+    session: &Session,
+    goal: &GoalArguments,
+    spare: bool,
+    from: Option<WallTime>,
+) -> Result<Admitted> {
     let broker = session.cluster.broker()?;
-    let asked = Request { spare, ..Request::new(session.ask(goal)?) };
+    let asked = Request { spare, from_unix_nanos: from, ..Request::new(session.ask(goal)?) };
     let error = match Hold::take(&session.cluster, asked, session.application.timeout()) {
         Ok(hold) => {
             let decision = broker.decision(hold.handle())?;
@@ -86,4 +133,25 @@ pub(super) fn admit_unprotected(session: &Session, goal: &GoalArguments) -> Resu
 /// If the broker does not answer or refuses.
 pub fn hold_cpu(session: &Session, promised: &Promised) -> Result<Hold> {
     reserve(&session.cluster, &as_promised(session, promised))
+}
+
+/// Whoever is that often too slow is told so.
+const STARTS_TRIED: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_tried_that_is_in_time_and_new() {
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        let next = |earliest: Option<u64>, tried: Option<u64>| {
+            next_start(earliest.map(at), tried.map(at), at(60))
+        };
+        assert_eq!(next(Some(60), None), Some(at(60)));
+        assert_eq!(next(Some(61), None), None, "too late");
+        assert_eq!(next(None, None), None, "never");
+        assert_eq!(next(Some(50), Some(40)), Some(at(50)), "others were faster");
+        assert_eq!(next(Some(40), Some(40)), None, "it would go round");
+    }
 }

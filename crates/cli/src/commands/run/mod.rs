@@ -16,7 +16,7 @@ use crate::hold::Hold;
 use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
 use crate::{interrupt, story};
-use admission::admit_unprotected;
+use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, ensure};
 use beginning::{Beginning, LOOK_EVERY};
 use keeptime_broker::client::ClientError;
@@ -53,9 +53,11 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     if let Some(handle) = arguments.reservation {
         return run_in(arguments, &session, handle);
     }
-    let admitted = match arguments.unprotected {
-        false => admit(&session, &arguments.goal, arguments.spare),
-        true => admit_unprotected(&session, &arguments.goal),
+    let (goal, spare) = (&arguments.goal, arguments.spare);
+    let admitted = match (arguments.unprotected, arguments.wait) {
+        (true, _) => admit_unprotected(&session, goal),
+        (false, None) => admit(&session, goal, spare),
+        (false, Some(wait)) => admit_later(&session, goal, spare, wait),
     };
     let Held { decision, plan, hold } = match admitted {
         Ok(Admitted::Held(held)) => *held,
@@ -71,6 +73,9 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     };
     if !arguments.json {
         print!("{}", story::decision(&decision, session.cluster.topology()));
+    }
+    if arguments.wait.is_some() {
+        begun(arguments, &session, hold.handle())?;
     }
     let (promised, hold, ran) = run_told(arguments, &session, Promised::from(&plan), hold)?;
     tell_outcome(arguments, Some(&decision), &promised, &hold, &ran)?;
