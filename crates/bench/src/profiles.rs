@@ -33,12 +33,21 @@ pub struct Wanted<'a> {
 /// Measures what the profile of `session` does not have yet, beside the load that is there already: network
 /// work of others slows computations too.
 pub fn measure_under_load(session: &Session, wanted: &Wanted<'_>) -> Result<Profile> {
+    measure_missing(session, wanted, true)
+}
+
+/// The same with nobody else there.
+pub fn measure_alone(session: &Session, wanted: &Wanted<'_>) -> Result<Profile> {
+    measure_missing(session, wanted, false)
+}
+
+fn measure_missing(session: &Session, wanted: &Wanted<'_>, under_load: bool) -> Result<Profile> {
     let combinations = wanted.settings.iter().map(|set| parameters(set));
     let combinations = combinations.collect::<Result<Vec<_>>>()?;
     let curves = |n: &u32| combinations.iter().map(|p| (p.clone(), *n)).collect::<Vec<_>>();
     let curves = wanted.nodes.iter().flat_map(curves).collect();
     let grid = wanted.grid.clone();
-    let mut profile = gone_on_with(session, &grid, true)?;
+    let mut profile = gone_on_with(session, &grid, under_load)?;
     let Session { cluster, mpi, application, profile_path } = session;
     let places = places(cluster, application, wanted.nodes.iter().copied())?;
     // What promises are tried with is known better than usual, if it takes all of the grid.

@@ -6,7 +6,7 @@ use crate::contention::{Program, unit_seconds};
 use keeptime_control::pace;
 use keeptime_engine::{Answer, Call, CallError, Cluster};
 use keeptime_model::Invalid;
-use keeptime_model::application::Application;
+use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
@@ -25,7 +25,19 @@ pub struct World {
     /// What of a link may be reserved.
     pub reservable: fn(BitsPerSecond) -> BitsPerSecond,
     /// What users may ask for.
-    pub known: Vec<(Application, Profile)>,
+    pub known: Vec<Curves>,
+}
+
+/// An application and what was measured of it.
+#[derive(Debug, Clone)]
+pub struct Curves {
+    /// Which.
+    pub application: Application,
+    /// In company, as on a busy cluster: what promises are made from.
+    pub profile: Profile,
+    /// With nobody else there, from the greatest bandwidth of `profile` up: it says how much company costs, and what
+    /// more bandwidth brings. Without it company costs nothing, and curves go on as they end.
+    pub alone: Option<Profile>,
 }
 
 /// A request.
@@ -71,7 +83,7 @@ pub enum Speed {
 /// If the cluster, an application or a request makes no sense.
 pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate>, Invalid> {
     let mut broker = Broker::new(Cluster::new(world.topology.clone(), world.reservable)?)?;
-    for (application, profile) in &world.known {
+    for Curves { application, profile, .. } in &world.known {
         let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
         answered(broker.call(Call::Register { application, profile }))?;
     }
@@ -103,16 +115,24 @@ pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate
             fates[number] = fate;
             running.push(held);
         }
-        for held in &mut running {
-            held.has(broker.flow_rate(held.handle));
+        for at in 0..running.len() {
+            let (rate, is_alone) = (broker.flow_rate(running[at].handle), is_alone(&running, at));
+            running[at].has(rate, is_alone);
         }
     }
+}
+
+/// Whether no other run has a node of this one.
+fn is_alone(running: &[Held], at: usize) -> bool {
+    let has_node = |other: &Held| other.nodes.iter().any(|node| running[at].nodes.contains(node));
+    !running.iter().enumerate().any(|(number, other)| number != at && has_node(other))
 }
 
 /// A run that has a reservation.
 struct Held {
     number: usize,
     handle: Handle,
+    nodes: Vec<NodeIndex>,
     /// When its first unit begins.
     begins: Nanos,
     units_left: f64,
@@ -123,8 +143,14 @@ struct Held {
 enum Unit {
     /// In seconds.
     Fixed(f64),
-    /// By what each flow has of late.
-    Following { curve: Box<FittedCurve>, seconds: f64 },
+    /// By what each flow has of late, and in what company.
+    Following { course: Box<Course>, seconds: f64 },
+}
+
+/// How long a unit takes with any rate of each flow, in company and alone.
+struct Course {
+    curve: FittedCurve,
+    alone: Option<FittedCurve>,
 }
 
 impl Held {
@@ -150,10 +176,23 @@ impl Held {
         self.units_left -= runs / self.seconds();
     }
 
-    fn has(&mut self, rate: Option<BitsPerSecond>) {
-        if let (Unit::Following { curve, seconds }, Some(rate)) = (&mut self.unit, rate) {
-            *seconds = seconds_at(curve, rate);
+    fn has(&mut self, rate: Option<BitsPerSecond>, is_alone: bool) {
+        if let (Unit::Following { course, seconds }, Some(rate)) = (&mut self.unit, rate) {
+            *seconds = course.seconds_at(rate, is_alone);
         }
+    }
+}
+
+impl Course {
+    /// Of a unit when each flow has `rate`. Company costs the same part of it at every rate, and what more bandwidth
+    /// brings beyond the curve is the same part in company.
+    fn seconds_at(&self, rate: BitsPerSecond, is_alone: bool) -> f64 {
+        let Some(alone) = &self.alone else { return seconds_at(&self.curve, rate) };
+        let [least, most] = ends(alone);
+        let of_alone = |rate| seconds_at(alone, rate);
+        let brought = of_alone(rate.clamp(least, most)) / of_alone(least);
+        let cost = if is_alone { of_alone(least) / seconds_at(&self.curve, least) } else { 1.0 };
+        seconds_at(&self.curve, rate.min(least)) * brought * cost
     }
 }
 
@@ -161,11 +200,15 @@ impl Held {
 fn seconds_at(curve: &FittedCurve, rate: BitsPerSecond) -> f64 {
     match curve.expected_at(rate) {
         Some(time) => time.as_secs_f64(),
-        None if rate < curve.points()[0].bandwidth_bits_per_second => {
-            curve.points()[0].time_nanos.as_secs_f64()
-        }
+        None if rate < ends(curve)[0] => curve.points()[0].time_nanos.as_secs_f64(),
         None => curve.beyond().seconds_at(rate),
     }
+}
+
+/// The least and the greatest bandwidth of a curve; every curve has a point.
+fn ends(curve: &FittedCurve) -> [BitsPerSecond; 2] {
+    let points = curve.points();
+    [&points[0], &points[points.len() - 1]].map(|point| point.bandwidth_bits_per_second)
 }
 
 /// What the broker grants; nothing if it refuses.
@@ -178,7 +221,8 @@ fn ask(
 ) -> Result<Option<(Held, Fate)>, Invalid> {
     let Asked { application, goal, .. } = asked;
     let ask = Ask::Goal { application: application.clone(), goal: goal.clone() };
-    let (application, profile) = world.application(application)?;
+    let known = world.curves(application)?;
+    let application = &known.application;
     let duration_nanos = Some(application.timeout());
     let spare = speed == Speed::Spare;
     let request = Request { duration_nanos, spare, ..Request::new(ask) };
@@ -199,17 +243,17 @@ fn ask(
     let unit = match speed {
         Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
         Speed::Spare => {
-            let fitted = FittedProfile::new(application.clone(), profile)?;
             let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
-            let curve = fitted.curve(&promise.parameters, nodes);
-            let curve = curve.ok_or_else(|| Invalid::new("goal", goal, expected()))?.clone();
-            let seconds = seconds_at(&curve, grant.bits_per_second);
-            Unit::Following { curve: Box::new(curve), seconds }
+            let course = known.course(&promise.parameters, nodes)?;
+            let course = course.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
+            let seconds = course.seconds_at(grant.bits_per_second, false);
+            Unit::Following { course: Box::new(course), seconds }
         }
     };
     let (handle, begins) = (reservation.handle, asked.begin());
+    let nodes = broker.nodes(handle).unwrap_or_default();
     let units_left = f64::from(asked.units);
-    Ok(Some((Held { number, handle, begins, units_left, unit }, fate)))
+    Ok(Some((Held { number, handle, nodes, begins, units_left, unit }, fate)))
 }
 
 /// A refusal is an answer, too: nothing.
@@ -266,12 +310,14 @@ struct Running {
 
 impl Sharing<'_> {
     fn start(&mut self, number: usize, request: &Asked) -> Result<(), Invalid> {
-        let (application, profile) = self.world.application(&request.application)?;
-        let fitted = FittedProfile::new(application.clone(), profile)?;
+        let known = self.world.curves(&request.application)?;
+        let fitted = FittedProfile::new(known.application.clone(), &known.profile)?;
         let goal = &request.goal;
         let curve = fitted.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
         let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
-        let (compute, exchange) = self.world.alone(curve);
+        let course = known.course(curve.parameters(), curve.nodes())?;
+        let alone = course.as_ref().and_then(|course| course.alone.as_ref());
+        let (compute, exchange) = self.world.alone(alone.unwrap_or(curve));
         let program = Program { compute, exchange, nodes: self.least_loaded(curve.nodes())? };
         self.running.insert(number, Running { program, units_left: f64::from(request.units) });
         Ok(())
@@ -313,9 +359,21 @@ impl Sharing<'_> {
     }
 }
 
+impl Curves {
+    /// Of one setting on so many nodes; nothing if that was not measured.
+    fn course(&self, parameters: &Parameters, nodes: u32) -> Result<Option<Course>, Invalid> {
+        let of = |profile: &Profile| -> Result<Option<FittedCurve>, Invalid> {
+            let fitted = FittedProfile::new(self.application.clone(), profile)?;
+            Ok(fitted.curve(parameters, nodes).cloned())
+        };
+        let alone = self.alone.as_ref().map(of).transpose()?.flatten();
+        Ok(of(&self.profile)?.map(|curve| Course { curve, alone }))
+    }
+}
+
 impl World {
-    fn application(&self, name: &Name) -> Result<&(Application, Profile), Invalid> {
-        let found = self.known.iter().find(|(application, _)| application.name() == name);
+    fn curves(&self, name: &Name) -> Result<&Curves, Invalid> {
+        let found = self.known.iter().find(|known| known.application.name() == name);
         found.ok_or_else(|| Invalid::new("application", name, "one that was measured"))
     }
 
@@ -330,7 +388,7 @@ impl World {
     /// Processes that a node has room for, each with what its application has of a CPU.
     fn processors(&self) -> f64 {
         let node = self.topology.nodes().iter().map(|node| node.cpu.get()).min().unwrap_or(0);
-        let process = self.known.iter().map(|(application, _)| application.cpu().get()).max();
+        let process = self.known.iter().map(|known| known.application.cpu().get()).max();
         (f64::from(node) / f64::from(process.unwrap_or(1).max(1))).max(1.0)
     }
 }
@@ -383,7 +441,7 @@ mod tests {
             all(&node),
             all(&link)
         ));
-        let known = vec![(application, profile)];
+        let known = vec![Curves { application, profile, alone: None }];
         World { topology: topology.unwrap(), reservable: shape::reservable, known }
     }
 
@@ -423,6 +481,30 @@ mod tests {
         let third = [asked(0, 2_000), asked(0, 2_000), asked(15, 2_000)];
         let fates = reserved(&world(), &third, Speed::Spare).unwrap();
         assert!(fates[2].promised.is_none(), "both still run: {fates:?}");
+    }
+
+    // Goal: what was measured alone says what company costs and what more bandwidth brings. Method: alone a unit takes
+    // 1.2 s with 200 Mbit/s (1.5 in company) and 1.0 with 400 or more; one run by itself, then two together, which have 225.
+    #[test]
+    fn who_is_alone_is_as_fast_as_was_measured_alone() {
+        let mut world = world();
+        let Curves { profile, alone, .. } = &mut world.known[0];
+        let mut measured = Profile { curves: vec![], ..profile.clone() };
+        for (mbit, millis) in [(200, 1_200), (400, 1_000)] {
+            let (rate, time) = (BitsPerSecond::from_mbit(mbit), Nanos::from_millis(millis));
+            measured.record(&Default::default(), 4, rate, time);
+        }
+        *alone = Some(measured);
+        let seconds = |fate: &Fate| fate.unit.unwrap().as_secs_f64();
+        let one = reserved(&world, &[asked(0, 2_000)], Speed::Spare).unwrap();
+        assert!((seconds(&one[0]) - 1.0).abs() < 0.01, "{one:?}");
+        let two = reserved(&world, &[asked(0, 2_000), asked(0, 2_000)], Speed::Spare).unwrap();
+        let between = 1.0 + 0.2 * (1.0 / 225.0 - 1.0 / 400.0) / (1.0 / 200.0 - 1.0 / 400.0);
+        assert!((seconds(&two[0]) - 1.5 * between / 1.2).abs() < 0.01, "{two:?}");
+        assert_eq!(two[0].promised, one[0].promised, "promises know nothing of it");
+        let free = unreserved(&world, &[asked(0, 2_000)]).unwrap();
+        // 0.8 s of computing, and 0.2 s at 400 Mbit/s.
+        assert!((seconds(&free[0]) - 0.88).abs() < 0.01, "{free:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::neighbour::Neighbour;
 use super::tasks::{Drawing, Renderer, Setting, SubTask};
 use super::{CPU, LINK, NODES, lab_name};
 use crate::lab::{BenchLab, bandwidth_grid};
-use crate::profiles::{Wanted, make_surface, measure_under_load, parameters};
+use crate::profiles::{Wanted, make_surface, measure_alone, measure_under_load, parameters};
 use anyhow::{Context, Result, bail, ensure};
 use keeptime::arguments::GoalArguments;
 use keeptime::commands::Session;
@@ -73,6 +73,8 @@ pub struct Measured {
     pub application: Application,
     /// On a busy cluster.
     pub profile: Profile,
+    /// On an idle one, with as much bandwidth as `profile` has at the most and more.
+    pub alone: Profile,
     path: PathBuf,
     fitted: FittedProfile,
     /// By [`Renderer::settings`].
@@ -94,6 +96,8 @@ pub struct Care {
 const WHOLE_NODE: CpuPpm = CpuPpm::from_percent(40);
 /// So long a neighbour draws, as requests do, until the next one comes.
 const NEIGHBOUR_SECONDS: u32 = 6;
+/// What each flow can have of who is alone, in Mbit/s.
+const ALONE_MOST: u64 = 800;
 /// What the thesis prefers.
 const PREFER: &str = "fastest";
 
@@ -149,21 +153,34 @@ fn measure(
     let all = renderer.settings().iter().map(|set| parameters(set)).collect::<Result<_>>()?;
     let neighbour =
         Neighbour::begin(session(&path, &[("seconds", NEIGHBOUR_SECONDS)])?, all, most)?;
+    let wanted = |set, grid: &Grid, samples| Wanted {
+        settings: std::slice::from_ref(set),
+        nodes: &[NODES],
+        grid: grid.clone(),
+        samples,
+    };
     let mut drawings = Vec::new();
     for set in renderer.settings() {
-        let measure = |session: &Session, grid: &Grid, samples: u32| {
-            let wanted = Wanted { settings: &[*set], nodes: &[NODES], grid: grid.clone(), samples };
-            measure_under_load(session, &wanted)
-        };
         let pacing = session(&pace, &[("seconds", care.seconds)])?;
-        let paces = measure(&pacing, &Grid::new(vec![most])?, 1)?;
+        let paces = measure_under_load(&pacing, &wanted(set, &Grid::new(vec![most])?, 1))?;
         let drawing = Drawing::of(fastest(&FittedProfile::new(pacing.application, &paces)?, set)?);
-        measure(&session(&path, &constants(drawing))?, &grid, care.samples)?;
+        let drawn = session(&path, &constants(drawing))?;
+        measure_under_load(&drawn, &wanted(set, &grid, care.samples))?;
         drawings.push(drawing);
     }
     neighbour.end()?;
+    let grid = Grid::new(vec![most, BitsPerSecond::from_mbit(ALONE_MOST)])?;
+    for (set, drawing) in renderer.settings().iter().zip(&drawings) {
+        let drawn = session(&alone(&path, renderer), &constants(*drawing))?;
+        measure_alone(&drawn, &wanted(set, &grid, care.samples))?;
+    }
     let application = session(&path, &[])?.application;
     Measured::read(renderer, application, path, drawings)
+}
+
+/// Where it is kept what was measured alone.
+fn alone(path: &Path, renderer: Renderer) -> PathBuf {
+    path.with_file_name(format!("{}-alone.json", renderer.name()))
 }
 
 /// The least time of a frame that was measured.
@@ -184,16 +201,16 @@ fn with_constants(application: Application, constants: &[(&str, u32)]) -> Result
 }
 
 impl Measured {
-    /// With the curves in `path`.
+    /// With the curves in `path` and beside it.
     pub fn read(
         renderer: Renderer,
         application: Application,
         path: PathBuf,
         drawings: Vec<Drawing>,
     ) -> Result<Self> {
-        let profile = load_profile(&path)?;
+        let (profile, alone) = (load_profile(&path)?, load_profile(&alone(&path, renderer))?);
         let fitted = FittedProfile::new(application.clone(), &profile)?;
-        Ok(Self { renderer, application, profile, path, fitted, drawings })
+        Ok(Self { renderer, application, profile, alone, path, fitted, drawings })
     }
 
     /// The bound that a request states, in milliseconds, as people do.

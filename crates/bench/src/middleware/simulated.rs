@@ -9,7 +9,7 @@ use anyhow::Result;
 use keeptime_lab::Spec;
 use keeptime_linux::egress::{self, Link};
 use keeptime_model::units::Nanos;
-use keeptime_whatif::goals::{Asked, Fate, Speed, World, reserved, unreserved};
+use keeptime_whatif::goals::{Asked, Curves, Fate, Speed, World, reserved, unreserved};
 use serde::Serialize;
 
 /// What would become of a load.
@@ -49,7 +49,11 @@ pub fn simulate(
     let world = World {
         topology: Spec::star(lab_name()?, nodes, LINK, CPU)?.topology().clone(),
         reservable: |rate| egress::reservable(&Link::new("", rate)),
-        known: vec![(measured.application.clone(), measured.profile.clone())],
+        known: vec![Curves {
+            application: measured.application.clone(),
+            profile: measured.profile.clone(),
+            alone: Some(measured.alone.clone()),
+        }],
     };
     let asked = |request: &SubTask| -> Result<Asked> {
         Ok(Asked {

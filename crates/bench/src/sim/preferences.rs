@@ -10,7 +10,7 @@ use keeptime_model::application::Application;
 use keeptime_model::goal::{Goal, Preference};
 use keeptime_model::profile::{Conditions, Profile};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
-use keeptime_whatif::goals::{Asked, Speed, World, reserved};
+use keeptime_whatif::goals::{Asked, Curves, Speed, World, reserved};
 use keeptime_whatif::shape::{self, Shape};
 use serde::Serialize;
 
@@ -57,8 +57,13 @@ struct Known {
 pub fn run(figures: &mut Figures) -> Result<Vec<Preferred>> {
     let known = APPLICATIONS.map(known).into_iter().collect::<Result<Vec<_>>>()?;
     let topology = Shape::star(NODES)?.topology()?;
-    let pairs = known.iter().map(|k| (k.application.clone(), k.profile.clone())).collect();
-    let world = World { topology, reservable: shape::reservable, known: pairs };
+    let curves = |Known { application, profile, .. }: &Known| Curves {
+        application: application.clone(),
+        profile: profile.clone(),
+        alone: None,
+    };
+    let curves = known.iter().map(curves).collect();
+    let world = World { topology, reservable: shape::reservable, known: curves };
     let mut all = Vec::new();
     for interval in INTERVALS {
         let of_interval = PREFERENCES.map(|preference| one(&world, &known, interval, preference));
