@@ -310,14 +310,12 @@ struct Running {
 
 impl Sharing<'_> {
     fn start(&mut self, number: usize, request: &Asked) -> Result<(), Invalid> {
-        let known = self.world.curves(&request.application)?;
-        let fitted = FittedProfile::new(known.application.clone(), &known.profile)?;
+        let Curves { application, profile, .. } = self.world.curves(&request.application)?;
+        let fitted = FittedProfile::new(application.clone(), profile)?;
         let goal = &request.goal;
         let curve = fitted.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
         let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
-        let course = known.course(curve.parameters(), curve.nodes())?;
-        let alone = course.as_ref().and_then(|course| course.alone.as_ref());
-        let (compute, exchange) = self.world.alone(alone.unwrap_or(curve));
+        let (compute, exchange) = self.world.alone(curve);
         let program = Program { compute, exchange, nodes: self.least_loaded(curve.nodes())? };
         self.running.insert(number, Running { program, units_left: f64::from(request.units) });
         Ok(())
@@ -502,9 +500,6 @@ mod tests {
         let between = 1.0 + 0.2 * (1.0 / 225.0 - 1.0 / 400.0) / (1.0 / 200.0 - 1.0 / 400.0);
         assert!((seconds(&two[0]) - 1.5 * between / 1.2).abs() < 0.01, "{two:?}");
         assert_eq!(two[0].promised, one[0].promised, "promises know nothing of it");
-        let free = unreserved(&world, &[asked(0, 2_000)]).unwrap();
-        // 0.8 s of computing, and 0.2 s at 400 Mbit/s.
-        assert!((seconds(&free[0]) - 0.88).abs() < 0.01, "{free:?}");
     }
 
     #[test]
