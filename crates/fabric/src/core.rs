@@ -33,17 +33,14 @@ use crate::turns::{Flow, Turns};
 use catcher::Catcher;
 use keeptime_model::units::BitsPerSecond;
 use nix::errno::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{io, iter, slice};
 
 /// So many links over the kernel are asked one by one while spinning.
 const ASKED_ONE_BY_ONE: usize = 2;
-/// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
-/// be started again, or a network to come back.
-const ALONE_MOST: Duration = Duration::from_secs(10);
 
 /// All of a context.
 #[derive(Debug)]
@@ -61,8 +58,6 @@ pub struct Core {
     survey: Survey,
     keeper: Keeper,
     turns: Arc<Turns>,
-    /// The link that each other context has made last.
-    called_by: Mutex<HashMap<ContextId, u32>>,
     /// What did not arrive of what resources have sent that are gone.
     untold: Mutex<Option<Unsent>>,
     /// One connection is made at a time; messages do not come this way.
@@ -124,7 +119,6 @@ impl Core {
             survey: Survey::default(),
             keeper: Keeper::default(),
             turns: Arc::new(Turns::new()),
-            called_by: Mutex::default(),
             untold: Mutex::default(),
             connecting: Mutex::new(()),
         })
@@ -769,8 +763,8 @@ impl Core {
             }
             Ok(None) | Err(_) => {}
         }
-        if is_alone && stream.alone_for(Instant::now()) >= ALONE_MOST {
-            return self.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
+        if is_alone && let Some(why) = stream.given_up(Instant::now()) {
+            return self.lost(link, why);
         }
         if let Some(peer) = stream.peer().filter(|_| stream.is_own) {
             self.make_missing(stream, &peer, is_alone);
@@ -802,22 +796,13 @@ impl Core {
         }
     }
 
-    /// A link that `peer` has made. What has arrived by others is taken first, so that it comes before what is sent by
-    /// this: `peer` may have lost that of this context's making by which it sent. The one that it made before it has
-    /// given up: that ends.
+    /// A link that `peer` has made, after what has arrived by others.
     fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        let before = lock(&self.called_by).get(&peer).copied();
-        for link in self.links.of(peer) {
-            let broken = link.receive_all(self).err();
-            let given_up = (before == Some(link.id)).then_some(Broken::Closed);
-            if let Some(why) = broken.or(given_up) {
-                self.lost(&link, why);
-            }
+        for (link, why) in self.links.given_up_by(peer, self) {
+            self.lost(&link, why);
         }
         let link = self.connected(peer, ends);
-        if link.broken().is_none() {
-            lock(&self.called_by).insert(peer, link.id);
-        }
+        self.links.made_by_peer(&link);
         link
     }
 
@@ -852,7 +837,6 @@ impl Core {
         }
         self.streams.remove(link.id);
         self.links.remove(link);
-        lock(&self.called_by).retain(|_, number| *number != link.id);
         self.inboxes.each(|inbox| inbox.forget(link.id));
     }
 

@@ -2,7 +2,8 @@
 
 use crate::flow::PlaceHasher;
 use crate::id::ContextId;
-use crate::link::Link;
+use crate::link::{Home, Link};
+use crate::transport::Broken;
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -23,6 +24,8 @@ pub struct Links {
 struct Table {
     by_peer: HashMap<ContextId, Arc<Link>>,
     by_number: HashMap<u32, Arc<Link>, BuildHasherDefault<PlaceHasher>>,
+    /// The number of the link that each other context has made last.
+    made_by: HashMap<ContextId, u32>,
 }
 
 /// A [`View`] that was right when it was looked up: that touches no memory which other threads look up theirs by.
@@ -68,6 +71,31 @@ impl Links {
         self.renew(&table);
     }
 
+    /// Takes what has arrived by every link of `peer`, which has made another: `peer` may have lost that of this context's
+    /// making by which it sent, and what it sends on the new one comes after that. Tells which of them are over, and why:
+    /// those that broke, and the one that `peer` made before, which it has given up.
+    pub fn given_up_by(
+        &self,
+        peer: ContextId,
+        home: &impl Home,
+    ) -> impl Iterator<Item = (Arc<Link>, Broken)> {
+        let before = self.read().made_by.get(&peer).copied();
+        self.of(peer).into_iter().filter_map(move |link| {
+            let broken = link.receive_all(home).err();
+            let given_up = (before == Some(link.id)).then_some(Broken::Closed);
+            broken.or(given_up).map(|why| (link, why))
+        })
+    }
+
+    /// Its peer has made `link`, after all that it made before.
+    pub fn made_by_peer(&self, link: &Link) {
+        let mut table = self.write();
+        // It may be over already.
+        if table.by_number.contains_key(&link.id) {
+            table.made_by.insert(link.peer, link.id);
+        }
+    }
+
     /// One less. If it was that on which to send to its peer, there is none until one more comes, though another may
     /// still be read: what was sent on this and is not read yet would be overtaken there. Who is called anew takes that
     /// first.
@@ -77,6 +105,9 @@ impl Links {
         let sends = table.by_peer.get(&link.peer).is_some_and(|other| Arc::ptr_eq(other, link));
         if sends {
             table.by_peer.remove(&link.peer);
+        }
+        if table.made_by.get(&link.peer) == Some(&link.id) {
+            table.made_by.remove(&link.peer);
         }
         self.renew(&table);
     }

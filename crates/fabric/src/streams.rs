@@ -6,6 +6,7 @@ use crate::directory::protocol::Introduction;
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::progress::lock;
+use crate::transport::Broken;
 use crate::transport::rails::{RailId, Rails};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -18,6 +19,9 @@ const REMEMBERED_MOST: usize = 1 << 16;
 /// How often missing rails are made, as long as there are others and when there is none.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);
+/// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
+/// be started again, or a network to come back.
+const ALONE_MOST: Duration = Duration::from_secs(10);
 
 /// All streams of a context.
 #[derive(Debug, Default)]
@@ -168,8 +172,13 @@ impl Stream {
         lock(&self.making).peer.clone()
     }
 
-    /// For how long it has had no rail by which anything came.
-    pub fn alone_for(&self, now: Instant) -> Duration {
+    /// Why it is over, if it has had no rail by which anything came for too long.
+    pub fn given_up(&self, now: Instant) -> Option<Broken> {
+        let is_over = self.alone_for(now) >= ALONE_MOST;
+        is_over.then_some(Broken::NoWay { seconds: ALONE_MOST.as_secs() })
+    }
+
+    fn alone_for(&self, now: Instant) -> Duration {
         let since = lock(&self.making).alone_since;
         since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }

@@ -16,7 +16,6 @@ use crate::streams::{Streams, Wanted};
 use crate::transport::rails::{self, Rails};
 use crate::transport::{Broken, Ends};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Longest message that is accepted.
@@ -36,8 +35,6 @@ pub struct Context {
     pub streams: Streams,
     progress: Progress,
     clock: Clock,
-    /// The link that each other context has made last.
-    called_by: RefCell<BTreeMap<ContextId, u32>>,
     /// Links that broke because of what the other end said, though that is this program as well.
     mistakes: RefCell<Vec<String>>,
     bug: Cell<Option<Bug>>,
@@ -62,7 +59,6 @@ impl Context {
             streams: Streams::default(),
             progress: Progress::new(Wait::Block).unwrap(),
             clock: clock.clone(),
-            called_by: RefCell::default(),
             mistakes: RefCell::default(),
             bug: Cell::new(bug),
             held: RefCell::default(),
@@ -142,7 +138,6 @@ impl Context {
         }
         self.streams.remove(link.id);
         self.links.remove(link);
-        self.called_by.borrow_mut().retain(|_, number| *number != link.id);
         self.inboxes.each(|inbox| inbox.forget(link.id));
     }
 
@@ -174,16 +169,11 @@ impl Context {
     }
 
     fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        let before = self.called_by.borrow().get(&peer).copied();
-        for link in self.links.of(peer) {
-            let broken = link.receive_all(self).err();
-            let given_up = (before == Some(link.id)).then_some(Broken::Closed);
-            if let Some(why) = broken.or(given_up) {
-                self.lost(&link, why);
-            }
+        for (link, why) in self.links.given_up_by(peer, self) {
+            self.lost(&link, why);
         }
         let link = self.connected(peer, ends);
-        self.called_by.borrow_mut().insert(peer, link.id);
+        self.links.made_by_peer(&link);
         link
     }
 

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea and Flood 2014): 64 bits of state, every seed is a good one.
+/// What a seed has happen.
 #[derive(Debug)]
-pub struct Random(u64);
+pub struct Random(fastrand::Rng);
 
 impl Random {
     /// That of `seed`.
     pub fn of(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// At least 0 and below `bound`; 0 if that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
+        if bound == 0 { 0 } else { self.0.u64(..bound) }
     }
 
     /// Which of `count`; 0 if there is none.
@@ -36,13 +36,5 @@ impl Random {
     /// Less than `most`.
     pub fn time(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.below(most.as_nanos() as u64))
-    }
-
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
     }
 }

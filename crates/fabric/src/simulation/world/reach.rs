@@ -15,8 +15,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a stream may be without a rail, as `core` has it.
-const ALONE_MOST: Duration = Duration::from_secs(10);
 /// Calls that are late are taken by then.
 const LATE_MOST: Duration = Duration::from_secs(1);
 
@@ -88,8 +86,8 @@ impl World {
             None if is_alone => return own.lost(link, Broken::Closed),
             None => {}
         }
-        if is_alone && stream.alone_for(self.start + self.clock.now()) >= ALONE_MOST {
-            return own.lost(link, Broken::NoWay { seconds: ALONE_MOST.as_secs() });
+        if is_alone && let Some(why) = stream.given_up(self.start + self.clock.now()) {
+            return own.lost(link, why);
         }
         let Some(there) = there.filter(|there| stream.is_own && *there != node) else { return };
         let nodes = [node, there];
