@@ -25,7 +25,7 @@ use keeptime::machine::Machine;
 use keeptime_model::units::Share;
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
-use keeptime_whatif::simulate::{WhatIf, simulate};
+use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::trace::{Log, Submission, lublin, swf};
 use serde::Serialize;
 use std::path::Path;
@@ -110,8 +110,7 @@ pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
 /// By a policy of `keeptime sim`, on whole nodes that have nothing to say to each other.
 fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
     let shape = Shape::star(nodes)?;
-    let what = WhatIf { shape, policy, communication: Share::default() };
-    let outcome = simulate(&what, jobs, &mut |_| {})?;
+    let outcome = Trial::of(shape, policy, Share::default())?.run(jobs, &mut |_| {})?;
     let promised = outcome.fates.iter().map(|fate| fate.promised).collect();
     Ok(Outcome { ended: outcome.ended(), promised })
 }

@@ -14,7 +14,7 @@ use keeptime::machine::Machine;
 use keeptime_model::units::Share;
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
-use keeptime_whatif::simulate::{WhatIf, simulate};
+use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::summary::Summary;
 use keeptime_whatif::trace::{Submission, lublin};
 use preferences::Preferred;
@@ -67,9 +67,8 @@ pub fn run(out: &Path) -> Result<()> {
 }
 
 fn replay(shape: Shape, policy: Choice, load: f64, jobs: &[Submission]) -> Result<Run> {
-    let what = WhatIf { shape, policy, communication: Share::default() };
     let start = Instant::now();
-    let outcome = simulate(&what, jobs, &mut |_| {})?;
+    let outcome = Trial::of(shape, policy, Share::default())?.run(jobs, &mut |_| {})?;
     let seconds = start.elapsed().as_secs_f64();
     Ok(Run { load, seconds, summary: outcome.summary(jobs, shape.nodes) })
 }

@@ -87,6 +87,7 @@ pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate
         let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
         answered(broker.call(Call::Register { application, profile }))?;
     }
+    let known = world.fitted()?;
     let mut fates = vec![Fate::default(); asked.len()];
     let mut running: Vec<Held> = Vec::new();
     let mut waiting = asked.iter().enumerate().peekable();
@@ -110,13 +111,14 @@ pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate
             fates[held.number].ended = Some(now);
         }
         if let Some((number, request)) = waiting.next_if(|(_, request)| request.at <= now)
-            && let Some((held, fate)) = ask(&mut broker, world, number, request, speed)?
+            && let Some((held, fate)) = ask(&mut broker, &known, number, request, speed)?
         {
             fates[number] = fate;
             running.push(held);
         }
         for at in 0..running.len() {
-            let (rate, is_alone) = (broker.flow_rate(running[at].handle), is_alone(&running, at));
+            let is_alone = running[at].minds_company() && is_alone(&running, at);
+            let rate = broker.flow_rate(running[at].handle);
             running[at].has(rate, is_alone);
         }
     }
@@ -176,6 +178,11 @@ impl Held {
         self.units_left -= runs / self.seconds();
     }
 
+    /// Whether it is known how fast it is alone.
+    fn minds_company(&self) -> bool {
+        matches!(&self.unit, Unit::Following { course, .. } if course.alone.is_some())
+    }
+
     fn has(&mut self, rate: Option<BitsPerSecond>, is_alone: bool) {
         if let (Unit::Following { course, seconds }, Some(rate)) = (&mut self.unit, rate) {
             *seconds = course.seconds_at(rate, is_alone);
@@ -214,15 +221,15 @@ fn ends(curve: &FittedCurve) -> [BitsPerSecond; 2] {
 /// What the broker grants; nothing if it refuses.
 fn ask(
     broker: &mut Broker,
-    world: &World,
+    known: &[Fitted<'_>],
     number: usize,
     asked: &Asked,
     speed: Speed,
 ) -> Result<Option<(Held, Fate)>, Invalid> {
     let Asked { application, goal, .. } = asked;
     let ask = Ask::Goal { application: application.clone(), goal: goal.clone() };
-    let known = world.curves(application)?;
-    let application = &known.application;
+    let known = named(known, application)?;
+    let application = known.application;
     let duration_nanos = Some(application.timeout());
     let spare = speed == Speed::Spare;
     let request = Request { duration_nanos, spare, ..Request::new(ask) };
@@ -244,7 +251,7 @@ fn ask(
         Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
         Speed::Spare => {
             let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
-            let course = known.course(&promise.parameters, nodes)?;
+            let course = known.course(&promise.parameters, nodes);
             let course = course.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
             let seconds = course.seconds_at(grant.bits_per_second, false);
             Unit::Following { course: Box::new(course), seconds }
@@ -273,7 +280,8 @@ fn answered(answer: Option<Result<Answer, Box<CallError>>>) -> Result<Option<Ans
 /// # Errors
 /// If an application or a request makes no sense.
 pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> {
-    let mut sharing = Sharing { world, running: BTreeMap::new(), now: 0.0 };
+    let known = world.fitted()?;
+    let mut sharing = Sharing { world, known: &known, running: BTreeMap::new(), now: 0.0 };
     let mut fates = vec![Fate::default(); asked.len()];
     let mut waiting = asked.iter().enumerate().peekable();
     loop {
@@ -299,6 +307,7 @@ pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> 
 /// Programs that share, at a moment.
 struct Sharing<'a> {
     world: &'a World,
+    known: &'a [Fitted<'a>],
     running: BTreeMap<usize, Running>,
     now: f64,
 }
@@ -310,10 +319,10 @@ struct Running {
 
 impl Sharing<'_> {
     fn start(&mut self, number: usize, request: &Asked) -> Result<(), Invalid> {
-        let Curves { application, profile, .. } = self.world.curves(&request.application)?;
-        let fitted = FittedProfile::new(application.clone(), profile)?;
+        let known = named(self.known, &request.application)?;
         let goal = &request.goal;
-        let curve = fitted.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
+        let curve =
+            known.curves.curves().iter().find(|c| goal.admits_curve(c.parameters(), c.nodes()));
         let curve = curve.ok_or_else(|| Invalid::new("goal", goal, "one that was measured"))?;
         let (compute, exchange) = self.world.alone(curve);
         let program = Program { compute, exchange, nodes: self.least_loaded(curve.nodes())? };
@@ -358,21 +367,36 @@ impl Sharing<'_> {
 }
 
 impl Curves {
-    /// Of one setting on so many nodes; nothing if that was not measured.
-    fn course(&self, parameters: &Parameters, nodes: u32) -> Result<Option<Course>, Invalid> {
-        let of = |profile: &Profile| -> Result<Option<FittedCurve>, Invalid> {
-            let fitted = FittedProfile::new(self.application.clone(), profile)?;
-            Ok(fitted.curve(parameters, nodes).cloned())
-        };
-        let alone = self.alone.as_ref().map(of).transpose()?.flatten();
-        Ok(of(&self.profile)?.map(|curve| Course { curve, alone }))
+    fn fitted(&self) -> Result<Fitted<'_>, Invalid> {
+        let of = |profile: &Profile| FittedProfile::new(self.application.clone(), profile);
+        let alone = self.alone.as_ref().map(of).transpose()?;
+        Ok(Fitted { application: &self.application, curves: of(&self.profile)?, alone })
     }
 }
 
+/// An application with its curves, which are fitted once.
+struct Fitted<'a> {
+    application: &'a Application,
+    curves: FittedProfile,
+    alone: Option<FittedProfile>,
+}
+
+impl Fitted<'_> {
+    /// Of one setting on so many nodes; nothing if that was not measured.
+    fn course(&self, parameters: &Parameters, nodes: u32) -> Option<Course> {
+        let of = |fitted: &FittedProfile| fitted.curve(parameters, nodes).cloned();
+        Some(Course { curve: of(&self.curves)?, alone: self.alone.as_ref().and_then(of) })
+    }
+}
+
+fn named<'a>(known: &'a [Fitted<'a>], name: &Name) -> Result<&'a Fitted<'a>, Invalid> {
+    let found = known.iter().find(|known| known.application.name() == name);
+    found.ok_or_else(|| Invalid::new("application", name, "one that was measured"))
+}
+
 impl World {
-    fn curves(&self, name: &Name) -> Result<&Curves, Invalid> {
-        let found = self.known.iter().find(|known| known.application.name() == name);
-        found.ok_or_else(|| Invalid::new("application", name, "one that was measured"))
+    fn fitted(&self) -> Result<Vec<Fitted<'_>>, Invalid> {
+        self.known.iter().map(Curves::fitted).collect()
     }
 
     /// Seconds of a unit that it computes, and exchanges when the links are its own.

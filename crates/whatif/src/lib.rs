@@ -16,12 +16,12 @@
 //! Pure: no I/O, no clock, and every chance comes from a seed. The same arguments give the same outcome.
 //!
 //! ```
-//! use keeptime_whatif::{policy::Choice, shape::Shape, simulate::*, trace::lublin};
+//! use keeptime_whatif::{policy::Choice, shape::Shape, simulate::Trial, trace::lublin};
 //!
 //! let shape: Shape = "star:64".parse()?;
 //! let log = lublin::log(64, 50, 0.7, 1);
-//! let what = WhatIf { shape, policy: Choice::Keeptime, communication: "20 %".parse()? };
-//! let outcome = simulate(&what, &log.jobs, &mut |_| {})?;
+//! let trial = Trial::of(shape, Choice::Keeptime, "20 %".parse()?)?;
+//! let outcome = trial.run(&log.jobs, &mut |_| {})?;
 //! assert_eq!(outcome.summary(&log.jobs, 64).broken, 0);
 //! # Ok::<(), keeptime_model::Invalid>(())
 //! ```

@@ -16,26 +16,15 @@ use keeptime_model::units::{Nanos, Share};
 use keeptime_planner::tree::PlacementIndex;
 use std::collections::BTreeSet;
 
-/// What is to be known of a cluster that has a shape, and whose nodes do not fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WhatIf {
-    /// The cluster.
-    pub shape: Shape,
-    /// Who starts when and where.
-    pub policy: Choice,
-    /// The part of a job's time that it exchanges when nothing is in its way. A job on one node
-    /// exchanges nothing.
-    pub communication: Share,
-}
-
-/// What is to be known of any cluster.
+/// What is to be known.
 #[derive(Debug, Clone)]
 pub struct Trial {
     /// Nodes, switches and links. All nodes are alike to jobs: a job has whole ones.
     pub topology: Topology,
     /// Who starts when and where.
     pub policy: Choice,
-    /// As [`WhatIf::communication`].
+    /// The part of a job's time that it exchanges when nothing is in its way. A job on one node
+    /// exchanges nothing.
     pub communication: Share,
     /// When its nodes fail; nothing if they never do.
     pub failures: Option<Failures>,
@@ -74,21 +63,15 @@ pub struct Outcome {
     pub lost: f64,
 }
 
-/// Runs `jobs` on a cluster that has a shape, and whose nodes do not fail: see [`Trial::run`].
-///
-/// # Errors
-/// As [`Trial::run`].
-pub fn simulate(
-    what: &WhatIf,
-    jobs: &[Submission],
-    progress: &mut dyn FnMut(usize),
-) -> Result<Outcome, Invalid> {
-    let WhatIf { shape, policy, communication } = *what;
-    let topology = shape.topology()?;
-    Trial { topology, policy, communication, failures: None }.run(jobs, progress)
-}
-
 impl Trial {
+    /// On a cluster that has a shape, and whose nodes do not fail.
+    ///
+    /// # Errors
+    /// If there is no such cluster.
+    pub fn of(shape: Shape, policy: Choice, communication: Share) -> Result<Self, Invalid> {
+        Ok(Self { topology: shape.topology()?, policy, communication, failures: None })
+    }
+
     /// Runs `jobs`, which are in the order of their submission, to the end of the last. `progress` is told
     /// from time to time how many are over. Memory is that of the jobs, the nodes and what runs. Whatever
     /// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
@@ -369,8 +352,8 @@ mod tests {
 
     fn outcome(shape: &str, policy: Choice, percent: u32, jobs: &[Submission]) -> Outcome {
         let communication = Share::from_percent(percent).unwrap();
-        let what = WhatIf { shape: shape.parse().unwrap(), policy, communication };
-        simulate(&what, jobs, &mut |_| {}).unwrap()
+        let trial = Trial::of(shape.parse().unwrap(), policy, communication).unwrap();
+        trial.run(jobs, &mut |_| {}).unwrap()
     }
 
     // Goal: the same arguments give the same outcome, and another seed another one.
@@ -691,8 +674,8 @@ mod tests {
         let job = Submission { submitted: 0, run: 50, requested: 10, nodes: 4, deadline: 9, class };
         let communication = Share::from_percent(0).unwrap();
         let shape = Shape::star(4).unwrap();
-        let what = WhatIf { shape, policy: Choice::None, communication };
-        let error = simulate(&what, &[job], &mut |_| {}).unwrap_err().to_string();
+        let trial = Trial::of(shape, Choice::None, communication).unwrap();
+        let error = trial.run(&[job], &mut |_| {}).unwrap_err().to_string();
         let expected = r#"jobs[0].requested: "10" is not accepted; expected at least its run, 50"#;
         assert_eq!(error, expected);
     }

@@ -144,7 +144,7 @@ impl Policy for Backfill {
 mod tests {
     use crate::policy::Choice;
     use crate::shape::Shape;
-    use crate::simulate::{WhatIf, simulate};
+    use crate::simulate::Trial;
     use crate::trace::{Class, Submission};
     use keeptime_model::units::Share;
 
@@ -154,9 +154,9 @@ mod tests {
 
     fn ended(jobs: &[Submission]) -> Vec<u64> {
         let communication = Share::try_from(0).unwrap();
-        let what =
-            WhatIf { shape: Shape::star(4).unwrap(), policy: Choice::FcfsBackfill, communication };
-        simulate(&what, jobs, &mut |_| {}).unwrap().ended()
+        let shape = Shape::star(4).unwrap();
+        let trial = Trial::of(shape, Choice::FcfsBackfill, communication).unwrap();
+        trial.run(jobs, &mut |_| {}).unwrap().ended()
     }
 
     #[test]
