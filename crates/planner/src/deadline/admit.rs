@@ -1,7 +1,7 @@
 //! Whether one more job can be had, what could be instead, and who can be promised more later.
 
 use super::job::{Job, Wants};
-use super::plan::{Cluster, JobPlan, Plan, latest_start, plan};
+use super::plan::{Cluster, JobPlan, Plan, latest_start, plan, plan_beside};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Nanos, Share, WallTime};
@@ -101,12 +101,18 @@ impl Request<'_> {
         }
         let name = wanted.name.clone();
         let all: Vec<_> = self.jobs.iter().cloned().chain([wanted]).collect();
-        let plan = plan(self.now, self.cluster, &all);
         let was_late = |job: &Name| self.before.jobs().get(job).is_some_and(|own| !own.kept);
         // Who was late before is not a reason to refuse others.
-        let keeps =
-            plan.jobs().iter().all(|(job, own)| own.kept || (*job != name && was_late(job)));
-        (keeps && plan.jobs().contains_key(&name)).then_some(plan)
+        let keeps = |plan: &Plan| {
+            let kept = |(job, own): (&Name, &JobPlan)| own.kept || (*job != name && was_late(job));
+            plan.jobs().contains_key(&name) && plan.jobs().iter().all(kept)
+        };
+        let anew = plan(self.now, self.cluster, &all);
+        if keeps(&anew) {
+            return Some(anew);
+        }
+        let beside = plan_beside(self.now, self.cluster, &all, self.before);
+        keeps(&beside).then_some(beside)
     }
 
     fn refusal(&self, wanted: &Job) -> Refusal {

@@ -38,7 +38,7 @@ pub fn beside(
     check_nodes(cluster, wanted)?;
     let mut space = Space::new(now.unix_nanos(), cluster);
     reserved.iter().for_each(|reserved| space.reserve(reserved));
-    let layout = best_layout(now, &space, cluster, wanted, Space::lay_at_one_rate);
+    let layout = best_layout(now, &space, wanted, Space::lay_at_one_rate);
     let found = JobPlan::of(now, wanted, layout);
     Ok(if found.kept { Ok(found) } else { Err(Refusal::too_late(wanted, found.ends)) })
 }

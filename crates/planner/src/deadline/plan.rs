@@ -74,8 +74,7 @@ impl Cluster {
 /// Plans all `jobs` from `now` on. Jobs that make no sense ([`Job::check`]), or have done all that they
 /// had to, have no plan.
 pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
-    let jobs: Vec<_> =
-        jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect();
+    let jobs = sensible(cluster, jobs);
     let by_deadline = lay_all(now, cluster, in_order(&jobs, due));
     if by_deadline.keeps_all() {
         return by_deadline;
@@ -84,17 +83,36 @@ pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
     if by_slack.missed() < by_deadline.missed() { by_slack } else { by_deadline }
 }
 
-/// Plans again. If what comes out breaks a promise that going on as before keeps, `before` goes on: a promise does not
-/// depend on what else happens. Who has no part in it and takes what is left waits then, until this is asked again.
+/// Plans again. Where a new plan would break a promise that going on as before keeps, all that keep one go on as
+/// before, and the others are laid anew beside them: a promise does not depend on what else happens.
 pub fn replan(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
     let next = plan(now, cluster, jobs);
-    let kept = |plan: &Plan, job: &Job| plan.jobs.get(&job.name).is_some_and(|own| own.kept);
-    let breaks = |job: &Job| kept(before, job) && !kept(&next, job);
+    let breaks = |job: &Job| before.keeps(&job.name) && !next.keeps(&job.name);
     if jobs.iter().any(|job| job.wants != Wants::Rest && breaks(job)) {
-        before.clone()
+        plan_beside(now, cluster, jobs, before)
     } else {
         next
     }
+}
+
+/// Plans all that have no promise which `before` keeps, beside those that have, which go on by it.
+pub(super) fn plan_beside(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
+    let mut space = Space::new(now.unix_nanos(), cluster);
+    let mut next = Plan::default();
+    let mut others = Vec::new();
+    for job in sensible(cluster, jobs) {
+        space.occupy(&job.nodes);
+        let own = before.jobs.get(&job.name).filter(|own| job.wants != Wants::Rest && own.kept);
+        match own.and_then(|own| own.rest_of(now)) {
+            Some(own) => {
+                space.take(job, &Layout::from(own.clone()));
+                next.jobs.insert(job.name.clone(), own);
+            }
+            None => others.push(job),
+        }
+    }
+    lay_in(now, &mut space, &mut next, in_order(&others, due));
+    next
 }
 
 impl Plan {
@@ -111,6 +129,10 @@ impl Plan {
     /// Whether every job has what it wants.
     pub fn keeps_all(&self) -> bool {
         self.missed() == 0
+    }
+
+    fn keeps(&self, job: &Name) -> bool {
+        self.jobs.get(job).is_some_and(|own| own.kept)
     }
 
     /// How many have not.
@@ -133,6 +155,14 @@ impl JobPlan {
         Self { nodes, stretches, ends, kept }
     }
 
+    /// What is left of it at `now`, if anything is.
+    fn rest_of(&self, now: WallTime) -> Option<Self> {
+        let ahead = self.stretches.iter().filter(|stretch| stretch.to > now);
+        let stretches: Vec<_> =
+            ahead.map(|stretch| Stretch { from: stretch.from.max(now), ..*stretch }).collect();
+        (!stretches.is_empty()).then(|| Self { stretches, ..self.clone() })
+    }
+
     /// How fast it runs at `now`; not at all if no stretch covers that.
     pub fn rate_at(&self, now: WallTime) -> Share {
         let covers = |stretch: &&Stretch| stretch.from <= now && now < stretch.to;
@@ -143,6 +173,10 @@ impl JobPlan {
     pub fn starts(&self) -> Option<WallTime> {
         self.stretches.first().map(|stretch| stretch.from)
     }
+}
+
+fn sensible<'a>(cluster: &Cluster, jobs: &'a [Job]) -> Vec<&'a Job> {
+    jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect()
 }
 
 fn has_nodes(job: &Job, cluster: &Cluster) -> bool {
@@ -184,19 +218,23 @@ fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
     let mut space = Space::new(now.unix_nanos(), cluster);
     order.iter().for_each(|job| space.occupy(&job.nodes));
     let mut plan = Plan::default();
+    lay_in(now, &mut space, &mut plan, order);
+    plan
+}
+
+/// Lays jobs one after the other in what is left.
+fn lay_in(now: WallTime, space: &mut Space, plan: &mut Plan, order: Vec<&Job>) {
     for job in order {
-        let layout = best_layout(now, &space, cluster, job, Space::lay);
+        let layout = best_layout(now, space, job, Space::lay);
         space.take(job, &layout);
         plan.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
     }
-    plan
 }
 
 /// The cheapest way that keeps what the job wants; if none does, the one that ends first.
 pub(super) fn best_layout<'a>(
     now: WallTime,
     space: &Space<'a>,
-    cluster: &Cluster,
     job: &Job,
     lay: fn(&Space<'a>, &Job, &[NodeIndex], Share) -> Layout,
 ) -> Layout {
@@ -207,13 +245,11 @@ pub(super) fn best_layout<'a>(
     if job.is_placed() {
         return lay(space, job, &job.nodes, most);
     }
-    let there = cluster.nodes_ppm.len();
-    let counts = job.speed_ppm.keys().filter(|count| **count as usize <= there);
+    let counts = job.speed_ppm.keys().filter(|count| **count as usize <= space.nodes());
     let layouts = counts.flat_map(|count| {
-        horizons(now, job, *count).map(|horizon| {
-            let nodes = space.emptiest(job, *count, horizon);
-            lay(space, job, &nodes, most)
-        })
+        let emptiest = horizons(now, job, *count).map(|until| space.emptiest(job, *count, until));
+        let nodes = emptiest.into_iter().chain(space.first_alone(job, *count, most));
+        nodes.map(|nodes| lay(space, job, &nodes, most))
     });
     let worth = |layout: &Layout| {
         let ends = layout.ends.unwrap_or(u64::MAX);
@@ -275,6 +311,17 @@ mod tests {
         let late = replan(at(0), &cluster, &[promised.clone(), rest.clone()], &before);
         assert!(late.of("rest").is_some(), "who is late anyway holds nobody up");
         before.jobs.get_mut(&promised.name).unwrap().kept = true;
-        assert_eq!(replan(at(0), &cluster, &[promised, rest], &before), before);
+        let after = replan(at(0), &cluster, &[promised.clone(), rest], &before);
+        assert_eq!(after.of("promised"), before.of("promised"));
+        // Who has come is laid beside it, and waits for nobody to ask again.
+        let ends = before.of("promised").unwrap().ends;
+        assert_eq!(after.of("rest").unwrap().starts(), ends);
+        // And in the middle of it, it goes on as it would have.
+        let half =
+            replan(at(50), &cluster, &[Job { nodes: vec![NodeIndex(0)], ..promised }], &before);
+        assert_eq!(
+            (half.of("promised").unwrap().ends, half.of("promised").unwrap().starts()),
+            (ends, Some(at(50)))
+        );
     }
 }

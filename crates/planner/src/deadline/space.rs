@@ -2,7 +2,7 @@
 
 use super::beside::Reserved;
 use super::job::{FULL, Job};
-use super::plan::{Cluster, Stretch};
+use super::plan::{Cluster, JobPlan, Stretch};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Share, WallTime};
 
@@ -39,6 +39,11 @@ impl<'a> Space<'a> {
         let free: Vec<_> = cluster.nodes_ppm.iter().map(|cpu| cpu.get()).collect();
         let jobs = vec![0; free.len()];
         Self { cluster, steps: vec![Step { from: now, free, jobs }] }
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.cluster.nodes_ppm.len()
     }
 
     /// A job that has started stays on its nodes until it ends, whenever that is.
@@ -188,6 +193,33 @@ impl<'a> Space<'a> {
         chosen
     }
 
+    /// The `count` nodes that `job` has first for itself, as fast as it may be, from a start to its end: jobs that
+    /// each get a little of all nodes leave parts of nodes that no parallel job can use.
+    pub fn first_alone(&self, job: &Job, count: u32, most: Share) -> Option<Vec<NodeIndex>> {
+        let most =
+            self.cluster.nodes_ppm.iter().map(|cpu| cpu.get()).max()?.min(job.cpu_at(most).get());
+        let pace = u128::from(most) * u128::from(job.speed_on(count as usize));
+        let work = u128::from(job.remaining_nanos.get()) * FULL * u128::from(job.cpu_ppm.get());
+        let needed = u64::try_from((work / 1_000_000).div_ceil(pace.max(1))).unwrap_or(u64::MAX);
+        let nodes = 0..self.nodes() as u32;
+        (0..self.steps.len()).find_map(|first| {
+            let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
+            let to = from.saturating_add(needed);
+            let within = self.steps[first..].iter().take_while(|step| step.from < to);
+            let mut free: Vec<_> = nodes.clone().map(NodeIndex).collect();
+            for step in within {
+                free.retain(|node| {
+                    step.free[node.0 as usize] >= most && self.has_room(step, *node)
+                });
+                if free.len() < count as usize {
+                    return None;
+                }
+            }
+            free.truncate(count as usize);
+            Some(free)
+        })
+    }
+
     fn has_room(&self, step: &Step, node: NodeIndex) -> bool {
         step.jobs[node.0 as usize] < self.cluster.jobs_a_node
     }
@@ -221,6 +253,13 @@ impl<'a> Space<'a> {
         let step = Step { from: at, ..self.steps[next - 1].clone() };
         self.steps.insert(next, step);
         next
+    }
+}
+
+impl From<JobPlan> for Layout {
+    fn from(plan: JobPlan) -> Self {
+        let ends = plan.ends.map(WallTime::unix_nanos);
+        Self { nodes: plan.nodes, stretches: plan.stretches, ends, cost: 0 }
     }
 }
 
