@@ -1,5 +1,5 @@
 //! Users who ask for goals of measured applications, on a cluster that is not there: the real broker decides and
-//! what it promises is kept, or nobody decides and all share.
+//! what it promises is kept, or decides beside runs that really were there, or nobody decides and all share.
 
 use crate::broker::Broker;
 use crate::contention::{Program, unit_seconds};
@@ -10,12 +10,12 @@ use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
-use keeptime_model::reservation::{Ask, Handle, Request};
+use keeptime_model::reservation::{Ask, Grant, Handle, Promise, Request};
 use keeptime_model::topology::{NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, Nanos};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::fitted::FittedProfile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A cluster and what was measured of its applications.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ pub struct Fate {
     pub promised: Option<Nanos>,
     /// The time of a unit that half of the runs are expected to take.
     pub expected: Option<Nanos>,
-    /// The time of a unit; nothing if it was refused.
+    /// The time of a unit; nothing if it was refused, or if decisions alone were asked for.
     pub unit: Option<Nanos>,
     /// When it ended.
     pub ended: Option<Nanos>,
@@ -82,11 +82,7 @@ pub enum Speed {
 /// # Errors
 /// If the cluster, an application or a request makes no sense.
 pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate>, Invalid> {
-    let mut broker = Broker::new(Cluster::new(world.topology.clone(), world.reservable)?)?;
-    for Curves { application, profile, .. } in &world.known {
-        let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
-        answered(broker.call(Call::Register { application, profile }))?;
-    }
+    let mut broker = world.broker()?;
     let known = world.fitted()?;
     let mut fates = vec![Fate::default(); asked.len()];
     let mut running: Vec<Held> = Vec::new();
@@ -218,7 +214,7 @@ fn ends(curve: &FittedCurve) -> [BitsPerSecond; 2] {
     [&points[0], &points[points.len() - 1]].map(|point| point.bandwidth_bits_per_second)
 }
 
-/// What the broker grants; nothing if it refuses.
+/// What the broker grants, as a run; nothing if it refuses.
 fn ask(
     broker: &mut Broker,
     known: &[Fitted<'_>],
@@ -226,10 +222,53 @@ fn ask(
     asked: &Asked,
     speed: Speed,
 ) -> Result<Option<(Held, Fate)>, Invalid> {
-    let Asked { application, goal, .. } = asked;
-    let ask = Ask::Goal { application: application.clone(), goal: goal.clone() };
-    let known = named(known, application)?;
-    let application = known.application;
+    let known = named(known, &asked.application)?;
+    let Some(granted) = granted(broker, known.application, asked, speed)? else { return Ok(None) };
+    let fate = granted.fate();
+    let Granted { handle, grant, promise } = granted;
+    let unit = match speed {
+        Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
+        Speed::Spare => {
+            let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
+            let course = known.course(&promise.parameters, nodes);
+            let course = course.ok_or_else(|| not_of(known.application, &asked.goal))?;
+            let seconds = course.seconds_at(grant.bits_per_second, false);
+            Unit::Following { course: Box::new(course), seconds }
+        }
+    };
+    let begins = asked.begin();
+    let nodes = broker.nodes(handle).unwrap_or_default();
+    let units_left = f64::from(asked.units);
+    Ok(Some((Held { number, handle, nodes, begins, units_left, unit }, fate)))
+}
+
+/// A goal that the broker has granted.
+struct Granted {
+    handle: Handle,
+    grant: Grant,
+    promise: Promise,
+}
+
+impl Granted {
+    /// What is known of its fate.
+    fn fate(&self) -> Fate {
+        Fate {
+            promised: Some(self.promise.time_nanos),
+            expected: Some(self.promise.median_nanos),
+            ..Fate::default()
+        }
+    }
+}
+
+/// What the broker grants; nothing if it refuses.
+fn granted(
+    broker: &mut Broker,
+    application: &Application,
+    asked: &Asked,
+    speed: Speed,
+) -> Result<Option<Granted>, Invalid> {
+    let goal = &asked.goal;
+    let ask = Ask::Goal { application: application.name().clone(), goal: goal.clone() };
     let duration_nanos = Some(application.timeout());
     let spare = speed == Speed::Spare;
     let request = Request { duration_nanos, spare, ..Request::new(ask) };
@@ -238,29 +277,14 @@ fn ask(
         Some(Answer::Reservation(reservation)) => reservation,
         _ => return Ok(None),
     };
-    let grant = reservation.grant.as_ref();
-    let granted = grant.and_then(|grant| Some((grant, grant.promise.as_ref()?)));
-    let expected = || format!("a goal of {}", application.name());
-    let (grant, promise) = granted.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
-    let fate = Fate {
-        promised: Some(promise.time_nanos),
-        expected: Some(promise.median_nanos),
-        ..Fate::default()
-    };
-    let unit = match speed {
-        Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
-        Speed::Spare => {
-            let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
-            let course = known.course(&promise.parameters, nodes);
-            let course = course.ok_or_else(|| Invalid::new("goal", goal, expected()))?;
-            let seconds = course.seconds_at(grant.bits_per_second, false);
-            Unit::Following { course: Box::new(course), seconds }
-        }
-    };
-    let (handle, begins) = (reservation.handle, asked.begin());
-    let nodes = broker.nodes(handle).unwrap_or_default();
-    let units_left = f64::from(asked.units);
-    Ok(Some((Held { number, handle, nodes, begins, units_left, unit }, fate)))
+    let grant = reservation.grant.clone();
+    let granted = grant.and_then(|grant| Some((grant.promise.clone()?, grant)));
+    let (promise, grant) = granted.ok_or_else(|| not_of(application, goal))?;
+    Ok(Some(Granted { handle: reservation.handle, grant, promise }))
+}
+
+fn not_of(application: &Application, goal: &Goal) -> Invalid {
+    Invalid::new("goal", goal, format!("a goal of {}", application.name()))
 }
 
 /// A refusal is an answer, too: nothing.
@@ -275,6 +299,61 @@ fn answered(answer: Option<Result<Answer, Box<CallError>>>) -> Result<Option<Ans
     }
 }
 
+/// The real broker decides about each request on the cluster as it really was: beside the runs that were there then.
+/// `held_until` has for each request when what was reserved for it was given back; nothing for one that was refused.
+/// Each decision is judged by itself: who is admitted here and was refused there leaves at once. Only who is refused
+/// here and was admitted there is missing when others ask.
+///
+/// # Errors
+/// If the cluster, an application or a request makes no sense, or `held_until` is of another number of requests.
+pub fn decided(
+    world: &World,
+    asked: &[Asked],
+    held_until: &[Option<Nanos>],
+) -> Result<Vec<Fate>, Invalid> {
+    if held_until.len() != asked.len() {
+        let expected = format!("{}, as many as requests", asked.len());
+        return Err(Invalid::new("held_until", held_until.len(), expected));
+    }
+    let mut broker = world.broker()?;
+    let known = world.fitted()?;
+    let mut fates = vec![Fate::default(); asked.len()];
+    let mut held = BTreeSet::new();
+    for ((fate, request), until) in fates.iter_mut().zip(asked).zip(held_until) {
+        pass_until(&mut broker, &mut held, request.at)?;
+        let application = named(&known, &request.application)?.application;
+        let Some(granted) = granted(&mut broker, application, request, Speed::Spare)? else {
+            continue;
+        };
+        *fate = Fate { ended: *until, ..granted.fate() };
+        held.insert((until.unwrap_or_default().max(request.at), granted.handle));
+    }
+    Ok(fates)
+}
+
+/// Time passes until `then`: what is due is done, and who has ended gives back what it had. `held` has who holds
+/// something and until when.
+fn pass_until(
+    broker: &mut Broker,
+    held: &mut BTreeSet<(Nanos, Handle)>,
+    then: Nanos,
+) -> Result<(), Invalid> {
+    loop {
+        let end = held.first().map(|(end, _)| *end);
+        let now = end.into_iter().chain(broker.next()).fold(then, Nanos::min);
+        broker.set_time(now);
+        broker.pass();
+        while held.first().is_some_and(|(end, _)| *end <= now)
+            && let Some((_, handle)) = held.pop_first()
+        {
+            answered(broker.call(Call::Cancel { handle }))?;
+        }
+        if now >= then {
+            return Ok(());
+        }
+    }
+}
+
 /// All start when they are asked for, each on the nodes that have the fewest, and share.
 ///
 /// # Errors
@@ -283,7 +362,10 @@ pub fn unreserved(world: &World, asked: &[Asked]) -> Result<Vec<Fate>, Invalid> 
     let known = world.fitted()?;
     let mut sharing = Sharing { world, known: &known, running: BTreeMap::new(), now: 0.0 };
     let mut fates = vec![Fate::default(); asked.len()];
-    let mut waiting = asked.iter().enumerate().peekable();
+    // Who takes longer to be launched may begin after who came later.
+    let mut waiting: Vec<_> = asked.iter().enumerate().collect();
+    waiting.sort_by_key(|(_, request)| request.begin());
+    let mut waiting = waiting.into_iter().peekable();
     loop {
         let next = waiting.peek().map(|(_, request)| request.begin().as_secs_f64());
         if let Some((number, end)) =
@@ -395,6 +477,16 @@ fn named<'a>(known: &'a [Fitted<'a>], name: &Name) -> Result<&'a Fitted<'a>, Inv
 }
 
 impl World {
+    /// A broker that knows all applications.
+    fn broker(&self) -> Result<Broker, Invalid> {
+        let mut broker = Broker::new(Cluster::new(self.topology.clone(), self.reservable)?)?;
+        for Curves { application, profile, .. } in &self.known {
+            let (application, profile) = (Box::new(application.clone()), Box::new(profile.clone()));
+            answered(broker.call(Call::Register { application, profile }))?;
+        }
+        Ok(broker)
+    }
+
     fn fitted(&self) -> Result<Vec<Fitted<'_>>, Invalid> {
         self.known.iter().map(Curves::fitted).collect()
     }
@@ -526,6 +618,29 @@ mod tests {
         assert_eq!(two[0].promised, one[0].promised, "promises know nothing of it");
     }
 
+    // Goal: what is decided depends on who was there, and on no other decision. Method: two processors a node hold two
+    // runs; the third and the fourth request come after 12 and 16 s, when runs had ended or not.
+    #[test]
+    fn decisions_are_made_beside_the_runs_that_were_there() {
+        let requests = [asked(0, 2_000), asked(1, 2_000), asked(12, 2_000), asked(16, 2_000)];
+        let until =
+            |ends: [u64; 4]| ends.map(|seconds| (seconds > 0).then(|| Nanos::from_secs(seconds)));
+        let admitted = |ends: [u64; 4]| {
+            let fates = decided(&world(), &requests, &until(ends)).unwrap();
+            fates.iter().map(|fate| fate.promised.is_some()).collect::<Vec<_>>()
+        };
+        assert_eq!(admitted([15, 17, 0, 30]), [true, true, false, true]);
+        assert_eq!(admitted([11, 17, 20, 0]), [true, true, true, false]);
+        assert_eq!(admitted([12, 17, 0, 30]), [true; 4], "the third was refused there, and leaves");
+        assert_eq!(admitted([15, 17, 30, 30]), [true, true, false, true], "the third is missing");
+
+        let fates = decided(&world(), &requests, &until([11, 17, 20, 0])).unwrap();
+        let first = Fate { ended: Some(Nanos::from_secs(11)), ..fates[0] };
+        assert_eq!((fates[0], fates[3]), (first, Fate::default()));
+        assert_eq!(first.promised, Some(Nanos::from_millis(1_500)));
+        assert_eq!(decided(&world(), &requests, &[]).unwrap_err().field, "held_until");
+    }
+
     #[test]
     fn who_is_alone_has_all_links_and_three_share_two_processors() {
         let alone = unreserved(&world(), &[asked(0, 2_000)]).unwrap();
@@ -539,6 +654,22 @@ mod tests {
         // One that comes when they are over is alone again.
         let later = [vec![asked(0, 2_000); 3], vec![asked(1_000, 2_000)]].concat();
         assert_eq!(unreserved(&world(), &later).unwrap()[3].unit, alone[0].unit);
+    }
+
+    // Goal: programs share from when they begin, in whatever order they were asked for. Method: the same two, once asked
+    // for in the order in which they begin, and once the other way round.
+    #[test]
+    fn who_is_launched_slowly_begins_after_who_came_later() {
+        let begins =
+            |at: u64, after: u64| Asked { beside: Nanos::from_secs(after), ..asked(at, 2_000) };
+        let slow_first = unreserved(&world(), &[begins(0, 6), begins(1, 1)]).unwrap();
+        let in_order = unreserved(&world(), &[begins(1, 1), begins(1, 5)]).unwrap();
+        let apart = |one: &Fate, other: &Fate| {
+            one.ended.unwrap().get().abs_diff(other.ended.unwrap().get())
+        };
+        assert!(apart(&slow_first[0], &in_order[1]) < 1_000, "{slow_first:?} {in_order:?}");
+        assert!(apart(&slow_first[1], &in_order[0]) < 1_000, "{slow_first:?} {in_order:?}");
+        assert!(slow_first[1].ended < slow_first[0].ended);
     }
 
     #[test]

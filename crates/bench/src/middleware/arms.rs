@@ -9,7 +9,7 @@ use crate::profiles::{Wanted, make_surface, measure_alone, measure_under_load, p
 use anyhow::{Context, Result, bail, ensure};
 use keeptime::arguments::GoalArguments;
 use keeptime::commands::Session;
-use keeptime::commands::run::{Admitted, Held, admit, run_reserved};
+use keeptime::commands::run::{Admitted, Held, Manner, admit, run_reserved};
 use keeptime::demo::goal;
 use keeptime::files::load_profile;
 use keeptime::interrupt;
@@ -62,6 +62,9 @@ pub struct Outcome {
     pub seconds: Option<f64>,
     /// From launch to end.
     pub wall_seconds: Option<f64>,
+    /// From when it was asked for until what was reserved for it was given back; nothing in arms that reserve
+    /// nothing, and in what was recorded before this was.
+    pub held_seconds: Option<f64>,
 }
 
 /// An application that was measured: what is asked of it and how long that may take.
@@ -149,7 +152,7 @@ fn measure(
     let (least, most, count) = care.bandwidths;
     let grid = bandwidth_grid(least, most, count)?;
     let most = BitsPerSecond::from_mbit(most as u64);
-    let pace = path.with_file_name(format!("{}-pace.json", renderer.name()));
+    let pace = pace(&path, renderer);
     let all = renderer.settings().iter().map(|set| parameters(set)).collect::<Result<_>>()?;
     let neighbour =
         Neighbour::begin(session(&path, &[("seconds", NEIGHBOUR_SECONDS)])?, all, most)?;
@@ -163,7 +166,7 @@ fn measure(
     for set in renderer.settings() {
         let pacing = session(&pace, &[("seconds", care.seconds)])?;
         let paces = measure_under_load(&pacing, &wanted(set, &Grid::new(vec![most])?, 1))?;
-        let drawing = Drawing::of(fastest(&FittedProfile::new(pacing.application, &paces)?, set)?);
+        let drawing = drawing_at(&FittedProfile::new(pacing.application, &paces)?, set)?;
         let drawn = session(&path, &constants(drawing))?;
         measure_under_load(&drawn, &wanted(set, &grid, care.samples))?;
         drawings.push(drawing);
@@ -175,7 +178,12 @@ fn measure(
         measure_alone(&drawn, &wanted(set, &grid, care.samples))?;
     }
     let application = session(&path, &[])?.application;
-    Measured::read(renderer, application, path, drawings)
+    Measured::read(renderer, application, path)
+}
+
+/// Where it is kept how long a frame takes at full speed: requests draw by that.
+fn pace(path: &Path, renderer: Renderer) -> PathBuf {
+    path.with_file_name(format!("{}-pace.json", renderer.name()))
 }
 
 /// Where it is kept what was measured alone.
@@ -190,6 +198,11 @@ fn fastest(profile: &FittedProfile, set: Setting) -> Result<Nanos> {
     Ok(point.with_context(|| format!("no curve of {}", set.join(", ")))?.time_nanos)
 }
 
+/// How much a request with these parameters draws.
+fn drawing_at(paces: &FittedProfile, set: Setting) -> Result<Drawing> {
+    Ok(Drawing::of(fastest(paces, set)?))
+}
+
 fn constants(Drawing { frames, warmup }: Drawing) -> [(&'static str, u32); 2] {
     [("frames", frames), ("warmup", warmup)]
 }
@@ -202,14 +215,13 @@ fn with_constants(application: Application, constants: &[(&str, u32)]) -> Result
 
 impl Measured {
     /// With the curves in `path` and beside it.
-    pub fn read(
-        renderer: Renderer,
-        application: Application,
-        path: PathBuf,
-        drawings: Vec<Drawing>,
-    ) -> Result<Self> {
+    pub fn read(renderer: Renderer, application: Application, path: PathBuf) -> Result<Self> {
         let (profile, alone) = (load_profile(&path)?, load_profile(&alone(&path, renderer))?);
         let fitted = FittedProfile::new(application.clone(), &profile)?;
+        let paces = load_profile(&pace(&path, renderer))?;
+        let paces = FittedProfile::new(application.clone(), &paces)?;
+        let drawings = renderer.settings().iter().map(|set| drawing_at(&paces, set));
+        let drawings = drawings.collect::<Result<_>>()?;
         Ok(Self { renderer, application, profile, alone, path, fitted, drawings })
     }
 
@@ -260,9 +272,11 @@ impl Measured {
             Ok(Session { application: self.application_of(request)?, ..session })
         };
         let drawing = requests.iter().map(drawing).collect::<Result<Vec<_>>>()?;
+        let with_spare = Manner { spare: true, ..Manner::default() };
         each_at_its_time(requests, |number, request| {
-            match admit(&asking, &self.goal(request)?, true)? {
-                Admitted::Held(held) => keep(&drawing[number], *held),
+            let asked = Instant::now();
+            match admit(&asking, &self.goal(request)?, with_spare)? {
+                Admitted::Held(held) => keep(&drawing[number], *held, asked),
                 Admitted::Refused { decision, .. } => {
                     let Verdict::Refused(why) = &decision.verdict else {
                         bail!("refused without a reason");
@@ -288,8 +302,11 @@ impl Measured {
     }
 }
 
-fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
+fn keep(session: &Session, Held { plan, hold, .. }: Held, asked: Instant) -> Result<Outcome> {
     let kept = run_reserved(session, &Promised::from(&plan), &hold, false, &mut |_| {})?;
+    // Until then nobody else can have it.
+    drop(hold);
+    let held_seconds = Some(asked.elapsed().as_secs_f64());
     let Plan { time_nanos, median_nanos, bandwidth_bits_per_second, .. } = plan;
     Ok(Outcome {
         refused: None,
@@ -298,6 +315,7 @@ fn keep(session: &Session, Held { plan, hold, .. }: Held) -> Result<Outcome> {
         mbit: Some(bandwidth_bits_per_second.as_mbit_f64()),
         seconds: Some(kept.ran.time.as_secs_f64()),
         wall_seconds: Some(kept.ran.wall.as_secs_f64()),
+        held_seconds,
     })
 }
 
