@@ -45,7 +45,7 @@ lint: deps ## Format, lints and documentation, warnings denied
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 
-ci: lint test ## What the gate runs, and the lints
+ci: lint test ## Lints, then every test
 
 bench: bench-plan bench-calendar bench-ledger bench-broker bench-door bench-fabric bench-regions bench-pools bench-balancers bench-sites bench-testbed bench-control bench-deadline bench-sim bench-profiler bench-enforce bench-cpu bench-rate bench-isolation bench-mpi bench-first-light ## All benchmarks; lists what is not met
 	@$(KEEPTIME)-bench summary --out $(OUT)
@@ -100,9 +100,9 @@ bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, pro
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
 	@$(KEEPTIME)-bench rate --out $(OUT)
 
-eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 55 minutes; goes on where it was interrupted)
+eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 75 minutes; goes on where it was interrupted; FIGURES=8,13-15)
 	@scripts/setup slurm
-	@$(KEEPTIME)-bench time-sharing --out $(OUT)
+	@$(KEEPTIME)-bench time-sharing --out $(OUT) $(if $(FIGURES),--figures $(FIGURES))
 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
 	@$(KEEPTIME)-bench shared-data-centers --out $(OUT)

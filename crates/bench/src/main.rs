@@ -97,8 +97,13 @@ enum Command {
     Sim,
     /// A real program held at parts of its full speed, on the lab
     Rate,
-    /// The time-sharing paper's numbers beside those that `control`, `rate` and `deadline` have left
-    TimeSharing,
+    /// Figures 2 to 15 of the time-sharing paper, done again on the lab, as one page
+    TimeSharing {
+        /// Only these figures, as in 8,13-15; what was measured before stays on
+        /// the page
+        #[arg(long, value_delimiter = ',')]
+        figures: Vec<time_sharing::FigureRange>,
+    },
     /// Runs that the profiler needs against the full grid, on the lab
     Profiler,
     /// Reserved flows against greedy ones, rate error, leftover
@@ -169,7 +174,7 @@ fn main() -> ExitCode {
         Command::Deadline { log } => deadline::run(out, log.as_deref()),
         Command::Sim => sim::run(out),
         Command::Rate => rate::run(out),
-        Command::TimeSharing => time_sharing::run(out),
+        Command::TimeSharing { figures } => time_sharing::run(out, &figures),
         Command::Profiler => profiler::run(out),
         Command::Enforce => enforce::run(out),
         Command::Cpu => cpu::run(out),

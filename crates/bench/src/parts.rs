@@ -41,16 +41,32 @@ impl Parts {
         name: &str,
         measure: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let path = self.path.display();
-        if let Some(value) = self.kept.get(name) {
-            return serde_json::from_value(value.clone())
-                .with_context(|| format!("{path}, {name}: made by another version: remove it"));
+        if let Some(kept) = self.kept(name)? {
+            return Ok(kept);
         }
+        let path = self.path.display();
         ensure!(!interrupt::stopped(), "interrupted; {path} has {} parts", self.kept.len());
         let measured = measure()?;
         self.kept.insert(name.to_owned(), serde_json::to_value(&measured)?);
         files::save_json(&self.path, &self.kept)?;
         Ok(measured)
+    }
+
+    /// The part `name`, if it is kept.
+    ///
+    /// # Errors
+    /// If it is of another shape.
+    pub fn kept<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let Some(value) = self.kept.get(name) else { return Ok(None) };
+        let path = self.path.display();
+        let kept = serde_json::from_value(value.clone())
+            .with_context(|| format!("{path}, {name}: made by another version: remove it"))?;
+        Ok(Some(kept))
+    }
+
+    /// Whether the part `name` is kept.
+    pub fn has(&self, name: &str) -> bool {
+        self.kept.contains_key(name)
     }
 
     /// The machine on which all parts are measured: this one.
@@ -93,6 +109,9 @@ mod tests {
         assert!(parts.part("two", || -> Result<f64> { bail!("killed") }).is_err());
 
         let mut parts = open();
+        assert!(parts.has("one") && !parts.has("two"));
+        assert_eq!(parts.kept::<Vec<Option<f64>>>("one").unwrap(), Some(vec![Some(1.5), None]));
+        assert_eq!(parts.kept::<f64>("two").unwrap(), None);
         let again = || -> Result<Vec<Option<f64>>> { bail!("measured again") };
         assert_eq!(parts.part("one", again).unwrap(), [Some(1.5), None]);
         assert_eq!(parts.part("two", || Ok(2.0)).unwrap(), 2.0);

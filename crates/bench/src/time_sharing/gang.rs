@@ -3,15 +3,16 @@
 //!
 //! Programs get equal parts: there is no target that Slurm could be told.
 
+use super::program::Program;
+use super::together::{Gate, at_once};
 use super::watched::{self, Seen, Trace, Watched};
-use super::{By, Gate, Program, Run, SETTLE, Stage, THRESHOLD, at_once};
+use super::{By, Run, SETTLE, Stage, THRESHOLD};
 use anyhow::{Context, Result, ensure};
 use keeptime::cluster::Cluster;
 use keeptime::interrupt;
 use keeptime::reach::exec_line;
 use keeptime_lab::{Exec, FRONT_END, Lab};
 use keeptime_model::application::Parameters;
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -30,40 +31,36 @@ const ROUNDS_AT_LEAST: f64 = 2.0;
 const WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What was measured.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Gang {
-    /// As Slurm tells it.
-    pub version: String,
-    pub runs: Vec<Run>,
-}
-
 /// Slurm on all nodes of a lab. It goes with the lab, and so do its files.
 pub struct Slurm<'a> {
     cluster: &'a Cluster,
     lab: &'a Lab,
     directory: PathBuf,
-    version: String,
     /// That were submitted.
     jobs: AtomicUsize,
+}
+
+/// Slurm's version, in its own words.
+///
+/// # Errors
+/// If it is not installed.
+pub fn version() -> Result<String> {
+    let told = Command::new("slurmctld").arg("-V").output();
+    let told = told.context("slurmctld cannot be started: `scripts/setup slurm` installs it")?;
+    Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
 }
 
 impl<'a> Slurm<'a> {
     /// Starts it, and waits until it has all nodes.
     ///
     /// # Errors
-    /// If it is not installed, or does not get there.
+    /// If it does not get there.
     pub fn start(cluster: &'a Cluster) -> Result<Self> {
-        let told = Command::new("slurmctld").arg("-V").output();
-        let told =
-            told.context("slurmctld cannot be started: `scripts/setup slurm` installs it")?;
-        let version = String::from_utf8_lossy(&told.stdout).trim().to_owned();
         let lab = cluster.lab("gang scheduling")?;
         let slurm = Self {
             cluster,
             lab,
             directory: lab.directory().join("slurm"),
-            version,
             jobs: AtomicUsize::new(0),
         };
         let nodes: Vec<_> = lab.topology().nodes().iter().map(|node| node.name.as_str()).collect();
@@ -150,11 +147,6 @@ impl<'a> Slurm<'a> {
         });
         self.cancel_all()?;
         Ok(trace?.rate(stage.0, stage.1))
-    }
-
-    /// As Slurm tells it.
-    pub fn version(&self) -> &str {
-        &self.version
     }
 
     fn watched(

@@ -1,7 +1,7 @@
 //! The page: the paper's numbers beside ours, and the pictures.
 
-use super::figures::{NEVER, by_label};
-use super::{By, NAME, Raw, Run};
+use super::figures::{NEVER, PAPERS, by_label};
+use super::{By, NAME, Range, Raw, Run};
 use crate::figures::Figure;
 use crate::page;
 use anyhow::Result;
@@ -34,7 +34,6 @@ const fn row(
     Row { place, what, paper, real, simulated }
 }
 
-/// Beside "here" stands what the paper's policy, or nobody, does on the same program.
 const ROWS: [Row; 20] = [
     row("2", "rate against share, 1:2", "schedules exist for every rate", "figure 2", None),
     row("3", "the mean rate over time, 1:1", "drifts without feedback", "figure 3", None),
@@ -124,6 +123,17 @@ const ROWS: [Row; 20] = [
     ),
 ];
 
+const COLUMNS: [&str; 8] = [
+    "figure",
+    "what",
+    "the paper found",
+    "the paper's policy here",
+    "ours",
+    "without",
+    "the paper's policy, simulated",
+    "ours, simulated",
+];
+
 /// Of the paper's figures, those whose runs are drawn over time.
 const DRAWN: [(u32, &str); 11] = [
     (3, "Figure 3: with feedback, and without"),
@@ -139,6 +149,9 @@ const DRAWN: [(u32, &str); 11] = [
     (15, "Figure 15: two programs that touch much memory"),
 ];
 
+/// Of these, those in which several programs of one label ran at once.
+const AT_ONCE: [u32; 2] = [12, 15];
+
 /// Writes it to `out`; `figures` are ours, the others those of `bench-control` and `bench-deadline`.
 ///
 /// # Errors
@@ -152,6 +165,7 @@ pub fn write(
     let drawn = DRAWN.iter().filter(|(figure, _)| raw.runs.iter().any(|run| run.figure == *figure));
     let sections = drawn.map(|(figure, title)| section(raw, *figure, title));
     let sections = sections.collect::<Result<Vec<_>>>()?;
+    let range = raw.range.as_ref().map(range).transpose()?;
     let page = report::frame(
         TITLE,
         html! {
@@ -164,18 +178,15 @@ pub fn write(
             section {
                 h2 { "What the paper found, and what was found here" }
                 (table(figures, control))
-                p {
-                    "Real programs on four nodes of a lab, through broker, agents and kernel; iterations of about a tenth of a \
-                     second where the paper's took 16 s, reports of a second. \"Beside it\": the paper's own policy on the same program, \
-                     or nobody, as it says. Simulated: programs on 4 nodes whose processors wander by 5 %."
+                @if !raw.missing.is_empty() {
+                    p {
+                        "Not measured yet, and so not here: " (raw.missing.join("; ")) ". "
+                        code { "make eval-time-sharing" } " measures what is missing."
+                    }
                 }
-                p {
-                    "Beside figures 11 and 12 stands gang scheduling by Slurm (" (raw.gang.version) ") on the same nodes: all nodes to one \
-                     program after the other, in slices of 5 s, which are its least. It knows no targets, and every program gets an \
-                     equal part."
-                }
+                (explained(raw))
             }
-            @if !raw.range.points.is_empty() { (range(raw)?) }
+            @if let Some(range) = &range { (range) }
             @for section in &sections { (section) }
             section {
                 h2 { "Deadline jobs (section 6)" }
@@ -190,35 +201,79 @@ pub fn write(
     Ok(())
 }
 
+/// What the table's columns are.
+fn explained(raw: &Raw) -> Markup {
+    html! {
+        p {
+            "Real programs on four nodes of a lab, through broker, agents and kernel; iterations of about a tenth of a \
+             second where the paper's took 16 s, reports of a second. \"Ours\" and \"the paper's policy\": on the same program, with \
+             the same targets, for as long; the paper's at 2, 6 and 8 programs of figure 12, at 1, 10 and 20 MiB of figure 13, and at \
+             65:1 and 1:3 of figure 14. \"Without\": nobody corrects (3), nothing is reserved (9), programs run in turns (11, 12). \
+             Simulated: programs on 4 nodes whose processors wander by 5 %."
+        }
+        p {
+            "The paper's policy gives a program the target's part of all CPU that it may have, whatever it uses of that, and holds it against \
+             the full speed that was measured at the start. For IS (10) the paper took half of what the busiest node used instead."
+        }
+        @if let Some(version) = &raw.slurm {
+            p {
+                "Programs in turns: gang scheduling by Slurm (" (version) ") on the same nodes, all nodes to one program after the \
+                 other, in slices of 5 s, which are its least. It knows no targets, and every program gets an equal part."
+            }
+        }
+    }
+}
+
+impl Row {
+    /// Ours and the paper's policy's, as far as they were measured.
+    fn found<'a>(&self, figures: &'a [Figure]) -> [Option<&'a Figure>; 2] {
+        [false, true].map(|is_papers| {
+            let is_own = |name: &str| name.ends_with(PAPERS) == is_papers;
+            let mut own = figures.iter().filter(|figure| is_own(&figure.name));
+            own.find(|figure| figure.name.starts_with(self.real))
+        })
+    }
+}
+
+/// Rows of which nothing was measured are left out.
 fn table(figures: &[Figure], control: &[Figure]) -> Markup {
     let simulated = |name: &str| control.iter().find(|figure| figure.name == name);
+    let rows = ROWS.iter().map(|row| (row, row.found(figures)));
+    let rows = rows.filter(|(_, found)| found.iter().any(Option::is_some));
     html! {
         div.wide {
             table {
                 thead {
                     tr {
-                        @for title in ["figure", "what", "paper", "here", "beside it", "simulated", "the paper's policy, simulated"] {
-                            th scope="col" { (title) }
-                        }
+                        @for title in COLUMNS { th scope="col" { (title) } }
                     }
                 }
                 tbody {
-                    @for row in &ROWS {
-                        @let real = figures.iter().find(|figure| figure.name.starts_with(row.real));
+                    @for (row, [ours, papers]) in rows {
                         @let simulated = row.simulated.and_then(simulated);
+                        @let without = ours.or(papers).and_then(|figure| figure.baseline);
                         tr {
                             td { (row.place) }
                             td { (row.what) }
                             td { (row.paper) }
-                            td.number { (real.map_or_else(String::new, page::value)) }
-                            td.number { (number(real.and_then(|figure| figure.baseline))) }
-                            td.number { (simulated.map_or_else(String::new, page::value)) }
+                            td.number { (value(papers)) }
+                            td.number { (value(ours)) }
+                            td.number { (number(without)) }
                             td.number { (number(simulated.and_then(|figure| figure.baseline))) }
+                            td.number { (value(simulated)) }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+fn value(figure: Option<&Figure>) -> String {
+    match figure {
+        Some(figure) if figure.value == NEVER => "never".into(),
+        Some(figure) => page::value(figure),
+        None => String::new(),
     }
 }
 
@@ -231,13 +286,13 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// Figure 2: a line for each period.
-fn range(raw: &Raw) -> Result<Markup> {
-    let mut periods: Vec<f64> = raw.range.points.iter().map(|point| point.1).collect();
+fn range(range: &Range) -> Result<Markup> {
+    let mut periods: Vec<f64> = range.points.iter().map(|point| point.1).collect();
     periods.sort_by(f64::total_cmp);
     periods.dedup();
     let line = |period: f64| {
-        let own = raw.range.points.iter().filter(|point| point.1 == period);
-        let points = own.map(|point| (100.0 * point.0, 100.0 * point.2 / raw.range.full_speed));
+        let own = range.points.iter().filter(|point| point.1 == period);
+        let points = own.map(|point| (100.0 * point.0, 100.0 * point.2 / range.full_speed));
         Series { label: format!("periods of {:.0} ms", 1e3 * period), points: points.collect() }
     };
     let ideal = Series { label: "ideal".into(), points: vec![(0.0, 0.0), (100.0, 100.0)] };
@@ -254,12 +309,15 @@ fn range(raw: &Raw) -> Result<Markup> {
     })
 }
 
-/// A figure of the paper: a picture for each label, a line for each program in it.
+/// A figure of the paper: a picture for each label, a line for each who decides; where programs of one label ran at once,
+/// a picture for each of these, too, and a line for each program.
 fn section(raw: &Raw, figure: u32, title: &str) -> Result<Markup> {
     let mut pictures = Vec::new();
-    let in_turns = by_label(&raw.gang.runs, figure).into_iter();
-    let in_turns = in_turns.map(|(label, runs)| (format!("{label}, in turns"), runs));
-    for (label, runs) in by_label(&raw.runs, figure).into_iter().chain(in_turns) {
+    let mut labelled = by_label(&raw.runs, figure);
+    if AT_ONCE.contains(&figure) {
+        labelled = labelled.into_iter().flat_map(by_who_decides).collect();
+    }
+    for (label, runs) in labelled {
         let series: Vec<_> = runs.iter().enumerate().map(|(at, run)| series(run, at)).collect();
         let all = runs.iter().flat_map(|run| &run.stages).map(|stage| f64::from(stage.target));
         let mut bounds: Vec<_> = all.collect();
@@ -278,6 +336,16 @@ fn section(raw: &Raw, figure: u32, title: &str) -> Result<Markup> {
     Ok(html! { section { h2 { (title) } @for picture in &pictures { (picture) } } })
 }
 
+/// The runs of a label, parted.
+fn by_who_decides((label, runs): (String, Vec<&Run>)) -> Vec<(String, Vec<&Run>)> {
+    let of = |by: By| {
+        let own: Vec<_> = runs.iter().copied().filter(|run| run.by == by).collect();
+        (format!("{label}, {}", by.name()), own)
+    };
+    let parted = [By::Ours, By::Paper, By::Gang].map(of).into_iter();
+    parted.filter(|(_, own)| !own.is_empty()).collect()
+}
+
 /// Second by second, from the first stage on. What was not held is against its own mean before it was disturbed.
 fn series(run: &Run, at: usize) -> Series {
     let (from, to) = match (run.stages.first(), run.stages.last()) {
@@ -293,16 +361,10 @@ fn series(run: &Run, at: usize) -> Series {
         }
         _ => run.trace.parts(from, to, 1.0),
     };
-    let by = match run.by {
-        By::Ours => "ours",
-        By::Paper => "the paper's policy",
-        By::Nobody => "nobody corrects",
-        By::Unprotected => "nothing reserved",
-        By::Gang => "gang scheduling",
-    };
+    let by = run.by.name();
     let label = match run.figure {
         5 => format!("{by}, {} %", run.threshold),
-        11 | 12 | 15 => format!("program {}", at + 1),
+        figure if AT_ONCE.contains(&figure) => format!("program {}", at + 1),
         _ => by.to_owned(),
     };
     let points = parts.into_iter().map(|(end, part)| (end - from, 100.0 * part)).collect();
@@ -321,4 +383,40 @@ fn late(deadline: &[Figure]) -> Result<Markup> {
         groups: deadline.iter().filter_map(group).collect(),
     };
     Ok(report::figure(&chart.to_svg()?, "late jobs", html! { "late jobs" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::Figures;
+
+    // Goal: a row says what both policies came to, and what was not measured has none.
+    #[test]
+    fn rows_are_those_of_what_was_measured_by_whichever_policy() {
+        let mut figures = Figures::new("test");
+        let mut add = |name: String, value: f64, beside: Option<f64>| {
+            figures.value(name, "x", value, &[value], beside, None);
+        };
+        let loaded = "figure 9: rate that another program takes";
+        add(loaded.into(), 0.25, Some(50.5));
+        add(format!("{loaded}{PAPERS}"), NEVER, Some(50.5));
+        add(format!("figure 10, IS, is: error{PAPERS}"), 41.75, None);
+        let page = table(figures.all(), &[]).into_string();
+        assert_eq!(page.matches("<tr>").count(), 3, "a header and two rows: {page}");
+        assert!(page.contains("0.25 x") && page.contains("never") && page.contains("50.50"));
+        assert!(page.contains("41.75 x") && !page.contains("quickly adjusted"), "{page}");
+    }
+
+    #[test]
+    fn programs_at_once_have_a_picture_for_each_who_decides() {
+        let run = |by: By| {
+            let (label, trace) = ("2".into(), Default::default());
+            Run { figure: 12, label, by, threshold: 3.0, stages: Vec::new(), trace }
+        };
+        let runs = [By::Ours, By::Ours, By::Gang].map(run);
+        let pictures = by_who_decides(("2".into(), runs.iter().collect()));
+        let found: Vec<_> =
+            pictures.iter().map(|(label, runs)| (label.as_str(), runs.len())).collect();
+        assert_eq!(found, [("2, ours", 2), ("2, gang scheduling", 1)]);
+    }
 }

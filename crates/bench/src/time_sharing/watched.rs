@@ -14,6 +14,7 @@ use keeptime::rate::steering::{Applied, Nodes, Phase, Wanted};
 use keeptime_control::Schedule;
 use keeptime_launch::process::{Progress, run};
 use keeptime_model::application::Parameters;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
 use keeptime_model::topology::NodeIndex;
@@ -86,7 +87,7 @@ pub fn steered(
     act: impl FnOnce(&Steered<'_>) -> Result<()>,
 ) -> Result<Trace> {
     let goal = Goal { nodes: Some(nodes), ..Goal::default() };
-    let held = Held::new(session, &goal, wanted, from)?;
+    let held = Held::new(session, &goal, wanted, from, CpuMechanism::Auto)?;
     let job = held.handle();
     let watched = Watched::new(&session.cluster, begin);
     let run = |stopped: &dyn Fn() -> bool, on_line: &mut dyn FnMut(&str)| {
