@@ -28,6 +28,7 @@ use keeptime_linux::segments;
 use keeptime_linux::started::Started;
 use keeptime_linux::tc::{self, Attach, Handle, Place, TREE_MAJOR};
 use keeptime_linux::user_level;
+use keeptime_linux::user_level::jobs::{JobSchedules, SharingError};
 use keeptime_model::assignment::{AssignedFlow, Assignment};
 use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::connection::ConnectionPattern;
@@ -36,6 +37,7 @@ use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -97,11 +99,15 @@ pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
 
 impl Kernel {
     /// The kernel as `config` describes it, in the network namespace of this process. Sets free what an agent that
-    /// was killed has left standing still, and changes nothing else.
+    /// was killed has left standing still, and changes nothing else. What starts a `guard`: see [`enforcer`].
     ///
     /// # Errors
     /// If the device or the control groups are not there, or this process may not use them.
-    pub fn open(config: &Config, group: &std::path::Path) -> Result<Self, BoxedError> {
+    pub fn open(
+        config: &Config,
+        group: &std::path::Path,
+        guard: &[OsString],
+    ) -> Result<Self, BoxedError> {
         let mut socket = Socket::open()?;
         let named = |(name, index): (String, u32)| (name == config.device).then_some(index);
         let ifindex = interfaces(&mut socket)?.into_iter().find_map(named);
@@ -113,7 +119,7 @@ impl Kernel {
         let group = Hierarchies::discover_any()?.group(group)?;
         // Jobs are told apart by their groups' numbers: without them nothing can be enforced.
         group.id()?;
-        if let Err(error) = user_level::jobs::give_back_all(&group) {
+        if let Err(error) = set_free(&group) {
             tracing::error!(
                 "what was scheduled from user space may stand still: {}",
                 chain(&error)
@@ -123,7 +129,15 @@ impl Kernel {
         let place = Place { ifindex, attach, major: TREE_MAJOR };
         let flows = Flows::adopt(&mut socket, ifindex)?;
         let capabilities = probe::capabilities(group.child(PROBE_GROUP)?.path());
-        let cpu = CpuKeeper::new(capabilities.clone(), config.cpu, user_level::bounds()?);
+        let schedules = JobSchedules::new(user_level::bounds()?);
+        let schedules = match guard {
+            [] => schedules,
+            words => {
+                let node = group.path().as_os_str().to_owned();
+                schedules.guarded_by(words.iter().cloned().chain([node]).collect())
+            }
+        };
+        let cpu = CpuKeeper::new(capabilities.clone(), config.cpu, schedules);
         Ok(Self {
             socket,
             place,
@@ -499,6 +513,10 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
         (**self).measure(assignment)
     }
 
+    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
+        (**self).cpu_used(assignment)
+    }
+
     fn not_enforced(&self) -> Vec<String> {
         (**self).not_enforced()
     }
@@ -506,13 +524,15 @@ impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
 
 /// The enforcer of the node that `config` describes: its kernel, or none and why. Without a control
 /// group in the configuration the node is not asked to enforce anything and takes what it is
-/// assigned; with one that cannot be used it takes nothing.
-pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
+/// assigned; with one that cannot be used it takes nothing. Where something is to be held by this process, `guard`
+/// starts another that sets it free if this one is killed: a program and its arguments that does as
+/// [`user_level::guard::serve`], for the node's group, which is its last argument.
+pub fn enforcer(config: &Config, guard: &[OsString]) -> Box<dyn Enforcer> {
     let Some(group) = &config.cgroup else {
         let reason = "no control group is configured (that needs root)".into();
         return Box::new(Unenforced { reason, capabilities: None });
     };
-    match Kernel::open(config, group) {
+    match Kernel::open(config, group, guard) {
         Ok(kernel) => Box::new(kernel),
         Err(error) => {
             let reason = chain(error.as_ref());
@@ -530,7 +550,16 @@ pub fn enforcer(config: &Config) -> Box<dyn Enforcer> {
 /// call.
 pub fn clear(config: &Config, end_jobs: bool) -> Result<Cleared, BoxedError> {
     let Some(group) = &config.cgroup else { return Ok(Cleared::Done(BTreeSet::new())) };
-    Kernel::open(config, group)?.clear(end_jobs)
+    Kernel::open(config, group, &[])?.clear(end_jobs)
+}
+
+/// Sets free what an agent that was killed has scheduled from user space, after its guard has: that would go on to do
+/// so while this one schedules already.
+fn set_free(node: &Group) -> Result<(), SharingError> {
+    if let Err(error) = user_level::guard::end_former(node) {
+        tracing::warn!("the guard of a former agent may not have ended: {}", chain(&error));
+    }
+    user_level::jobs::give_back_all(node)
 }
 
 /// Moves this process out of the group of best-effort processes.
@@ -554,4 +583,62 @@ fn kernel_flow(cgroup_id: u64, flow: &AssignedFlow) -> Flow {
 /// The unspecified address stands for every destination without a flow of its own.
 fn destination(flow: &AssignedFlow) -> Option<Ipv4Addr> {
     Some(flow.destination).filter(|address| !address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::{CpuPpm, WallTime};
+
+    /// A kernel that knows the CPU time of jobs without a look at anything else of them.
+    struct Counting;
+
+    impl Enforcer for Counting {
+        fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+            Ok(())
+        }
+
+        fn enforced(&self) -> BTreeSet<Name> {
+            BTreeSet::new()
+        }
+
+        fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
+            Ok(())
+        }
+
+        fn bind_flow(
+            &mut self,
+            _: &Assignment,
+            _: &ConnectionPattern,
+            _: Option<u32>,
+        ) -> Result<(), BindError> {
+            Ok(())
+        }
+
+        fn capabilities(&self) -> Option<&Capabilities> {
+            None
+        }
+
+        fn measure(&mut self, assignment: &Assignment) -> JobStatus {
+            JobStatus::unmeasured(assignment.clone())
+        }
+
+        fn cpu_used(&mut self, _: &Assignment) -> Nanos {
+            Nanos::from_millis(7)
+        }
+
+        fn not_enforced(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    // What each report of a run at a rate asks every node costs no look at classes, processes and disks. The agent has its
+    // kernel in a box.
+    #[test]
+    fn the_cpu_time_of_a_job_is_asked_for_alone() {
+        let mut kernel: Box<dyn Enforcer> = Box::new(Counting);
+        let until = WallTime::from_unix_nanos(9);
+        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(10), until);
+        assert_eq!(Enforcer::cpu_used(&mut kernel, &job), Nanos::from_millis(7));
+    }
 }

@@ -160,6 +160,9 @@ impl Visit {
         let mut state = self.programs.lock();
         let seat = Seat { job: job.clone(), rank };
         let before = state.ranks.insert(self.number, seat);
+        if let Some(former) = before.as_ref().filter(|former| former.job != job) {
+            state.leave(&former.job);
+        }
         let is_known = before.is_some_and(|before| state.ranks[&self.number].is(&before))
             && state.talks.get(&job).is_some_and(|talk| talk.has_decided(number));
         let said = if is_known { 0 } else { state.say(&job) };
@@ -192,14 +195,19 @@ impl Drop for Visit {
     fn drop(&mut self) {
         let mut state = self.programs.lock();
         let Some(seat) = state.ranks.remove(&self.number) else { return };
-        state.say(&seat.job);
-        if !state.ranks.values().any(|other| other.job == seat.job) {
-            state.talks.remove(&seat.job);
-        }
+        state.leave(&seat.job);
     }
 }
 
 impl State {
+    /// A rank asks for nothing more of a job.
+    fn leave(&mut self, job: &Name) {
+        self.say(job);
+        if !self.ranks.values().any(|other| other.job == *job) {
+            self.talks.remove(job);
+        }
+    }
+
     /// Tells the broker all that ranks of a job ask for here. The number under which it answers.
     fn say(&mut self, job: &Name) -> u64 {
         let mut ranks: BTreeMap<u32, &RankState> = BTreeMap::new();
@@ -346,6 +354,25 @@ mod tests {
             panic!("{line}")
         };
         assert_eq!(ranks, [rank(0)]);
+    }
+
+    // Nothing is left granted that nobody asks for any more.
+    #[test]
+    fn who_asks_for_another_job_asks_for_nothing_of_the_former() {
+        let programs = Arc::new(Programs::default());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lines = BufReader::new(theirs);
+        programs.connected(Outgoing::of(Box::new(ours)));
+        let (visit, other) = (programs.visit(), "r2".parse::<Name>().unwrap());
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| visit.report(job(), rank(0)));
+            assert_eq!(grant_next(&programs, &mut lines), 1);
+            asked.join().unwrap();
+            let asked = scope.spawn(|| visit.report(other, rank(0)));
+            assert_eq!(grant_next(&programs, &mut lines), 0);
+            assert_eq!(grant_next(&programs, &mut lines), 1);
+            assert_eq!(asked.join().unwrap().answers[0].state, AskState::Granted);
+        });
     }
 
     #[test]

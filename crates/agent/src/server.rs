@@ -139,10 +139,20 @@ pub fn now() -> WallTime {
     SystemTime::now().into()
 }
 
-fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
-    if UnixStream::connect(socket).is_ok() {
-        return Err(ServeError::Taken { socket: socket.into() });
+/// Checks that no agent answers at `socket`. Whoever is to serve there does so before anything of the node is looked at:
+/// what one agent enforces and records is nobody else's to change.
+///
+/// # Errors
+/// If one does.
+pub fn check_free(socket: &Path) -> Result<(), ServeError> {
+    match UnixStream::connect(socket) {
+        Ok(_) => Err(ServeError::Taken { socket: socket.into() }),
+        Err(_) => Ok(()),
     }
+}
+
+fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
+    check_free(socket)?;
     // Nobody answers: what stands there was left by an agent that was killed.
     let bind = || {
         if let Err(error) = fs::remove_file(socket)

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,11 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
-    let cases: [(&[&str], i32, &str); 19] = [
+    let mechanisms = "auto, bandwidth, deadline or user-level";
+    let cases: [(&[&str], i32, &str); 20] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best, cheapest or balanced"),
+        (&["run", "raycast", "--mechanism", "edf"], 64, mechanisms),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
         (&["plan", "raycast", "--lab", "no-such-lab"], 2, "no lab called no-such-lab"),
         (&["lab", "up", "t-bad", "--nodes", "17"], 64, "17"),
@@ -142,12 +145,9 @@ impl Drop for Running {
     }
 }
 
-// Goal: what holds nothing ends at the first signal, so that systemd does not wait for it in vain. Method: an agent
-// without a control group, which anybody can run.
-#[test]
-fn an_agent_ends_at_the_first_signal() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
+/// An agent without a control group, which anybody can run, with its files in `directory`.
+fn agent(directory: &Path) -> Command {
+    let at = |name: &str| directory.join(name);
     let text = format!(
         "node = \"n1\"\nsocket = {:?}\nassignments = {:?}\ndevice = \"lo\"\n\
          rate = \"100 Mbit/s\"\ncpu = \"10 %\"\n",
@@ -156,13 +156,38 @@ fn an_agent_ends_at_the_first_signal() {
     );
     fs::write(at("agent.toml"), text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
-    command.args(["agent", "run", "--config"]).arg(at("agent.toml")).stderr(Stdio::null());
-    let mut agent = Running(command.spawn().unwrap());
-    wait("the agent", || UnixStream::connect(at("agent.sock")).is_ok());
+    command.args(["agent", "run", "--config"]).arg(at("agent.toml"));
+    command
+}
+
+/// One that runs, and answers.
+fn running_agent(directory: &Path) -> Running {
+    let agent = Running(agent(directory).stderr(Stdio::null()).spawn().unwrap());
+    wait("the agent", || UnixStream::connect(directory.join("agent.sock")).is_ok());
+    agent
+}
+
+// Goal: what holds nothing ends at the first signal, so that systemd does not wait for it in vain.
+#[test]
+fn an_agent_ends_at_the_first_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut agent = running_agent(directory.path());
     kill(Pid::from_raw(agent.0.id() as i32), Signal::SIGTERM).unwrap();
     wait("its end", || agent.0.try_wait().unwrap().is_some());
     let ended = agent.0.wait().unwrap();
     assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32));
+}
+
+// Goal: what an agent enforces and records is not touched by another that is started beside it. Method: its record becomes
+// one with which none could start, which is met by who looks at it.
+#[test]
+fn an_agent_beside_another_says_so_before_it_looks_at_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    let _agent = running_agent(directory.path());
+    fs::write(directory.path().join("assignments.json"), "no record").unwrap();
+    let output = agent(directory.path()).output().unwrap();
+    assert!(!output.status.success());
+    assert!(said(&output).contains("another agent answers at"), "{}", said(&output));
 }
 
 // Goal: whoever has read enough, as `head` has, is no fault of a command, which says nothing and ends as by SIGPIPE.

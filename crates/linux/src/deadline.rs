@@ -17,7 +17,7 @@
 //! thread is first shrunk to less than a millionth of a processor, and then leaves: nothing is lost
 //! in any state.
 
-use crate::process::read_text;
+use crate::process::{Stat, read_text};
 use crate::syscall::SyscallError;
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -202,7 +202,7 @@ pub fn observe(pids: &[i32]) -> Result<Vec<Task>, SyscallError> {
             Err(error) if is_gone(error.raw_os_error()) => continue,
             Err(error) => return Err(SyscallError::of_io("read", path)(error)),
         };
-        let Some((parent, threads)) = parse_stat(&text) else { continue };
+        let Some(Stat { parent, threads, .. }) = Stat::parse(&text) else { continue };
         match read(*pid) {
             Ok(has) => tasks.push(Task { pid: *pid, parent, threads, has }),
             Err(error) if error.errno == Errno::ESRCH => {}
@@ -356,18 +356,6 @@ fn ratio(spec: DeadlineSpec) -> u64 {
     ((u128::from(spec.runtime.get()) << 20) / u128::from(spec.period.get().max(1))) as u64
 }
 
-/// The parent and the number of threads in a `/proc/PID/stat` line; nothing if the process has
-/// ended. Fields 3, 4 and 20 (proc(5)); the name before them can contain anything.
-fn parse_stat(text: &str) -> Option<(i32, u32)> {
-    let (_, after) = text.rsplit_once(')')?;
-    let mut fields = after.split_ascii_whitespace();
-    if matches!(fields.next()?, "Z" | "X") {
-        return None;
-    }
-    let parent = fields.next()?.parse().ok()?;
-    Some((parent, fields.nth(20 - 4 - 1)?.parse().ok()?))
-}
-
 fn is_gone(error: Option<i32>) -> bool {
     matches!(error, Some(libc::ENOENT | libc::ESRCH))
 }
@@ -509,13 +497,6 @@ mod tests {
         assert_eq!(plan.outcome, Err(Obstacle::TooSmall { processes: 100 }));
     }
 
-    #[test]
-    fn threads_are_counted_after_any_name() {
-        let line = "7 (a) R ) S 3 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 5 0 4242 0 0";
-        assert_eq!(parse_stat(line), Some((3, 5)));
-        assert_eq!(parse_stat(&line.replace(") S", ") Z")), None);
-    }
-
     fn any_tasks() -> impl Strategy<Value = Vec<Task>> {
         let has = prop::option::of((1u32..100).prop_map(spec));
         let one = (0usize..8, prop_oneof![9 => Just(1u32), 1 => 2u32..4], has);
@@ -562,11 +543,6 @@ mod tests {
                 Err(_) => prop_assert_eq!(sum(&after), 0),
             }
             prop_assert_eq!(super::plan(cpu, PERIOD, &after).ops, Vec::new());
-        }
-
-        #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,60}") {
-            let _ = parse_stat(&text);
         }
     }
 }

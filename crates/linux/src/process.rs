@@ -506,16 +506,40 @@ fn c_string(text: &OsStr) -> Result<CString, SyscallError> {
     CString::new(text.as_bytes()).map_err(nul)
 }
 
-/// The start time in a `/proc/PID/stat` line; nothing if the process has ended. The second field
-/// is the program's name in parentheses and may itself contain any character.
+/// The start time in a `/proc/PID/stat` line; nothing if the process has ended.
 fn parse_stat(text: &str) -> Option<u64> {
-    let (_, after) = text.rsplit_once(')')?;
-    let mut fields = after.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
+    Stat::parse(text).map(|stat| stat.start)
+}
+
+/// What the line `/proc/PID/stat` tells of a process that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// The process that started it.
+    pub parent: i32,
+    /// How many threads it has.
+    pub threads: u32,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+}
+
+impl Stat {
+    /// Nothing if it has ended. The second field is the program's name in parentheses and may itself contain any
+    /// character.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, after) = text.rsplit_once(')')?;
+        let mut fields = after.split_ascii_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let threads: u32 = fields.nth(STAT_THREADS_AFTER_PARENT)?.parse().ok()?;
+        let start = fields.nth(STAT_START_AFTER_THREADS)?.parse().ok()?;
+        // The line is about the first thread. Where that has ended and others go on, so does the process.
+        let has_ended = match state {
+            "X" => true,
+            "Z" => threads <= 1,
+            _ => false,
+        };
+        (!has_ended).then_some(Self { parent, threads, start })
     }
-    fields.nth(STAT_START_AFTER_STATE)?.parse().ok()
 }
 
 /// The line `Uid:` of `/proc/PID/status`.
@@ -526,8 +550,10 @@ fn parse_users(text: &str) -> Option<[u32; 4]> {
     users.try_into().ok()
 }
 
-/// Field 22 of the line; the state is field 3 (proc(5)).
-const STAT_START_AFTER_STATE: usize = 22 - 3 - 1;
+/// The parent is field 4 of the line, the number of threads field 20 (proc(5)),
+const STAT_THREADS_AFTER_PARENT: usize = 20 - 4 - 1;
+/// and the start field 22.
+const STAT_START_AFTER_THREADS: usize = 22 - 20 - 1;
 
 const RECORD_BYTES: usize = 8;
 const STEP_FORKED: i32 = 1;
@@ -575,7 +601,18 @@ mod tests {
     fn names_with_parentheses_do_not_confuse() {
         let line = "7 (a) R ) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         assert_eq!(parse_stat(line), Some(4242));
-        assert_eq!(parse_stat(&line.replace(") S", ") Z")), None);
+        let threads = "7 (a) R ) S 3 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 5 0 4242 0 0";
+        assert_eq!(Stat::parse(threads), Some(Stat { parent: 3, threads: 5, start: 4242 }));
+    }
+
+    // A program whose first thread has ended goes on with the others, and is scheduled, moved and ended as before.
+    #[test]
+    fn a_process_has_ended_when_all_its_threads_have() {
+        let line = "7 (a) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+        assert_eq!(parse_stat(line), None);
+        let others = line.replace(" 20 0 1 0 ", " 20 0 2 0 ");
+        assert_eq!(parse_stat(&others), Some(4242));
+        assert_eq!(parse_stat(&others.replace(") Z", ") X")), None);
     }
 
     // Anybody may call a process as they like, and nobody is overlooked for that. A thread gives itself such a
@@ -611,7 +648,7 @@ mod tests {
 
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC{0,60}") {
-            let _ = (text.parse::<Identity>(), parse_stat(&text), parse_users(&text));
+            let _ = (text.parse::<Identity>(), Stat::parse(&text), parse_users(&text));
         }
     }
 }

@@ -6,6 +6,7 @@ use keeptime_control::schedule::Schedule;
 use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
 use keeptime_linux::deadline;
 use keeptime_linux::testing::{can, skip};
+use keeptime_linux::user_level::guard;
 use keeptime_linux::user_level::jobs::{JobSchedules, give_back_all};
 use keeptime_linux::user_level::{ScheduleError, Scheduler, give_back};
 use keeptime_model::units::{CpuPpm, Nanos};
@@ -13,6 +14,9 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, Uid};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -45,8 +49,14 @@ impl Busy {
     }
 
     fn state(&self) -> char {
+        self.field(3).chars().next().unwrap()
+    }
+
+    /// Of the line `stat`, counted as proc(5) does; none before the third.
+    fn field(&self, number: usize) -> String {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        let after_name = stat.rsplit_once(") ").unwrap().1;
+        after_name.split(' ').nth(number - 3).unwrap().to_owned()
     }
 }
 
@@ -285,6 +295,86 @@ fn the_next_agent_sets_free_what_was_held_and_nobody_else() {
     assert_eq!((held.affinity(), stopped.state()), (before, 'T'));
 }
 
+// Goal: who is held cannot have others' time by having itself continued. Method: one that is continued has idle priority,
+// and is held again by a look; what it used meanwhile takes it dozens of periods to pay back.
+#[test]
+fn who_is_continued_while_it_is_held_is_held_again() {
+    let Some(_alone) = alone() else { return };
+    let busy = Busy::start();
+    let scheduler = Scheduler::start(Bounds::user_level(1)).unwrap();
+    set(&scheduler, &busy, schedule(1, 1_000)).unwrap();
+    for _ in 0..3 {
+        wait_until_held(&busy);
+        assert_eq!(busy.field(POLICY), libc::SCHED_IDLE.to_string());
+        busy.signal(Signal::SIGCONT);
+        wait_until_held(&busy);
+    }
+    drop(scheduler);
+    wait_until("it to go on", || busy.state() == 'R');
+    assert_eq!(busy.field(POLICY), libc::SCHED_OTHER.to_string());
+}
+
+// Goal: what was held goes on when its agent has ended and no other comes; what somebody else has stopped does not. Method:
+// the guard's part is played here, for an agent that is the other end of a connection.
+#[test]
+fn a_guard_sets_free_what_was_held_when_its_agent_ends() {
+    let Some(_alone) = alone() else { return };
+    let Some(job) = Job::new("guarded") else { return };
+    let Some(other) = Job::new("stopped-beside") else { return };
+    let (held, stopped) = (Busy::start(), Busy::start());
+    let before = held.affinity();
+    job.with(&[&held]);
+    other.with(&[&stopped]);
+    let mut schedules = JobSchedules::new(Bounds::user_level(1));
+    let period = Nanos::from_secs(100);
+    schedules.share(&job.group, CpuPpm::from_percent(1), period).unwrap().unwrap();
+    schedules.share(&other.group, CpuPpm::from_percent(90), period).unwrap().unwrap();
+    wait_until_held(&held);
+    // It has a slice left: that is not the scheduler's doing.
+    stopped.signal(Signal::SIGSTOP);
+    wait_until_held(&stopped);
+    std::mem::forget(schedules);
+    give_back_all(&other.node).unwrap();
+    assert_eq!(stopped.state(), 'T');
+
+    let (mut agent, watched) = UnixStream::pair().unwrap();
+    let node = job.node.path().to_owned();
+    let (told, tell) = (watched.try_clone().unwrap(), watched);
+    let waiting = std::thread::spawn(move || guard::serve(&node, told, tell));
+    agent.read_exact(&mut [0]).unwrap();
+    assert_eq!(held.state(), 'T');
+    drop(agent);
+    waiting.join().unwrap().unwrap();
+    wait_until("it to go on", || held.state() == 'R');
+    assert_eq!(held.affinity(), before);
+}
+
+// Goal: what is noted of a job, for whoever comes next, is who is scheduled, however many others come and are refused.
+// Method: a job that fills the processor, and one beside it whose processes change.
+#[test]
+fn who_is_refused_is_not_noted() {
+    let Some(_alone) = alone() else { return };
+    let Some(first) = Job::new("noted") else { return };
+    let Some(other) = Job::new("refused") else { return };
+    let (one, two) = (Busy::start(), Busy::start());
+    first.with(&[&one]);
+    other.with(&[&two]);
+    let mut schedules = JobSchedules::new(Bounds::user_level(1));
+    let mut share = |job: &Job, percent: u32| {
+        let cpu = CpuPpm::from_percent(percent);
+        let shared = schedules.share(&job.group, cpu, Nanos::from_millis(50)).unwrap();
+        let is_noted =
+            |job: &Job, busy: &Busy| schedules.schedules(&job.group, &BTreeSet::from([busy.pid()]));
+        let are_noted = [is_noted(&first, &one), is_noted(&other, &two)];
+        (shared.is_ok(), are_noted)
+    };
+    assert_eq!(share(&first, 60), (true, [true, false]));
+    assert_eq!(share(&other, 50), (false, [true, false]));
+    assert_eq!(share(&other, 30), (true, [true, true]));
+    // What it has it keeps where more is refused.
+    assert_eq!(share(&other, 50), (false, [true, true]));
+}
+
 // What somebody stops while it has a slice left stays stopped, through as many periods as it takes, and goes on when it
 // is told to, with its schedule.
 #[test]
@@ -304,3 +394,6 @@ fn who_was_stopped_by_somebody_else_stays_stopped() {
     busy.signal(Signal::SIGCONT);
     wait_until("it to go on", || busy.state() == 'R');
 }
+
+/// The field of the line `stat` with the class.
+const POLICY: usize = 41;

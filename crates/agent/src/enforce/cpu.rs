@@ -3,7 +3,6 @@
 
 use crate::agent::BoxedError;
 use crate::shares::{FLOOR, launchers_share, limit_beside_schedules, mechanisms, period_of};
-use keeptime_control::admission::Bounds;
 use keeptime_control::phase;
 use keeptime_linux::alignment::Aligned;
 use keeptime_linux::cgroup::{CPU_PERIOD, CgroupError, Group};
@@ -68,10 +67,10 @@ struct Limited {
 type Obstacle = String;
 
 impl CpuKeeper {
-    /// Of a node on which this was found. `schedules` says what is admitted from user space.
-    pub fn new(found: Capabilities, whole: CpuPpm, schedules: Bounds) -> Self {
+    /// Of a node on which this was found. `schedules` are those that are kept from user space.
+    pub fn new(found: Capabilities, whole: CpuPpm, schedules: JobSchedules) -> Self {
         let (limits, kept) = (BTreeMap::new(), BTreeMap::new());
-        Self { found, whole, limits, kept, schedules: JobSchedules::new(schedules) }
+        Self { found, whole, limits, kept, schedules }
     }
 
     /// Makes a job's group and has its share kept, by the first mechanism that its processes can have.
@@ -184,6 +183,9 @@ impl CpuKeeper {
         assignment: &Assignment,
         group: &Group,
     ) -> Result<Result<Way, Obstacle>, BoxedError> {
+        if let Err(error) = self.schedules.look_for_guard() {
+            tracing::warn!("nobody sets free what this agent holds if it is killed: {error}");
+        }
         let cpu = assignment.cpu_ppm;
         match self.schedules.share(group, cpu, period_of(assignment))? {
             Ok(None) => {

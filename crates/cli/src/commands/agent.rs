@@ -2,6 +2,7 @@
 
 use super::{Ending, print_json};
 use crate::arguments::{AgentCommand, AgentExecArguments};
+use crate::cluster::own_path;
 use crate::job_command::{self, NotStarted};
 use anyhow::{Context, Result, anyhow, bail};
 use keeptime_agent::agent::Agent;
@@ -9,7 +10,7 @@ use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
 use keeptime_agent::enforce::{self, Cleared};
 use keeptime_agent::link;
-use keeptime_agent::server::{now, serve};
+use keeptime_agent::server::{check_free, now, serve};
 use keeptime_agent::store::Store;
 use keeptime_agent::wire::{JobStatus, Status};
 use keeptime_linux::cgroup::MARK;
@@ -21,6 +22,7 @@ use keeptime_model::name::Name;
 use keeptime_model::units::CpuPpm;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -171,7 +173,8 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     if check {
         return Ok(());
     }
-    let enforcer = enforce::enforcer(&config);
+    check_free(&config.socket)?;
+    let enforcer = enforce::enforcer(&config, &guard()?);
     for sentence in enforcer.not_enforced() {
         tracing::warn!("not enforced: {sentence}");
     }
@@ -189,6 +192,11 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
         std::thread::spawn(move || link::keep(&agent, &broker, scope.as_ref().ok()));
     }
     serve(&agent, &config.socket).context("while serving")
+}
+
+/// How this program is started to guard an agent, but for the group of its node.
+fn guard() -> Result<[OsString; 3]> {
+    Ok([own_path()?.into(), "launch".into(), "guard".into()])
 }
 
 /// An agent's status as a few lines.

@@ -8,15 +8,21 @@ use crate::reach::Plan;
 use anyhow::{Context, Result};
 use keeptime_launch::remote::Wanted;
 use keeptime_linux::netns::die_with_parent;
+use keeptime_linux::user_level::guard;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Becomes the command: returns only if that fails. A controller is one until its run has ended.
+/// Becomes the command: returns only if that fails. A controller is one until its run has ended, and a guard until its
+/// agent has.
 pub fn run(command: LaunchCommand) -> Result<Ending> {
     let line = match command {
         LaunchCommand::Controller => {
             controller::serve(io::stdin().lock(), io::stdout().lock())?;
+            return Ok(Ending::Done);
+        }
+        LaunchCommand::Guard { group } => {
+            guard::serve(&group, io::stdin().lock(), io::stdout().lock())?;
             return Ok(Ending::Done);
         }
         LaunchCommand::Near { command } => command,

@@ -72,7 +72,11 @@ impl Hands {
     pub fn put(&mut self, processor: u32, place: Place) -> Result<(), SyscallError> {
         let before = self.put;
         if before == Some((processor, place)) {
-            return Ok(());
+            return match place {
+                // Its user may have continued it, which is told to nobody.
+                Place::Held => self.process.signal(Signal::SIGSTOP),
+                Place::First | Place::Waiting => Ok(()),
+            };
         }
         self.is_touched = true;
         let pid = self.process.identity().pid;
@@ -82,17 +86,25 @@ impl Hands {
             each_thread(pid, |thread| sched_setaffinity(Pid::from_raw(thread), &only))?;
         }
         let done = match place {
-            Place::Held => self.process.signal(Signal::SIGSTOP),
+            Place::Held => self.hold(),
             Place::First => self.run_as(libc::SCHED_OTHER, FIRST),
             Place::Waiting => self.run_as(libc::SCHED_IDLE, 0),
         };
         done.map(|()| self.put = Some((processor, place)))
     }
 
-    fn run_as(&self, class: libc::c_int, niceness: i32) -> Result<(), SyscallError> {
+    /// Stops it. Whoever continues it before its time takes nothing from those who have a slice left.
+    fn hold(&self) -> Result<(), SyscallError> {
         let pid = self.process.identity().pid;
-        each_thread(pid, |thread| be(thread, class, niceness))?;
-        self.go_on()
+        // Its mark comes first, and goes last: whatever becomes of this process, nobody is stopped without.
+        each_thread(pid, |thread| be(thread, libc::SCHED_IDLE, HELD))?;
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    fn run_as(&self, class: libc::c_int, niceness: i32) -> Result<(), SyscallError> {
+        self.go_on()?;
+        let pid = self.process.identity().pid;
+        each_thread(pid, |thread| be(thread, class, niceness))
     }
 
     /// Whoever else stopped it did not stop it for its slice: that is not undone.
@@ -109,8 +121,8 @@ impl Drop for Hands {
         // What has ended needs nothing back, and who has its number now has nothing of ours.
         if self.is_touched && self.is_alive() {
             let pid = self.process.identity().pid;
-            let _ = each_thread(pid, |thread| self.before.restore(thread));
             let _ = self.go_on();
+            let _ = each_thread(pid, |thread| self.before.restore(thread));
         }
     }
 }
@@ -130,15 +142,19 @@ impl Before {
     }
 }
 
-/// Sets a process free that a scheduler held or made wait when it was killed.
+/// Sets a process free that a scheduler held or made wait when it was killed. One that somebody else has stopped stays
+/// stopped.
 ///
 /// # Errors
 /// If the kernel refuses; that the process has ended is no error.
 pub fn give_back(pid: i32) -> Result<(), SyscallError> {
     let Some(process) = opened(pid)? else { return Ok(()) };
     let ordinary = Before { affinity: own_affinity()?, niceness: 0 };
-    each_thread(pid, |thread| ordinary.restore(thread))?;
-    process.signal(Signal::SIGCONT)
+    // Before its mark goes: who is killed in between leaves one that is found again.
+    if is_held(pid) {
+        process.signal(Signal::SIGCONT)?;
+    }
+    each_thread(pid, |thread| ordinary.restore(thread))
 }
 
 /// The processors that processes are scheduled on: those of this process.
@@ -154,9 +170,17 @@ fn own_affinity() -> Result<CpuSet, SyscallError> {
 
 /// Whether a process looks as one that goes first or waits: as nobody but root makes one, or hardly anybody.
 pub(super) fn is_placed(pid: i32) -> bool {
+    class(pid) == libc::SCHED_IDLE || niceness(pid) == FIRST
+}
+
+/// Whether a process has the mark of one that is held.
+fn is_held(pid: i32) -> bool {
+    class(pid) == libc::SCHED_IDLE && niceness(pid) == HELD
+}
+
+fn class(pid: i32) -> libc::c_int {
     // SAFETY: takes an integer.
-    let class = unsafe { libc::sched_getscheduler(pid) };
-    class == libc::SCHED_IDLE || niceness(pid) == FIRST
+    unsafe { libc::sched_getscheduler(pid) }
 }
 
 /// Does with a sleeping thread all that is done with scheduled ones but stopping it, to find out whether that may be
@@ -183,13 +207,13 @@ pub(super) fn hurry() -> Result<(), Errno> {
     be(0, libc::SCHED_FIFO, 0).or_else(|_| be(0, libc::SCHED_OTHER, FIRST))
 }
 
-/// A thread's class and niceness.
+/// A thread's class and niceness, which at idle priority is a mark and no more.
 fn be(thread: i32, class: libc::c_int, niceness: i32) -> Result<(), Errno> {
     let priority = i32::from(class == libc::SCHED_FIFO);
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: `parameters` lives through the call.
     Errno::result(unsafe { libc::sched_setscheduler(thread, class, &raw const parameters) })?;
-    if class == libc::SCHED_OTHER {
+    if class != libc::SCHED_FIFO {
         // SAFETY: takes integers.
         let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, thread as libc::id_t, niceness) };
         Errno::result(set)?;
@@ -231,3 +255,5 @@ fn error(call: &'static str, pid: i32) -> impl FnOnce(Errno) -> SyscallError {
 
 /// The least niceness: 87 times the weight of an ordinary process.
 const FIRST: i32 = -20;
+/// With idle priority, that of who is held: who waits has none, and few others have both.
+const HELD: i32 = 19;

@@ -4,6 +4,7 @@
 //! They are written on the job's group as an extended attribute before any of them is scheduled: the kernel keeps it
 //! as long as the group, whatever becomes of the agent. So nobody is set free who was stopped by somebody else.
 
+use super::guard::Guarded;
 use super::{ScheduleError, Scheduler, give_back, hands};
 use crate::bound::{attribute, set_attribute};
 use crate::cgroup::{CgroupError, Group};
@@ -14,7 +15,8 @@ use keeptime_control::admission::{Bounds, Refusal};
 use keeptime_control::schedule::Schedule;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
+use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -31,6 +33,26 @@ pub enum Obstacle {
         /// How many.
         processes: usize,
     },
+    /// One cannot be looked at, or be put where it is to be, as where it may not run on that processor (a `cpuset`).
+    #[error("process {pid} cannot be scheduled from user space: {why}")]
+    Denied {
+        /// Which.
+        pid: i32,
+        /// What the kernel says.
+        why: SyscallError,
+    },
+}
+
+impl Obstacle {
+    /// # Errors
+    /// What is no obstacle of these processes.
+    fn of(error: ScheduleError) -> Result<Self, ScheduleError> {
+        match error {
+            ScheduleError::Refused(refusal) => Ok(refusal.into()),
+            ScheduleError::Kernel { pid, source } => Ok(Self::Denied { pid, why: source }),
+            ScheduleError::Stopped => Err(ScheduleError::Stopped),
+        }
+    }
 }
 
 /// What failed about the schedules of a job's processes.
@@ -56,12 +78,28 @@ pub struct JobSchedules {
     scheduler: Option<Scheduler>,
     /// Who is noted on each group.
     noted: BTreeMap<PathBuf, Vec<Identity>>,
+    /// Ended last, when nobody is held.
+    guarded: Option<Guarded>,
 }
 
 impl JobSchedules {
     /// With nobody to schedule. `bounds` says what is admitted.
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, scheduler: None, noted: BTreeMap::new() }
+        Self { bounds, scheduler: None, noted: BTreeMap::new(), guarded: None }
+    }
+
+    /// With a process beside this one that sets free what is held if this one is killed: a program with its arguments
+    /// that does as [`super::guard::serve`] with its standard input and output.
+    pub fn guarded_by(self, words: Vec<OsString>) -> Self {
+        Self { guarded: Some(Guarded::by(words)), ..self }
+    }
+
+    /// Sees to it that this process is guarded, if it is to be. To be called before [`Self::share`].
+    ///
+    /// # Errors
+    /// Why it is not: once a minute. Schedules are kept all the same.
+    pub fn look_for_guard(&mut self) -> io::Result<()> {
+        self.guarded.as_mut().map_or(Ok(()), Guarded::look)
     }
 
     /// Looks at the processes of a job's group and makes them share `cpu`: those that started no other of the
@@ -70,7 +108,7 @@ impl JobSchedules {
     /// each; nothing if there is no process.
     ///
     /// # Errors
-    /// If `/proc` or the group cannot be read, or the kernel refuses for a reason that is no [`Obstacle`].
+    /// If `/proc` or the group cannot be read or written on, or the scheduler has ended.
     pub fn share(
         &mut self,
         group: &Group,
@@ -93,6 +131,7 @@ impl JobSchedules {
         }
         let running = carriers.iter().filter_map(|pid| Identity::of(*pid).transpose());
         let running = running.collect::<Result<Vec<_>, _>>()?;
+        let former = self.noted.get(group.path()).cloned().unwrap_or_default();
         self.note_beside(group, &running)?;
         let part = self.bounds.part(cpu, period, running.len());
         let scheduled: Vec<_> = running.iter().map(|process| (process.pid, part)).collect();
@@ -103,7 +142,12 @@ impl JobSchedules {
                 self.note(group, running)?;
                 Ok(Ok(schedule))
             }
-            Err(SharingError::Schedule(ScheduleError::Refused(refusal))) => Ok(Err(refusal.into())),
+            Err(SharingError::Schedule(error)) => {
+                let obstacle = Obstacle::of(error)?;
+                // Who comes and is refused, again and again, is noted no longer than that takes.
+                self.note(group, former)?;
+                Ok(Err(obstacle))
+            }
             Err(error) => Err(error),
         }
     }

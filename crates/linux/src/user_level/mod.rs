@@ -8,17 +8,25 @@
 //! slice is **held** (SIGSTOP) until its next period. What nobody uses goes to ordinary processes.
 //!
 //! [`dispatch`] decides and is pure; [`Scheduler`] looks, decides and carries out; [`jobs`] says whose processes
-//! are scheduled. It needs root. If it is killed, processes may stay held: [`give_back`] sets them free, and whoever
-//! starts again does that first ([`jobs::give_back_all`]).
+//! are scheduled. It needs root. If it is killed, processes stay held: a process beside it sees that and sets them free
+//! ([`guard`]), and where that was killed as well, whoever starts again ([`jobs::give_back_all`]).
 //!
 //! Niceness counts among the processes of one control group. Where groups have the CPU controller, and several jobs
 //! on one processor are scheduled so, they share it by the weights of their groups, not by whose period ends first: a
 //! job then has its slice for sure if that is no more than an equal part of the processor.
 //!
 //! Who stops a process while it has a slice left finds it stopped until it is continued; who does so while it is
-//! held finds it going on in its next period. A shell with job control takes one that is held to be stopped.
+//! held finds it going on in its next period. Who continues one that is held has it run when nobody else wants to, until
+//! the next look holds it again; its slices pay for that. A shell with job control takes one that is held to be stopped.
+//! Who is held when the last one of its session ends that could continue its process group is sent SIGHUP by the kernel, as
+//! every stopped process is then (`setsid` keeps it from that).
+//!
+//! Who is scheduled no more is an ordinary process again, with the niceness and the processors that its first thread had.
+//! Another class, and what other threads had of their own, are lost; so is all of it where a guard or the next agent sets
+//! it free.
 
 pub mod dispatch;
+pub mod guard;
 pub mod jobs;
 
 mod hands;
@@ -108,7 +116,8 @@ impl Scheduler {
     /// of the group without a schedule: what they were started as by one that has one is undone.
     ///
     /// # Errors
-    /// If it is not admitted, or the kernel refuses; what they had stays.
+    /// If it is not admitted, or one cannot be looked at: what they had stays. If the kernel does not let one be put
+    /// where it is to be: then none of the group has a schedule.
     pub fn share(
         &self,
         group: &str,
@@ -147,7 +156,7 @@ fn run(bounds: Bounds, processors: Vec<u32>, commands: &Receiver<Command>) {
             // Dropping the hands gives everything back.
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        wait = scheduling.step();
+        (wait, _) = scheduling.step();
     }
 }
 
@@ -171,18 +180,39 @@ impl Scheduling {
     fn obey(&mut self, command: Command) {
         let Command { group, scheduled, resting, answer } = command;
         let before = self.groups.get(&group).map(|members| members.before);
-        let done = self.exchange(group, &scheduled);
-        // Who left is as it was, and so is who was only looked at.
+        let done = self.exchange(group.clone(), &scheduled);
+        self.let_go();
         let dispatcher = &self.dispatcher;
-        self.held.retain(|pid, _| dispatcher.schedules(*pid));
         let unscheduled = resting.iter().filter(|pid| !dispatcher.schedules(**pid));
         if let (Ok(()), Some(before)) = (&done, before) {
             // What cannot be now is tried again when this is asked for next.
             unscheduled.for_each(|pid| drop(before.give_to(*pid)));
         }
-        self.step();
+        let (_, refused) = self.step();
+        let done = done.and_then(|()| self.check_placed(group, &refused));
         // Whoever asked may not wait for the answer any more.
         let _ = answer.send(done);
+    }
+
+    /// Who has no schedule any more is as it was, and so is who was only looked at.
+    fn let_go(&mut self) {
+        let dispatcher = &self.dispatcher;
+        self.held.retain(|pid, _| dispatcher.schedules(*pid));
+    }
+
+    /// Half of a group with schedules would wait for the other half: where one of it could not be put where it is to
+    /// be, none has one.
+    fn check_placed(
+        &mut self,
+        group: String,
+        refused: &BTreeMap<i32, SyscallError>,
+    ) -> Result<(), ScheduleError> {
+        let mut pids = self.groups.get(&group).into_iter().flat_map(|members| &members.pids);
+        let first = pids.find_map(|pid| Some((*pid, refused.get(pid)?.clone())));
+        let Some((pid, source)) = first else { return Ok(()) };
+        self.exchange(group, &[])?;
+        self.let_go();
+        Err(ScheduleError::Kernel { pid, source })
     }
 
     fn exchange(
@@ -230,8 +260,8 @@ impl Scheduling {
         hands.used().map_err(kernel)
     }
 
-    /// Puts everybody where they are to be; how long that is right.
-    fn step(&mut self) -> Duration {
+    /// Puts everybody where they are to be; how long that is right, and whom the kernel did not let be put there.
+    fn step(&mut self) -> (Duration, BTreeMap<i32, SyscallError>) {
         let mut used = BTreeMap::new();
         for (pid, hands) in &self.held {
             if let Ok(Some(time)) = hands.used() {
@@ -249,15 +279,17 @@ impl Scheduling {
         // Those who give way go before those who take it.
         let mut order: Vec<_> = places.into_iter().collect();
         order.sort_by_key(|(_, (_, place))| std::cmp::Reverse(*place));
+        let mut refused = BTreeMap::new();
         for (pid, (processor, place)) in order {
             let processor = self.processors.get(processor as usize).copied();
-            if let (Some(hands), Some(processor)) = (self.held.get_mut(&pid), processor) {
-                // What cannot be placed has ended; the next look finds that.
-                let _ = hands.put(processor, place);
+            if let (Some(hands), Some(processor)) = (self.held.get_mut(&pid), processor)
+                && let Err(error) = hands.put(processor, place)
+            {
+                refused.insert(pid, error);
             }
         }
-        again
-            .map_or(FOREVER, |again| Duration::from_nanos(again.saturating_sub(clock::now()).get()))
+        let until = |again: Nanos| Duration::from_nanos(again.saturating_sub(clock::now()).get());
+        (again.map_or(FOREVER, until), refused)
     }
 }
 
@@ -266,3 +298,36 @@ const FOREVER: Duration = Duration::from_secs(86_400);
 
 /// The schedule of nobody is looked at more often than this: what a look costs, 50 times over.
 pub(crate) const LOOK_LEAST: Nanos = Nanos::new(500_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::CpuPpm;
+    use nix::sched::CpuSet;
+    use std::process::Command as Program;
+
+    // Goal: what was agreed to is in force, or nobody of the group waits for who cannot have it. Method: a processor beyond
+    // all that there can be.
+    #[test]
+    fn where_one_cannot_be_put_none_of_its_group_has_a_schedule() {
+        let mut sleeper = Program::new("sleep").arg("60").spawn().unwrap();
+        let pid = sleeper.id() as i32;
+        let mut scheduling = Scheduling {
+            dispatcher: Dispatcher::new(Bounds::user_level(1)),
+            processors: vec![CpuSet::count() as u32],
+            held: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        };
+        let (answer, answered) = channel();
+        let half = Schedule::new(CpuPpm::from_percent(50), Nanos::from_millis(50));
+        let (group, scheduled, resting) = ("job".to_owned(), vec![(pid, half)], Vec::new());
+        scheduling.obey(Command { group, scheduled, resting, answer });
+        let done = answered.recv().unwrap();
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let is_told = matches!(done, Err(ScheduleError::Kernel { pid: which, .. }) if which == pid);
+        assert!(is_told, "{done:?}");
+        assert!(!scheduling.dispatcher.schedules(pid));
+        assert!(scheduling.held.is_empty() && scheduling.groups.is_empty());
+    }
+}
