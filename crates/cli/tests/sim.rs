@@ -96,7 +96,7 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
 fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let made: &[&str] = &["--topology", "star:4", "--generate", "model"];
     let chains: &[&str] = &["--topology", "star:4", "--generate", "chains"];
-    let cases: [(&[&str], i32, &[&str]); 19] = [
+    let cases: [(&[&str], i32, &[&str]); 22] = [
         (&["--topology", "ring:4", "--generate", "model"], 64, &["ring:4", "star:NODES"]),
         (&["--topology", "star:0", "--generate", "model"], 64, &["0", "1 to 50000"]),
         (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
@@ -115,6 +115,21 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&[made, &["--failures", "often"]].concat(), 64, &["--failures", "often"]),
         (&[made, &["--repair", "1h"]].concat(), 64, &["--failures"]),
         (&[made, &["--failures", "1d", "--repair", "0 s"]].concat(), 64, &["--repair", "1 s to"]),
+        (
+            &[made, &["--link-failures", "10 s"]].concat(),
+            64,
+            &["--link-failures", "10 s", "3600 s or more"],
+        ),
+        (
+            &[made, &["--switch-failures", "1 s"]].concat(),
+            64,
+            &["--switch-failures", "1 s", "3600 s or more"],
+        ),
+        (
+            &[made, &["--link-failures", "1d", "--repair", "0 s"]].concat(),
+            64,
+            &["--repair", "1 s to"],
+        ),
         (&["--topology", "/no.toml", "--generate", "model"], 2, &["cannot read /no.toml"]),
     ];
     for (arguments, code, expected) in cases {
@@ -175,18 +190,22 @@ fn each_policy_is_told_as_it_ends() {
     assert!(ended.iter().all(|(_, figures)| figures.contains("broken 0, ")), "{lines}");
 }
 
-// Goal: a result says all that is needed to have it again, also what nodes fail by.
+// Goal: a result says all that is needed to have it again, also what fails and how often.
 #[test]
 fn a_result_is_repeated_from_its_own_header() {
     let cluster = ["--topology", "fat-tree:80:8", "--communication", "30 %"];
     let made = ["--generate", "model", "--jobs", "40", "--load", "0.9", "--seed", "7"];
     let fails = ["--failures", "1d", "--repair", "30 min"];
-    let result = json(&[&cluster[..], &made, &fails].concat());
+    let behind = ["--link-failures", "7d", "--switch-failures", "2d"];
+    let result = json(&[&cluster[..], &made, &fails, &behind].concat());
     let header = &result["header"];
     let text = |field: &str| header[field].as_str().map_or(header[field].to_string(), Into::into);
-    let fields = ["topology", "communication", "jobs", "load", "seed", "failures", "repair"];
+    let made = ["topology", "communication", "jobs", "load", "seed"];
+    let fails = ["failures", "link_failures", "switch_failures", "repair"];
+    let fields = [&made[..], &fails].concat();
+    let option = |field: &str| format!("--{}", field.replace('_', "-"));
     let mut again = vec!["--generate".to_string(), text("source")];
-    again.extend(fields.iter().flat_map(|field| [format!("--{field}"), text(field)]));
+    again.extend(fields.iter().flat_map(|field| [option(field), text(field)]));
     let again: Vec<_> = again.iter().map(String::as_str).collect();
     assert_eq!(json(&again), result);
     assert_eq!(header["version"], env!("CARGO_PKG_VERSION"));
@@ -229,6 +248,30 @@ fn failures_of_nodes_are_counted_and_told() {
     }
     assert!(with.lines().all(|line| line.len() == with.lines().next().unwrap().len()), "{with}");
     assert!(!table(&made).contains("jobs hit"));
+}
+
+// Goal: links and switches fail by themselves and take along the nodes behind them, which is told apart from nodes that
+// fail; no promise is broken for another reason.
+#[test]
+fn failures_of_links_and_switches_are_counted_apart() {
+    let made = ["--topology", "fat-tree:80", "--generate", "model", "--jobs", "200", "--seed", "3"];
+    let fails = ["--link-failures", "2d", "--switch-failures", "6h", "--repair", "30 min"];
+    let all = [&made[..], &fails, &["--policy", EVERY_POLICY]].concat();
+    let result = json(&all);
+    assert_eq!(json(&all), result);
+    assert_eq!(result["header"]["failures"], Value::Null);
+    for of in result["summaries"].as_array().unwrap() {
+        let count = |field: &str| of[field].as_u64().unwrap();
+        assert!(count("link_failures") > 0 && count("switch_failures") > 0, "{of}");
+        assert!(count("nodes_cut_off") > 0 && count("jobs_hit") > 0, "{of}");
+        assert_eq!(count("failures"), 0, "{of}");
+        assert_eq!(count("broken_by_failures"), count("broken"), "{of}");
+    }
+    let table = String::from_utf8(sim(&[&made[..], &fails].concat()).stdout).unwrap();
+    let rows = ["failures of links", "failures of switches", "nodes cut off", "promises broken by"];
+    for row in rows {
+        assert!(table.lines().any(|line| line.starts_with(row)), "{row}: {table}");
+    }
 }
 
 /// A cluster of four nodes behind a switch as a topology file; the last has `cpu`, the others 400 %.

@@ -80,7 +80,8 @@ impl PlacementIndex {
         links
     }
 
-    pub(crate) fn vertex_count(&self) -> usize {
+    /// How many vertices there are: nodes, then switches.
+    pub fn vertex_count(&self) -> usize {
         self.parent.len()
     }
 
@@ -88,12 +89,13 @@ impl PlacementIndex {
         self.parent[vertex as usize]
     }
 
-    pub(crate) fn ascending(&self, vertex: u32) -> Option<LinkDirection> {
+    /// The link direction from `vertex` towards the centre; nothing for the centre itself.
+    pub fn ascending(&self, vertex: u32) -> Option<LinkDirection> {
         self.ascending[vertex as usize]
     }
 
     /// The nodes of the subtree under `vertex`, itself included, in depth-first order.
-    pub(crate) fn nodes_under(&self, vertex: u32) -> &[u32] {
+    pub fn nodes_under(&self, vertex: u32) -> &[u32] {
         let (start, end) = self.subtree[vertex as usize];
         &self.order[start as usize..end as usize]
     }

@@ -85,17 +85,23 @@ impl Broker {
         std::mem::take(&mut self.lost)
     }
 
-    /// A node is gone, and with it what its agent has held.
-    pub fn fail(&mut self, node: NodeIndex) {
-        self.away.insert(node);
-        self.step(Input::Away { node });
+    /// Nodes are gone, all at once, and with them what their agents have held.
+    pub fn fail(&mut self, nodes: &[NodeIndex]) {
+        self.away.extend(nodes);
+        for node in nodes {
+            self.settle(Input::Away { node: *node });
+        }
+        self.lose_what_is_due();
     }
 
-    /// A node that was gone is back, and its agent connects.
-    pub fn repair(&mut self, node: NodeIndex) {
-        self.away.remove(&node);
+    /// Nodes that were gone are back, and their agents connect.
+    pub fn repair(&mut self, nodes: &[NodeIndex]) {
         self.session = Session(self.session.0 + 1);
-        self.connect(node);
+        for node in nodes {
+            self.away.remove(node);
+            self.connect(*node);
+        }
+        self.lose_what_is_due();
     }
 
     /// The nodes of a reservation that is there.
@@ -131,19 +137,23 @@ impl Broker {
     /// An agent that holds nothing.
     fn connect(&mut self, node: NodeIndex) {
         let (session, refused, holding) = (self.session, BTreeSet::new(), vec![]);
-        self.step(Input::Connected { node, session, refused, holding });
+        self.settle(Input::Connected { node, session, refused, holding });
     }
 
-    /// One input, and what follows. What should begin on a node that is gone is lost then: nobody waits for the lease
-    /// of its agent.
+    /// One input, and what follows.
     fn step(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
         let answered = self.settle(input);
+        self.lose_what_is_due();
+        answered
+    }
+
+    /// What should begin on a node that is gone is lost then: nobody waits for the lease of its agent.
+    fn lose_what_is_due(&mut self) {
         let is_told = |node: &NodeIndex| self.engine.told(*node).next().is_some();
         let told: Vec<_> = self.away.iter().copied().filter(is_told).collect();
         for node in told {
             self.settle(Input::Away { node });
         }
-        answered
     }
 
     /// One input, and all that agents answer to what follows.

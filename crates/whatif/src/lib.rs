@@ -4,7 +4,8 @@
 //! * [`trace`]: jobs as they are submitted: logs in Standard Workload Format, and models of them;
 //! * [`shape`]: clusters in a word: `star:64`, `fat-tree:10000`; what is needed of any cluster;
 //! * [`network`]: flows that share links by max-min fairness unless their rate is reserved;
-//! * [`failures`]: when nodes fail and are back;
+//! * [`failures`]: when nodes, links and switches fail and are back;
+//! * [`reach`]: which nodes that leaves;
 //! * [`machine`]: jobs on nodes, how fast they are, and when they end;
 //! * [`policy`]: who starts when and where: Keeptime in three ways, first-come with backfill, nobody;
 //! * [`simulate`]: a log on a cluster under a policy, in virtual time;
@@ -34,6 +35,7 @@ pub mod goals;
 pub mod machine;
 pub mod network;
 pub mod policy;
+pub mod reach;
 pub mod shape;
 pub mod simulate;
 pub mod summary;

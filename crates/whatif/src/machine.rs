@@ -80,6 +80,11 @@ impl Machine {
         Self { network, traffic, running, on_node, ends, index, done: 0.0 }
     }
 
+    /// The cluster.
+    pub fn index(&self) -> &PlacementIndex {
+        &self.index
+    }
+
     /// When the first job ends, if nothing else happens.
     pub fn next_end(&self) -> Option<Nanos> {
         self.ends.first().map(|(at, _)| *at)

@@ -1,11 +1,12 @@
 //! A log on a cluster under a policy, in virtual time.
 //!
-//! Where nodes fail, every job on such a node ends there, and is submitted anew by its user at once: from the
-//! start, with the deadline that it had, up to [`HITS_MAX`] times.
+//! Where nodes fail, or links and switches on the way to them, every job on such a node ends there, and is submitted
+//! anew by its user at once: from the start, with the deadline that it had, up to [`HITS_MAX`] times.
 
-use crate::failures::{Change, Failures};
+use crate::failures::{Change, Failures, Kind, Part};
 use crate::machine::{Machine, Start, Traffic};
 use crate::policy::{Action, Choice, Policy};
+use crate::reach::Reach;
 use crate::shape::{self, Shape};
 use crate::summary::Summary;
 use crate::trace::Submission;
@@ -26,7 +27,7 @@ pub struct Trial {
     /// The part of a job's time that it exchanges when nothing is in its way. A job on one node
     /// exchanges nothing.
     pub communication: Share,
-    /// When its nodes fail; nothing if they never do.
+    /// When its parts fail; nothing if they never do.
     pub failures: Option<Failures>,
 }
 
@@ -37,15 +38,28 @@ pub struct Fate {
     pub promised: bool,
     /// It was not run.
     pub refused: bool,
-    /// It was promised its deadline, or started, and was not run to its end: nodes of it failed, and it was
+    /// It was promised its deadline, or started, and was not run to its end: nodes of it were away, and it was
     /// refused then, or had been hit too often.
     pub given_up: bool,
-    /// How often a node failed on which it ran.
+    /// How often it lost nodes on which it ran.
     pub hits: u32,
     /// When it started, the last time.
     pub started: Option<Nanos>,
     /// When it ended, having done all that it was to do.
     pub ended: Option<Nanos>,
+}
+
+/// How often something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Nodes by themselves.
+    pub nodes: u64,
+    /// Links.
+    pub links: u64,
+    /// Switches.
+    pub switches: u64,
+    /// Nodes that were away from then on and had not failed themselves: what they hang from had.
+    pub cut_off: u64,
 }
 
 /// What became of a log.
@@ -57,14 +71,14 @@ pub struct Outcome {
     pub fates: Vec<Fate>,
     /// Node seconds of work that were done, as it was counted while it was done.
     pub done: f64,
-    /// How often a node failed until all jobs were over.
-    pub failures: u64,
-    /// Node seconds of work that were done and lost with the node of their job.
+    /// What has failed until all jobs were over.
+    pub failures: Tally,
+    /// Node seconds of work that were done and lost with a node of their job.
     pub lost: f64,
 }
 
 impl Trial {
-    /// On a cluster that has a shape, and whose nodes do not fail.
+    /// On a cluster that has a shape, and of which nothing fails.
     ///
     /// # Errors
     /// If there is no such cluster.
@@ -77,7 +91,7 @@ impl Trial {
     /// the policy, a job of more nodes than there are, or than the broker gives one job, is refused.
     ///
     /// # Errors
-    /// If a job makes no sense, nodes are not alike, or some job never ends though no node fails.
+    /// If a job makes no sense, nodes are not alike, or some job never ends though nothing fails.
     pub fn run(
         self,
         jobs: &[Submission],
@@ -138,15 +152,15 @@ struct Replay<'a> {
     policy: Box<dyn Policy>,
     machine: Machine,
     failures: Option<Failures>,
-    /// Nodes that have failed and are not back.
-    away: BTreeSet<NodeIndex>,
+    /// Which nodes are away.
+    reach: Reach,
     fates: Vec<Fate>,
     /// The next to be submitted.
     next: usize,
     /// How many have ended, were refused or given up.
     over: usize,
-    /// How often a node failed.
-    failed: u64,
+    /// What has failed so far.
+    failed: Tally,
     /// Node seconds of work that failures have cost.
     lost: f64,
     /// When something became of a job last.
@@ -162,17 +176,18 @@ impl<'a> Replay<'a> {
         let traffic = Traffic { communication, flow: shape::flow(&topology) };
         let policy = policy.begin(topology.clone(), traffic)?;
         let machine = Machine::new(PlacementIndex::new(topology), traffic);
+        let reach = Reach::new(machine.index());
         Ok(Self {
             jobs,
             nodes_most,
             policy,
             machine,
             failures,
-            away: BTreeSet::new(),
+            reach,
             fates: vec![Fate::default(); jobs.len()],
             next: 0,
             over: 0,
-            failed: 0,
+            failed: Tally::default(),
             lost: 0.0,
             stirred: Nanos::new(0),
         })
@@ -181,7 +196,7 @@ impl<'a> Replay<'a> {
     fn next_event(&self) -> Option<Nanos> {
         let submission = self.jobs.get(self.next).map(|job| Nanos::from_secs(job.submitted));
         let wish = self.policy.next();
-        // They go on for ever: what happens to nodes when all jobs are over is nobody's business.
+        // They go on for ever: what fails when all jobs are over is nobody's business.
         let failures = self.failures.as_ref().filter(|_| self.over < self.jobs.len());
         let change = failures.and_then(Failures::next);
         [submission, self.machine.next_end(), wish, change].into_iter().flatten().min()
@@ -224,29 +239,30 @@ impl<'a> Replay<'a> {
         self.act(now, actions)
     }
 
-    /// What has happened to nodes by now.
+    /// What has failed and is back by now.
     fn change(&mut self, now: Nanos) -> Result<(), Invalid> {
         let changes = self.failures.as_mut().map(|failures| failures.pass(now));
         for change in changes.unwrap_or_default() {
             match change {
-                Change::Failed(node) => self.fail(now, node)?,
-                Change::Repaired(node) => {
-                    self.away.remove(&node);
-                    let actions = self.policy.repaired(now, node);
-                    self.act(now, actions)?;
-                }
+                Change::Failed(part) => self.fail(now, part)?,
+                Change::Repaired(part) => self.repair(now, part)?,
             }
         }
         Ok(())
     }
 
-    /// Who ran there is submitted anew at once.
-    fn fail(&mut self, now: Nanos, node: NodeIndex) -> Result<(), Invalid> {
-        self.failed += 1;
-        self.away.insert(node);
-        let hit = self.machine.on(node);
+    /// Who ran on nodes that are away by that is submitted anew at once; when all of them are known to be away, so that
+    /// nobody gets one of them.
+    fn fail(&mut self, now: Nanos, part: Part) -> Result<(), Invalid> {
+        let nodes = self.reach.fail(self.machine.index(), part);
+        self.failed.count(part, &nodes);
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let hit: BTreeSet<_> = nodes.iter().flat_map(|node| self.machine.on(*node)).collect();
+        let hit: Vec<_> = hit.into_iter().collect();
         self.lost += self.machine.stop(now, &hit);
-        let actions = self.policy.failed(now, node, &hit);
+        let actions = self.policy.failed(now, &nodes, &hit);
         self.act(now, actions)?;
         for job in hit {
             self.fates[job].hits += 1;
@@ -257,6 +273,15 @@ impl<'a> Replay<'a> {
             }
         }
         Ok(())
+    }
+
+    fn repair(&mut self, now: Nanos, part: Part) -> Result<(), Invalid> {
+        let nodes = self.reach.repair(self.machine.index(), part);
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let actions = self.policy.repaired(now, &nodes);
+        self.act(now, actions)
     }
 
     fn act(&mut self, now: Nanos, actions: Vec<Action>) -> Result<(), Invalid> {
@@ -317,8 +342,20 @@ impl<'a> Replay<'a> {
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(sorted.len(), start.nodes.len(), "a node was given twice");
-        let away = sorted.iter().find(|node| self.away.contains(*node));
+        let away = sorted.iter().find(|node| self.reach.is_away(**node));
         assert_eq!(away, None, "a node was given that is away");
+    }
+}
+
+impl Tally {
+    /// A part has failed, and these nodes are away by that.
+    fn count(&mut self, part: Part, away: &[NodeIndex]) {
+        match part.kind {
+            Kind::Node => self.nodes += 1,
+            Kind::Link => self.links += 1,
+            Kind::Switch => self.switches += 1,
+        }
+        self.cut_off += away.iter().filter(|node| Part::node(**node) != part).count() as u64;
     }
 }
 
@@ -335,7 +372,7 @@ impl Outcome {
     }
 }
 
-/// A job on which nodes fail so often will hardly ever end: it has too many, for too long.
+/// A job that loses nodes so often will hardly ever end: it has too many, for too long.
 pub const HITS_MAX: u32 = 10;
 /// In so long every node of a cluster that can be used has been there again and again.
 const PATIENCE: Nanos = Nanos::from_secs(30 * 86_400);
@@ -346,7 +383,7 @@ const SECONDS_MAX: u64 = 3_155_760_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failures::Reliability;
+    use crate::failures::{Reliabilities, Reliability};
     use crate::trace::{Class, chains, lublin};
     use proptest::prelude::*;
 
@@ -527,7 +564,11 @@ mod tests {
     const HOUR: Nanos = Nanos::from_secs(3_600);
 
     fn failing(nodes: u32, policy: Choice, failures: Failures, jobs: &[Submission]) -> Outcome {
-        let topology = Shape::star(nodes).unwrap().topology().unwrap();
+        failing_in(&format!("star:{nodes}"), policy, failures, jobs)
+    }
+
+    fn failing_in(shape: &str, policy: Choice, failures: Failures, jobs: &[Submission]) -> Outcome {
+        let topology = shape.parse::<Shape>().unwrap().topology().unwrap();
         let communication = Share::from_percent(0).unwrap();
         let trial = Trial { topology, policy, communication, failures: Some(failures) };
         trial.run(jobs, &mut |_| {}).unwrap()
@@ -536,7 +577,22 @@ mod tests {
     /// Each node fails once in so many hours and is away for one.
     fn every(hours: u64, nodes: u32, seed: u64) -> Failures {
         let between = Nanos::from_secs(hours * 3_600);
-        Failures::new(nodes, Reliability::new(between, HOUR).unwrap(), seed)
+        of_nodes(nodes, Reliability::new(between, HOUR).unwrap(), seed)
+    }
+
+    fn of_nodes(nodes: u32, reliability: Reliability, seed: u64) -> Failures {
+        let topology = Shape::star(nodes).unwrap().topology().unwrap();
+        let how = Reliabilities { nodes: Some(reliability), ..Reliabilities::default() };
+        Failures::new(&topology, how, seed)
+    }
+
+    fn part(kind: Kind, number: u32) -> Part {
+        Part { kind, number }
+    }
+
+    /// One part fails at 20 s.
+    fn at_20(kind: Kind, number: u32, repair: Nanos) -> Failures {
+        Failures::scripted(&[(20, part(kind, number))], repair)
     }
 
     /// A job on two nodes that takes all that was requested for it.
@@ -551,14 +607,13 @@ mod tests {
         for policy in Choice::ALL {
             let jobs = [pair(0, 1_000)];
             // All policies give the first job the first nodes of an idle cluster.
-            let failures = Failures::scripted(&[(20, 0)], HOUR);
-            let outcome = failing(4, policy, failures, &jobs);
+            let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
             assert_eq!(outcome.ended(), [120], "{policy}");
             let fate = outcome.fates[0];
             assert_eq!((fate.hits, fate.started), (1, Some(Nanos::from_secs(20))), "{policy}");
             assert_eq!(
                 (outcome.failures, outcome.lost, outcome.done),
-                (1, 40.0, 200.0),
+                (Tally { nodes: 1, ..Tally::default() }, 40.0, 200.0),
                 "{policy}"
             );
             let summary = outcome.summary(&jobs, 4);
@@ -577,9 +632,10 @@ mod tests {
             Choice::FcfsBackfill | Choice::None => (120, 0, 0, 1),
         };
         for policy in Choice::ALL {
-            let outcome = failing(4, policy, Failures::scripted(&[(20, 0)], HOUR), &jobs);
-            let Summary { broken, given_up, admitted_late, refused, .. } =
+            let outcome = failing(4, policy, at_20(Kind::Node, 0, HOUR), &jobs);
+            let Summary { broken, broken_by_failures, given_up, admitted_late, refused, .. } =
                 outcome.summary(&jobs, 4);
+            assert_eq!(broken_by_failures, broken, "{policy}");
             let came = (outcome.ended()[0], broken, given_up, admitted_late);
             assert_eq!(came, expected(policy), "{policy}");
             assert_eq!(refused, 0, "{policy}: it was admitted");
@@ -591,7 +647,8 @@ mod tests {
     fn a_job_that_needs_a_node_that_is_away_waits_for_it() {
         let jobs = [pair(30, 1_000)];
         for policy in Choice::ALL {
-            let failures = Failures::scripted(&[(10, 1)], Nanos::from_secs(100));
+            let failures = [(10, part(Kind::Node, 1))];
+            let failures = Failures::scripted(&failures, Nanos::from_secs(100));
             let outcome = failing(2, policy, failures, &jobs);
             let promises_at_once = matches!(policy, Choice::Keeptime | Choice::KeeptimeGreedy);
             let expected = if promises_at_once { 0 } else { 210 };
@@ -611,9 +668,63 @@ mod tests {
             ..pair(submitted, 1_000)
         };
         let jobs = [job(0, 200, 1), job(1, 50, 4), job(2, 100, 1), job(3, 500, 1)];
-        let failures = Failures::scripted(&[(0, 3)], Nanos::from_secs(150));
+        let failures = [(0, part(Kind::Node, 3))];
+        let failures = Failures::scripted(&failures, Nanos::from_secs(150));
         let outcome = failing(4, Choice::FcfsBackfill, failures, &jobs);
         assert_eq!(outcome.ended(), [200, 250, 102, 750]);
+    }
+
+    // Goal: whoever decides, a node whose link has failed is away as one that has failed itself.
+    #[test]
+    fn a_node_behind_a_link_that_fails_is_away() {
+        for policy in Choice::ALL {
+            let jobs = [pair(0, 1_000), pair(10, 2_000)];
+            let of = |kind| failing(4, policy, at_20(kind, 0, HOUR), &jobs);
+            let [by_node, by_link] = [Kind::Node, Kind::Link].map(of);
+            let expected = Tally { links: 1, cut_off: 1, ..Tally::default() };
+            assert_eq!(by_link.failures, expected, "{policy}");
+            assert_eq!(by_link, Outcome { failures: expected, ..by_node }, "{policy}");
+        }
+    }
+
+    // Goal: with the switch of a rack go all jobs of the rack and nobody else's, and who waits gets its nodes as soon as it
+    // is back: 80 jobs on 80 nodes of two racks.
+    #[test]
+    fn a_switch_that_fails_takes_its_rack_along() {
+        let jobs = [Submission { nodes: 1, ..pair(0, 1_000) }; 80];
+        for policy in Choice::ALL {
+            let failures = at_20(Kind::Switch, 0, Nanos::from_secs(30));
+            let outcome = failing_in("fat-tree:80", policy, failures, &jobs);
+            let expected = Tally { switches: 1, cut_off: 40, ..Tally::default() };
+            assert_eq!(outcome.failures, expected, "{policy}");
+            let hit = outcome.fates.iter().filter(|fate| fate.hits == 1).count();
+            assert_eq!((hit, outcome.lost), (40, 800.0), "{policy}");
+            if matches!(
+                policy,
+                Choice::KeeptimeQueue | Choice::KeeptimeClasses | Choice::FcfsBackfill
+            ) {
+                let mut ended = outcome.ended();
+                ended.sort_unstable();
+                assert_eq!(ended, [[100; 40], [150; 40]].concat(), "{policy}");
+            }
+        }
+    }
+
+    // Goal: while nobody can be reached nothing starts: who waits starts when the switch is back, who promises at once
+    // gives up, and its promise counts as broken by a failure.
+    #[test]
+    fn nothing_runs_while_the_only_switch_is_away() {
+        let jobs = [pair(0, 1_000)];
+        for policy in Choice::ALL {
+            let outcome = failing(4, policy, at_20(Kind::Switch, 0, Nanos::from_secs(100)), &jobs);
+            assert_eq!(outcome.failures.cut_off, 4, "{policy}");
+            let promises_at_once = matches!(policy, Choice::Keeptime | Choice::KeeptimeGreedy);
+            let expected = if promises_at_once { (0, 1, 1) } else { (220, 0, 0) };
+            let Summary { broken, broken_by_failures, switch_failures, .. } =
+                outcome.summary(&jobs, 4);
+            assert_eq!((outcome.ended()[0], broken, broken_by_failures), expected, "{policy}");
+            assert_eq!(switch_failures, 1, "{policy}");
+        }
     }
 
     // Goal: a job that is hit again and again is given up in the end, and one for which there never are enough nodes
@@ -630,7 +741,7 @@ mod tests {
         let job = Submission { nodes: 60, ..pair(360_000, 361_000) };
         for policy in [Choice::KeeptimeQueue, Choice::FcfsBackfill, Choice::None] {
             let reliability = Reliability::new(HOUR, Nanos::from_secs(36_000)).unwrap();
-            let outcome = failing(60, policy, Failures::new(60, reliability, 1), &[job]);
+            let outcome = failing(60, policy, of_nodes(60, reliability, 1), &[job]);
             assert_eq!(refused(&outcome), [true], "{policy}");
         }
     }
@@ -643,6 +754,30 @@ mod tests {
             let of = |seed| failing(80, policy, every(24, 80, seed), &jobs);
             assert_eq!(of(1), of(1), "{policy}");
             assert_ne!(of(1), of(2), "{policy}");
+        }
+    }
+
+    // Goal: the same when links and switches fail as well; no job is given a node that is away, which is asserted at each
+    // start, and of what is promised only failures break anything.
+    #[test]
+    fn one_seed_has_one_result_when_everything_fails() {
+        let jobs = lublin::log(80, 150, 0.8, 1).jobs;
+        let topology = "fat-tree:80".parse::<Shape>().unwrap().topology().unwrap();
+        let every =
+            |hours: u64| Some(Reliability::new(Nanos::from_secs(hours * 3_600), HOUR).unwrap());
+        let how = Reliabilities { nodes: every(24), links: every(24), switches: every(8) };
+        for policy in Choice::ALL {
+            let of = |seed| {
+                let failures = Failures::new(&topology, how, seed);
+                failing_in("fat-tree:80", policy, failures, &jobs)
+            };
+            let outcome = of(1);
+            let Tally { nodes, links, switches, cut_off } = outcome.failures;
+            assert!(nodes > 0 && links > 0 && switches > 0 && cut_off > 0, "{policy}: {outcome:?}");
+            let summary = outcome.summary(&jobs, 80);
+            assert_eq!(summary.broken_by_failures, summary.broken, "{policy}");
+            assert_eq!(outcome, of(1), "{policy}");
+            assert_ne!(outcome, of(2), "{policy}");
         }
     }
 

@@ -19,9 +19,11 @@ pub struct Summary {
     pub promised: usize,
     /// That were promised it and ended later, or were given up.
     pub broken: usize,
+    /// Those of them that had lost nodes, or did not get those that they were to begin on.
+    pub broken_by_failures: usize,
     /// That were run and ended after their deadline, promised or not.
     pub admitted_late: usize,
-    /// That were admitted and not run to their end, since nodes failed.
+    /// That were admitted and not run to their end, since nodes were away.
     pub given_up: usize,
     /// Jobs that were not refused, of all.
     pub admission_percent: f64,
@@ -33,9 +35,15 @@ pub struct Summary {
     pub utilisation_percent: f64,
     /// How often a node failed.
     pub failures: u64,
-    /// Jobs that ran on a node that failed.
+    /// How often a link failed.
+    pub link_failures: u64,
+    /// How often a switch failed.
+    pub switch_failures: u64,
+    /// How often a node was away since what it hangs from had failed.
+    pub nodes_cut_off: u64,
+    /// Jobs that ran on a node that failed or was cut off.
     pub jobs_hit: usize,
-    /// Work that was done and lost with nodes that failed, in hours of a node.
+    /// Work that was done and lost with nodes that were away, in hours of a node.
     pub lost_node_hours: f64,
     /// The same, of what all nodes could have done.
     pub lost_percent: f64,
@@ -79,14 +87,20 @@ impl Summary {
             jobs: jobs.len(),
             refused,
             promised: count(|_, fate| fate.promised),
-            broken: count(|job, fate| fate.promised && (fate.given_up || is_late(job, fate))),
+            broken: count(is_broken),
+            broken_by_failures: count(|job, fate| {
+                is_broken(job, fate) && (fate.given_up || fate.hits > 0)
+            }),
             admitted_late: late,
             given_up,
             admission_percent: percent(jobs.len() - refused),
             in_time_percent: percent(jobs.len() - refused - given_up - late),
             urgent_in_time_percent: urgent_in_time(outcome, jobs),
             utilisation_percent: 100.0 * part(outcome.done),
-            failures: outcome.failures,
+            failures: outcome.failures.nodes,
+            link_failures: outcome.failures.links,
+            switch_failures: outcome.failures.switches,
+            nodes_cut_off: outcome.failures.cut_off,
             jobs_hit: count(|_, fate| fate.hits > 0),
             lost_node_hours: outcome.lost / SECONDS_AN_HOUR,
             lost_percent: 100.0 * part(outcome.lost),
@@ -115,6 +129,10 @@ impl Run {
 
 fn is_late(job: &Submission, fate: &Fate) -> bool {
     fate.ended.is_some_and(|ended| ended > Nanos::from_secs(job.deadline))
+}
+
+fn is_broken(job: &Submission, fate: &Fate) -> bool {
+    fate.promised && (fate.given_up || is_late(job, fate))
 }
 
 fn urgent_in_time(outcome: &Outcome, jobs: &[Submission]) -> f64 {
@@ -149,6 +167,7 @@ impl Quantiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::Tally;
 
     #[test]
     fn numbers_are_those_of_the_fates() {
@@ -170,10 +189,15 @@ mod tests {
         let given_up = Fate { promised: true, given_up: true, hits: 10, ..Fate::default() };
         let fates = vec![ran(0, 10), ran(10, 30), refused, given_up];
         let policy = Choice::Keeptime;
-        let outcome = Outcome { policy, fates, done: 20.0, failures: 12, lost: 3.0 };
+        let failures = Tally { nodes: 12, links: 3, switches: 2, cut_off: 5 };
+        let outcome = Outcome { policy, fates, done: 20.0, failures, lost: 3.0 };
         let summary = outcome.summary(&[job(0, 10), job(0, 29), job(5, 99), job(5, 99)], 1);
         assert_eq!((summary.promised, summary.broken, summary.refused), (3, 2, 1));
+        // Who was late without being hit was not made late by a failure.
+        assert_eq!(summary.broken_by_failures, 1);
         assert_eq!((summary.given_up, summary.jobs_hit, summary.failures), (1, 1, 12));
+        let of_others = (summary.link_failures, summary.switch_failures, summary.nodes_cut_off);
+        assert_eq!(of_others, (3, 2, 5));
         assert!((summary.utilisation_percent - 200.0 / 3.0).abs() < 1e-9);
         assert!((summary.lost_percent - 10.0).abs() < 1e-9);
         assert!((summary.lost_node_hours - 3.0 / 3_600.0).abs() < 1e-12);

@@ -40,8 +40,14 @@ pub struct SimArguments {
     /// Nodes fail: the mean time that one works until it does, as in 30d; at least an hour
     #[arg(long, value_name = "MTBF")]
     pub failures: Option<Nanos>,
-    /// How long a node that has failed is away [default: 1h]
-    #[arg(long, value_name = "SPAN", requires = "failures")]
+    /// Links fail: the mean time that one works until it does; nodes behind it are away
+    #[arg(long, value_name = "MTBF")]
+    pub link_failures: Option<Nanos>,
+    /// Switches fail: the mean time that one works until it does; nodes behind it are away
+    #[arg(long, value_name = "MTBF")]
+    pub switch_failures: Option<Nanos>,
+    /// How long what has failed is away [default: 1h]
+    #[arg(long, value_name = "SPAN")]
     pub repair: Option<Nanos>,
     /// At most so many jobs, up to ten million
     #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX))]

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{Nanos, Share, text};
-use keeptime_whatif::failures::{Failures, Reliability};
+use keeptime_whatif::failures::{Failures, Reliabilities, Reliability};
 use keeptime_whatif::shape;
 use keeptime_whatif::simulate::Trial;
 use keeptime_whatif::summary::{Quantiles, Summary};
@@ -34,18 +34,22 @@ struct Header<'a> {
     #[serde(flatten)]
     source: Source<'a>,
     #[serde(flatten)]
-    reliability: Option<Told>,
+    failing: Option<Failing>,
     #[serde(serialize_with = "text::serialize")]
     communication: Share,
     jobs: usize,
     seed: u64,
 }
 
-/// How nodes fail, as the arguments say it.
+/// What fails, as the arguments say it.
 #[derive(Debug, Serialize)]
-struct Told {
-    #[serde(serialize_with = "text::serialize")]
-    failures: Nanos,
+struct Failing {
+    #[serde(serialize_with = "told_text", skip_serializing_if = "Option::is_none")]
+    failures: Option<Nanos>,
+    #[serde(serialize_with = "told_text", skip_serializing_if = "Option::is_none")]
+    link_failures: Option<Nanos>,
+    #[serde(serialize_with = "told_text", skip_serializing_if = "Option::is_none")]
+    switch_failures: Option<Nanos>,
     #[serde(serialize_with = "text::serialize")]
     repair: Nanos,
 }
@@ -70,13 +74,13 @@ enum Source<'a> {
 pub fn run(command: &SimCommand) -> Result<Ending> {
     let SimCommand::Run(arguments) = command;
     let source = Source::of(arguments)?;
-    let told = Told::of(arguments);
-    let reliability = told.as_ref().map(Told::checked).transpose()?;
+    let failing = Failing::of(arguments)?;
+    let reliabilities = failing.as_ref().map(Failing::checked).transpose()?;
     let topology = topology(&arguments.topology)?;
     let nodes = topology.nodes().len() as u32;
     let jobs = source.jobs(arguments, nodes)?;
     let trial = |policy| {
-        let failures = reliability.map(|how| Failures::new(nodes, how, arguments.seed));
+        let failures = reliabilities.map(|how| Failures::new(&topology, how, arguments.seed));
         let (topology, communication) = (topology.clone(), arguments.communication);
         Trial { topology, policy, communication, failures }
     };
@@ -88,10 +92,10 @@ pub fn run(command: &SimCommand) -> Result<Ending> {
         summaries.push(summary);
     }
     if arguments.json {
-        let header = Header::of(arguments, source, told);
+        let header = Header::of(arguments, source, failing);
         print_json(&Results { header, summaries: &summaries })?;
     } else {
-        print!("{}", table(&summaries, reliability.is_some()));
+        print!("{}", table(&summaries, reliabilities.is_some()));
     }
     Ok(Ending::Done)
 }
@@ -121,25 +125,47 @@ fn replay(trial: Trial, jobs: &[Submission]) -> Result<Summary> {
 }
 
 impl<'a> Header<'a> {
-    fn of(arguments: &'a SimArguments, source: Source<'a>, reliability: Option<Told>) -> Self {
+    fn of(arguments: &'a SimArguments, source: Source<'a>, failing: Option<Failing>) -> Self {
         let SimArguments { topology, communication, jobs, seed, .. } = arguments;
         let (communication, jobs, seed) = (*communication, *jobs, *seed);
         let version = env!("CARGO_PKG_VERSION");
-        Self { version, topology, source, reliability, communication, jobs, seed }
+        Self { version, topology, source, failing, communication, jobs, seed }
     }
 }
 
-impl Told {
-    /// Nothing if nodes do not fail.
-    fn of(arguments: &SimArguments) -> Option<Self> {
-        let failures = arguments.failures?;
-        Some(Self { failures, repair: arguments.repair.unwrap_or(REPAIR) })
+impl Failing {
+    /// Nothing if nothing fails. A time of repair would change nothing then, and is refused.
+    fn of(arguments: &SimArguments) -> Result<Option<Self>, Invalid> {
+        let SimArguments { failures, link_failures, switch_failures, repair, .. } = *arguments;
+        if failures.or(link_failures).or(switch_failures).is_some() {
+            let repair = repair.unwrap_or(REPAIR);
+            return Ok(Some(Self { failures, link_failures, switch_failures, repair }));
+        }
+        repair.map_or(Ok(None), |repair| {
+            let expected = "none without --failures, --link-failures or --switch-failures";
+            Err(Invalid::new("--repair", repair, expected))
+        })
     }
 
-    fn checked(&self) -> Result<Reliability, Invalid> {
-        let checked = Reliability::new(self.failures, self.repair);
-        // As the arguments are called.
-        checked.map_err(|invalid| Invalid { field: format!("--{}", invalid.field), ..invalid })
+    fn checked(&self) -> Result<Reliabilities, Invalid> {
+        Ok(Reliabilities {
+            nodes: self.reliability(self.failures, "--failures")?,
+            links: self.reliability(self.link_failures, "--link-failures")?,
+            switches: self.reliability(self.switch_failures, "--switch-failures")?,
+        })
+    }
+
+    /// Of what fails in the mean after `between`, as `argument` says.
+    fn reliability(
+        &self,
+        between: Option<Nanos>,
+        argument: &str,
+    ) -> Result<Option<Reliability>, Invalid> {
+        let checked = between.map(|between| Reliability::new(between, self.repair)).transpose();
+        checked.map_err(|invalid| {
+            let field = if invalid.field == "repair" { "--repair" } else { argument };
+            Invalid { field: field.into(), ..invalid }
+        })
     }
 }
 
@@ -203,6 +229,14 @@ fn path_text<S: Serializer>(path: &&Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 
+/// A time that was told.
+fn told_text<S: Serializer>(time: &Option<Nanos>, to: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => text::serialize(time, to),
+        None => to.serialize_none(),
+    }
+}
+
 fn progress_bar(jobs: usize) -> ProgressBar {
     let bar = ProgressBar::new(jobs as u64);
     let template = "{elapsed_precise} {wide_bar} {pos} of {len} jobs  {msg}";
@@ -224,7 +258,7 @@ fn line(summary: &Summary) -> String {
     )
 }
 
-/// A column for each policy; what failures have done, where nodes fail.
+/// A column for each policy; what failures have done, where something fails.
 fn table(summaries: &[Summary], has_failures: bool) -> String {
     let row = |name: &str, cell: &dyn Fn(&Summary) -> String| {
         let cells: String = summaries.iter().map(|s| format!(" {:>30}", cell(s))).collect();
@@ -233,6 +267,10 @@ fn table(summaries: &[Summary], has_failures: bool) -> String {
     let failures = if has_failures {
         [
             row("failures of nodes", &|s| s.failures.to_string()),
+            row("failures of links", &|s| s.link_failures.to_string()),
+            row("failures of switches", &|s| s.switch_failures.to_string()),
+            row("nodes cut off", &|s| s.nodes_cut_off.to_string()),
+            row("promises broken by failures", &|s| s.broken_by_failures.to_string()),
             row("jobs hit", &|s| s.jobs_hit.to_string()),
             row("given up", &|s| s.given_up.to_string()),
             row("work lost", &lost),

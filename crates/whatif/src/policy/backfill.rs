@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug, Clone)]
 pub struct Backfill {
     free: BTreeSet<NodeIndex>,
-    /// How many nodes have failed and are not back.
+    /// How many nodes are away.
     away: u32,
     queue: VecDeque<Waiting>,
     running: BTreeMap<usize, Running>,
@@ -89,16 +89,18 @@ impl Policy for Backfill {
         vec![]
     }
 
-    fn failed(&mut self, _: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
+    fn failed(&mut self, _: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action> {
         hit.iter().for_each(|job| self.give_back(*job));
-        self.free.remove(&node);
-        self.away += 1;
+        for node in nodes {
+            self.free.remove(node);
+        }
+        self.away += nodes.len() as u32;
         vec![]
     }
 
-    fn repaired(&mut self, _: Nanos, node: NodeIndex) -> Vec<Action> {
-        self.free.insert(node);
-        self.away -= 1;
+    fn repaired(&mut self, _: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
+        self.free.extend(nodes);
+        self.away -= nodes.len() as u32;
         self.changed = true;
         vec![]
     }

@@ -73,13 +73,13 @@ impl Policy for Greedy {
         self.settled(now, vec![])
     }
 
-    fn failed(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
-        self.reservations.fail(now, node, hit);
+    fn failed(&mut self, now: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action> {
+        self.reservations.fail(now, nodes, hit);
         self.settled(now, vec![])
     }
 
-    fn repaired(&mut self, now: Nanos, node: NodeIndex) -> Vec<Action> {
-        self.reservations.repair(now, node);
+    fn repaired(&mut self, now: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
+        self.reservations.repair(now, nodes);
         self.settled(now, vec![])
     }
 

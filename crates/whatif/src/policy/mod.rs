@@ -54,14 +54,15 @@ pub enum Action {
 /// Decides about jobs, which it knows by their numbers. Times never go back.
 pub trait Policy {
     /// A job is submitted, of at most as many nodes as the cluster has and the broker gives one job. One
-    /// whose node has failed is submitted anew.
+    /// whose node is away is submitted anew.
     fn submitted(&mut self, now: Nanos, job: usize, submission: &Submission) -> Vec<Action>;
     /// A job that was started has ended.
     fn ended(&mut self, now: Nanos, job: usize) -> Vec<Action>;
-    /// A node has failed, and with it the jobs `hit`, all that ran there. Nothing starts on it until it is back.
-    fn failed(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action>;
-    /// A node that had failed is back.
-    fn repaired(&mut self, now: Nanos, node: NodeIndex) -> Vec<Action>;
+    /// Nodes are away, all at once, and with them the jobs `hit`, all that ran there. Nothing starts on them until they
+    /// are back.
+    fn failed(&mut self, now: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action>;
+    /// Nodes that were away are back.
+    fn repaired(&mut self, now: Nanos, nodes: &[NodeIndex]) -> Vec<Action>;
     /// All that is due by now is done.
     fn passed(&mut self, now: Nanos) -> Vec<Action>;
     /// When it wants to decide next, if nothing happens before.

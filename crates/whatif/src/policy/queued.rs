@@ -26,7 +26,7 @@ pub struct Queued {
     reservations: Reservations,
     /// Nodes that are there and that nobody has reserved.
     free: u32,
-    /// Nodes that have failed and are not back.
+    /// How many nodes are away.
     away: u32,
     /// Whether classes count.
     classes: bool,
@@ -184,20 +184,20 @@ impl Policy for Queued {
         vec![]
     }
 
-    fn failed(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
-        self.reservations.fail(now, node, hit);
+    fn failed(&mut self, now: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action> {
+        self.reservations.fail(now, nodes, hit);
         let lost = self.reservations.lost();
         debug_assert!(lost.is_empty(), "everything that is reserved has begun: {lost:?}");
         hit.iter().for_each(|job| self.leave(*job));
-        self.free -= 1;
-        self.away += 1;
+        self.free -= nodes.len() as u32;
+        self.away += nodes.len() as u32;
         vec![]
     }
 
-    fn repaired(&mut self, now: Nanos, node: NodeIndex) -> Vec<Action> {
-        self.reservations.repair(now, node);
-        self.free += 1;
-        self.away -= 1;
+    fn repaired(&mut self, now: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
+        self.reservations.repair(now, nodes);
+        self.free += nodes.len() as u32;
+        self.away -= nodes.len() as u32;
         self.changed = true;
         vec![]
     }

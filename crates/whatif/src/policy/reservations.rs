@@ -102,19 +102,19 @@ impl Reservations {
         self.broker.call(Call::Cancel { handle });
     }
 
-    /// A node is gone at `now`, and with it the jobs `hit`, which ran there: they have nothing reserved any more.
-    pub fn fail(&mut self, now: Nanos, node: NodeIndex, hit: &[usize]) {
+    /// Nodes are gone at `now`, and with them the jobs `hit`, which ran there: they have nothing reserved any more.
+    pub fn fail(&mut self, now: Nanos, nodes: &[NodeIndex], hit: &[usize]) {
         self.broker.set_time(now);
         for job in hit {
             self.forget(*job);
         }
-        self.broker.fail(node);
+        self.broker.fail(nodes);
     }
 
-    /// A node is back at `now`.
-    pub fn repair(&mut self, now: Nanos, node: NodeIndex) {
+    /// Nodes are back at `now`.
+    pub fn repair(&mut self, now: Nanos, nodes: &[NodeIndex]) {
         self.broker.set_time(now);
-        self.broker.repair(node);
+        self.broker.repair(nodes);
     }
 
     /// The jobs that should have begun since this was called last, on a node that is gone.
@@ -203,7 +203,7 @@ mod tests {
         let mut reservations = three_nodes();
         assert_eq!(reservations.ask(at(0), 7, &job(2), at(50)), Asked::Granted);
         let node = reservations.broker.nodes(reservations.handles[&7]).unwrap()[0];
-        reservations.fail(at(10), node, &[]);
+        reservations.fail(at(10), &[node], &[]);
         assert!(reservations.lost().is_empty(), "it may be back by then");
         (reservations, node)
     }
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_to_begin_on_a_node_that_is_back_begins_there() {
         let (mut reservations, node) = lost_ahead();
-        reservations.repair(at(20), node);
+        reservations.repair(at(20), &[node]);
         reservations.pass(at(50));
         let begun = reservations.begun();
         assert!(begun.len() == 1 && begun[0].nodes.contains(&node), "{begun:?}");
@@ -240,12 +240,12 @@ mod tests {
         assert_eq!(reservations.ask(at(0), 0, &job(3), at(0)), Asked::Granted);
         let begun = reservations.begun();
         let node = begun[0].nodes[0];
-        reservations.fail(at(10), node, &[0]);
+        reservations.fail(at(10), &[node], &[0]);
         assert!(reservations.lost().is_empty(), "who was hit knows it already");
         assert_eq!(reservations.ask(at(10), 1, &job(2), at(10)), Asked::Granted);
         assert!(!reservations.begun()[0].nodes.contains(&node));
         assert_ne!(reservations.ask(at(11), 2, &job(1), at(11)), Asked::Granted);
-        reservations.repair(at(20), node);
+        reservations.repair(at(20), &[node]);
         assert_eq!(reservations.ask(at(20), 3, &job(1), at(20)), Asked::Granted);
         assert_eq!(reservations.begun()[0].nodes, [node]);
     }

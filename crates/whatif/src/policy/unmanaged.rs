@@ -68,14 +68,18 @@ impl Policy for Unmanaged {
         vec![]
     }
 
-    fn failed(&mut self, _: Nanos, node: NodeIndex, hit: &[usize]) -> Vec<Action> {
+    fn failed(&mut self, _: Nanos, nodes: &[NodeIndex], hit: &[usize]) -> Vec<Action> {
         hit.iter().for_each(|job| self.give_back(*job));
-        self.by_load.remove(&(self.loads[node.0 as usize], node));
+        for node in nodes {
+            self.by_load.remove(&(self.loads[node.0 as usize], *node));
+        }
         vec![]
     }
 
-    fn repaired(&mut self, _: Nanos, node: NodeIndex) -> Vec<Action> {
-        self.by_load.insert((self.loads[node.0 as usize], node));
+    fn repaired(&mut self, _: Nanos, nodes: &[NodeIndex]) -> Vec<Action> {
+        for node in nodes {
+            self.by_load.insert((self.loads[node.0 as usize], *node));
+        }
         let there = self.by_load.len();
         let due: Vec<_> =
             self.waiting.extract_if(.., |(_, nodes)| *nodes as usize <= there).collect();
