@@ -36,7 +36,8 @@ typedef enum ktf_result {
 	KTF_UNFINISHED = 12,	/* the record is being written, and that does not go on */
 	KTF_UNCONFIRMED = 13,	/* what was to be added may or may not have been */
 	KTF_SYSTEM = 14,	/* the kernel does not give what is needed */
-	KTF_PANIC = 15		/* a bug of the library: the object is not to be used any more */
+	KTF_PANIC = 15,		/* a bug of the library: the object is not to be used any more */
+	KTF_NO_ROOM = 16	/* the receiver holds all that it may; the error's text says what is left */
 } ktf_result;
 
 typedef struct ktf_context ktf_context;		/* a program's place in the fabric */
@@ -66,8 +67,8 @@ typedef struct ktf_attribute {
 #define KTF_WAIT_SPIN INT64_MAX	/* keep looking: least delay, one core for each thread that waits */
 #define KTF_WAIT_BLOCK INT64_C(0)	/* sleep at once; other values: look for so long, then sleep */
 
-/* What carries messages to other nodes, ktf_config.between_nodes. The libraries have to be built in at both
- * ends. */
+/* What carries messages to other nodes, ktf_config.between_nodes. The libraries have to be built in; who is
+ * called and has them not is met over TCP. */
 #define KTF_BETWEEN_TCP UINT8_C(0)
 #define KTF_BETWEEN_UDP UINT8_C(1)	/* most bytes a second; with a progress_thread */
 #define KTF_BETWEEN_LIBFABRIC UINT8_C(2)	/* FI_PROVIDER chooses the network */
@@ -128,7 +129,10 @@ typedef struct ktf_match {
 typedef enum ktf_reason {
 	KTF_REASON_GONE = 1,		/* there is no such resource any more */
 	KTF_REASON_TOO_LONG = 2,	/* the receiver accepts none so long */
-	KTF_REASON_UNCONFIRMED = 3	/* the connection broke: it may or may not have arrived */
+	KTF_REASON_UNCONFIRMED = 3,	/* the connection broke: it has arrived, or does so before what
+					 * is sent to that context from now on, or never */
+	KTF_REASON_NO_ROOM = 4		/* the receiver holds all that it may: the error's text says how
+					 * much was asked for, and what is left */
 } ktf_reason;
 
 /* A message that was sent and not delivered. */
@@ -237,7 +241,8 @@ ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
 /* Sends a message; data stays the caller's, and may be used again when this returns. Messages from
  * one resource to another arrive in the order in which they were sent. Waits while the receiver
  * does not keep up; if it is longer than 64 KiB, until a receiver takes it. KTF_GONE,
- * KTF_UNREACHABLE, KTF_TOO_LONG, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
+ * KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON,
+ * KTF_INVALID. */
 ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const void *data, size_t length, int64_t timeout);
 
@@ -248,7 +253,7 @@ ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint
  * buffer itself, without a copy, and has it released by ktf_message_drop(). For others it is copied
  * as it is sent; if it is longer than 64 KiB, it is kept until a receiver takes it, and this call
  * does not wait for that. Otherwise this is as ktf_message_send(). KTF_GONE, KTF_UNREACHABLE,
- * KTF_TOO_LONG, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
+ * KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
 ktf_result ktf_message_give(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const ktf_buffer *buffer, int64_t timeout);
 

@@ -81,6 +81,7 @@ pub unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], 
     if data.is_null() {
         return Err(is_null("data"));
     }
+    can_be(length, "length")?;
     // SAFETY: the caller says that there are so many bytes.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
 }
@@ -133,7 +134,29 @@ pub fn known(mask: u64, known: u64) -> Result<u64, Failure> {
     }
 }
 
+/// Makes sure that memory can be so long: what is longer was a number below zero.
+pub fn can_be(length: usize, name: &str) -> Result<(), Failure> {
+    if isize::try_from(length).is_ok() {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!("{name} is {length}: at most {} are accepted", isize::MAX)))
+}
+
 /// A pointer that may not be null is.
 pub fn is_null(name: &str) -> Failure {
     Failure::invalid(format!("{name} is null"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_memory_has_is_refused() {
+        let data = [7_u8; 2];
+        let pointer = data.as_ptr().cast();
+        // SAFETY: there are two; the other length is of no memory at all, and nothing is read.
+        let (two, many) = unsafe { (bytes(pointer, 2), bytes(pointer, usize::MAX)) };
+        assert!(two.is_ok_and(|two| two == data) && many.is_err());
+    }
 }

@@ -1,6 +1,6 @@
 //! `ktf_buffer`: memory that a program gives away, and what frees it.
 
-use crate::arguments::{is_null, known};
+use crate::arguments::{can_be, is_null, known};
 use crate::outcome::Failure;
 use crate::types::{BufferFields, Release};
 use fabric::Buffer;
@@ -72,5 +72,6 @@ pub unsafe fn given(fields: *const BufferFields) -> Result<Buffer, Failure> {
     if given.data.is_null() && given.length > 0 {
         return Err(is_null("buffer.data"));
     }
+    can_be(given.length, "buffer.length")?;
     Ok(Buffer::from_owner(given))
 }

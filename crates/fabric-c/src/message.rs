@@ -147,8 +147,34 @@ impl From<&Undelivered> for UndeliveredFields {
         let reason = match undelivered.reason {
             Reason::Gone => 1,
             Reason::TooLong => 2,
+            Reason::NoRoom { .. } => 4,
             _ => 3,
         };
         Self { to: undelivered.to.into(), tag: undelivered.tag.0, reason, reserved: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::ContextId;
+    use fabric::id::Place;
+
+    /// What the header has for each.
+    #[test]
+    fn reasons_have_the_numbers_of_the_header() {
+        let to = ResourceId { context: ContextId::new(1), place: Place { slot: 2, generation: 3 } };
+        let header = include_str!("../include/keeptime_fabric.h");
+        for (reason, name) in [
+            (Reason::Gone, "GONE"),
+            (Reason::TooLong, "TOO_LONG"),
+            (Reason::Unconfirmed, "UNCONFIRMED"),
+            (Reason::NoRoom { asked: 1064, left: 50 }, "NO_ROOM"),
+        ] {
+            let fields = UndeliveredFields::from(&Undelivered { to, tag: Tag(4), reason });
+            assert_eq!((fields.tag, fields.reserved), (4, 0));
+            let line = format!("KTF_REASON_{name} = {}", fields.reason);
+            assert!(header.contains(&line), "{line}");
+        }
     }
 }

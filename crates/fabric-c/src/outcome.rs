@@ -30,6 +30,7 @@ pub enum Outcome {
     Unconfirmed = 13,
     System = 14,
     Panic = 15,
+    NoRoom = 16,
 }
 
 /// Why a call did not do what it was to.
@@ -155,6 +156,7 @@ impl From<SendError> for Failure {
             SendError::TooLong { .. } => Outcome::TooLong,
             SendError::Rejected(fabric::Reason::Gone) => Outcome::Gone,
             SendError::Rejected(fabric::Reason::TooLong) => Outcome::TooLong,
+            SendError::Rejected(fabric::Reason::NoRoom { .. }) => Outcome::NoRoom,
             SendError::WouldBlock | SendError::TimedOut => Outcome::TimedOut,
             SendError::Directory(_) => Outcome::NoDaemon,
             _ => Outcome::Broken,
@@ -239,5 +241,18 @@ mod tests {
         assert_eq!(Failure::from(registering).outcome, Outcome::NoDaemon);
         assert_eq!(Failure::from(FindError::Directory(refused)).outcome, Outcome::NoDaemon);
         assert_eq!(Failure::from(RegisterError::TooMany).outcome, Outcome::TooLong);
+    }
+
+    /// A receiver that holds all that it may is told apart from one that takes nothing so long; the sentence says how much
+    /// it was.
+    #[test]
+    fn a_receiver_without_room_is_told_apart_from_a_message_that_is_too_long() {
+        let full = SendError::Rejected(fabric::Reason::NoRoom { asked: 1064, left: 50 });
+        let full = Failure::from(full);
+        assert_eq!(full.outcome, Outcome::NoRoom);
+        let is_told = full.text.contains("1064 bytes") && full.text.contains("50 are left");
+        assert!(is_told, "{}", full.text);
+        let long = Failure::from(SendError::Rejected(fabric::Reason::TooLong));
+        assert_eq!(long.outcome, Outcome::TooLong);
     }
 }

@@ -16,10 +16,11 @@ pub enum Protocol {
     /// waits, or [`Config::progress_thread`]: nothing is confirmed otherwise.
     Udp,
     /// libfabric, and with it whatever network it finds: InfiniBand, RoCE, Omni-Path, Slingshot, EFA,
-    /// or TCP. `FI_PROVIDER` chooses. Both ends have to be built with the feature `libfabric`.
+    /// or TCP. `FI_PROVIDER` chooses. Needs the feature `libfabric`; contexts without it, or without a network of it, are met
+    /// over TCP.
     Libfabric,
-    /// UCX, and with it InfiniBand, RoCE, shared memory or TCP. `UCX_TLS` and `UCX_NET_DEVICES` choose. Both
-    /// ends have to be built with the feature `ucx`.
+    /// UCX, and with it InfiniBand, RoCE, shared memory or TCP. `UCX_TLS` and `UCX_NET_DEVICES` choose. Needs the feature
+    /// `ucx`; contexts without it are met over TCP.
     Ucx,
 }
 

@@ -11,7 +11,7 @@ use crate::id::{ContextId, Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Match, Tag};
 use crate::payload::{Buffer, Payload};
-use crate::progress::{Parker, lock};
+use crate::progress::{Parker, after, lock};
 use arc_swap::ArcSwapOption;
 use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
@@ -130,7 +130,7 @@ impl Context {
     /// end has not said to have; and what resources have sent that are dropped, and so cannot be told, if it is known not
     /// to have arrived. What is not carried is lost with the context.
     pub fn close(mut self, within: Duration) -> Result<(), Unsent> {
-        let unsent = self.shared.core.unsent(Instant::now() + within);
+        let unsent = self.shared.core.unsent(after(within));
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.close_time = Duration::ZERO;
         }
@@ -182,7 +182,7 @@ impl Resource {
         payload: impl Into<Payload<'a>>,
         time: Duration,
     ) -> Result<(), SendError> {
-        let deadline = Instant::now() + time;
+        let deadline = after(time);
         self.send_with(to, tag, payload.into(), Patience::Until(Some(deadline)))
     }
 
@@ -238,7 +238,7 @@ impl Resource {
     /// # Errors
     /// As for [`Resource::recv`], and [`RecvError::TimedOut`].
     pub fn recv_within(&self, wanted: Match, time: Duration) -> Result<Message, RecvError> {
-        self.recv_with(wanted, Patience::Until(Some(Instant::now() + time)))
+        self.recv_with(wanted, Patience::Until(Some(after(time))))
     }
 
     /// The same without waiting, but for the end of one of more than 64 KiB. None if there is none.
@@ -331,7 +331,7 @@ impl Search<'_> {
     /// # Errors
     /// If there is none in time, or the directory does not answer.
     pub fn one_within(&self, time: Duration) -> Result<ResourceId, FindError> {
-        self.first(Some(Instant::now() + time))
+        self.first(Some(after(time)))
     }
 
     /// All that there are now, and what changes from now on.
@@ -361,7 +361,7 @@ pub struct Watcher {
 impl Watcher {
     /// What happens next, if it does within `time`.
     pub fn next_within(&self, time: Duration) -> Option<Event> {
-        self.watch.next_until(Instant::now() + time)
+        self.watch.next_until(after(time))
     }
 }
 
@@ -378,7 +378,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.core.drain(Instant::now() + self.close_time);
+        self.core.drain(after(self.close_time));
         self.worker.stopped.store(true, SeqCst);
         if let Some(parker) = lock(&self.worker.parker).take() {
             self.core.wake(&parker);

@@ -14,7 +14,7 @@ use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::{Unsent, charge};
 use crate::flusher::Flusher;
-use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Malformed, Reason};
+use crate::frame::{Carrier, EAGER_MOST, Frame, Greeting, Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
@@ -374,7 +374,7 @@ impl Core {
             return None;
         }
         if link.take_offer(token, size as usize).is_err() {
-            let (from, reason) = (from.place, Reason::TooLong);
+            let (from, reason) = (from.place, Refusal::NoRoom { left: 0 });
             link.answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
             return None;
         }
@@ -601,7 +601,9 @@ impl Core {
         } else {
             self.reach(&found)
         };
-        link.map_err(|error| unreachable(error.to_string()))
+        let link = link.map_err(|error| unreachable(error.to_string()))?;
+        // That one may have called meanwhile: all that is sent there goes by one link.
+        Ok(self.links.to(peer).unwrap_or(link))
     }
 
     /// A link to another node: over the network that both are on, over all of them if they are
@@ -808,9 +810,8 @@ impl Core {
 
     fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
         let poll_is_enough = ends.poll_is_enough;
-        let link = Link::new(self.links.next_number(), peer, ends).in_turns(self.turns.clone());
-        let link = Arc::new(link);
-        self.links.insert(link.clone());
+        let turns = self.turns.clone();
+        let link = self.links.insert(|number| Link::new(number, peer, ends).in_turns(turns));
         if !link.in_memory {
             self.keeper.notice();
         }
@@ -846,7 +847,7 @@ impl Core {
         own: Option<&Arc<Parker>>,
         to: Place,
         message: Arrived,
-    ) -> Result<Option<Reason>, Malformed> {
+    ) -> Result<Option<Refusal>, Malformed> {
         let deliver = |inbox: &mut Inbox, message| inbox.deliver(message, own);
         match self.inboxes.give(to, message, deliver) {
             Ok(receiver) => {
@@ -859,13 +860,13 @@ impl Core {
 
     /// Tells the sender of `message` that nobody took it.
     fn reject(&self, to: Place, message: Arrived) {
-        let (from, tag, reason) = (message.from, message.tag, Reason::Gone);
+        let (from, tag) = (message.from, message.tag);
         if message.link == 0 {
             let to = ResourceId { context: self.id, place: to };
-            return self.notify(from.place, Undelivered { to, tag, reason });
+            return self.notify(from.place, Undelivered { to, tag, reason: Reason::Gone });
         }
         let Some(link) = self.links.numbered(message.link) else { return };
-        let (from, bytes) = (from.place, message.charge);
+        let (from, bytes, reason) = (from.place, message.charge, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match message.body {
             Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
@@ -959,8 +960,15 @@ impl Home for Core {
         self.config.message_most
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         self.deliver_by(None, to, message)
+    }
+
+    fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
+        for (before, why) in self.links.begun(link, number, self)? {
+            self.lost(&before, why);
+        }
+        Ok(())
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

@@ -75,7 +75,8 @@ pub struct Owed {
 
 /// What a message with `length` bytes of payload is charged.
 pub fn charge(length: usize) -> u32 {
-    length as u32 + CHARGE_LEAST
+    // Within a context a message may be longer than anything that is counted in 32 bits.
+    u32::try_from(length).unwrap_or(u32::MAX).saturating_add(CHARGE_LEAST)
 }
 
 impl Unsent {
@@ -233,6 +234,13 @@ mod tests {
 
     fn place(slot: u32) -> Place {
         Place { slot, generation: 0 }
+    }
+
+    #[test]
+    fn the_longest_message_is_charged_most() {
+        assert_eq!([charge(0), charge(1)], [CHARGE_LEAST, CHARGE_LEAST + 1]);
+        let long = u32::MAX as usize;
+        assert_eq!([charge(long - 1), charge(long + 1)], [u32::MAX; 2]);
     }
 
     #[derive(Debug, Clone)]

@@ -25,7 +25,7 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 7;
+const VERSION: u16 = 8;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,13 @@ pub enum Frame {
         /// What it had been charged with.
         bytes: u32,
         /// Why.
-        reason: Reason,
+        reason: Refusal,
+    },
+    /// What its sender sends from now on goes by this link, which has this number there. It has given up all with lower
+    /// ones by which it has sent: nothing that still comes by them counts. Said once, before the first message or offer.
+    Begun {
+        /// Its number, which counts up among the sender's links.
+        number: u32,
     },
     /// On a rail: a frame of the stream, head and payload, is the payload.
     Carried {
@@ -131,12 +137,39 @@ pub enum Reason {
     /// There is no such resource any more.
     #[error("the resource is gone")]
     Gone,
-    /// The message is longer than the receiver accepts, or than it has room for.
+    /// The message is longer than the receiver accepts.
     #[error("the message is longer than the receiver accepts")]
     TooLong,
-    /// The link broke before the receiver confirmed it: it may or may not have arrived.
+    /// The link broke before the receiver confirmed it: it has arrived, or does so late, or never will. It does not
+    /// arrive any more when anything has that its context has sent to the receiver's since the link broke. So one that
+    /// is sent again is received at most twice, in its order both times.
     #[error("the connection broke before arrival was confirmed")]
     Unconfirmed,
+    /// The receiver holds all that it may. When it has taken some of that, there is room again.
+    #[error(
+        "the receiver has no room for it now: it takes {asked} bytes there, and {left} are left"
+    )]
+    NoRoom {
+        /// Bytes that it takes there: its length and 64; of one of more than 64 KiB that was only offered, 64, and
+        /// its length when there is no memory to fetch it.
+        asked: u64,
+        /// Bytes that are accepted, 65,535 if they are more; 0 when there is no memory.
+        left: u64,
+    },
+}
+
+/// Why the receiving end refuses a message, as it is said on a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such resource any more.
+    Gone,
+    /// The message is longer than the receiver accepts.
+    TooLong,
+    /// The receiver holds all that it may.
+    NoRoom {
+        /// Bytes for which there is room: fewer than the message takes. As many as can be said, if they are more.
+        left: u16,
+    },
 }
 
 /// A frame's head: what it says, how long its payload is, and how many messages and offers its
@@ -187,7 +220,7 @@ pub struct Greeting {
 #[non_exhaustive]
 pub enum Malformed {
     /// No such kind.
-    #[error("a frame of kind {0}: 1 to 12 are known")]
+    #[error("a frame of kind {0}: 1 to 13 are known")]
     Kind(u8),
     /// A payload that its kind does not have, or too long.
     #[error("a frame of kind {kind} with {length} bytes of payload: at most {most} are accepted")]
@@ -212,6 +245,12 @@ pub enum Malformed {
     /// It counts, clears or fills what was never sent.
     #[error("a frame about {0} that was never sent")]
     Unknown(&'static str),
+    /// It begins a connection that has begun.
+    #[error("a connection that begins again")]
+    Again,
+    /// It begins a connection, though its sender has begun a later one already. Not a mistake: it was late.
+    #[error("a connection that was given up for a later one")]
+    GivenUp,
     /// Not one of ours on the other end.
     #[error("the other end does not speak this protocol: it began with {0:02x?}")]
     Magic([u8; 4]),
@@ -346,18 +385,33 @@ impl Greeting {
     }
 }
 
-impl Reason {
+impl Refusal {
+    /// What is told to the sender of a message that takes `asked` bytes.
+    pub fn told(self, asked: u64) -> Reason {
+        match self {
+            Self::Gone => Reason::Gone,
+            Self::TooLong => Reason::TooLong,
+            Self::NoRoom { left } => Reason::NoRoom { asked, left: left.into() },
+        }
+    }
+
+    /// Sixteen bits of what it is, and as many of what is left.
     fn code(self) -> u32 {
         match self {
             Self::Gone => 1,
             Self::TooLong => 2,
-            Self::Unconfirmed => 3,
+            Self::NoRoom { left } => 3 | u32::from(left) << 16,
         }
     }
 
-    /// `Unconfirmed` is what an end finds out by itself, and not said on a link.
-    fn said(code: u64) -> Option<Self> {
-        [Self::Gone, Self::TooLong].into_iter().find(|reason| u64::from(reason.code()) == code)
+    /// That of a code. What it does not use may be set: it is not what is written then.
+    fn said(code: u32) -> Option<Self> {
+        match code as u16 {
+            1 => Some(Self::Gone),
+            2 => Some(Self::TooLong),
+            3 => Some(Self::NoRoom { left: (code >> 16) as u16 }),
+            _ => None,
+        }
     }
 }
 
@@ -401,6 +455,7 @@ impl Fields {
             }
             Frame::Probe { token } => Self { kind: 11, token, ..none },
             Frame::Answered { token } => Self { kind: 12, token, ..none },
+            Frame::Begun { number } => Self { kind: 13, token: number, ..none },
         }
     }
 
@@ -420,7 +475,7 @@ impl Fields {
             5 => Frame::Credit { place: from, bytes: size },
             6 => {
                 let value = size >> 32;
-                let reason = Reason::said(value);
+                let reason = Refusal::said(value as u32);
                 let reason = reason.ok_or(Malformed::Field { kind, field: "reason", value })?;
                 Frame::Rejected { from, to, tag, token, bytes: size as u32, reason }
             }
@@ -430,6 +485,7 @@ impl Fields {
             10 => Frame::Noted { delivered: size, arrived: token },
             11 => Frame::Probe { token },
             12 => Frame::Answered { token },
+            13 => Frame::Begun { number: token },
             _ => return Err(Malformed::Kind(kind)),
         };
         // What a kind does not use is zero exactly if its fields are those it would write.
@@ -473,19 +529,24 @@ mod tests {
 
     fn frames() -> impl Strategy<Value = Frame> {
         let parts = (places(), places(), any::<u64>().prop_map(Tag), any::<u64>(), any::<u32>());
-        (0..13_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
+        (0..15_u8, parts).prop_map(|(kind, (from, to, tag, size, token))| match kind {
             0 => Frame::Message { from, to, tag, credit: size },
             1 => Frame::Offer { from, to, tag, size, token },
             2 => Frame::Clear { token },
             3 => Frame::Piece { token },
             4 => Frame::Credit { place: from, bytes: size },
-            5 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::Gone },
-            6 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Reason::TooLong },
+            5 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Refusal::Gone },
+            6 => Frame::Rejected { from, to, tag, token, bytes: 7, reason: Refusal::TooLong },
             7 => Frame::Done { token },
             8 => Frame::Carried { number: tag.0, delivered: size, arrived: token },
             9 => Frame::Noted { delivered: size, arrived: token },
             10 => Frame::Probe { token },
             11 => Frame::Answered { token },
+            12 => Frame::Begun { number: token },
+            13 => {
+                let reason = Refusal::NoRoom { left: token as u16 };
+                Frame::Rejected { from, to, tag, token, bytes: size as u32, reason }
+            }
             _ => Frame::Withdrawn { token },
         })
     }
@@ -501,7 +562,7 @@ mod tests {
         /// Any bytes, mostly with a kind that there is: an error, or what encodes to the same
         /// bytes.
         #[test]
-        fn no_two_heads_mean_the_same(noise in any::<[[u8; 16]; 3]>(), kind in 0..14_u8, keep in any::<u64>()) {
+        fn no_two_heads_mean_the_same(noise in any::<[[u8; 16]; 3]>(), kind in 0..15_u8, keep in any::<u64>()) {
             let mut bytes = [0; HEAD];
             for (at, byte) in noise.as_flattened().iter().enumerate() {
                 bytes[at] = if keep >> at & 1 == 1 { *byte } else { 0 };
@@ -525,8 +586,21 @@ mod tests {
         );
         let frame = Frame::Clear { token: 1 };
         let mut bytes = Head { frame, length: 0, seen: 0 }.encode();
-        bytes[4] = 13;
-        assert_eq!(Head::decode(&bytes), Err(Malformed::Kind(13)));
+        bytes[4] = 14;
+        assert_eq!(Head::decode(&bytes), Err(Malformed::Kind(14)));
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_left() {
+        for left in [0, 1, u16::MAX] {
+            let said = Refusal::said(Refusal::NoRoom { left }.code());
+            assert_eq!(said, Some(Refusal::NoRoom { left }));
+        }
+        let told = Refusal::NoRoom { left: 50 }.told(1064).to_string();
+        assert!(told.ends_with("it takes 1064 bytes there, and 50 are left"), "{told}");
+        for code in [0, 4, 1 << 16, u32::MAX] {
+            assert_eq!(Refusal::said(code), None);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What has arrived for one resource, and who waits for it.
 
 use crate::flow::{AHEAD_MOST, GONE_MOST, Owed, WINDOW, WINDOW_CARRIED};
-use crate::frame::{Malformed, Reason};
+use crate::frame::{Malformed, Reason, Refusal};
 use crate::id::{Place, ResourceId};
 use crate::link::Link;
 use crate::matching::{Envelope, Match, Queue, Tag};
@@ -15,7 +15,7 @@ use thiserror::Error;
 
 /// Most resources of one context at a time.
 pub const RESOURCES_MOST: u32 = 1 << 20;
-/// Notices that a resource keeps: as many as messages of no length fit into the windows of 16 receivers, and 8 MiB.
+/// Notices that a resource keeps: as many as messages of no length fit into the windows of 16 receivers, and 12 MiB.
 /// Windows bound what is on the way, so this is only reached by a program that sends to many that are gone and
 /// never receives.
 const NOTICES_MOST: usize = 1 << 18;
@@ -153,10 +153,14 @@ impl Inbox {
         }
     }
 
-    /// Whether it has room for `message`. Who is connected keeps to its window; who connects again and again has a new
-    /// one each time.
-    fn has_room_for(&self, message: &Arrived) -> bool {
-        message.link == 0 || self.from_gone + u64::from(message.charge) <= GONE_MOST
+    /// Refuses `message` if there is no room for it. Who is connected keeps to its window; who connects again and again
+    /// has a new one each time.
+    fn admit(&self, message: &Arrived) -> Result<(), Refusal> {
+        let left = GONE_MOST.saturating_sub(self.from_gone);
+        if message.link == 0 || u64::from(message.charge) <= left {
+            return Ok(());
+        }
+        Err(Refusal::NoRoom { left: u16::try_from(left).unwrap_or(u16::MAX) })
     }
 
     /// `message` arrives, by a thread that waits itself as `own`, if it does. Returns who is to be woken: that one, if
@@ -398,11 +402,9 @@ impl Inboxes {
         place: Place,
         message: Arrived,
         action: impl FnOnce(&mut Inbox, Arrived) -> T,
-    ) -> Result<T, Reason> {
-        let mut at = self.at(place).ok_or(Reason::Gone)?;
-        if !at.inbox.has_room_for(&message) {
-            return Err(Reason::TooLong);
-        }
+    ) -> Result<T, Refusal> {
+        let mut at = self.at(place).ok_or(Refusal::Gone)?;
+        at.inbox.admit(&message)?;
         Ok(at.does(|inbox| action(inbox, message)))
     }
 
@@ -605,7 +607,7 @@ mod tests {
                 match send(link) {
                     Ok(woken) => assert!(woken.is_none()),
                     Err(reason) => {
-                        assert_eq!(reason, Reason::TooLong);
+                        assert_eq!(reason, Refusal::NoRoom { left: 0 });
                         refused += 1;
                     }
                 }
@@ -620,6 +622,12 @@ mod tests {
         let taken = inboxes.with(place, |inbox| inbox.take(&Match::any()).0).unwrap();
         assert!(matches!(taken, Some(Taken::Message(_, None))));
         assert!(send(101).is_ok());
+        // A message has to fit as a whole.
+        for (more, left) in [(u64::from(longest) - 50, 50), (1, u16::MAX)] {
+            inboxes.with(place, |inbox| inbox.from_gone += more).unwrap();
+            assert_eq!(send(101).unwrap_err(), Refusal::NoRoom { left });
+            inboxes.with(place, |inbox| inbox.from_gone -= more).unwrap();
+        }
         // What is sent within the context is bounded by itself.
         assert!(send(0).is_ok());
     }

@@ -68,13 +68,16 @@
 //!
 //! # What holds
 //!
-//! - **Order.** Messages from one resource to another arrive in the order in which they were sent. Who has to
-//!   connect anew has ended what it had: what has arrived by that is taken first, and nothing after it. If both ends
-//!   have called each other at once, none goes on sending by the other's connection when it has lost its own. What was
-//!   still on its way by a connection that the other end had made, and was told to its sender, may come late.
+//! - **Order.** Messages from one resource to another arrive in the order in which they were sent, and each at most once,
+//!   whatever its sender was told. Before the first message on a connection the other end is told its number, which counts
+//!   up: what has arrived by those with lower numbers is taken first, and nothing after it, whoever had made them and
+//!   however late they are taken. If both ends have called each other at once, none goes on sending by the other's
+//!   connection when it has lost its own.
 //! - **Delivery or an error.** A message is in its receiver's inbox, or its sender is told: by
 //!   `send`, or by a later `recv` of the same resource ([`RecvError::Undelivered`]). When a
-//!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived.
+//!   connection breaks, what was not confirmed counts as undelivered, although it may have arrived, or do so late: before
+//!   what its context sends to that one from then on, or never ([`Reason::Unconfirmed`]). Sent again, it may be received
+//!   twice, in its order.
 //!   What has arrived and was not taken when its receiver goes is told as well, unless the
 //!   connection breaks first. What is not carried when a context goes is told by [`Context::close`], and by nothing
 //!   else.
@@ -82,7 +85,7 @@
 //!   that sends to it, and of longer ones that it has not asked for yet
 //!   [`flow::AHEAD_MOST`]. Of those whose connections are no more, however often they were made anew, it holds
 //!   [`flow::GONE_MOST`], and a window more for each that ends then; others are refused meanwhile
-//!   ([`Reason::TooLong`]). A link has a bounded backlog. Who sends more waits, and holds up nobody else.
+//!   ([`Reason::NoRoom`]). A link has a bounded backlog. Who sends more waits, and holds up nobody else.
 //! - **Streams are gathered.** From the fifth message in a row on, short ones to other nodes are carried
 //!   together, as soon as 64 KiB (over UDP 256) are there, a thread of the context waits for anything, or about
 //!   0.4 ms have passed.
@@ -122,10 +125,10 @@
 //! without ending is only found out if there is another way beside it. Networks are those that the
 //! node had when the context was opened, and two networks of one address and prefix are one.
 //! Messages between nodes can be read and changed by whoever rules the network between them, as MPI's can;
-//! directories' can only be read. Bridges carry for whoever calls them, though only to nodes that the directory
-//! knows, for at most [`bridge::RELAYED_MOST`] connections. A directory server is known to the others by the one address from
-//! which it calls them first: on nodes with several networks its `--member` should be an address on one
-//! that all share, unless there are bridges.
+//! directories' can only be read. Bridges are those of root's daemons and of the own user's. They carry for whoever
+//! calls them, though only to nodes that the directory knows, for at most [`bridge::RELAYED_MOST`] connections. A
+//! directory server is known to the others by the one address from which it calls them first: on nodes with several
+//! networks its `--member` should be an address on one that all share, unless there are bridges.
 
 pub mod attributes;
 pub mod bridge;

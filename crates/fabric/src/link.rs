@@ -4,7 +4,7 @@
 mod delivery;
 
 use crate::flow::{CHARGE_LEAST, Outbound, Sent, WINDOW, WINDOW_CARRIED, charge};
-use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason};
+use crate::frame::{EAGER_MOST, Frame, Head, Malformed, Reason, Refusal};
 use crate::id::{ContextId, Place, ResourceId};
 use crate::inbox::{Arrived, Undelivered};
 use crate::matching::Tag;
@@ -35,7 +35,10 @@ pub trait Home {
     /// The longest message that is accepted.
     fn message_most(&self) -> u64;
     /// Gives a message to its receiver, or says why it does not. An error if it is more than its link may send.
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed>;
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed>;
+    /// The peer of `link`, which is just read, begins to send by it, as by its own link of this number: those by which
+    /// it has sent before are over. An error if it has given up this one as well.
+    fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed>;
     /// Tells a sender what became of a message.
     fn notify(&self, sender: Place, notice: Undelivered);
     /// Where sleeping threads are woken.
@@ -64,7 +67,8 @@ pub enum Assembled {
 
 /// A connection to one other context.
 pub struct Link {
-    /// Its number in this context, from 1 on; none is used twice.
+    /// Its number in this context, from 1 on; none is used twice. Of those to one peer by which messages are sent, later
+    /// ones have higher numbers.
     pub id: u32,
     /// Who is at the other end.
     pub peer: ContextId,
@@ -76,6 +80,8 @@ pub struct Link {
     out: Mutex<Out>,
     input: Mutex<Option<Box<dyn Receiver>>>,
     assemblies: Mutex<HashMap<u32, Assembly>>,
+    /// The number that the other end has for it, since that has begun to send by it.
+    begun: OnceLock<u32>,
     /// Messages and offers that have arrived.
     seen: AtomicU32,
     /// Messages and offers that the other end has seen.
@@ -103,6 +109,8 @@ struct Watched {
 struct Out {
     flow: Outbound,
     sender: Option<Box<dyn Sender>>,
+    /// The other end has been told that messages and offers come by this link.
+    has_begun: bool,
     /// Answers that wait, and how many messages had been seen when they were given.
     answers: VecDeque<(Frame, u32)>,
     /// How many messages the other end was last told to have been seen.
@@ -120,6 +128,7 @@ struct Offer {
     sent: Sent,
     /// Its number among all that was sent.
     number: u32,
+    size: usize,
     data: Data,
 }
 
@@ -173,6 +182,7 @@ impl Link {
         let out = Out {
             flow: Outbound::new(if ends.in_memory { WINDOW } else { WINDOW_CARRIED }),
             sender: Some(ends.sender),
+            has_begun: false,
             answers: VecDeque::new(),
             said: 0,
             offers: HashMap::new(),
@@ -189,6 +199,7 @@ impl Link {
             out: Mutex::new(out),
             input: Mutex::new(Some(ends.receiver)),
             assemblies: Mutex::default(),
+            begun: OnceLock::new(),
             seen: AtomicU32::new(0),
             confirmed: AtomicU32::new(0),
             in_a_row: AtomicU32::new(0),
@@ -212,6 +223,19 @@ impl Link {
         self.peer == context && self.broken.get().is_none()
     }
 
+    /// The other end begins to send by it, as by its own link of this number.
+    ///
+    /// # Errors
+    /// If it has begun before.
+    pub fn begins(&self, number: u32) -> Result<(), Malformed> {
+        self.begun.set(number).map_err(|_| Malformed::Again)
+    }
+
+    /// Whether the other end has begun to send by it before its own link of this number.
+    pub fn has_begun_before(&self, number: u32) -> bool {
+        self.begun.get().is_some_and(|begun| *begun < number)
+    }
+
     /// Why it broke, if it did.
     pub fn broken(&self) -> Option<&Broken> {
         self.broken.get()
@@ -231,6 +255,9 @@ impl Link {
     ) -> Result<Attempt, Broken> {
         debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
         let mut out = self.out()?;
+        if !out.has_begun && !self.begin(&mut out)? {
+            return Ok(Attempt::Wait);
+        }
         let charge = charge(data.len());
         if !out.flow.reserve(to, charge) {
             return Ok(Attempt::Wait);
@@ -267,9 +294,10 @@ impl Link {
         let Some((token, number)) = self.offer(&mut out, sent, data.len())? else {
             return Ok(Attempt::Wait);
         };
-        out.parked += data.len();
+        let size = data.len();
+        out.parked += size;
         let data = Data::Given(std::mem::take(data), 0);
-        out.offers.insert(token, Offer { sent, number, data });
+        out.offers.insert(token, Offer { sent, number, size, data });
         Ok(Attempt::Done)
     }
 
@@ -287,7 +315,8 @@ impl Link {
         let mut out = self.out()?;
         let sent = Sent { from, to, tag };
         let Some((token, number)) = self.offer(&mut out, sent, size)? else { return Ok(None) };
-        out.offers.insert(token, Offer { sent, number, data: Data::Lent(Lent::Waiting) });
+        let data = Data::Lent(Lent::Waiting);
+        out.offers.insert(token, Offer { sent, number, size, data });
         Ok(Some(token))
     }
 
@@ -364,7 +393,7 @@ impl Link {
     /// The same for a message that has just arrived and is not delivered: it counts as seen from this
     /// answer on. If others could say so before, and the connection broke then, its sender would
     /// never be told.
-    fn reject(&self, sent: Sent, token: u32, bytes: u32, reason: Reason) {
+    fn reject(&self, sent: Sent, token: u32, bytes: u32, reason: Refusal) {
         let Sent { from, to, tag } = sent;
         if let Ok(mut out) = self.out() {
             self.has_seen_one_more();
@@ -483,7 +512,8 @@ impl Link {
         };
         let Some(receiver) = input.as_mut() else { return Ok(0) };
         self.attended.store(true, Relaxed);
-        let frames = receiver.poll(&mut Delivery { link: self, home })?;
+        let polled = receiver.poll(&mut Delivery { link: self, home });
+        let frames = polled.map_err(end_of)?;
         if receiver.owes() {
             // With the lock, so that nobody who has looked before says that nothing waits.
             let _out = lock(&self.out);
@@ -504,7 +534,8 @@ impl Link {
         let mut input = self.input();
         let Some(receiver) = input.as_mut() else { return Ok(()) };
         for _ in 0..LAST_LOOKS {
-            if receiver.poll(&mut Delivery { link: self, home })? == 0 {
+            let polled = receiver.poll(&mut Delivery { link: self, home });
+            if polled.map_err(end_of)? == 0 {
                 break;
             }
         }
@@ -729,7 +760,8 @@ impl Link {
 
     /// Sends the next piece of a given message of the first receiver's. Returns whether there was room.
     fn send_piece(&self, out: &mut Out, token: u32) -> Result<bool, Broken> {
-        let Some(Offer { data: Data::Given(data, at), sent, number }) = out.offers.remove(&token)
+        let Some(Offer { data: Data::Given(data, at), sent, number, size }) =
+            out.offers.remove(&token)
         else {
             out.all_sent(token);
             return Ok(true);
@@ -749,7 +781,7 @@ impl Link {
         } else {
             Data::Given(data, at)
         };
-        out.offers.insert(token, Offer { sent, number, data });
+        out.offers.insert(token, Offer { sent, number, size, data });
         written
     }
 
@@ -771,6 +803,9 @@ impl Link {
 
     /// Sends an offer if there is room; returns its name and its number.
     fn offer(&self, out: &mut Out, sent: Sent, size: usize) -> Result<Option<(u32, u32)>, Broken> {
+        if !out.has_begun && !self.begin(out)? {
+            return Ok(None);
+        }
         if !out.flow.reserve(sent.to, CHARGE_LEAST) {
             return Ok(None);
         }
@@ -792,6 +827,13 @@ impl Link {
         out.last_token = token;
         let number = out.flow.sent(sent);
         Ok(Some((token, number)))
+    }
+
+    /// Tells the other end that messages and offers come by this link; false if there is no room.
+    #[cold]
+    fn begin(&self, out: &mut Out) -> Result<bool, Broken> {
+        out.has_begun = self.write(out, Frame::Begun { number: self.id }, &[])?;
+        Ok(out.has_begun)
     }
 
     /// Writes a frame; false if there is no room.
@@ -902,6 +944,15 @@ impl Out {
 
     fn flush(&mut self) -> Result<bool, Broken> {
         self.sender.as_mut().map_or(Ok(true), |sender| sender.flush())
+    }
+}
+
+/// Why a link is over on which what came could not be handled.
+fn end_of(broken: Broken) -> Broken {
+    match broken {
+        // Its other end has made a later one, and no mistake.
+        Broken::Malformed(Malformed::GivenUp) => Broken::Closed,
+        broken => broken,
     }
 }
 

@@ -138,6 +138,11 @@ impl Listeners {
         let caller = callers.waiting.remove(&token)?;
         drop(callers);
         progress.forget(caller.fd());
+        if let Err(error) = &result
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            tracing::warn!(%error, "a caller is turned away");
+        }
         // Whoever is refused finds the connection closed, and has its messages back.
         let (greeting, handed_over) = result.ok()?;
         if greeting.to != id || greeting.from == id {
@@ -152,7 +157,7 @@ impl Listeners {
                 Carrier::Datagrams { port } => {
                     transport::udp::accept(stream, port, greeting.token(port))
                 }
-                Carrier::Library(library) => transport::native::ends(library, stream),
+                Carrier::Library(library) => transport::native::accept(library, stream),
                 Carrier::Itself => transport::tcp::ends(stream),
             },
             Caller::Neighbour(_) if greeting.stream != 0 => return None,

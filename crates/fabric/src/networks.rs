@@ -43,6 +43,14 @@ pub fn discover() -> io::Result<Vec<Network>> {
     Ok(networks.collect())
 }
 
+/// All addresses that this node has, of interfaces as well that are not connected now: they may be again.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn addresses() -> io::Result<Vec<IpAddr>> {
+    Ok(getifaddrs()?.filter_map(|interface| ip(&interface.address?)).collect())
+}
+
 /// The addresses of a peer in the order in which to try them: those on a network of ours, as the
 /// peer orders them, then those that may be reached through a router, and last those that this node
 /// has too: they lead to another node only if both are on one machine. Addresses that mean the node
@@ -245,6 +253,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_network() {
-        assert!(discover().unwrap().iter().any(|network| network.address.is_loopback()));
+        let (networks, all) = (discover().unwrap(), addresses().unwrap());
+        assert!(networks.iter().any(|network| network.address.is_loopback()));
+        assert!(networks.iter().all(|network| all.contains(&network.address)));
     }
 }

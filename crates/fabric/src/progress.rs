@@ -86,6 +86,8 @@ const ROUNDS: u32 = 256;
 /// While spinning on memory alone: rounds between looks whether another thread has handled what this
 /// one waits for. Such a look costs as much as a round.
 const ROUNDS_ALONE: u32 = 8;
+/// Longer than any program runs, and still a time that clocks can be asked for.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long a look at what is only watched stands for others of threads that do not wait, where all else is in memory:
 /// it takes a system call, and nothing else of theirs does.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -204,7 +206,7 @@ impl Progress {
         let until = match self.wait {
             Wait::Spin => None,
             Wait::Block => Some(None),
-            Wait::SpinFor(time) => Some(Some(Instant::now() + time)),
+            Wait::SpinFor(time) => Some(Some(after(time))),
         };
         let mut round = 0_u32;
         loop {
@@ -357,6 +359,11 @@ impl Parker {
             current.get_or_insert_with(new).clone()
         })
     }
+}
+
+/// The moment so long from now, however long that is.
+pub fn after(time: Duration) -> Instant {
+    Instant::now() + time.min(FOREVER)
 }
 
 /// Locks, whatever happened to a thread that held the lock: what is locked in this crate is whole

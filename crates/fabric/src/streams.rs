@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Contexts whose last stream is remembered. What is forgotten is of contexts that are long gone.
-const REMEMBERED_MOST: usize = 1 << 16;
+/// Contexts whose last stream, and last link, is remembered. What is forgotten is of contexts that are long gone.
+pub const REMEMBERED_MOST: usize = 1 << 16;
 /// How often missing rails are made, as long as there are others and when there is none.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);

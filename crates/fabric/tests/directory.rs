@@ -6,7 +6,11 @@ mod common;
 
 use common::{LONG, Node, Way};
 use keeptime_fabric::directory::Server;
-use keeptime_fabric::{Event, FindError, Match, RegisterError, Tag, Wait, attrs};
+use keeptime_fabric::directory::client::Client;
+use keeptime_fabric::{
+    Callers, ContextId, ContextInfo, Event, FindError, Match, RegisterError, Tag, Wait, attrs,
+};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +39,20 @@ fn cluster(size: usize) -> Vec<Node> {
     }
     drop(beacons);
     nodes
+}
+
+/// Whoever could say that he is elsewhere would have bridges connect there for him, to whatever listens.
+#[test]
+fn nobody_is_said_to_be_where_his_node_is_not() {
+    let node = Node::start("n0", &[]);
+    let (own, foreign): (SocketAddr, SocketAddr) =
+        (([127, 0, 0, 1], 7).into(), ([192, 0, 2, 1], 22).into());
+    let (id, addresses) = (ContextId::new(7), vec![foreign, own]);
+    let (name, callers) = (String::new(), Callers::SameUser);
+    let context = ContextInfo { id, node: name, owner: 0, callers, addresses };
+    let client = Client::connect(&node.config.name, context).unwrap();
+    let found = client.resolve(id).unwrap().unwrap();
+    assert_eq!(found.context.addresses, [own]);
 }
 
 #[test]

@@ -32,6 +32,23 @@ fn pair(node: &Node, way: Way) -> ((Context, Resource), (Context, Resource)) {
     (one(), one())
 }
 
+/// However long somebody is ready to wait: longer than any clock counts, too.
+#[test]
+fn any_time_can_be_waited_for() {
+    let node = Node::start("n1", &[]);
+    let context = node.context(Way::Memory(Wait::Block));
+    let own = context.register(attrs! { "test" => "patient" }).unwrap();
+    let query = attrs! { "test" => "patient" };
+    let found = context.find(query.clone()).one_within(Duration::MAX).unwrap();
+    own.send_within(found, Tag(1), b"soon", Duration::MAX).unwrap();
+    let message = own.recv_within(Match::tag(1), Duration::MAX).unwrap();
+    assert_eq!(message.from, own.id());
+    let (_, watcher) = context.find(query).watch().unwrap();
+    drop(own);
+    assert!(watcher.next_within(Duration::MAX).is_some());
+    assert_eq!(context.close(Duration::MAX), Ok(()));
+}
+
 /// Lengths around every limit, lent and given, over every transport and way of waiting.
 #[test]
 fn messages_arrive_whole_and_in_order() {

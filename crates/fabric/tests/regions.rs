@@ -246,6 +246,23 @@ fn what_is_wrong_is_named() {
     assert!(matches!(refused, Err(PublishError::Daemon(_))), "{refused:?}");
 }
 
+/// What a region looks like any program can say of any. Who believed it would read behind the memory's end, and be killed.
+#[test]
+fn a_region_that_is_less_than_its_resource_says_is_not_opened() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let context = node.context(Way::Memory(Wait::Block));
+    let region = published(&context, Layout::cells(1).unwrap());
+    let is_it = |record: &Record| record.id == region.id();
+    let mut record = found(&context, &attrs! { "test" => "region" }, is_it);
+    let address: Address = record.attributes.value("region").unwrap().parse().unwrap();
+    let layout = Layout::cells(10_000).unwrap();
+    let said = Address { layout, ..address }.to_string();
+    record.attributes = record.attributes.with("region", said);
+    let opened = context.open_region(&record).map(|_| ());
+    assert!(matches!(opened, Err(RegionError::Unreachable { .. })), "{opened:?}");
+}
+
 #[test]
 fn a_node_has_so_many_regions_and_no_more() {
     let node = Node::start("n1", &[]);

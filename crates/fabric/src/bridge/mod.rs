@@ -22,9 +22,11 @@ use crate::attributes::{Attributes, TEXT_MOST};
 use crate::config::Config;
 use crate::context::{Context, Resource};
 use crate::directory::protocol::{Introduction, Record};
+use crate::door::is_trusted;
 use crate::echo;
 use crate::error::{OpenError, RegisterError};
 use crate::networks::{Network, reaches};
+use nix::unistd::geteuid;
 use request::{Request, Whom};
 use std::io;
 use std::net::SocketAddr;
@@ -66,9 +68,16 @@ pub fn query() -> Attributes {
     crate::attrs! { "service" => "bridge" }
 }
 
-/// The bridges among resources. One that does not say what it is leads nowhere.
+/// The bridges among resources: those of root's daemons, and of this process's own user's. Any program can say that it is
+/// one, and would have what others send go its way. One that does not say what it is leads nowhere.
 pub fn known<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Known> {
-    records.into_iter().filter_map(|record| Known::read(&record.attributes)).collect()
+    let trusted = records.into_iter().filter(|record| is_of_daemon(record));
+    trusted.filter_map(|record| Known::read(&record.attributes)).collect()
+}
+
+/// Whether a resource may be that of a daemon: programs use root's and their own user's alone.
+fn is_of_daemon(record: &Record) -> bool {
+    is_trusted(geteuid().as_raw(), record.home.owner)
 }
 
 impl Bridge {
@@ -134,7 +143,7 @@ impl Guard {
 
     fn is_directory(&self, to: SocketAddr) -> bool {
         let daemons = self.context.find(echo::query()).all().unwrap_or_default();
-        daemons.iter().any(|daemon| {
+        daemons.iter().filter(|daemon| is_of_daemon(daemon)).any(|daemon| {
             let port = daemon.attributes.value(echo::DIRECTORY).and_then(|port| port.parse().ok());
             port == Some(to.port()) && daemon.home.addresses.iter().any(|own| own.ip() == to.ip())
         })
@@ -175,6 +184,28 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::protocol::ContextInfo;
+    use crate::door::Callers;
+    use crate::id::{ContextId, Place, ResourceId};
+
+    /// A bridge, as the directory knows it, of a program of this user.
+    fn record(bridge: &Known, owner: u32) -> Record {
+        let (context, place) = (ContextId::new(1), Place { slot: 0, generation: 0 });
+        let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
+        let home = ContextInfo { id: context, node, owner, callers, addresses };
+        Record { id: ResourceId { context, place }, attributes: bridge.write(), home }
+    }
+
+    /// Whoever could say that he is a bridge would read what others send.
+    #[test]
+    fn bridges_are_those_of_root_and_of_the_own_user() {
+        let networks = ["10.1.0.2/24", "10.2.0.2/24"].map(|n| n.parse().unwrap()).to_vec();
+        let bridge = Known { networks, port: 7401 };
+        let own = geteuid().as_raw();
+        let known = |owner| known(&[record(&bridge, owner)]);
+        assert_eq!([known(0), known(own)].concat(), [bridge.clone(), bridge.clone()]);
+        assert!(known(own + 1).is_empty());
+    }
 
     #[test]
     fn what_a_bridge_says_of_itself_is_understood() {

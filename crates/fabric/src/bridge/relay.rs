@@ -335,7 +335,9 @@ impl Pair {
         Ok(there.is_closed() && back.is_closed())
     }
 
-    /// Is told when something comes for which there is room, and of room if there is none.
+    /// Is told when something comes for which there is room, and of room if there is none. Of what is watched the kernel
+    /// tells errors and ends as well, whatever it is asked, again and again: where neither is wanted now, nothing would be
+    /// done about them, so that is not watched.
     fn watch(&mut self, epoll: &Epoll, number: u64) -> io::Result<()> {
         for side in [0, 1] {
             let (from, to) = (&self.flows[side], &self.flows[1 - side]);
@@ -343,9 +345,14 @@ impl Pair {
             flags.set(EpollFlags::EPOLLIN, from.kept.is_empty() && !from.is_ended);
             flags.set(EpollFlags::EPOLLOUT, !to.kept.is_empty());
             if flags != self.watched[side] {
-                self.watched[side] = flags;
-                let mut event = EpollEvent::new(flags, number + side as u64);
-                epoll.modify(&self.streams[side], &mut event)?;
+                let before = std::mem::replace(&mut self.watched[side], flags);
+                let (stream, number) = (&self.streams[side], number + side as u64);
+                let mut event = EpollEvent::new(flags, number);
+                match (before.is_empty(), flags.is_empty()) {
+                    (true, _) => epoll.add(stream, event)?,
+                    (false, true) => epoll.delete(stream)?,
+                    (false, false) => epoll.modify(stream, &mut event)?,
+                }
             }
         }
         Ok(())
@@ -432,7 +439,10 @@ mod tests {
     use super::*;
     use crate::bridge::request::Whom;
     use crate::bridge::routes::Way;
+    use crate::transport::testing::streams;
+    use nix::poll::{PollFd, PollFlags, poll};
     use std::net::SocketAddr;
+    use std::os::fd::AsFd;
     use std::time::Duration;
 
     fn relay(permitted: impl Fn(&Request) -> bool + Send + Sync + 'static) -> Relay {
@@ -508,6 +518,40 @@ mod tests {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, Refusal::answer(Some(Refusal::Malformed)));
+    }
+
+    /// The caller is gone, with an error, and whom it called is stopped: there is nothing to be done before that one takes
+    /// what has come. A bridge that was told of the end all the while would use a processor up.
+    #[test]
+    fn an_end_is_not_told_while_the_other_side_takes_nothing() {
+        let ((here, caller), (there, called)) = (streams(), streams());
+        for stream in [&here, &there, &caller] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        for (number, stream) in (FIRST..).zip([&here, &there]) {
+            epoll.add(stream, EpollEvent::new(EpollFlags::EPOLLIN, number)).unwrap();
+        }
+        let (flows, watched) = (Default::default(), [EpollFlags::EPOLLIN; 2]);
+        let mut pair = Pair { streams: [here, there], flows, watched };
+        let mut bytes = vec![0; READ];
+        // Who goes without having read all goes with an error.
+        (&called).write_all(b"never read").unwrap();
+        while caller.peek(&mut [0]).is_err() {
+            pair.carry(&mut bytes).unwrap();
+        }
+        while pair.flows[0].kept.is_empty() {
+            let written = (&caller).write(&bytes);
+            assert!(written.map_or_else(|error| is_patient(&error), |count| count > 0));
+            pair.carry(&mut bytes).unwrap();
+        }
+        pair.watch(&epoll, FIRST).unwrap();
+        drop(caller);
+        let mut ended = [PollFd::new(pair.streams[0].as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut ended, 60_000_u16), Ok(1));
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = epoll.wait(&mut events, EpollTimeout::ZERO).unwrap();
+        assert!(events[..count].iter().all(|event| event.data() != FIRST));
     }
 
     /// Both are told when the bridge ends, as if the other one had ended.

@@ -1,10 +1,10 @@
 //! A thread that waits for a message, and catches it on its way to the inbox.
 
 use super::Core;
-use crate::frame::{Malformed, Reason};
+use crate::frame::{Malformed, Refusal};
 use crate::id::Place;
 use crate::inbox::{Arrived, Inbox, Taken, Undelivered};
-use crate::link::Home;
+use crate::link::{Home, Link};
 use crate::links::Current;
 use crate::matching::Match;
 use crate::progress::{Parker, Progress, Work};
@@ -85,7 +85,7 @@ impl Home for Catcher<'_> {
         self.core.message_most()
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         let (mut caught, enlisted) = (self.caught.borrow_mut(), self.enlisted.borrow());
         let is_free = caught.is_none() && enlisted.is_none();
         if to != self.place || !is_free || !self.wanted.wants(&message) {
@@ -95,9 +95,13 @@ impl Home for Catcher<'_> {
         match self.core.inboxes.with(to, hands) {
             Some(Some(credit)) => *caught = Some(Taken::Message(message, credit)),
             Some(None) => return self.core.deliver(to, message),
-            None => return Ok(Some(Reason::Gone)),
+            None => return Ok(Some(Refusal::Gone)),
         }
         Ok(None)
+    }
+
+    fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
+        self.core.begun(link, number)
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

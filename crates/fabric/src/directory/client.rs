@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv};
 use nix::unistd::geteuid;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,8 +32,11 @@ const KEPT_MOST: usize = 1024;
 const EVENTS_MOST: usize = 65_536;
 /// How long an answer may take, other servers' confirmations included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// How often a server that is not there is tried again.
+/// How often a server that is not there, or refuses this program, is tried again.
 const AGAIN_EVERY: Duration = Duration::from_millis(100);
+/// How often a resource is registered again that the next server has not taken: it may be refused itself, as long as others
+/// take the one before it for the living one.
+const REJECTED_EVERY: Duration = Duration::from_millis(500);
 /// Bytes that were waiting to be read, from which on more may wait in the server, as the socket was
 /// full. One that is full holds more: of 208 KiB the kernel counts 768 bytes at least for a message,
 /// and no message is shorter than eight bytes.
@@ -99,6 +102,9 @@ struct State {
     open: BTreeMap<u32, Request>,
     answers: HashMap<u32, Result<Option<Introduction>, String>>,
     registered: BTreeMap<Place, Attributes>,
+    /// Resources that this server, which is not the first, was told and has not answered, and those that it has not taken.
+    again: BTreeMap<u32, Place>,
+    rejected: BTreeSet<Place>,
     subscriptions: HashMap<u32, Subscription>,
     by_query: HashMap<Attributes, u32>,
     /// Counts uses, to tell which question was not asked for longest.
@@ -178,10 +184,7 @@ impl Client {
     /// # Errors
     /// If the server refuses, or does not answer.
     pub fn register(&self, place: Place, attributes: Attributes) -> Result<(), DirectoryError> {
-        let asked = attributes.clone();
-        self.ask(|number| Request::Register { number, place, attributes: asked })?;
-        lock(&self.shared.state).registered.insert(place, attributes);
-        Ok(())
+        self.ask(|number| Request::Register { number, place, attributes }).map(drop)
     }
 
     /// Drops it, without waiting until every server knows.
@@ -233,7 +236,7 @@ impl Client {
                     return Ok(None);
                 }
             } else if now >= answer_by {
-                return Err(DirectoryError::Silent);
+                return Err(state.silence());
             }
             let until = if subscription.current { deadline.unwrap_or(now) } else { answer_by };
             let time = until.saturating_duration_since(now);
@@ -292,7 +295,7 @@ impl Client {
         let answer = self.shared.wait(Instant::now() + ANSWER_TIME, |state| {
             state.answers.remove(&number).map(|answer| answer.map_err(DirectoryError::Refused))
         });
-        if answer == Err(DirectoryError::Silent) {
+        if answer.is_err() {
             lock(&self.shared.state).open.remove(&number);
         }
         answer
@@ -350,12 +353,15 @@ impl Shared {
         expect_trusted(&stream, geteuid().as_raw())?;
         let watched = stream.try_clone()?;
         let mut state = lock(&self.state);
+        if state.closed {
+            // Whoever has closed it waits for this thread, which would wait for what this server says.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         state.server = Some(Connection { stream, bytes: Vec::new() });
         state.say(&Request::Hello { version: VERSION, context: self.context.clone() });
-        for (place, attributes) in state.registered.clone() {
-            let number = state.next_number();
-            state.say(&Request::Register { number, place, attributes });
-        }
+        state.again.clear();
+        state.rejected = state.registered.keys().copied().collect();
+        state.say_rejected();
         let queries: Vec<_> =
             state.subscriptions.iter().map(|(number, s)| (*number, s.query.clone())).collect();
         for (number, query) in queries {
@@ -369,31 +375,49 @@ impl Shared {
     /// Hears what the server says, this one and the next, until the client is dropped. `stream` is
     /// that of the server.
     fn listen(&self, mut stream: UnixStream) {
+        let mut tried = Instant::now();
         loop {
             self.listen_to(&stream);
-            let mut state = lock(&self.state);
-            loop {
-                if state.closed {
+            stream = loop {
+                // Whoever refuses this program, as a server of another version does, would be asked all the while.
+                if !self.rest_until(tried + AGAIN_EVERY) {
                     return;
                 }
-                drop(state);
+                tried = Instant::now();
                 if let Ok(next) = self.join() {
-                    stream = next;
-                    break;
+                    break next;
                 }
-                let wait = self.changed.wait_timeout(lock(&self.state), AGAIN_EVERY);
-                state = wait.unwrap_or_else(PoisonError::into_inner).0;
-            }
+            };
         }
+    }
+
+    /// Waits until then. Returns false as soon as the client is dropped.
+    fn rest_until(&self, then: Instant) -> bool {
+        let mut state = lock(&self.state);
+        while !state.closed {
+            let time = then.saturating_duration_since(Instant::now());
+            if time.is_zero() {
+                return true;
+            }
+            let waited = self.changed.wait_timeout(state, time);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
     }
 
     /// Hears one server, until the connection ends.
     fn listen_to(&self, stream: &UnixStream) {
+        let mut said = Instant::now();
         loop {
+            let rest = lock(&self.state).rest();
             let mut watched = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
             // Interrupted: as if something had come.
-            let _ = poll(&mut watched, PollTimeout::NONE);
+            let _ = poll(&mut watched, rest);
             let mut state = lock(&self.state);
+            if said.elapsed() >= REJECTED_EVERY {
+                said = Instant::now();
+                state.say_rejected();
+            }
             state.hear_all();
             let stands = state.server.is_some();
             drop(state);
@@ -424,7 +448,7 @@ impl Shared {
             }
             let time = deadline.saturating_duration_since(Instant::now());
             if time.is_zero() {
-                return Err(DirectoryError::Silent);
+                return Err(state.silence());
             }
             let waited = self.changed.wait_timeout(state, time);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -436,6 +460,29 @@ impl State {
     fn next_number(&mut self) -> u32 {
         self.number = self.number.wrapping_add(1);
         self.number
+    }
+
+    /// Why nothing is answered: it is refused as a whole, or nobody says.
+    fn silence(&self) -> DirectoryError {
+        self.refused.clone().map_or(DirectoryError::Silent, DirectoryError::Refused)
+    }
+
+    /// How long there is nothing to be said again.
+    fn rest(&self) -> PollTimeout {
+        if self.again.is_empty() && self.rejected.is_empty() {
+            return PollTimeout::NONE;
+        }
+        PollTimeout::try_from(REJECTED_EVERY).unwrap_or(PollTimeout::NONE)
+    }
+
+    /// Registers those that the server has not taken, as far as they are there still.
+    fn say_rejected(&mut self) {
+        for place in std::mem::take(&mut self.rejected) {
+            let Some(attributes) = self.registered.get(&place).cloned() else { continue };
+            let number = self.next_number();
+            self.again.insert(number, place);
+            self.say(&Request::Register { number, place, attributes });
+        }
     }
 
     /// Says it, if there is a server; if not, or if this fails, the next one will be told.
@@ -522,6 +569,7 @@ impl State {
         match answer {
             Answer::Welcome { node, owner, key } => {
                 self.welcome = Some(Welcome { node, owner, key });
+                self.refused = None;
             }
             Answer::Refused { number: None, why } => self.refused = Some(why),
             Answer::Refused { number: Some(number), why } => self.answered(number, Err(why)),
@@ -546,9 +594,17 @@ impl State {
     }
 
     fn answered(&mut self, number: u32, answer: Result<Option<Introduction>, String>) {
-        let asked = self.open.remove(&number).is_some();
-        // What nobody waits for is what is said anew after a server's end.
-        if asked || self.subscriptions.contains_key(&number) {
+        if let Some(place) = self.again.remove(&number) {
+            self.rejected.extend(answer.is_err().then_some(place));
+            return;
+        }
+        let asked = self.open.remove(&number);
+        // Here, and not where it is waited for: the next server may be told before that thread is awake.
+        if let (Some(Request::Register { place, attributes, .. }), Ok(_)) = (&asked, &answer) {
+            self.registered.insert(*place, attributes.clone());
+        }
+        // What nobody waits for has been dropped, or given up.
+        if asked.is_some() || self.subscriptions.contains_key(&number) {
             self.answers.insert(number, answer);
         }
     }
@@ -615,58 +671,163 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     const MANY: u32 = 200;
+    /// For anything, on a busy machine.
+    const LONG: Duration = Duration::from_secs(60);
+    const PLACE: Place = Place { slot: 3, generation: 1 };
+
+    /// A place for servers of this name, and a program.
+    fn listen(name: &str) -> (String, UnixListener, ContextInfo) {
+        let name = format!("{name}-{}", std::process::id());
+        let listener = UnixListener::bind_addr(&address_of(&name).unwrap()).unwrap();
+        let id = ContextId::new(1);
+        let (node, callers, addresses) = ("n0".into(), Callers::SameUser, vec![]);
+        (name, listener, ContextInfo { id, node, owner: 0, callers, addresses })
+    }
+
+    fn accept(listener: &UnixListener) -> UnixStream {
+        let stream = listener.accept().unwrap().0;
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream
+    }
+
+    fn welcome() -> Answer {
+        Answer::Welcome { node: "n0".into(), owner: 0, key: None }
+    }
+
+    fn say(stream: &mut UnixStream, answers: &[Answer]) {
+        let mut said = Vec::new();
+        answers.iter().for_each(|answer| encode(answer, &mut said));
+        stream.write_all(&said).unwrap();
+    }
+
+    /// Says what `answers` to each request, until there is nothing to be said any more or the program is gone.
+    fn serve(mut stream: UnixStream, mut answers: impl FnMut(Request) -> Option<Vec<Answer>>) {
+        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(length @ 1..) = stream.read(&mut piece) {
+            bytes.extend_from_slice(&piece[..length]);
+            while let Some((request, length)) = decode(&bytes).unwrap() {
+                bytes.drain(..length);
+                let Some(answers) = answers(request) else { return };
+                say(&mut stream, &answers);
+            }
+        }
+    }
 
     /// A server whose socket was full: it has one more to tell, and tells it before it answers
     /// anything else.
-    fn is_behind(mut stream: UnixStream, home: &ContextInfo) {
+    fn is_behind(stream: UnixStream, home: &ContextInfo) {
         let appeared = |number, slot| {
             let id = ResourceId { context: home.id, place: Place { slot, generation: 1 } };
             let record = Record { id, attributes: attrs! { "a" => "b" }, home: home.clone() };
             Answer::Appeared { number, record }
         };
-        let (mut bytes, mut piece, mut subscription) = (Vec::new(), [0; 4096], 0);
-        while let Ok(length @ 1..) = stream.read(&mut piece) {
-            bytes.extend_from_slice(&piece[..length]);
-            while let Some((request, length)) = decode(&bytes).unwrap() {
-                bytes.drain(..length);
-                let answers = match request {
-                    Request::Hello { .. } => {
-                        vec![Answer::Welcome { node: "n0".into(), owner: 0, key: None }]
-                    }
-                    Request::Subscribe { number, .. } => {
-                        subscription = number;
-                        let found = Answer::Found { number, records: vec![] };
-                        [found].into_iter().chain((0..MANY).map(|n| appeared(number, n))).collect()
-                    }
-                    Request::Resolve { number, .. } => {
-                        vec![appeared(subscription, MANY), Answer::Resolved { number, found: None }]
-                    }
-                    _ => vec![],
-                };
-                let mut said = Vec::new();
-                answers.iter().for_each(|answer| encode(answer, &mut said));
-                stream.write_all(&said).unwrap();
-            }
-        }
+        let mut subscription = 0;
+        serve(stream, |request| {
+            Some(match request {
+                Request::Hello { .. } => vec![welcome()],
+                Request::Subscribe { number, .. } => {
+                    subscription = number;
+                    let found = Answer::Found { number, records: vec![] };
+                    [found].into_iter().chain((0..MANY).map(|n| appeared(number, n))).collect()
+                }
+                Request::Resolve { number, .. } => {
+                    vec![appeared(subscription, MANY), Answer::Resolved { number, found: None }]
+                }
+                _ => vec![],
+            })
+        });
     }
 
     #[test]
     fn what_a_server_could_not_say_yet_is_waited_for() {
-        let name = format!("behind-{}", std::process::id());
-        let listener = UnixListener::bind_addr(&address_of(&name).unwrap()).unwrap();
-        let home = ContextInfo {
-            id: ContextId::new(1),
-            node: "n0".into(),
-            owner: 0,
-            callers: Callers::SameUser,
-            addresses: vec![],
-        };
+        let (name, listener, home) = listen("behind");
         thread::scope(|scope| {
-            scope.spawn(|| is_behind(listener.accept().unwrap().0, &home));
+            scope.spawn(|| is_behind(accept(&listener), &home));
             let client = Client::connect(&name, home.clone()).unwrap();
             let count = || client.find(&attrs! {}, None, |records| Some(records.len()));
             count().unwrap();
             assert_eq!(count(), Ok(Some(MANY as usize + 1)));
         });
+    }
+
+    /// A daemon of another version has come in place of the one that this program knew.
+    #[test]
+    fn a_server_that_refuses_is_tried_now_and_then_and_its_reason_is_told() {
+        let (name, listener, home) = listen("refuses");
+        let refused = Answer::Refused { number: None, why: "another version".into() };
+        thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                serve(accept(&listener), |request| match request {
+                    Request::Hello { .. } => Some(vec![welcome()]),
+                    _ => None,
+                });
+                for _ in 0..4 {
+                    say(&mut accept(&listener), std::slice::from_ref(&refused));
+                }
+            });
+            let client = Client::connect(&name, home).unwrap();
+            assert_eq!(lock(&client.shared.state).silence(), DirectoryError::Silent);
+            let start = Instant::now();
+            // With which the first one ends.
+            client.drop_resource(PLACE);
+            served.join().unwrap();
+            assert!(start.elapsed() >= 3 * AGAIN_EVERY, "{:?}", start.elapsed());
+            let why = DirectoryError::Refused("another version".into());
+            assert_eq!(lock(&client.shared.state).silence(), why);
+        });
+    }
+
+    /// It would be gone for everybody, though its program has it.
+    #[test]
+    fn what_the_next_server_does_not_take_is_registered_again() {
+        let (name, listener, home) = listen("again");
+        thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                serve(accept(&listener), |request| match request {
+                    Request::Hello { .. } => Some(vec![welcome()]),
+                    Request::Register { number, .. } => Some(vec![Answer::Done { number }]),
+                    _ => None,
+                });
+                let mut times = 0;
+                serve(accept(&listener), |request| match request {
+                    Request::Hello { .. } => Some(vec![welcome()]),
+                    Request::Register { number, place: PLACE, .. } if times < 2 => {
+                        times += 1;
+                        let why = "this node is refused by another".into();
+                        Some(vec![Answer::Refused { number: Some(number), why }])
+                    }
+                    _ => None,
+                });
+                times
+            });
+            let client = Client::connect(&name, home).unwrap();
+            client.register(PLACE, attrs! { "a" => "b" }).unwrap();
+            // With which the first one ends.
+            client.drop_resource(Place { slot: 4, generation: 1 });
+            assert_eq!(served.join().unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn what_was_answered_is_told_the_next_server_whoever_has_waited_for_it() {
+        let (mut state, attributes) = (State::default(), attrs! { "a" => "b" });
+        let [taken, refused] = [3, 4].map(|slot| Place { slot, generation: 1 });
+        for (number, place) in [(1, taken), (2, refused)] {
+            let attributes = attributes.clone();
+            state.open.insert(number, Request::Register { number, place, attributes });
+        }
+        state.hear(Answer::Done { number: 1 });
+        state.hear(Answer::Refused { number: Some(2), why: "too many".into() });
+        assert_eq!(state.registered, BTreeMap::from([(taken, attributes)]));
+    }
+
+    /// Whoever drops a client waits for the thread that hears the server.
+    #[test]
+    fn who_is_dropped_joins_no_server() {
+        let (name, _listener, context) = listen("dropped");
+        let shared = Shared { name, context, state: Mutex::default(), changed: Condvar::new() };
+        assert!(shared.join().is_ok());
+        lock(&shared.state).closed = true;
+        assert!(shared.join().is_err());
     }
 }

@@ -1,12 +1,12 @@
 //! The directory server of a node: one thread between its state and its connections.
 
 use super::address_of;
-use super::protocol::{Garbled, Heard, MESSAGE_MOST, Telling, encode, framed, read};
+use super::protocol::{Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, read};
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::bridge::{self, Search, Survey, request::Whom};
 use crate::door::ClusterKey;
-use crate::networks::discover;
+use crate::networks::{addresses, discover};
 use crate::sockets::accepted;
 use crate::{random, random_bytes};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -189,6 +189,8 @@ enum GivenUp {
     Garbled(#[from] Garbled),
     #[error(transparent)]
     Stranger(#[from] Stranger),
+    #[error(transparent)]
+    System(#[from] io::Error),
 }
 
 impl Shell {
@@ -431,6 +433,17 @@ fn hail(mut stream: &TcpStream, key: Option<&ClusterKey>) -> Result<Option<Seale
     Ok(Some(sealers))
 }
 
+/// What a program says of itself, but for addresses that its node has not: bridges connect to where the directory says that a
+/// context is, from networks as well from which its program could not.
+fn of_this_node(mut request: Request) -> io::Result<Request> {
+    if let Request::Hello { context, .. } = &mut request {
+        let own = addresses()?;
+        let is_here = |ip: IpAddr| ip.is_loopback() || own.contains(&ip);
+        context.addresses.retain(|address| is_here(address.ip()));
+    }
+    Ok(request)
+}
+
 impl From<io::Error> for Unreachable {
     fn from(_: io::Error) -> Self {
         Self::Silent
@@ -463,7 +476,10 @@ impl Connection {
             match self.stream.read(&mut piece) {
                 Ok(0) => return false,
                 Ok(bytes) => {
-                    self.read.extend_from_slice(&piece[..bytes]);
+                    // Who is heard no more, and does not take what it was told last, may go on for ever.
+                    if !self.closing {
+                        self.read.extend_from_slice(&piece[..bytes]);
+                    }
                     total += bytes;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -516,7 +532,7 @@ impl Connection {
             length += SEAL;
         }
         let input = match self.speaks {
-            Speaks::Requests { user } => Input::Asked(id, user, read(message)?),
+            Speaks::Requests { user } => Input::Asked(id, user, of_this_node(read(message)?)?),
             Speaks::Hearings => Input::Heard(id, read(message)?),
             Speaks::Tellings | Speaks::First | Speaks::Hail(_) => Input::Told(id, read(message)?),
         };
@@ -578,5 +594,35 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is closed when it has taken what it was told, which it never does.
+    #[test]
+    fn what_is_said_on_a_connection_that_closes_is_not_kept() {
+        let (stream, mut program) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let mut connection = Connection {
+            stream: Stream::Unix(stream),
+            speaks: Speaks::Requests { user: 0 },
+            sealers: None,
+            read: Vec::new(),
+            unsent: vec![0; 16],
+            closing: false,
+            waits_for_room: false,
+        };
+        program.write_all(&[1; 1000]).unwrap();
+        assert!(connection.fill());
+        assert_eq!(connection.read.len(), 1000);
+        connection.closing = true;
+        program.write_all(&[1; 1000]).unwrap();
+        assert!(connection.fill());
+        assert_eq!(connection.read.len(), 1000);
+        drop(program);
+        assert!(!connection.fill(), "its end is found all the same");
     }
 }

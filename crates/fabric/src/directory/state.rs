@@ -39,6 +39,8 @@ const NAMED_MOST: usize = 4;
 const RESOURCES_MOST: usize = crate::inbox::RESOURCES_MOST as usize;
 /// Subscriptions of one program.
 const SUBSCRIPTIONS_MOST: usize = 65_536;
+/// Addresses of one context: more than a node has networks. All nodes keep them, with each of its resources.
+const ADDRESSES_MOST: usize = 256;
 
 /// Something that happened. Connections are new numbers; a connection that the state has closed
 /// says nothing more.
@@ -266,7 +268,8 @@ impl Directory {
         if self.contexts.contains_key(&context.id) {
             return refuse(format!("context {} is open already", context.id));
         }
-        let context = ContextInfo { node: self.node.clone(), ..context };
+        let mut context = ContextInfo { node: self.node.clone(), ..context };
+        context.addresses.truncate(ADDRESSES_MOST);
         let program = Program {
             context: context.id,
             places: BTreeSet::new(),
@@ -666,6 +669,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::door::Callers;
 
     fn at(number: u64) -> SocketAddr {
         ([10, 0, 0, number as u8], 7).into()
@@ -675,6 +679,24 @@ mod tests {
         let (node, address) = (format!("n{number}"), at(number));
         let (contexts, resources) = (Vec::new(), Vec::new());
         Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
+    }
+
+    /// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.
+    #[test]
+    fn so_many_addresses_of_a_context_are_kept_and_no_more() {
+        let (mut directory, program) = (Directory::new("n0", 0, at(0), [], None), ConnectionId(1));
+        let mut say = |request| directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+        let id = ContextId::new(1);
+        let address = |port| SocketAddr::new(at(0).ip(), port);
+        let addresses: Vec<_> = (1..=10_000).map(address).collect();
+        let (node, callers) = (String::new(), Callers::SameUser);
+        let context = ContextInfo { id, node, owner: 0, callers, addresses: addresses.clone() };
+        say(Request::Hello { version: VERSION, context });
+        let outputs = say(Request::Resolve { number: 1, context: id });
+        let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
     }
 
     /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a

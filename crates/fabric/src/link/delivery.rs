@@ -2,7 +2,7 @@
 
 use super::{Data, Home, Lent, Link};
 use crate::flow::{CHARGE_LEAST, Sent, charge};
-use crate::frame::{Frame, Head, Malformed, Reason};
+use crate::frame::{Frame, Head, Malformed, Refusal};
 use crate::id::{Place, ResourceId};
 use crate::inbox::{Arrived, Body};
 use crate::matching::Tag;
@@ -54,6 +54,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
             Frame::Rejected { from, to, tag, token, bytes, reason } => {
                 self.rejected(Sent { from, to, tag }, token, bytes, reason)?;
             }
+            Frame::Begun { number } => self.home.begun(self.link, number)?,
             Frame::Carried { .. }
             | Frame::Noted { .. }
             | Frame::Probe { .. }
@@ -100,7 +101,7 @@ impl<H: Home> Delivery<'_, H> {
     ) -> Result<(), Malformed> {
         if size > self.home.message_most() {
             let sent = Sent { from, to, tag };
-            self.link.reject(sent, token, CHARGE_LEAST, Reason::TooLong);
+            self.link.reject(sent, token, CHARGE_LEAST, Refusal::TooLong);
             return Ok(());
         }
         let body = Body::Offered { link: self.link.clone(), token, size, ahead: false };
@@ -171,10 +172,14 @@ impl<H: Home> Delivery<'_, H> {
         Ok(())
     }
 
-    fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Reason) -> Result<(), Malformed> {
+    fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Refusal) -> Result<(), Malformed> {
         let mut guard = lock(&self.link.out);
         let out = &mut *guard;
         out.flow.credit(sent.to, u64::from(bytes))?;
+        // What an offer was charged with was given back before it is fetched.
+        let size = out.offers.get(&token).map(|offer| offer.size as u64);
+        let asked = size.filter(|_| bytes == 0).unwrap_or(bytes.into());
+        let why = why.told(asked);
         // A thread that lends is told by what its call returns, also if it has given up.
         let mut by_call = false;
         match out.offers.get_mut(&token).map(|offer| &mut offer.data) {

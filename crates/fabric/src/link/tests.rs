@@ -3,9 +3,10 @@
 //! bound.
 
 use super::*;
-use crate::flow::WINDOW;
+use crate::flow::{GONE_MOST, WINDOW};
 use crate::frame::HEAD;
 use crate::inbox::{Body, Inboxes, Taken};
+use crate::links::Links;
 use crate::matching::Match;
 use crate::progress::Wait;
 use crate::transport::{Sent as Carried, Sink};
@@ -60,20 +61,24 @@ impl Sender for WireSender {
 }
 
 impl Receiver for WireReceiver {
-    /// One frame at a time.
+    /// One frame at a time, besides that by which messages begin.
     fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
-        let (frame, broken) = {
-            let mut wire = lock(&self.0);
-            (wire.frames.pop_front(), wire.broken)
-        };
-        let Some((head, payload)) = frame else {
-            return if broken { Err(Broken::Closed) } else { Ok(0) };
-        };
-        let head = Head::decode(&head)?;
-        let mut buffer = sink.buffer(&head)?;
-        buffer.extend_from_slice(&payload);
-        sink.frame(&head, buffer)?;
-        Ok(1)
+        loop {
+            let (frame, broken) = {
+                let mut wire = lock(&self.0);
+                (wire.frames.pop_front(), wire.broken)
+            };
+            let Some((head, payload)) = frame else {
+                return if broken { Err(Broken::Closed) } else { Ok(0) };
+            };
+            let head = Head::decode(&head)?;
+            let mut buffer = sink.buffer(&head)?;
+            buffer.extend_from_slice(&payload);
+            sink.frame(&head, buffer)?;
+            if !matches!(head.frame, Frame::Begun { .. }) {
+                return Ok(1);
+            }
+        }
     }
 
     fn falls_asleep(&mut self) -> bool {
@@ -89,8 +94,44 @@ impl Receiver for WireReceiver {
 struct Side {
     id: ContextId,
     inboxes: Inboxes,
+    links: Links,
     progress: Progress,
     notices: Mutex<Vec<Undelivered>>,
+}
+
+impl Side {
+    /// Reads all that there is.
+    fn read(&self, link: &Arc<Link>) {
+        loop {
+            match link.receive(self) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(broken) => return self.lost(link, broken),
+            }
+        }
+    }
+
+    fn lost(&self, link: &Arc<Link>, why: Broken) {
+        link.end(why, self);
+        self.links.remove(link);
+    }
+}
+
+/// One link, as each of both sides has it: what the first one sends is on the first wire.
+fn connect(sides: &[Side; 2], wires: &[SharedWire; 2]) -> [Arc<Link>; 2] {
+    [0_usize, 1].map(|side| {
+        let ends = Ends {
+            sender: Box::new(WireSender(wires[side].clone())),
+            receiver: Box::new(WireReceiver(wires[1 - side].clone())),
+            readable: Vec::new(),
+            writable: None,
+            in_memory: true,
+            poll_is_enough: false,
+            glance: None,
+        };
+        let peer = sides[1 - side].id;
+        sides[side].links.insert(|number| Link::new(number, peer, ends))
+    })
 }
 
 impl Home for Side {
@@ -98,11 +139,18 @@ impl Home for Side {
         1 << 20
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         match self.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None)) {
             Ok(delivered) => delivered.map(|_| None),
             Err(reason) => Ok(Some(reason)),
         }
+    }
+
+    fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
+        for (before, why) in self.links.begun(link, number, self)? {
+            self.lost(&before, why);
+        }
+        Ok(())
     }
 
     fn notify(&self, _: Place, notice: Undelivered) {
@@ -185,23 +233,12 @@ impl World {
         let side = |number| Side {
             id: ContextId::new(number),
             inboxes: Inboxes::new(),
+            links: Links::default(),
             progress: Progress::new(Wait::Block).unwrap(),
             notices: Mutex::default(),
         };
         let sides = [side(1), side(2)];
-        let link = |peer, out: usize| {
-            let ends = Ends {
-                sender: Box::new(WireSender(wires[out].clone())),
-                receiver: Box::new(WireReceiver(wires[1 - out].clone())),
-                readable: Vec::new(),
-                writable: None,
-                in_memory: true,
-                poll_is_enough: false,
-                glance: None,
-            };
-            Arc::new(Link::new(1, peer, ends))
-        };
-        let links = [link(sides[1].id, 0), link(sides[0].id, 1)];
+        let links = connect(&sides, &wires);
         let from = sides[0].inboxes.open().unwrap();
         let to: Vec<_> = (0..3).map(|_| sides[1].inboxes.open().unwrap()).collect();
         Self {
@@ -265,7 +302,7 @@ impl World {
 
     fn arrive(&mut self, side: usize) {
         if let Err(broken) = self.links[side].receive(&self.sides[side]) {
-            self.links[side].end(broken, &self.sides[side]);
+            self.sides[side].lost(&self.links[side], broken);
         }
     }
 
@@ -344,7 +381,7 @@ impl World {
         for message in left.messages {
             self.unread.insert(message.tag.0);
             let (from, tag, bytes) = (message.from.place, message.tag, message.charge);
-            let (to, reason) = (place, Reason::Gone);
+            let (to, reason) = (place, Refusal::Gone);
             let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
             match message.body {
                 Body::Offered { token, .. } => self.links[1].reject_offer(token, rejected(token)),
@@ -504,4 +541,102 @@ fn an_offer_that_is_taken_again_is_sent_once() {
     let out = lock(&link.out);
     let waiting: Vec<_> = out.cleared.iter().map(|(_, tokens)| tokens.len()).collect();
     assert_eq!(waiting, [1]);
+}
+
+/// Goal: what a sender was told of comes before what it sends after that, or never. Method: its connection is over for it
+/// with a message on its way, and it sends another by a later one. The first has arrived by then, or arrives after the
+/// other; its receiver has heard of that connection before, or has not.
+#[test]
+fn what_was_given_up_does_not_come_after_what_is_sent_later() {
+    for (is_heard, has_arrived) in [(true, true), (true, false), (false, true), (false, false)] {
+        let world = World::new();
+        let ([here, there], [own, other]) = (&world.sides, &world.links);
+        let (from, to) = (world.from, world.to[0]);
+        let send = |link: &Link, tag| {
+            assert_eq!(link.message(from, to, Tag(tag), &[], 0), Ok(Attempt::Done));
+        };
+        send(own, 0);
+        if is_heard {
+            there.read(other);
+        }
+        send(own, 1);
+        let mut coming = VecDeque::new();
+        if !has_arrived {
+            std::mem::swap(&mut coming, &mut lock(&world.wires[0]).frames);
+        }
+        here.lost(own, Broken::Closed);
+        let later = connect(&world.sides, &Default::default());
+        send(&later[0], 2);
+        there.read(&later[1]);
+        lock(&world.wires[0]).frames.append(&mut coming);
+        there.read(other);
+
+        let take = || there.inboxes.with(to, |inbox| inbox.take(&Match::any()).0).flatten();
+        let taken = std::iter::from_fn(take).map(|taken| match taken {
+            Taken::Message(message, _) => message.tag.0,
+            Taken::Notice(notice) => panic!("{notice}"),
+        });
+        let wanted: &[u64] = match (is_heard, has_arrived) {
+            (true, true) => &[0, 1, 2],
+            (true, false) => &[0, 2],
+            // There is no way to know what it says before it is read.
+            (false, _) => &[2],
+        };
+        assert_eq!(taken.collect::<Vec<_>>(), wanted, "{is_heard}, {has_arrived}");
+        let told: Vec<_> =
+            lock(&here.notices).iter().map(|notice| (notice.tag.0, notice.reason)).collect();
+        assert_eq!(told, [(0, Reason::Unconfirmed), (1, Reason::Unconfirmed)]);
+        assert_eq!(other.broken(), Some(&Broken::Closed));
+        assert!(later.iter().all(|link| link.broken().is_none()));
+    }
+}
+
+/// A receiver that holds all that it may refuses what comes, says how much was asked for and what is left, and takes the
+/// next when there is room again.
+#[test]
+fn without_room_a_sender_is_told_what_is_left() {
+    const LEFT: u32 = 50;
+    let mut world = World::new();
+    let (to, there) = (world.to[0], &world.sides[1]);
+    let from = ResourceId { context: world.sides[0].id, place: world.from };
+    for (at, link) in (10..).take((GONE_MOST / WINDOW_CARRIED) as usize).enumerate() {
+        let charge = WINDOW_CARRIED as u32 - if at == 0 { LEFT } else { 0 };
+        let body = Body::Whole(Buffer::default());
+        let held = Arrived { from, tag: Tag(99), body, link, charge };
+        assert_eq!(there.deliver(to, held), Ok(None));
+        there.inboxes.with(to, |inbox| inbox.forget(link));
+    }
+    world.send(0, Kind::Short(1000));
+    world.send(0, Kind::Given(100_000));
+    world.send(0, Kind::Lent(100_000));
+    world.sides[1].read(&world.links[1]);
+    world.sides[0].read(&world.links[0]);
+    let no_room = |asked| Reason::NoRoom { asked, left: LEFT.into() };
+    let told: Vec<_> =
+        lock(&world.sides[0].notices).iter().map(|notice| (notice.tag.0, notice.reason)).collect();
+    assert_eq!(told, [(0, no_room(1064)), (1, no_room(64))]);
+    let (_, token, data, mut sent) = world.lent.remove(0);
+    let sent = world.links[0].send_lent(token, &data, &mut sent);
+    assert_eq!(sent, Ok(Some(Err(no_room(64)))), "who lends is told by its call");
+    world.take(0);
+    world.send(0, Kind::Short(1000));
+    world.sides[1].read(&world.links[1]);
+    let link = world.links[1].id;
+    let arrived = world.sides[1].inboxes.with(to, |inbox| inbox.charged_by(link));
+    assert_eq!((arrived, lock(&world.sides[0].notices).len()), (Some(1064), 2));
+}
+
+/// A long message for which there is no memory when it is fetched: as `Core::fetch` says it.
+#[test]
+fn without_memory_a_sender_is_told_how_much_was_asked() {
+    let mut world = World::new();
+    world.send(0, Kind::Given(100_000));
+    world.arrive(1);
+    let (from, to, tag) = (world.from, world.to[0], Tag(0));
+    let token = lock(&world.links[0].out).last_token;
+    let reason = Refusal::NoRoom { left: 0 };
+    world.links[1].answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
+    world.arrive(0);
+    let told: Vec<_> = lock(&world.sides[0].notices).iter().map(|notice| notice.reason).collect();
+    assert_eq!(told, [Reason::NoRoom { asked: 100_000, left: 0 }]);
 }

@@ -3,7 +3,7 @@
 use super::layout::{Address, SLOT};
 use super::packet::{Answer, AnsweredBy, Asked, LONGEST, Question, Refusal, SLOTS_MOST};
 use super::sequence::{Seen, unpack};
-use crate::progress::Wait;
+use crate::progress::{Wait, after};
 use crate::random;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, ErrorKind};
@@ -210,7 +210,7 @@ impl Asker {
         let sleep_at = match self.wait {
             Wait::Spin => until,
             Wait::Block => Instant::now(),
-            Wait::SpinFor(time) => Instant::now() + time,
+            Wait::SpinFor(time) => after(time),
         };
         loop {
             match self.socket.recv(&mut self.bytes[..]) {
@@ -234,10 +234,11 @@ impl Asker {
                 std::hint::spin_loop();
                 continue;
             }
-            let time = (until - now).as_millis() as u16 + 1;
+            // Rounded up: one that ends early would be followed by another one.
+            let time = PollTimeout::try_from(until - now + Duration::from_millis(1));
             let mut ready = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             // Interrupted: looks again.
-            let _ = poll(&mut ready, PollTimeout::from(time));
+            let _ = poll(&mut ready, time.unwrap_or(PollTimeout::MAX));
         }
     }
 

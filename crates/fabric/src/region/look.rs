@@ -4,7 +4,7 @@ use super::error::RegionError;
 use super::layout::CELL;
 use super::packet::Question;
 use super::read::{Reader, Reading, Way};
-use crate::progress::lock;
+use crate::progress::{after, lock};
 use std::time::{Duration, Instant};
 
 /// What a look at one region finds.
@@ -14,7 +14,7 @@ type Found = Result<([u8; CELL], Reading), RegionError>;
 /// once, and none after `time`: what is lost on the way counts as silence, which [`Reader::read`] would have
 /// asked for again. Returns what was found in the order of `readers`.
 pub fn look(readers: &[&Reader], record: u32, time: Duration) -> Vec<Found> {
-    let until = Instant::now() + time;
+    let until = after(time);
     let begun: Vec<_> = readers.iter().map(|reader| reader.begin(record)).collect();
     let each = readers.iter().zip(begun);
     each.map(|(reader, begun)| match begun? {

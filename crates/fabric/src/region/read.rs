@@ -4,7 +4,7 @@ use super::ATTRIBUTE;
 use super::ask::{Asker, Unanswered};
 use super::error::RegionError;
 use super::hand::{self, Ask, Reply};
-use super::layout::Address;
+use super::layout::{Address, Layout};
 use super::memory::Mapped;
 use super::packet::{AnsweredBy, Refusal};
 use super::sequence::{self, Seen, Words};
@@ -14,6 +14,8 @@ use crate::id::ResourceId;
 use crate::mapping::Access;
 use crate::networks::candidates;
 use crate::progress::{Wait, lock};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Acquire;
@@ -92,7 +94,7 @@ impl Reader {
     }
 
     /// How many records there are, and how long.
-    pub fn layout(&self) -> super::Layout {
+    pub fn layout(&self) -> Layout {
         self.address.layout
     }
 
@@ -202,7 +204,7 @@ impl Ask {
     }
 }
 
-type Found = std::io::Result<(std::os::fd::OwnedFd, Reply, Option<std::os::fd::OwnedFd>)>;
+type Found = io::Result<(std::os::fd::OwnedFd, Reply, Option<std::os::fd::OwnedFd>)>;
 
 /// The memory that the node's own daemon has handed over, and whether it may be changed.
 fn mapped(
@@ -215,12 +217,25 @@ fn mapped(
     match found.map_err(|error| unreachable(error.to_string()))? {
         (_, Reply::Here { writable, .. }, Some(memory)) => {
             let access = if writable { Access::Write } else { Access::Read };
-            let words = Mapped::new(memory, address.layout, access);
+            let memory = File::from(memory);
+            let words = expect_length(&memory, address.layout)
+                .and_then(|()| Mapped::new(&memory, address.layout, access));
             Ok((words.map_err(|error| unreachable(error.to_string()))?, writable))
         }
         (_, Reply::Refused { why }, _) => Err(unreachable(why)),
         _ => Err(RegionError::Gone(id)),
     }
+}
+
+/// Makes sure that a region's memory is as long as its resource says, which any program can say of any: who read beyond the
+/// end of a file would be killed. Of what is no file, the kernel's own memory, it maps no more than there is.
+fn expect_length(memory: &File, layout: Layout) -> io::Result<()> {
+    let (metadata, said) = (memory.metadata()?, layout.memory() as u64);
+    if !metadata.is_file() || metadata.len() == said {
+        return Ok(());
+    }
+    let why = format!("its memory has {} bytes, its resource says {said}", metadata.len());
+    Err(io::Error::new(ErrorKind::InvalidData, why))
 }
 
 /// One who asks at the first of `addresses` that answers.

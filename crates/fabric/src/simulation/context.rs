@@ -6,7 +6,7 @@ use super::clock::Clock;
 use crate::bridge::routes::Way;
 use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::Callers;
-use crate::frame::{GREETING, Greeting, Malformed, Reason};
+use crate::frame::{GREETING, Greeting, Malformed, Refusal};
 use crate::id::{ContextId, Place};
 use crate::inbox::{Arrived, Body, Inboxes, Undelivered};
 use crate::link::{Home, Link};
@@ -72,9 +72,7 @@ impl Context {
 
     /// A link to `peer` over `ends`.
     pub fn connected(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        let link = Arc::new(Link::new(self.links.next_number(), peer, ends));
-        self.links.insert(link.clone());
-        link
+        self.links.insert(|number| Link::new(number, peer, ends))
     }
 
     /// A stream of its own, with its first rail, which goes this way.
@@ -177,7 +175,7 @@ impl Context {
         link
     }
 
-    fn give(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn give(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         match self.inboxes.give(to, message, |inbox, message| inbox.deliver(message, None)) {
             Ok(delivered) => delivered.map(|_| None),
             Err(reason) => Ok(Some(reason)),
@@ -185,7 +183,7 @@ impl Context {
     }
 
     /// Holds the first message back until the next of the same sender to the same receiver was given.
-    fn swap(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn swap(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         let mut held = self.held.borrow_mut();
         match held.take() {
             None => {
@@ -211,7 +209,7 @@ impl Home for Context {
         MESSAGE_MOST as u64
     }
 
-    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Reason>, Malformed> {
+    fn deliver(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
         let is_there = self.inboxes.with(to, |_| ()).is_some();
         let Body::Whole(data) = &message.body else { return self.give(to, message) };
         match self.bug.get().filter(|_| is_there) {
@@ -230,6 +228,13 @@ impl Home for Context {
             Some(Bug::Swaps) => self.swap(to, message),
             Some(Bug::Misdirects | Bug::TellsNobody) | None => self.give(to, message),
         }
+    }
+
+    fn begun(&self, link: &Arc<Link>, number: u32) -> Result<(), Malformed> {
+        for (before, why) in self.links.begun(link, number, self)? {
+            self.lost(&before, why);
+        }
+        Ok(())
     }
 
     fn notify(&self, sender: Place, notice: Undelivered) {

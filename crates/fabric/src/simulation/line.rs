@@ -1,6 +1,6 @@
 //! A connection between two contexts in virtual time, straight or over a bridge: bytes each way, in order, which take
-//! their time. It can be cut, or fall silent without anybody being told, as the kernel's connections can. What makes
-//! frames of bytes, and how a bridge carries them, is the crate's own.
+//! their time. It can be cut, for both ends at once or for one before the other, or fall silent without anybody being
+//! told, as the kernel's connections can. What makes frames of bytes, and how a bridge carries them, is the crate's own.
 
 use super::clock::Clock;
 use crate::bridge::{Flow, Outgoing};
@@ -56,6 +56,8 @@ struct Pipe {
     is_ended: bool,
     /// Nobody reads any more.
     is_unread: bool,
+    /// Whoever reads finds it closed, whatever is there.
+    is_lost: bool,
 }
 
 type SharedPipe = Arc<Mutex<Pipe>>;
@@ -71,6 +73,7 @@ impl Pipe {
             state: State::Open,
             is_ended: false,
             is_unread: false,
+            is_lost: false,
         }))
     }
 
@@ -90,6 +93,9 @@ impl Pipe {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.is_lost {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
         if matches!(self.state, State::Silent(_)) {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -229,6 +235,13 @@ impl Line {
     /// What has not arrived is lost, and both ends find it closed.
     pub fn cut(&self) {
         self.pipes.iter().for_each(|pipe| lock(pipe).cut());
+    }
+
+    /// One of `nodes` finds it closed. What is on its way to the other one still gets there.
+    pub fn cut_for(&self, end: usize) {
+        // The last pipe of each direction is the one that is read at its end, and the first direction is the caller's.
+        let to_end = self.pipes.len() / 2 * (2 - end) - 1;
+        lock(&self.pipes[to_end]).is_lost = true;
     }
 
     /// Nothing moves any more, and nobody is told.

@@ -3,9 +3,10 @@
 //! other. Contexts end and come back under another name, resources go, senders give up. Every chance comes from one
 //! seed, which also chooses what goes wrong.
 //!
-//! After every step: no message is taken twice, in part, by somebody else or before one that was sent before it; no
-//! sender is told twice, or of what was taken; no receiver holds more than its windows; no end says what the other
-//! does not understand. When the trouble is over, every message was taken or told, and new ones all arrive.
+//! After every step: no message is taken twice, in part, by somebody else or before one that was sent before it, whatever
+//! its sender was told; no sender is told twice, or of what was taken, unless it is told that this is not known; no
+//! receiver holds more than its windows; no end says what the other does not understand. When the trouble is over, every
+//! message was taken or told, and new ones all arrive.
 
 mod clock;
 mod context;
@@ -31,7 +32,7 @@ const SEED: &str = "FABRIC_SEED";
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A connection is cut: what has not arrived is lost.
+    /// A connection is cut: what has not arrived is lost, or one end finds it closed before the other has read all.
     Cut,
     /// A connection carries nothing any more, and nobody is told.
     Silence,
@@ -51,7 +52,7 @@ pub enum Fault {
     Busy,
     /// Receivers take little.
     Lazy,
-    /// Connections are taken late.
+    /// Connections are taken late, and after later ones.
     LateCalls,
 }
 

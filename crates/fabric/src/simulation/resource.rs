@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::ledger::{Ledger, Told, Unread, content};
-use crate::frame::{EAGER_MOST, Frame, Reason};
+use crate::frame::{EAGER_MOST, Frame, Refusal};
 use crate::id::{ContextId, ResourceId};
 use crate::inbox::{Arrived, Body, Left, Taken};
 use crate::link::{Assembled, Attempt, Link};
@@ -297,7 +297,7 @@ impl Resource {
     fn reject(&self, context: &Context, message: Arrived) {
         let Some(link) = context.links.numbered(message.link) else { return };
         let Arrived { from, tag, charge: bytes, body, .. } = message;
-        let (from, to, reason) = (from.place, self.id.place, Reason::Gone);
+        let (from, to, reason) = (from.place, self.id.place, Refusal::Gone);
         let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
         match body {
             Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),

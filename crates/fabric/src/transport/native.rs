@@ -5,6 +5,9 @@
 //!
 //! Each frame is one datagram of the library, sent from and received into memory that it knows: one copy
 //! at each end. A connection has an endpoint and 2 MiB of its own.
+//!
+//! Who is called and has not the library, or no network of it, says so by an empty address. Then frames go on the
+//! connection over TCP, on which they have met.
 
 mod library;
 mod slots;
@@ -12,7 +15,7 @@ mod slots;
 pub use library::Library;
 
 use super::{
-    Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell, watch_over,
+    Broken, Ends, Receiver, Sender, Sent, Sink, is_passing, is_quiet, ring_bell, tcp, watch_over,
 };
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
@@ -38,9 +41,36 @@ const LENGTH: usize = 4;
 ///
 /// # Errors
 /// If the library is not built in, or has no network there.
-pub fn ends(library: Library, mut stream: TcpStream) -> io::Result<Ends> {
-    watch_over(&stream)?;
+pub fn ends(library: Library, stream: TcpStream) -> io::Result<Ends> {
     let end = End::open(library, stream.local_addr()?.ip())?;
+    ends_of(end, stream)
+}
+
+/// The same for one who is called. Without the library frames go on `stream` itself.
+///
+/// # Errors
+/// If it is closed already, or this process has no descriptors left.
+pub fn accept(library: Library, stream: TcpStream) -> io::Result<Ends> {
+    match End::open(library, stream.local_addr()?.ip()) {
+        Ok(end) => ends_of(end, stream),
+        Err(error) => {
+            tracing::warn!(%error, "a caller that wants a library is met over TCP");
+            without(stream)
+        }
+    }
+}
+
+/// The halves of one who is called and has not the library. What the caller tells of its address is passed over.
+fn without(stream: TcpStream) -> io::Result<Ends> {
+    (&stream).write_all(&[0; LENGTH])?;
+    let before = Some((stream.try_clone()?, Told::default()));
+    let mut ends = tcp::ends(stream)?;
+    ends.receiver = Box::new(BehindAddress { before, receiver: ends.receiver });
+    Ok(ends)
+}
+
+fn ends_of(end: End, mut stream: TcpStream) -> io::Result<Ends> {
+    watch_over(&stream)?;
     let address = end.address()?;
     stream.write_all(&(address.len() as u32).to_le_bytes())?;
     stream.write_all(&address)?;
@@ -49,15 +79,23 @@ pub fn ends(library: Library, mut stream: TcpStream) -> io::Result<Ends> {
     let mut readable =
         vec![stream.as_fd().try_clone_to_owned()?, bell.as_fd().try_clone_to_owned()?];
     readable.extend(end.descriptor()?);
-    let state = State { end, over: false, reader_asleep: false, writer_asleep: false };
+    // For frames that go on it, if that is to be.
+    let writable = Some(stream.as_fd().try_clone_to_owned()?);
+    let (over, reader_asleep, writer_asleep) = (false, false, false);
+    let state = State { end, instead: None, over, reader_asleep, writer_asleep };
     let shared = Arc::new(Shared { state: Mutex::new(state), bell, stream });
-    let receiver =
-        NativeReceiver { shared: shared.clone(), told: Vec::new(), said_end: false, closed: None };
+    let receiver = NativeReceiver {
+        shared: shared.clone(),
+        told: Told::default(),
+        instead: None,
+        said_end: false,
+        closed: None,
+    };
     Ok(Ends {
         sender: Box::new(NativeSender(shared)),
         receiver: Box::new(receiver),
         readable,
-        writable: None,
+        writable,
         // It is looked at in each round, and told before this process sleeps.
         in_memory: true,
         poll_is_enough: false,
@@ -76,6 +114,8 @@ struct Shared {
 
 struct State {
     end: End,
+    /// What sends on the connection over TCP, as the other end has not the library.
+    instead: Option<Box<dyn Sender>>,
     /// Nobody is there to whom more could be said.
     over: bool,
     /// Somebody relies on the library's descriptor.
@@ -127,6 +167,9 @@ struct NativeSender(Arc<Shared>);
 impl Sender for NativeSender {
     fn send(&mut self, head: &[u8; HEAD], payload: &[u8]) -> Result<Sent, Broken> {
         let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.send(head, payload);
+        }
         let mut sent = state.end.send(head, payload)?;
         // Most is on its way at once, and then nobody has to look after it.
         self.0.work(&mut state)?;
@@ -142,12 +185,18 @@ impl Sender for NativeSender {
 
     fn flush(&mut self) -> Result<bool, Broken> {
         let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.flush();
+        }
         self.0.work(&mut state)?;
         Ok(state.end.has_room())
     }
 
     fn falls_asleep(&mut self) -> bool {
         let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.falls_asleep();
+        }
         state.writer_asleep = !state.end.has_room();
         state.writer_asleep
     }
@@ -157,29 +206,39 @@ impl Sender for NativeSender {
     }
 
     fn is_drained(&mut self) -> bool {
-        self.is_settled()
+        let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.is_drained();
+        }
+        state.end.is_all_sent()
     }
 
     fn is_settled(&mut self) -> bool {
-        lock(&self.0.state).end.is_all_sent()
+        let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.is_settled();
+        }
+        state.end.is_all_sent()
     }
 }
 
-struct NativeReceiver {
-    shared: Arc<Shared>,
-    /// What the other end has told of its address, after its length.
-    told: Vec<u8>,
-    /// The other end has said that nothing more follows.
-    said_end: bool,
-    /// Since when the connection over TCP has ended.
-    closed: Option<Instant>,
+/// What the other end has told of its address, after its length.
+#[derive(Default)]
+struct Told(Vec<u8>);
+
+/// How far that has come.
+enum Heard {
+    NotYet,
+    Whole,
+    /// The connection has ended before.
+    Closed,
 }
 
-impl NativeReceiver {
-    /// Reads the other end's address until it is whole.
-    fn hear_address(&mut self, state: &mut State) -> Result<(), Broken> {
-        while !state.end.is_connected() && self.closed.is_none() {
-            let wanted = match self.told.first_chunk() {
+impl Told {
+    /// Reads the address until it is whole, and nothing that follows.
+    fn hear(&mut self, mut stream: &TcpStream) -> Result<Heard, Broken> {
+        loop {
+            let wanted = match self.0.first_chunk() {
                 None => LENGTH,
                 Some(length) => LENGTH + u32::from_le_bytes(*length) as usize,
             };
@@ -188,18 +247,93 @@ impl NativeReceiver {
                     "the other end told an address that is too long".into(),
                 ));
             }
-            if wanted > LENGTH && self.told.len() == wanted {
-                return state.end.connect(&self.told[LENGTH..]);
+            if self.0.len() >= LENGTH && self.0.len() == wanted {
+                return Ok(Heard::Whole);
             }
             let mut bytes = [0; 256];
-            let room = bytes.len().min(wanted - self.told.len());
-            match (&self.shared.stream).read(&mut bytes[..room]) {
-                Ok(length @ 1..) => self.told.extend_from_slice(&bytes[..length]),
-                Err(error) if is_passing(&error) => return Ok(()),
-                _ => self.has_closed(state),
+            let room = bytes.len().min(wanted - self.0.len());
+            match stream.read(&mut bytes[..room]) {
+                Ok(length @ 1..) => self.0.extend_from_slice(&bytes[..length]),
+                Err(error) if is_passing(&error) => return Ok(Heard::NotYet),
+                _ => return Ok(Heard::Closed),
             }
         }
+    }
+
+    /// What was told, when it is whole: nothing if the other end has none.
+    fn address(&self) -> &[u8] {
+        self.0.get(LENGTH..).unwrap_or_default()
+    }
+}
+
+/// Receives what follows the caller's address on a connection over TCP.
+struct BehindAddress {
+    /// Until that is there.
+    before: Option<(TcpStream, Told)>,
+    receiver: Box<dyn Receiver>,
+}
+
+impl Receiver for BehindAddress {
+    fn poll(&mut self, sink: &mut dyn Sink) -> Result<usize, Broken> {
+        if let Some((stream, told)) = &mut self.before {
+            match told.hear(stream)? {
+                Heard::NotYet => return Ok(0),
+                Heard::Closed => return Err(Broken::Closed),
+                Heard::Whole => self.before = None,
+            }
+        }
+        self.receiver.poll(sink)
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        self.receiver.falls_asleep()
+    }
+
+    fn wakes_up(&mut self) {
+        self.receiver.wakes_up();
+    }
+
+    fn signalled(&mut self) {
+        self.receiver.signalled();
+    }
+}
+
+struct NativeReceiver {
+    shared: Arc<Shared>,
+    told: Told,
+    /// What receives on the connection over TCP, as the other end has not the library.
+    instead: Option<Box<dyn Receiver>>,
+    /// The other end has said that nothing more follows.
+    said_end: bool,
+    /// Since when the connection over TCP has ended.
+    closed: Option<Instant>,
+}
+
+impl NativeReceiver {
+    /// Hears the other end's address until it is whole.
+    fn hear_address(&mut self, state: &mut State) -> Result<(), Broken> {
+        if state.end.is_connected() || self.closed.is_some() || self.instead.is_some() {
+            return Ok(());
+        }
+        match self.told.hear(&self.shared.stream)? {
+            Heard::NotYet => {}
+            Heard::Closed => self.has_closed(state),
+            Heard::Whole if self.told.address().is_empty() => self.go_without(state)?,
+            Heard::Whole => state.end.connect(self.told.address())?,
+        }
         Ok(())
+    }
+
+    /// The other end has not the library: what was to be sent by it, and all that follows, goes on the connection over TCP.
+    fn go_without(&mut self, state: &mut State) -> Result<(), Broken> {
+        let name = state.end.library().name();
+        tracing::warn!("the other end has no {name}: it is met over TCP");
+        let failed = |error: io::Error| Broken::Library(format!("{name}, going without: {error}"));
+        let stream = self.shared.stream.try_clone().map_err(failed)?;
+        let ends = tcp::ends_after(stream, state.end.take_waiting()).map_err(failed)?;
+        (state.instead, self.instead) = (Some(ends.sender), Some(ends.receiver));
+        // Whoever sleeps until the library has room.
+        ring_bell(&self.shared.bell)
     }
 
     fn has_closed(&mut self, state: &mut State) {
@@ -212,6 +346,9 @@ impl NativeReceiver {
         let shared = self.shared.clone();
         let mut state = lock(&shared.state);
         self.hear_address(&mut state)?;
+        if self.instead.is_some() {
+            return Ok(None);
+        }
         loop {
             if state.end.arrived().is_none()
                 && let Err(broken) = shared.work(&mut state)
@@ -263,10 +400,16 @@ impl Receiver for NativeReceiver {
             frames += 1;
             total += head.length as usize;
         }
+        if let Some(instead) = &mut self.instead {
+            return instead.poll(sink);
+        }
         if frames == 0 && self.is_over() { Err(Broken::Closed) } else { Ok(frames) }
     }
 
     fn falls_asleep(&mut self) -> bool {
+        if let Some(instead) = &mut self.instead {
+            return instead.falls_asleep();
+        }
         let mut state = lock(&self.shared.state);
         let is_quiet = self.closed.is_none() && state.end.arrived().is_none();
         state.reader_asleep = is_quiet && state.end.falls_asleep();
@@ -280,6 +423,9 @@ impl Receiver for NativeReceiver {
     fn signalled(&mut self) {
         // Nothing to read is no error: something else may have woken us.
         let _ = self.shared.bell.read();
+        if let Some(instead) = &mut self.instead {
+            return instead.signalled();
+        }
         let shared = self.shared.clone();
         let mut state = lock(&shared.state);
         if state.end.is_connected() && !is_quiet(&shared.stream) {
@@ -291,7 +437,45 @@ impl Receiver for NativeReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::testing::{message, streams};
+    use crate::transport::testing::{Collected, message, streams};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A frame goes from one end to the other.
+    fn pass(from: &mut Ends, to: &mut Ends, number: u32) {
+        let (head, payload) = message(number, 50_000);
+        let (mut got, start) = (Collected::default(), Instant::now());
+        assert_ne!(from.sender.send(&head.encode(), &payload), Ok(Sent::Full));
+        while got.0.is_empty() {
+            from.sender.flush().unwrap();
+            assert_eq!(from.receiver.poll(&mut Collected::default()), Ok(0));
+            to.receiver.poll(&mut got).unwrap();
+            assert!(start.elapsed() < LONG, "frame {number} has not arrived");
+        }
+        assert!(got.0 == [(head, payload)]);
+    }
+
+    /// The caller learns it by an empty address, and its frames come behind its own, of which nothing is known here.
+    #[test]
+    fn who_is_called_without_the_library_is_met_over_tcp() {
+        let (mut caller, called) = streams();
+        let mut called = without(called).unwrap();
+        caller.write_all(&5_u32.to_le_bytes()).unwrap();
+        caller.write_all(b"wh").unwrap();
+        while called.receiver.poll(&mut Collected::default()).unwrap() > 0 {}
+        caller.write_all(b"ere").unwrap();
+        let mut told = [1; LENGTH];
+        caller.read_exact(&mut told).unwrap();
+        assert_eq!(told, [0; LENGTH]);
+        let mut caller = tcp::ends(caller).unwrap();
+        pass(&mut caller, &mut called, 1);
+        pass(&mut called, &mut caller, 2);
+        drop(caller);
+        let start = Instant::now();
+        while called.receiver.poll(&mut Collected::default()) != Err(Broken::Closed) {
+            assert!(start.elapsed() < LONG, "no end is told");
+        }
+    }
 
     #[test]
     #[cfg(not(all(feature = "libfabric", feature = "ucx")))]
@@ -299,6 +483,7 @@ mod tests {
         let absent = if cfg!(feature = "ucx") { Library::Libfabric } else { Library::Ucx };
         let error = ends(absent, streams().0).err().unwrap().to_string();
         assert!(error.contains(&format!("the feature `{}`", absent.name())), "{error}");
+        assert!(accept(absent, streams().0).is_ok(), "the caller may have something else");
     }
 
     #[test]
@@ -314,10 +499,8 @@ mod tests {
     #[cfg(any(feature = "libfabric", feature = "ucx"))]
     mod with_a_library {
         use super::*;
-        use crate::transport::testing::Collected;
         use proptest::prelude::*;
 
-        const LONG: Duration = Duration::from_secs(60);
         const LIBRARIES: &[Library] = &[
             #[cfg(feature = "libfabric")]
             Library::Libfabric,
@@ -406,6 +589,22 @@ mod tests {
                 assert!(got.0 == [(head, payload)], "{library:?}: {} frames", got.0.len());
                 drop(other);
                 ends.join().unwrap();
+            }
+        }
+
+        /// What was sent before it was known goes as well.
+        #[test]
+        fn who_calls_one_without_the_library_meets_it_over_tcp() {
+            for library in LIBRARIES {
+                let (one, other) = streams();
+                let mut caller = ends(*library, one).unwrap();
+                let mut called = without(other).unwrap();
+                (1..4).for_each(|number| pass(&mut caller, &mut called, number));
+                pass(&mut called, &mut caller, 4);
+                assert!(caller.sender.is_settled());
+                drop(called);
+                let end = read_all(&mut *caller.receiver, &mut Collected::default());
+                assert_eq!(end, Broken::Closed);
             }
         }
 

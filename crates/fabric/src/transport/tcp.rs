@@ -37,12 +37,20 @@ const UNCONFIRMED_MOST: u32 = 2 * GONE_AFTER * 1000;
 /// # Errors
 /// If the socket cannot be set to what is needed.
 pub fn ends(stream: TcpStream) -> io::Result<Ends> {
+    ends_after(stream, Vec::new())
+}
+
+/// The same, where frames that are `kept` for it already go before all others.
+///
+/// # Errors
+/// As above.
+pub fn ends_after(stream: TcpStream, kept: Vec<u8>) -> io::Result<Ends> {
     watch_over(&stream)?;
     stream.set_nonblocking(true)?;
     let readable = stream.as_fd().try_clone_to_owned()?;
     let writable = stream.as_fd().try_clone_to_owned()?;
     let stream = Arc::new(stream);
-    let sender = TcpSender { stream: stream.clone(), kept: Vec::new(), carried: 0 };
+    let sender = TcpSender { stream: stream.clone(), kept, carried: 0 };
     let ahead = vec![0; AHEAD].into_boxed_slice();
     let receiver = TcpReceiver { stream, assembler: Assembler::default(), ahead };
     Ok(Ends {

@@ -33,7 +33,6 @@ pub(super) enum Reach {
 pub(super) struct Call {
     pub(super) nodes: [usize; 2],
     pub(super) greeting: [u8; GREETING],
-    is_rail: bool,
     pub(super) ends: Ends,
     pub(super) there_at: Duration,
 }
@@ -135,21 +134,16 @@ impl World {
         self.lines.push(line);
         self.bridged += usize::from(is_bridged);
         let greeting = Greeting { from, to, carrier: Carrier::Itself, stream, pass: None };
-        let (is_rail, there_at) = (stream != 0, self.arrival(nodes, stream != 0));
-        let greeting = greeting.encode();
-        self.calls.push(Call { nodes, greeting, is_rail, ends: theirs, there_at });
+        let (greeting, there_at) = (greeting.encode(), self.arrival());
+        self.calls.push(Call { nodes, greeting, ends: theirs, there_at });
         Some(ours)
     }
 
-    /// When a call that is made now is there. Those of one caller to one listener by one network are taken in their
-    /// order; rails overtake each other.
-    fn arrival(&mut self, nodes: [usize; 2], is_rail: bool) -> Duration {
+    /// When a call that is made now is there: calls overtake each other.
+    fn arrival(&mut self) -> Duration {
         let is_late = self.is(Fault::LateCalls) && self.random.is_one_in(4);
         let most = if is_late { LATE_MOST } else { SHORT };
-        let there_at = self.clock.now() + self.random.time(most);
-        let before = self.calls.iter().filter(|call| call.nodes == nodes && !call.is_rail);
-        let before = before.map(|call| call.there_at).max().filter(|_| !is_rail);
-        before.map_or(there_at, |before| before.max(there_at))
+        self.clock.now() + self.random.time(most)
     }
 
     fn pace(&mut self) -> Pace {

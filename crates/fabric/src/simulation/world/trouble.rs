@@ -43,7 +43,12 @@ impl World {
         let delay = self.random.time(MIDDLE);
         let Some(line) = self.lines.get_mut(at) else { return };
         match fault {
-            Fault::Cut => line.cut(),
+            Fault::Cut => match delay.as_nanos() % 3 {
+                0 => line.cut(),
+                // For one end first.
+                1 => line.cut_for(0),
+                _ => line.cut_for(1),
+            },
             Fault::Silence => line.silence(),
             Fault::BridgeEnd => line.end_bridge(),
             _ => line.lag(delay),

@@ -144,6 +144,11 @@ impl End {
         Ok(end)
     }
 
+    /// Which library it is of.
+    pub fn library(&self) -> Library {
+        self.library
+    }
+
     /// How the other end calls this one.
     ///
     /// # Errors
@@ -225,6 +230,18 @@ impl End {
             self.waiting.pop_front();
         }
         Ok(())
+    }
+
+    /// Takes back what the library was not given yet: its frames, one after another.
+    pub fn take_waiting(&mut self) -> Vec<u8> {
+        let mut frames = Vec::new();
+        for (slot, length) in std::mem::take(&mut self.waiting) {
+            // SAFETY: bytes of a slot that the library does not have, and that nobody writes to meanwhile.
+            let frame = unsafe { std::slice::from_raw_parts(self.place(slot), length) };
+            frames.extend_from_slice(frame);
+            self.slots.done(slot, 0);
+        }
+        frames
     }
 
     /// What was sent first of all that has not been given back, if it has arrived.
