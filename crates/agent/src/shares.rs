@@ -5,7 +5,7 @@ use keeptime_control::schedule::Schedule;
 use keeptime_linux::cgroup::CPU_PERIOD;
 use keeptime_linux::disk::DiskLimits;
 use keeptime_model::assignment::{Assignment, CpuMechanism};
-use keeptime_model::capability::{Capabilities, Feature};
+use keeptime_model::capability::Capabilities;
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos};
@@ -68,22 +68,13 @@ pub fn mechanisms(assignment: &Assignment, found: &Capabilities) -> Vec<CpuMecha
         Auto if assignment.cpu_period_nanos.is_some() => &[Deadline, Bandwidth, UserLevel],
         _ => &[Bandwidth, UserLevel],
     };
-    let is_there = |mechanism: &CpuMechanism| match mechanism {
-        Deadline => found.has(Feature::CpuDeadline),
-        UserLevel => found.has(Feature::CpuUserLevel),
-        _ => limits_groups(found),
-    };
-    order.iter().copied().filter(is_there).collect()
+    order.iter().copied().filter(|mechanism| found.keeps_by(*mechanism)).collect()
 }
 
 /// Whether shares are kept from user space wherever a job's processes do not carry deadlines: then what they are
 /// promised has to fit on processors one by one.
 pub fn are_kept_from_user_space(found: &Capabilities) -> bool {
-    found.has(Feature::CpuUserLevel) && !limits_groups(found)
-}
-
-fn limits_groups(found: &Capabilities) -> bool {
-    found.has(Feature::CpuBandwidthV1) || found.has(Feature::CpuBandwidthV2)
+    found.keeps_by(CpuMechanism::UserLevel) && !found.keeps_by(CpuMechanism::Bandwidth)
 }
 
 /// How often a job has its slice.
@@ -128,7 +119,7 @@ const DISK_FLOOR: u64 = 1_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::capability::{Answer, Capability};
+    use keeptime_model::capability::{Answer, Capability, Feature};
     use keeptime_model::units::WallTime;
     use proptest::prelude::*;
 

@@ -13,6 +13,7 @@ use keeptime::machine::Machine;
 use keeptime::rate::door::{Answer, Asked, RateView, ask};
 use keeptime::rate::steering::{Phase, Wanted};
 use keeptime_control::Policy;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Share};
@@ -81,7 +82,7 @@ pub fn run(out: &Path) -> Result<()> {
     let goal = Goal { nodes: Some(NODES), ..Goal::default() };
     let (target, threshold) = (percent(100)?, percent(THRESHOLD)?);
     let wanted = Wanted { target, threshold, policy: Policy::predictive() };
-    let held = Held::new(&session, &goal, wanted, FullSpeedFrom::Measured)?;
+    let held = Held::new(&session, &goal, wanted, FullSpeedFrom::Measured, CpuMechanism::Auto)?;
     let (job, word) = (held.handle(), session.application.progress().context("no progress")?);
     let (ended, lines) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let trials = std::thread::scope(|scope| {

@@ -153,7 +153,7 @@ mod tests {
     use keeptime_engine::cluster::FLOWS_MAX;
     use keeptime_engine::event::Modified;
     use keeptime_ledger::{MemoryDisk, MemoryLedger, Snapshot as Saved};
-    use keeptime_model::assignment::TrafficClass;
+    use keeptime_model::assignment::{CpuMechanism, TrafficClass};
     use keeptime_model::extension::{Extension, ExtensionFlow};
     use keeptime_model::name::Name;
     use keeptime_model::pattern::{Pattern, RankFlow};
@@ -202,6 +202,7 @@ mod tests {
             cpu_ppm: cpu,
             rank_cpu_ppm: vec![cpu; 4_096],
             cpu_period_nanos: None,
+            cpu_mechanism: CpuMechanism::Auto,
             pattern: Some(talk),
             bits_per_second: rate,
             disk_read_bytes_per_second: BytesPerSecond::default(),

@@ -2,6 +2,7 @@
 
 use keeptime_engine::Event;
 use keeptime_engine::event::Refused;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
@@ -61,7 +62,11 @@ pub fn grant(grant: &Grant) -> String {
                 format!("{} of a CPU", ranks.join(", "))
             }
         };
-        parts.push(format!("{each}{}", period.unwrap_or_default()));
+        let mechanism = match grant.cpu_mechanism {
+            CpuMechanism::Auto => String::new(),
+            said => format!(" by {said}"),
+        };
+        parts.push(format!("{each}{}{mechanism}", period.unwrap_or_default()));
     }
     if !grant.services.is_empty() {
         let services: Vec<_> = grant.services.iter().map(ToString::to_string).collect();
@@ -137,6 +142,7 @@ mod tests {
             cpu_ppm: CpuPpm::from_percent(20),
             rank_cpu_ppm: vec![],
             cpu_period_nanos: None,
+            cpu_mechanism: CpuMechanism::Auto,
             pattern: None,
             bits_per_second: BitsPerSecond::ZERO,
             disk_read_bytes_per_second: BytesPerSecond::default(),
@@ -157,6 +163,9 @@ mod tests {
         held.cpu_period_nanos = Some(Nanos::from_millis(50));
         let words = grant(&held);
         assert!(words.ends_with("each in every 50 ms, 10 Mbit/s for each flow (all-to-all)"));
+        let said = Grant { cpu_mechanism: CpuMechanism::UserLevel, ..held.clone() };
+        let words = grant(&said);
+        assert!(words.contains("20 % of a CPU each in every 50 ms by user-level, "), "{words}");
         let handle = Handle::new(1);
         let lost = |instead| Event::Lost { handle, node: "n1".parse().unwrap(), instead };
         let words = event(&lost(Some(Box::new(held))));

@@ -8,6 +8,7 @@ mod world;
 use keeptime_broker::server::{self, ServeError};
 use keeptime_broker::wire::{Filter, Position};
 use keeptime_ledger::LedgerError;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use std::ops::ControlFlow;
@@ -86,13 +87,17 @@ fn bad_input_is_told_what_would_be_accepted() {
     let asked = r#"{"ask": {"resources": {"nodes": {"any": 1}, "cpu_ppm": 1}}}"#;
     let with = |more: &str| format!(r#"{{"request": {asked}{more}}}"#);
     let big = "x".repeat(300 << 10);
-    let cases: [(&str, &str, &str, u16, &str); 21] = [
+    let how = asked.replacen('{', r#"{"cpu_mechanism": "edf", "#, 1);
+    let mechanisms =
+        r#"cpu_mechanism: \"edf\" is not accepted; expected auto, bandwidth, deadline"#;
+    let cases: [(&str, &str, &str, u16, &str); 22] = [
         ("POST", "/v1/reservations", "{", 400, "the body is not what is expected"),
         ("POST", "/v1/reservations", &with(r#", "kee": 1"#), 400, "unknown field `kee`"),
         ("POST", "/v1/reservations", &with(""), 400, "in the header idempotency-key"),
         ("POST", "/v1/reservations", &with(r#", "key": "a b""#), 400, "letters, digits and"),
         ("POST", "/v1/reservations", &big, 413, "limit"),
         ("POST", "/v1/consider", r#"{"ask": {"resources": {"nodes": {"any": 0}}}}"#, 400, "1 to"),
+        ("POST", "/v1/consider", &how, 400, mechanisms),
         ("POST", "/v1/explain", asked, 400, "a goal"),
         ("POST", "/v1/reservations/r17/keep", "", 404, "there is no reservation r17"),
         ("POST", "/v1/reservations/r17/move", "", 404, "there is no reservation r17"),
@@ -222,6 +227,23 @@ fn a_broker_that_comes_back_has_everything_and_agents_do_not_notice() {
     assert_eq!(world.jobs(2), ["r1"]);
     let again = client.reserve("k".parse().unwrap(), request(2, 40, 10, 600)).unwrap();
     assert_eq!(again.handle, granted.handle, "keys outlast the broker");
+}
+
+// Goal: what a request says keeps its share comes to the agent as the assignment calls it, and is known for good.
+#[test]
+fn a_mechanism_comes_to_the_agent_and_outlasts_the_broker() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let cpu_mechanism = CpuMechanism::UserLevel;
+    let asked = keeptime_model::reservation::Request { cpu_mechanism, ..request(1, 10, 0, 600) };
+    let granted = client.reserve("a".parse().unwrap(), asked).unwrap();
+    assert_eq!(granted.grant.as_ref().map(|grant| grant.cpu_mechanism), Some(cpu_mechanism));
+    let told: Vec<_> =
+        world.agents[0].lock().unwrap().assignments().map(|told| told.cpu_mechanism).collect();
+    assert_eq!(told, [cpu_mechanism]);
+    world.stop();
+    world.start();
+    assert_eq!(client.reservation(granted.handle).unwrap(), granted);
 }
 
 #[test]

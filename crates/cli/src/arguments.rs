@@ -34,6 +34,7 @@ use keeptime_launch::mpi::Flavour;
 use keeptime_launch::remote::Launcher;
 use keeptime_load::target::Target;
 use keeptime_model::application::{Application, Parameters};
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::disk::{Disk, DiskId};
 use keeptime_model::goal::{Goal, Preference, parse_setting};
@@ -359,6 +360,11 @@ pub enum LaunchCommand {
     },
     /// Steer a run that is held at a rate: told by standard input, answered on standard output
     Controller,
+    /// Wait for the end of an agent, which is that of standard input, and set free what it held
+    Guard {
+        /// The control group of its node, as in keeptime/n1
+        group: PathBuf,
+    },
     /// Start a command on a node of a job, as the launchers of MPI would by ssh
     Far {
         /// How nodes are reached, as `run` writes it
@@ -555,6 +561,11 @@ pub struct RunArguments {
     /// promised, and is promised nothing more
     #[arg(long, conflicts_with_all = ["unprotected", "steady", "reservation", "rate", "by"])]
     pub spare: bool,
+    /// What keeps its share of the CPU on every node: deadline (the kernel's SCHED_DEADLINE), bandwidth (of control
+    /// groups), user-level (earliest deadline first from user space), or auto, whichever serves. It gets nodes
+    /// where that serves, or is refused
+    #[arg(long, default_value = "auto", conflicts_with_all = ["unprotected", "reservation"])]
+    pub mechanism: CpuMechanism,
     /// Instead of a time, hold it at this part of full speed, as in "30 %", on --nodes nodes [default:
     /// the fewest that it can use]. Its time limit, which is for full speed, is as much longer
     #[arg(long, value_name = "SHARE", conflicts_with_all = ["unprotected", "within", "at_least"])]

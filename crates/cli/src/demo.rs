@@ -2,7 +2,7 @@
 
 use crate::arguments::{ApplicationArguments, BrokerPlace, DemoArguments, GoalArguments};
 use crate::cluster::{Cluster, hidden, own_path};
-use crate::commands::run::{Admitted, Held, admit, hold_cpu, run_once, run_reserved};
+use crate::commands::run::{Admitted, Held, Manner, admit, hold_cpu, run_once, run_reserved};
 use crate::commands::{Ending, Session};
 use crate::execute::{ExecuteError, Ran, Run, reserve_and_run};
 use crate::hold::Hold;
@@ -144,7 +144,7 @@ fn answer(session: &Session) -> Result<(Request, f64)> {
     step(3, "a request in the user's terms: raycast --within 1s --set interleave=0");
     let asked = goal("1s", &["interleave=0"], "fastest")?;
     let topology = session.cluster.topology();
-    let (goal, pace, held) = match admit(session, &asked, false)? {
+    let (goal, pace, held) = match admit(session, &asked, Manner::default())? {
         Admitted::Held(held) => (asked, 1.0, held),
         Admitted::Refused { decision, .. } => {
             print!("{}", story::decision(&decision, topology));
@@ -157,7 +157,7 @@ fn answer(session: &Session) -> Result<(Request, f64)> {
             let pace =
                 asked.within.map_or(1.0, |within| offered.as_secs_f64() / within.as_secs_f64());
             let goal = GoalArguments { within: Some(offered), ..asked };
-            match admit(session, &goal, false)? {
+            match admit(session, &goal, Manner::default())? {
                 Admitted::Held(held) => (goal, pace, held),
                 Admitted::Refused { decision, .. } => {
                     print!("{}", story::decision(&decision, topology));
@@ -256,7 +256,7 @@ pub fn try_goal(
     first: First,
     steady: bool,
 ) -> Result<Option<Trial>> {
-    let Held { plan, hold, .. } = match admit(session, goal, false)? {
+    let Held { plan, hold, .. } = match admit(session, goal, Manner::default())? {
         Admitted::Held(held) => *held,
         Admitted::Refused { decision, .. } => {
             if let Verdict::Refused(refusal) = &decision.verdict {
@@ -300,7 +300,7 @@ pub fn try_goal(
 
 /// The same goal once more: as it was planned before, since nothing has changed.
 fn hold_again(session: &Session, goal: &GoalArguments, plan: &Plan) -> Result<Hold> {
-    match admit(session, goal, false)? {
+    match admit(session, goal, Manner::default())? {
         Admitted::Held(held) if held.plan == *plan => Ok(held.hold),
         _ => bail!("{} was planned, and a moment later it is not, or otherwise", goal.goal()?),
     }

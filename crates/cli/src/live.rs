@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::rate::steering::{Phase, State};
     use keeptime_control::Schedule;
+    use keeptime_model::assignment::CpuMechanism;
     use keeptime_model::units::{CpuPpm, Nanos, Share};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -194,6 +195,7 @@ mod tests {
                 refused: 0,
             },
             limit_nanos: Nanos::from_secs(60),
+            cpu_mechanism: CpuMechanism::Auto,
         }
     }
 

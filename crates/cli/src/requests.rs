@@ -62,6 +62,7 @@ pub fn changed(
     }
     new.on_loss = wanted.on_loss.or(new.on_loss);
     new.spare = wanted.spare.unwrap_or(new.spare);
+    new.cpu_mechanism = wanted.mechanism.unwrap_or(new.cpu_mechanism);
     new.malleable = malleable(&new, wanted, now)?;
     new.check()?;
     Ok(new)
@@ -221,6 +222,7 @@ fn node_choice(text: &str) -> Result<NodeChoice, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::assignment::CpuMechanism;
     use keeptime_model::reservation::State;
     use keeptime_model::units::{Bytes, Nanos};
 
@@ -271,6 +273,25 @@ mod tests {
         let longer = Wanted { until: Some("0:10".into()), ..Wanted::default() };
         let longer = changed(old, start, &longer, &now()).unwrap();
         assert_eq!(longer.duration_nanos, Some(Nanos::from_secs(300)), "from its own start on");
+    }
+
+    // Of resources and of goals alike: it is about how a share is kept, and not what it comes to.
+    #[test]
+    fn a_mechanism_is_said_and_stays_until_another_is() {
+        use CpuMechanism::{Auto, Deadline, UserLevel};
+        let say = |mechanism| Wanted { mechanism: Some(mechanism), ..Wanted::default() };
+        let change = |old: Request, wanted: &Wanted| {
+            changed(old, WallTime::default(), wanted, &now()).unwrap().cpu_mechanism
+        };
+        assert_eq!(new(None, &pair(), &now()).unwrap().cpu_mechanism, Auto);
+        let resources = Wanted { mechanism: Some(Deadline), ..pair() };
+        let resources = new(None, &resources, &now()).unwrap();
+        let goal = new(Some(&"ray".parse().unwrap()), &say(Deadline), &now()).unwrap();
+        for old in [resources, goal] {
+            assert_eq!(change(old.clone(), &Wanted::default()), Deadline);
+            assert_eq!(change(old.clone(), &say(UserLevel)), UserLevel);
+            assert_eq!(change(old, &say(Auto)), Auto);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod world;
 
 use keeptime_agent::server::now;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -71,6 +72,39 @@ fn what_is_spare_is_used_until_somebody_reserves_it() {
     wait("all of the link again", LIMIT, || up_to() == World::reservable());
     world.run(&["modify", "r1", "--spare=false"], 0);
     assert_eq!(up_to(), 20_000_000);
+}
+
+// Goal: what is said to keep a share comes to the agents, and stays when something else is changed; where it does not
+// serve, it is refused with what does, and nothing changes. Method: each of them, as the node's agent found out.
+#[test]
+fn what_keeps_a_share_is_said_or_refused_where_it_does_not_serve() {
+    let Some(world) = World::new("means", 30) else { return };
+    let found = world.statuses().remove(0).capabilities.unwrap();
+    let told = || {
+        let jobs = world.statuses().remove(0).jobs;
+        jobs.iter().map(|job| job.assignment.cpu_mechanism).collect::<Vec<_>>()
+    };
+    let share = ["--nodes", "n1", "--cpu", "5%", "--for", "10min", "--mechanism"];
+    for mechanism in CpuMechanism::EACH {
+        let name = mechanism.to_string();
+        let reserve = [&["reserve"], &share[..], &[name.as_str()]].concat();
+        if !found.keeps_by(mechanism) {
+            let refused = world.run(&reserve, 1);
+            let expected = format!("n1 keeps no share of the CPU by {name}, but by ");
+            assert!(refused.contains(&expected) && told().is_empty(), "{refused}");
+            continue;
+        }
+        let granted = world.run(&reserve, 0);
+        assert!(granted.contains(&format!("5 % of a CPU each by {name}")), "{granted}");
+        assert_eq!(told(), [mechanism]);
+        let handle = granted.split(' ').next().unwrap();
+        world.run(&["modify", handle, "--cpu", "6%"], 0);
+        assert_eq!(told(), [mechanism], "another share is kept in the same way");
+        world.run(&["cancel", handle], 0);
+        wait("the end of it", LIMIT, || told().is_empty());
+    }
+    let unknown = world.run(&[&["reserve"], &share[..], &["edf"]].concat(), 64);
+    assert!(unknown.contains("auto, bandwidth, deadline or user-level"), "{unknown}");
 }
 
 #[test]

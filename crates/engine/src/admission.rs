@@ -2,11 +2,11 @@
 
 use crate::agents::Agents;
 use crate::book::Book;
-use crate::call::{Lacking, NAMED_MAX, Reason, Refusal};
+use crate::call::{Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, Resource};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{CpuMechanism, TrafficClass};
 use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::Goal;
@@ -35,6 +35,8 @@ pub(crate) struct Admission<'a> {
     pub soon: bool,
     /// The user's own tables in which it counts: CPU and sent rate.
     pub user: Option<[ResourceId; 2]>,
+    /// What is to keep its share of the CPU.
+    pub mechanism: CpuMechanism,
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -110,8 +112,33 @@ impl Admission<'_> {
                 (self.place(&need, span).map(|grant| Grant { services, ..grant }), None)
             }
         };
+        let found = found.map(|grant| Grant { cpu_mechanism: self.mechanism, ..grant });
         let granted = found.and_then(|grant| self.fits(&grant, span).map(|()| grant));
+        let granted = granted.map_err(|denied| match denied {
+            Denied::Refused(mut refusal) => {
+                refusal.without_mechanism = self.without_mechanism(&refusal);
+                Denied::Refused(refusal)
+            }
+            Denied::Invalid(invalid) => Denied::Invalid(invalid),
+        });
         Outcome { granted, decision }
+    }
+
+    /// Those of the nodes that a refusal names for what they cannot enforce on which the mechanism does not serve.
+    fn without_mechanism(&self, refusal: &Refusal) -> Vec<WithoutMechanism> {
+        let Some(asked) = Guarantee::of_mechanism(self.mechanism) else { return Vec::new() };
+        let asked = BTreeSet::from([asked]);
+        let named: &[Name] = match &refusal.reason {
+            Reason::NotEnforced { nodes, .. } => nodes,
+            _ => &[],
+        };
+        let without = |name: &Name| {
+            let node = self.cluster.node(name).ok()?;
+            self.agents.refused(node, &asked)?;
+            let serve = self.agents.mechanisms(node);
+            Some(WithoutMechanism { node: name.clone(), asked: self.mechanism, serve })
+        };
+        named.iter().chain(&refusal.unusable).filter_map(without).take(NAMED_MAX).collect()
     }
 
     /// What the planner finds for a goal on what is free during all of `span`.
@@ -141,7 +168,7 @@ impl Admission<'_> {
     pub fn place(&self, need: &Need, span: Span) -> Result<Grant, Denied> {
         let nodes = match &need.resources.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names, &guarantees(&need.resources))?;
+                self.check_usable(names, &self.guarantees(&need.resources))?;
                 names.clone()
             }
             NodeChoice::Any(count) => {
@@ -200,7 +227,7 @@ impl Admission<'_> {
     /// The usable nodes that have what `resources` say of CPU and disk during all of `span`, those with
     /// the fewest reservations first. Asks the slot tables of one node of each group.
     fn open(&self, span: Span, resources: &Resources) -> impl Iterator<Item = NodeIndex> {
-        let asked = guarantees(resources);
+        let asked = self.guarantees(resources);
         let is_free = move |(of, amount): (Resource, u64)| {
             amount == 0 || self.cluster.least_free(self.calendar, span, of) >= amount
         };
@@ -286,7 +313,7 @@ impl Admission<'_> {
 
     /// A refusal because too few nodes have `resources`, with what the others lack.
     fn with_short_nodes(&self, reason: Reason, resources: &Resources, span: Span) -> Refusal {
-        let asked = guarantees(resources);
+        let asked = self.guarantees(resources);
         let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked);
         let nodes = || self.cluster.topology().node_indices();
         let lacks_of = |node| {
@@ -312,6 +339,18 @@ impl Admission<'_> {
     /// Whether a node's agent is there, where it has to be, and can enforce all that is asked.
     pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
         self.is_there(node) && self.agents.refused(node, asked).is_none()
+    }
+
+    /// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
+    pub fn guarantees(&self, resources: &Resources) -> BTreeSet<Guarantee> {
+        let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
+        let asked = [
+            Some(Guarantee::CpuShare),
+            Guarantee::of_mechanism(self.mechanism),
+            resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
+            disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
+        ];
+        asked.into_iter().flatten().collect()
     }
 
     fn is_there(&self, node: NodeIndex) -> bool {
@@ -418,17 +457,6 @@ fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
     asked.into_iter().flatten().collect()
 }
 
-/// What nodes have to enforce for `resources`: what [`Cluster::assignments`] makes of them asks for.
-pub(crate) fn guarantees(resources: &Resources) -> BTreeSet<Guarantee> {
-    let disk = [resources.disk_read_bytes_per_second, resources.disk_write_bytes_per_second];
-    let asked = [
-        Some(Guarantee::CpuShare),
-        resources.pattern.as_ref().map(|_| Guarantee::Bandwidth),
-        disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
-    ];
-    asked.into_iter().flatten().collect()
-}
-
 /// Where nothing flows, all nodes that are open are as good.
 fn without_flows(mut nodes: Vec<NodeIndex>) -> Placed {
     nodes.sort_unstable();
@@ -492,6 +520,8 @@ impl Need {
             cpu_ppm: resources.cpu_ppm,
             rank_cpu_ppm: resources.rank_cpu_ppm.clone(),
             cpu_period_nanos: resources.cpu_period_nanos,
+            // As the admission says that grants it.
+            cpu_mechanism: CpuMechanism::Auto,
             pattern: resources.pattern.clone(),
             bits_per_second: resources.bits_per_second,
             disk_read_bytes_per_second: resources.disk_read_bytes_per_second,

@@ -3,7 +3,7 @@
 //! with a comparison.
 
 use crate::engine::Moment;
-use keeptime_model::assignment::Assignment;
+use keeptime_model::assignment::{Assignment, CpuMechanism};
 use keeptime_model::capability::Guarantee;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
@@ -88,6 +88,15 @@ impl Agents {
     /// The first of `asked` that the agent is known to refuse.
     pub fn refused(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> Option<Guarantee> {
         self.agent(node).refused.intersection(asked).next().copied()
+    }
+
+    /// What keeps shares of the CPU there: all that the agent is not known to refuse.
+    pub fn mechanisms(&self, node: NodeIndex) -> Vec<CpuMechanism> {
+        let refused = &self.agent(node).refused;
+        let serves = |mechanism: &CpuMechanism| {
+            Guarantee::of_mechanism(*mechanism).is_none_or(|asked| !refused.contains(&asked))
+        };
+        CpuMechanism::EACH.into_iter().filter(serves).collect()
     }
 
     /// When it is away unless something is heard of it before, by the steady clock.

@@ -3,6 +3,7 @@
 use crate::book::Reservation;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
@@ -218,6 +219,9 @@ pub struct Refusal {
     /// [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unusable: Vec<Name>,
+    /// Nodes on which the mechanism that was asked for keeps no share of the CPU: at most [`NAMED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_mechanism: Vec<WithoutMechanism>,
     /// The same, so much later, would be admitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earliest_start_unix_nanos: Option<WallTime>,
@@ -227,6 +231,18 @@ pub struct Refusal {
     /// Less of the resources that would be admitted at the time that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_offers: Vec<ResourceOffer>,
+}
+
+/// A node on which a mechanism does not serve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WithoutMechanism {
+    /// Which.
+    pub node: Name,
+    /// What was asked for.
+    pub asked: CpuMechanism,
+    /// What serves there.
+    pub serve: Vec<CpuMechanism>,
 }
 
 /// Less of the resources that were refused.
@@ -328,6 +344,7 @@ impl Refusal {
             let nodes = list(&self.unusable);
             parts.push(format!("not connected, or not able to enforce it: {nodes}"));
         }
+        parts.extend(self.without_mechanism.iter().map(ToString::to_string));
         parts.join("; ")
     }
 }
@@ -389,6 +406,17 @@ impl Lacking {
     }
 }
 
+impl fmt::Display for WithoutMechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, asked, serve } = self;
+        write!(f, "{node} keeps no share of the CPU by {asked}, ")?;
+        match serve.as_slice() {
+            [] => f.write_str("nor by anything else"),
+            serve => write!(f, "but by {}", list(serve)),
+        }
+    }
+}
+
 impl fmt::Display for ResourceOffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.change {
@@ -399,8 +427,8 @@ impl fmt::Display for ResourceOffer {
     }
 }
 
-fn list(names: &[Name]) -> String {
-    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+fn list(names: &[impl ToString]) -> String {
+    names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Reason> for Refusal {
@@ -409,6 +437,7 @@ impl From<Reason> for Refusal {
             reason,
             lacking: Vec::new(),
             unusable: Vec::new(),
+            without_mechanism: Vec::new(),
             earliest_start_unix_nanos: None,
             counter_offers: Vec::new(),
             resource_offers: Vec::new(),

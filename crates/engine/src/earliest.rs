@@ -8,7 +8,7 @@
 //! always admitted then; it may miss an earlier start where uplinks are scarce, and gives up after
 //! [`ROUNDS_MAX`].
 
-use crate::admission::{Admission, Need, cpu_and_disk, guarantees};
+use crate::admission::{Admission, Need, cpu_and_disk};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};
@@ -61,7 +61,7 @@ impl Admission<'_> {
 
     /// Whether these nodes are known to refuse nothing of it.
     fn can_ever(&self, nodes: &[Name], resources: &Resources) -> bool {
-        let asked = guarantees(resources);
+        let asked = self.guarantees(resources);
         let refused = |node| self.agents.refused(node, &asked).is_some();
         !nodes.iter().any(|name| self.cluster.node(name).is_ok_and(refused))
     }
@@ -126,7 +126,7 @@ impl Admission<'_> {
             })
             .collect();
         starts.sort_unstable_by_key(|(start, _)| *start);
-        let asked = guarantees(&need.resources);
+        let asked = self.guarantees(&need.resources);
         let usable = |node: &NodeIndex| self.is_usable(*node, &asked);
         let mut by_node = starts
             .into_iter()

@@ -6,7 +6,7 @@
 //! halves, [`PROBES_MAX`] of them: where more nodes fit than fewer do, which other reservations can
 //! bring about, a greater number may be missed.
 
-use crate::admission::{Admission, Need, Unplaced, guarantees};
+use crate::admission::{Admission, Need, Unplaced};
 use crate::call::{Less, ResourceOffer};
 use crate::cluster::Resource;
 use keeptime_calendar::{ResourceId, Span};
@@ -80,7 +80,7 @@ impl Admission<'_> {
         let least = at(BitsPerSecond::new(1));
         let nodes = match &asked.nodes {
             NodeChoice::Named(names) => {
-                self.check_usable(names, &guarantees(asked)).ok()?;
+                self.check_usable(names, &self.guarantees(asked)).ok()?;
                 names.clone()
             }
             NodeChoice::Any(count) => {

@@ -7,6 +7,7 @@ mod world;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::disk::{DiskDirection, DiskRates};
 use keeptime_model::extension::Extension;
@@ -100,6 +101,72 @@ fn what_a_node_cannot_enforce_is_not_promised_there() {
     world.agents[0].refused.clear();
     world.connect(0);
     assert!(world.reserve("again", on(named(&["n1"]), 3_600)).is_ok());
+}
+
+fn by(cpu_mechanism: CpuMechanism, request: Request) -> Request {
+    Request { cpu_mechanism, ..request }
+}
+
+// Goal: what is to keep a share comes to agents as it was said, for resources and goals, until something else is, also
+// with a broker that begins anew; records do not tell it where nobody says it, as those do not that are older.
+#[test]
+fn agents_are_told_what_is_to_keep_a_share() {
+    use CpuMechanism::{Auto, Bandwidth, Deadline, UserLevel};
+    let mut world = World::with_application(2, "");
+    let told = |world: &World, handle: Handle| world.agents[0].holding[&handle.job()].cpu_mechanism;
+    let share = || request(named(&["n1"]), 10, 0, 0, 600);
+    let handle = world.reserve("a", by(UserLevel, share())).unwrap();
+    let plain = world.reserve("b", share()).unwrap();
+    let promised = world.reserve("c", by(Bandwidth, goal(3_000, 0, 600))).unwrap();
+    let all = [handle, plain, promised];
+    assert_eq!(all.map(|handle| told(&world, handle)), [UserLevel, Auto, Bandwidth]);
+    let change = Call::Modify { handle, request: by(Deadline, share()) };
+    world.call("ada", change).unwrap().unwrap();
+    assert_eq!(told(&world, handle), Deadline);
+    world.restart();
+    world.connect_all();
+    world.pump();
+    assert_eq!(all.map(|handle| told(&world, handle)), [Deadline, Auto, Bandwidth]);
+    let record = world.record.iter().find(|(_, event)| event.handle() == Some(plain));
+    let (_, granted) = record.unwrap();
+    let text = serde_json::to_string(granted).unwrap();
+    assert!(!text.contains("cpu_mechanism"), "{text}");
+    assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), *granted);
+}
+
+// Goal: where a mechanism does not serve, its node is named with those that do, whether it was asked for by name or
+// would have had to be taken, and nothing changes there. What serves is to be had, and elsewhere this one.
+#[test]
+fn a_mechanism_that_does_not_serve_on_a_node_is_refused_with_those_that_do() {
+    use CpuMechanism::{Deadline, UserLevel};
+    let mut world = World::with_application(2, "");
+    let share = |nodes, from| request(nodes, 10, 0, from, 600);
+    let handle = world.reserve("a", share(named(&["n1"]), 0)).unwrap();
+    world.disconnect(0);
+    world.agents[0].refused = [Guarantee::CpuSchedule].into();
+    world.connect(0);
+    let before = world.agents[0].holding.clone();
+    let words = "n1 keeps no share of the CPU by deadline, but by bandwidth, user-level";
+    let cases = [
+        ("named", share(named(&["n1"]), 0)),
+        ("later", share(named(&["n1"]), 3_600)),
+        ("any", share(NodeChoice::Any(2), 0)),
+        ("goal", goal(3_000, 0, 600)),
+    ];
+    for (key, asked) in cases {
+        let refusal = refused(world.reserve(key, by(Deadline, asked)));
+        assert!(refusal.to_string().ends_with(words), "{key}: {refusal}");
+        assert_eq!(refusal.earliest_start_unix_nanos, None, "{key}: never");
+    }
+    let change = Call::Modify { handle, request: by(Deadline, share(named(&["n1"]), 0)) };
+    let refusal = refused(world.call("ada", change).unwrap());
+    let expected =
+        format!("these nodes cannot enforce a CPU schedule by SCHED_DEADLINE: n1; {words}");
+    assert_eq!(refusal.to_string(), expected);
+    assert_eq!(world.agents[0].holding, before, "all is as it was");
+    assert!(world.reserve("other", by(UserLevel, share(named(&["n1"]), 0))).is_ok());
+    let elsewhere = world.reserve("elsewhere", by(Deadline, share(NodeChoice::Any(1), 0))).unwrap();
+    assert_eq!(world.agents[1].holding[&elsewhere.job()].cpu_mechanism, Deadline);
 }
 
 #[test]

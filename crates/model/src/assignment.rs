@@ -59,8 +59,9 @@ pub struct Assignment {
 }
 
 /// What gives a job its share of the CPU.
+// By its name, so that one that is unknown is refused with those that are known, wherever it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum CpuMechanism {
     /// `Deadline` where a period is stated and the node has it, else `Bandwidth`, and `UserLevel` where neither
@@ -198,6 +199,11 @@ pub fn check_cpu(share: CpuPpm, period: Option<Nanos>) -> Result<(), Invalid> {
     }
 }
 
+impl CpuMechanism {
+    /// Each that can serve; [`Self::Auto`] is whichever does.
+    pub const EACH: [Self; 3] = [Self::Deadline, Self::Bandwidth, Self::UserLevel];
+}
+
 impl fmt::Display for CpuMechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -219,9 +225,22 @@ impl FromStr for CpuMechanism {
             "user-level" => Ok(Self::UserLevel),
             _ => {
                 let expected = "auto, bandwidth, deadline or user-level";
-                Err(Invalid::new("cpu mechanism", text, expected))
+                Err(Invalid::new("cpu_mechanism", text, expected))
             }
         }
+    }
+}
+
+impl TryFrom<String> for CpuMechanism {
+    type Error = Invalid;
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<CpuMechanism> for String {
+    fn from(mechanism: CpuMechanism) -> Self {
+        mechanism.to_string()
     }
 }
 
@@ -346,6 +365,9 @@ mod tests {
             assert_eq!(serde_json::to_string(&mechanism).unwrap(), format!("\"{name}\""));
         }
         assert!("fast".parse::<CpuMechanism>().unwrap_err().to_string().contains("user-level"));
+        let unknown = serde_json::from_str::<CpuMechanism>("\"edf\"").unwrap_err().to_string();
+        assert!(unknown.starts_with("cpu_mechanism: \"edf\" is not accepted"), "{unknown}");
+        assert!(unknown.contains("auto, bandwidth, deadline or user-level"), "{unknown}");
     }
 
     #[test]

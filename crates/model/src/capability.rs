@@ -73,6 +73,8 @@ pub struct Capabilities(pub Vec<Capability>);
 pub enum Guarantee {
     /// A share of the CPU.
     CpuShare,
+    /// The share by a limit of the job's control group, and not otherwise.
+    CpuBandwidth,
     /// The share by deadlines, and not otherwise.
     CpuSchedule,
     /// The share by schedules from user space, and not otherwise.
@@ -122,9 +124,22 @@ impl Capabilities {
         self.answer(feature) == Some(&Answer::Yes)
     }
 
-    /// The first thing that `assignment` asks for and this node cannot enforce.
+    /// The first thing that `assignment` asks for and this node cannot enforce; where that is a mechanism, with those
+    /// that serve instead.
     pub fn unmet(&self, assignment: &Assignment) -> Option<Unmet> {
-        Guarantee::of(assignment).into_iter().find_map(|asked| self.lacks(asked))
+        let unmet = Guarantee::of(assignment).into_iter().find_map(|asked| self.lacks(asked))?;
+        if Guarantee::of_mechanism(assignment.cpu_mechanism) != Some(unmet.asked) {
+            return Some(unmet);
+        }
+        let serve = CpuMechanism::EACH.into_iter().filter(|mechanism| self.keeps_by(*mechanism));
+        let serve: Vec<_> = serve.map(|mechanism| mechanism.to_string()).collect();
+        let why = format!("{}; shares are kept here by {}", unmet.why, serve.join(", "));
+        Some(Unmet { why, ..unmet })
+    }
+
+    /// Whether `mechanism` serves here; [`CpuMechanism::Auto`] asks for none of them.
+    pub fn keeps_by(&self, mechanism: CpuMechanism) -> bool {
+        Guarantee::of_mechanism(mechanism).is_none_or(|asked| self.lacks(asked).is_none())
     }
 
     /// Everything that assignments can ask for and this node cannot enforce.
@@ -145,17 +160,29 @@ impl Capabilities {
 
 impl Guarantee {
     /// All, in the order in which they are told.
-    pub const ALL: [Self; 5] =
-        [Self::CpuShare, Self::CpuSchedule, Self::CpuUserLevel, Self::DiskRate, Self::Bandwidth];
+    pub const ALL: [Self; 6] = [
+        Self::CpuShare,
+        Self::CpuBandwidth,
+        Self::CpuSchedule,
+        Self::CpuUserLevel,
+        Self::DiskRate,
+        Self::Bandwidth,
+    ];
+
+    /// That a share of the CPU is kept by `mechanism`; nothing if the agent chooses.
+    pub fn of_mechanism(mechanism: CpuMechanism) -> Option<Self> {
+        match mechanism {
+            CpuMechanism::Auto => None,
+            CpuMechanism::Bandwidth => Some(Self::CpuBandwidth),
+            CpuMechanism::Deadline => Some(Self::CpuSchedule),
+            CpuMechanism::UserLevel => Some(Self::CpuUserLevel),
+        }
+    }
 
     /// What `assignment` asks for.
     fn of(assignment: &Assignment) -> Vec<Self> {
         let mut asked = vec![Self::CpuShare];
-        match assignment.cpu_mechanism {
-            CpuMechanism::Deadline => asked.push(Self::CpuSchedule),
-            CpuMechanism::UserLevel => asked.push(Self::CpuUserLevel),
-            CpuMechanism::Auto | CpuMechanism::Bandwidth => {}
-        }
+        asked.extend(Self::of_mechanism(assignment.cpu_mechanism));
         if assignment.flows.iter().any(|flow| flow.class > TrafficClass::BestEffort) {
             asked.push(Self::Bandwidth);
         }
@@ -171,6 +198,7 @@ impl Guarantee {
             Self::CpuShare => {
                 &[&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2, Feature::CpuUserLevel]]
             }
+            Self::CpuBandwidth => &[&[Feature::CpuBandwidthV1, Feature::CpuBandwidthV2]],
             Self::CpuSchedule => &[&[Feature::CpuDeadline]],
             Self::CpuUserLevel => &[&[Feature::CpuUserLevel]],
             Self::DiskRate => &[&[Feature::DiskThrottleV1, Feature::DiskThrottleV2]],
@@ -213,6 +241,7 @@ impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::CpuShare => "a share of the CPU",
+            Self::CpuBandwidth => "a CPU share by control group bandwidth",
             Self::CpuSchedule => "a CPU schedule by SCHED_DEADLINE",
             Self::CpuUserLevel => "a CPU schedule by user-level EDF",
             Self::DiskRate => "a rate of a disk",
@@ -292,6 +321,30 @@ mod tests {
         let missing: Vec<_> = poor.missing().iter().map(|unmet| unmet.asked).collect();
         use Guarantee::{Bandwidth, CpuSchedule, DiskRate};
         assert_eq!(missing, [CpuSchedule, DiskRate, Bandwidth]);
+    }
+
+    // Goal: who says a mechanism that is not there is told which are. Method: each of them is away, and what is left
+    // serves; the agent's choice is never in the way.
+    #[test]
+    fn a_mechanism_that_does_not_serve_is_refused_with_those_that_do() {
+        use CpuMechanism::{Auto, Bandwidth, Deadline, UserLevel};
+        use Feature::{CpuBandwidthV1, CpuBandwidthV2, CpuDeadline, CpuUserLevel};
+        let cases: [(CpuMechanism, &[Feature], &str); 3] = [
+            (Bandwidth, &[CpuBandwidthV1, CpuBandwidthV2], "by deadline, user-level"),
+            (Deadline, &[CpuDeadline], "by bandwidth, user-level"),
+            (UserLevel, &[CpuUserLevel], "by deadline, bandwidth"),
+        ];
+        for (cpu_mechanism, missing, serve) in cases {
+            let (found, all) = (all_but(missing), all_but(&[]));
+            let asked = Assignment { cpu_mechanism, ..assignment() };
+            assert_eq!(all.unmet(&asked), None, "{cpu_mechanism}");
+            assert!(!found.keeps_by(cpu_mechanism) && all.keeps_by(cpu_mechanism));
+            assert!(found.keeps_by(Auto) && found.unmet(&assignment()).is_none());
+            let unmet = found.unmet(&asked).unwrap();
+            assert_eq!(Some(unmet.asked), Guarantee::of_mechanism(cpu_mechanism));
+            let text = unmet.to_string();
+            assert!(text.ends_with(&format!("; shares are kept here {serve})")), "{text}");
+        }
     }
 
     #[test]

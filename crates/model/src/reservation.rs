@@ -2,7 +2,7 @@
 
 use crate::Invalid;
 use crate::application::Parameters;
-use crate::assignment::check_cpu;
+use crate::assignment::{CpuMechanism, check_cpu};
 use crate::extension::Extension;
 use crate::goal::Goal;
 use crate::loss::OnLoss;
@@ -64,6 +64,9 @@ pub struct Request {
     /// Its CPU time may be had more slowly or faster, as others come and go; nothing = as it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub malleable: Option<Malleable>,
+    /// What is to keep its share of the CPU: it is granted no node on which that does not serve.
+    #[serde(default, skip_serializing_if = "is_auto")]
+    pub cpu_mechanism: CpuMechanism,
 }
 
 /// What stays, when the share of a CPU and the end change: share times duration, on each node, by a deadline.
@@ -150,6 +153,9 @@ pub struct Grant {
     /// nothing = as it comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_period_nanos: Option<Nanos>,
+    /// What is to keep that share, wherever processes can have it so.
+    #[serde(default, skip_serializing_if = "is_auto")]
+    pub cpu_mechanism: CpuMechanism,
     /// Who sends to whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Pattern>,
@@ -271,6 +277,7 @@ impl Request {
             lease_nanos: None,
             spare: false,
             malleable: None,
+            cpu_mechanism: CpuMechanism::Auto,
         }
     }
 
@@ -404,6 +411,11 @@ impl NodeChoice {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_auto(mechanism: &CpuMechanism) -> bool {
+    *mechanism == CpuMechanism::Auto
 }
 
 impl fmt::Display for Handle {
@@ -578,6 +590,29 @@ mod tests {
         let before: Request = serde_json::from_str(&before).unwrap();
         assert_eq!(before.on_loss, Some(OnLoss::Offer), "as ledgers have it that are older");
         assert!(serde_json::from_str::<Request>(r#"{"ask": {"resources": {}}, "x": 1}"#).is_err());
+    }
+
+    // Goal: what does not say a mechanism is as it was before there was one to say, and one that nobody knows is named.
+    #[test]
+    fn a_request_may_say_what_keeps_its_share() {
+        let text = |more: &str| {
+            format!(r#"{{"ask":{{"resources":{{"nodes":{{"any":1}},"cpu_ppm":1}}}}{more}}}"#)
+        };
+        let read = |more: &str| serde_json::from_str::<Request>(&text(more));
+        let before = read("").unwrap();
+        assert_eq!(before.cpu_mechanism, CpuMechanism::Auto);
+        assert!(!serde_json::to_string(&before).unwrap().contains("cpu_mechanism"));
+        let said = read(r#","cpu_mechanism":"user-level""#).unwrap();
+        assert_eq!((said.cpu_mechanism, said.check()), (CpuMechanism::UserLevel, Ok(())));
+        let written = serde_json::to_string(&said).unwrap();
+        assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), said);
+        let error = read(r#","cpu_mechanism":"edf""#).unwrap_err().to_string();
+        let expected = "cpu_mechanism: \"edf\" is not accepted; expected auto, bandwidth, deadline";
+        assert!(error.contains(expected), "{error}");
+        let grant = r#"{"nodes":["n1"],"cpu_ppm":1,"bits_per_second":0}"#;
+        let grant: Grant = serde_json::from_str(grant).unwrap();
+        assert_eq!(grant.cpu_mechanism, CpuMechanism::Auto, "as older ledgers have it");
+        assert!(!serde_json::to_string(&grant).unwrap().contains("cpu_mechanism"));
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use crate::clock::{SECOND, START, second};
 use crate::random::Random;
 use keeptime_engine::{Answer, Call, CallError, Caller};
 use keeptime_model::application::Application;
-use keeptime_model::assignment::TrafficClass;
+use keeptime_model::assignment::{CpuMechanism, TrafficClass};
 use keeptime_model::disk::Disk;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::goal::{Goal, Preference};
@@ -268,6 +268,8 @@ impl Users {
             lease_nanos: None,
             spare: self.random.is_one_in(2),
             malleable,
+            // Agents of simulated nodes have no kernel that could lack one.
+            cpu_mechanism: CpuMechanism::Auto,
         }
     }
 

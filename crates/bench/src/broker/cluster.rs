@@ -207,6 +207,7 @@ fn granted(number: u64, groups: u64, month: Month) -> Result<Event> {
         cpu_ppm: asked.cpu_ppm,
         rank_cpu_ppm: asked.rank_cpu_ppm.clone(),
         cpu_period_nanos: asked.cpu_period_nanos,
+        cpu_mechanism: Default::default(),
         pattern: asked.pattern.clone(),
         bits_per_second: asked.bits_per_second,
         disk_read_bytes_per_second: asked.disk_read_bytes_per_second,

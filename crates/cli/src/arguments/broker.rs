@@ -4,6 +4,7 @@ use super::door::{CertificatesArguments, TokenCommand};
 use super::manual;
 use clap::{Args, Subcommand};
 use keeptime_broker::remote::Address;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Preference;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
@@ -110,6 +111,11 @@ pub struct Wanted {
     /// The share of CPU is had once in each period of so long, as in 20ms [default: 10ms, by the nodes' own clocks]
     #[arg(long)]
     pub period: Option<Nanos>,
+    /// What keeps the share of CPU: deadline (the kernel's SCHED_DEADLINE), bandwidth (of control groups), user-level
+    /// (earliest deadline first from user space), or auto, whichever serves. Only nodes where it serves are granted
+    /// [default: auto]
+    #[arg(long)]
+    pub mechanism: Option<CpuMechanism>,
     /// Who sends to whom: hypercube, all-to-all, ring, pairs, or flows as in "0>1 1>0"
     #[arg(long)]
     pub pattern: Option<Pattern>,

@@ -74,10 +74,10 @@ pub enum Carrier {
     Tcp,
     /// UDP, on this node too
     Udp,
-    /// libfabric, on this node too; FI_PROVIDER chooses its network (only where both ends were built with it)
+    /// libfabric, on this node too; FI_PROVIDER chooses its network (with a warning, TCP to a daemon without it)
     Libfabric,
-    /// UCX, on this node too; UCX_TLS and UCX_NET_DEVICES choose its networks (only where both ends were built
-    /// with it)
+    /// UCX, on this node too; UCX_TLS and UCX_NET_DEVICES choose its networks (with a warning, TCP to a daemon
+    /// without it)
     Ucx,
 }
 

@@ -265,6 +265,18 @@ Its flows may then fill what is left of the links that they pass, as long as
 nobody reserves it: whoever does is granted it when the nodes have taken it
 back, a few milliseconds later. What is promised does not count on it.
 
+By a mechanism of your choice:
+
+  keeptime run bsp --rate "30 %" --nodes 2 --mechanism user-level
+
+What keeps a share of the CPU, a node's agent chooses: deadlines where a period
+is asked for and processes can carry them, else bandwidth. Where another is
+said, the run has nodes on which that serves, or is refused with what does.
+deadline is for processes of one thread; bandwidth for any, as a limit;
+user-level for any, by deadlines that the agent keeps as long as it runs.
+Processes that cannot have it so have their share by another: `keeptime agent
+status` says by which, and why.
+
 When a node goes away, the reservation is lost. Where the application file says
 on_loss = "move", the run begins anew on other nodes, within the same time
 limit; otherwise it ends and says so.
@@ -309,8 +321,8 @@ usage.
 See also: docs/fabric.md, man 7 keeptime_fabric, docs/formats/fabric.md."#;
 
 /// Below `keeptime sim run --help`.
-pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs that it does not have, or that you
-do not have?
+pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs? You need to have neither: both can
+be made up.
 
   keeptime sim run --topology star:64 --generate model --jobs 2000 --load 0.8
   keeptime sim run --topology fat-tree:10000 --trace jobs.swf --jobs 100000
@@ -319,7 +331,7 @@ do not have?
   keeptime sim run --topology star:8 --generate chains --interval 10 \
       --policy keeptime,keeptime-queue
   keeptime sim run --topology /etc/keeptime/topology.toml --trace jobs.swf \
-      --failures 30d --repair 2h
+      --failures 30d --link-failures 365d --switch-failures 180d --repair 2h
 
 Policies:
   keeptime          the broker's own engine: a job is promised its deadline
@@ -346,17 +358,22 @@ down. A job of more nodes than the cluster has, or than 4096, is refused under
 every policy; so is one under keeptime-queue and keeptime-classes that does not
 fit on idle nodes.
 
-Failures: nodes do not fail, unless --failures says how long one works in the
-mean until it does (exponential, drawn by --seed, the same under every policy).
-Every job on it ends there, the broker knows at once, and the node is back after
---repair. The job's user submits it anew at once: from the start, with the same
+Failures: nodes, links and switches do not fail, unless --failures,
+--link-failures and --switch-failures say how long one works in the mean until
+it does (exponential, drawn by --seed, the same under every policy). It works
+again after --repair. A cluster is a tree that hangs from its centre, and so do
+the broker and the users: with a link or a switch all nodes behind it are away,
+since their agents do not answer, and come back when their whole way works. The
+switch at the centre, the only one of star:NODES, takes all nodes along.
+
+Every job on a node that fails or is cut off ends there, and the broker knows at
+once. The job's user submits it anew at once: from the start, with the same
 deadline, until it has been hit ten times. What is reserved in advance stays; if
 a node is still away when it should begin, it is lost and moved to others. New
 requests get nodes that are there, or are refused. A promise is broken when its
 job ends too late for that, or is refused when it is submitted anew. Behind a
 queue, by fcfs-backfill and by none a job that needs nodes that are away waits
-for them; when nothing else has happened for a month, it is given up. Links and
-switches do not fail.
+for them; when nothing else has happened for a month, it is given up.
 
 The log: a processor is a node. A log says nothing of deadlines: each job has
 its submission and 1.5 to 5 times what was requested, drawn by --seed; one job
@@ -369,11 +386,13 @@ The table, a column for each policy: which part was admitted, and in time, also
 of the urgent jobs; promises broken; work done, of what the nodes could have
 done; and of the jobs that were run the wait, the slowdown (from submission to
 end over the time alone) and the run time over the time alone: median, 95th
-percentile, greatest. With --failures also: how often a node failed, jobs that
-were hit by that, jobs that were admitted and given up for it, and work that was
-thrown away, of what the nodes could have done. A line on stderr tells the main
-figures of each policy as soon as it has ended. --json prints "header", with the
-version and all that the result comes of, and "summaries", one for each policy.
+percentile, greatest. With failures also: how often nodes, links and switches
+failed, and nodes were cut off by others; promises broken for that, which are
+counted among the broken ones as well; jobs that were hit, jobs that were
+admitted and given up for it, and work that was thrown away, of what the nodes
+could have done. A line on stderr tells the main figures of each policy as soon
+as it has ended. --json prints "header", with the version and all that the
+result comes of, and "summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 
@@ -384,6 +403,9 @@ pub const OVERVIEW: &str = "A first round, as root:
   keeptime plan raycast --within 1s --set interleave=0
   keeptime run raycast --within 1s --set interleave=0
   keeptime lab down
+
+On a cluster: docs/clusters.md. Words: docs/GLOSSARY.md. `make install` puts
+what is in docs/ into PREFIX/share/doc/keeptime.
 
 Exit codes: 0 done, 1 refused (the goal cannot be kept), 2 error, 64 usage.
 

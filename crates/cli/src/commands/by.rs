@@ -19,6 +19,7 @@ use keeptime_broker::core::now;
 use keeptime_broker::wire::{Level, Node, Nodes, ResourceLine, ResourceName, Timeline};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters, TimeSource};
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
@@ -49,6 +50,8 @@ struct Work {
     parameters: Parameters,
     deadline: WallTime,
     job: Job,
+    /// What keeps its share of the CPU.
+    mechanism: CpuMechanism,
     /// At full speed, by the number of nodes.
     knees: BTreeMap<u32, Knee>,
 }
@@ -138,7 +141,8 @@ impl Work {
         };
         let job = job(&application, &knees, arguments.takes)?;
         let job = Job { wants: Wants::By(deadline), ..job };
-        Ok(Self { application, parameters, deadline, job, knees })
+        let mechanism = arguments.mechanism;
+        Ok(Self { application, parameters, deadline, job, mechanism, knees })
     }
 
     fn outcome(&self) -> Outcome {
@@ -170,6 +174,7 @@ impl Work {
             from_unix_nanos: Some(at.from),
             duration_nanos: Some(at.to.saturating_since(at.from)),
             malleable: Some(Malleable { by_unix_nanos, cpu_most_ppm }),
+            cpu_mechanism: self.mechanism,
             ..Request::new(Ask::Resources(resources))
         }
     }
@@ -496,11 +501,12 @@ mod tests {
             let (knees, parameters, deadline) = (knees.clone(), Parameters::new(), at(600));
             let job = job(&application, &knees, None).unwrap();
             let application = application.clone();
-            let work = Work { application, parameters, deadline, job, knees };
+            let mechanism = CpuMechanism::Bandwidth;
+            let work = Work { application, parameters, deadline, job, mechanism, knees };
             let rate = Share::from_percent(percent).unwrap();
             let stretch = Stretch { from: at(0), to: at(300), rate };
             let request = work.request(NodeChoice::Any(nodes), &stretch);
-            assert_eq!(request.check(), Ok(()));
+            assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
             let Ask::Resources(resources) = request.ask else { panic!("no resources") };
             resources
         };

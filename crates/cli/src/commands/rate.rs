@@ -15,8 +15,9 @@ use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
 use keeptime_control::{FullSpeed, Policy};
 use keeptime_model::application::{Application, Parameters};
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, Resources};
+use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use serde::Serialize;
@@ -52,7 +53,8 @@ pub enum FullSpeedFrom {
 
 impl<'a> Held<'a> {
     /// Reserves what the application needs at its rate, or at full speed if that has to be measured first, on
-    /// the nodes that `goal` wants and with what it sets. A full speed that is measured is kept for later runs.
+    /// the nodes that `goal` wants and with what it sets; `mechanism` is what keeps its shares. A full speed that is
+    /// measured is kept for later runs.
     ///
     /// # Errors
     /// If something makes no sense, or the broker refuses.
@@ -61,6 +63,7 @@ impl<'a> Held<'a> {
         goal: &Goal,
         wanted: Wanted,
         from: FullSpeedFrom,
+        mechanism: CpuMechanism,
     ) -> Result<Self> {
         let application = &session.application;
         goal.check(application)?;
@@ -77,9 +80,10 @@ impl<'a> Held<'a> {
         if let Some(known) = &known {
             set_schedules(&mut resources, &wanted.first_schedules(full, known)?);
         }
-        let ask = Ask::Resources(resources);
+        let ask = Request::new(Ask::Resources(resources));
+        let asked = Request { cpu_mechanism: mechanism, ..ask };
         let cluster = &session.cluster;
-        let hold = Hold::take(cluster, ask, application.timeout())?;
+        let hold = Hold::take(cluster, asked, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());
         let reservation = reservation.map_err(brokers::failure)?;
         let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
@@ -149,7 +153,8 @@ pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
         true => FullSpeedFrom::Measured,
         false => FullSpeedFrom::Known,
     };
-    let held = match Held::new(&session, &arguments.goal.goal()?, wanted, from) {
+    let goal = arguments.goal.goal()?;
+    let held = match Held::new(&session, &goal, wanted, from, arguments.mechanism) {
         Ok(held) => held,
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
@@ -253,14 +258,14 @@ fn table(views: &[RateView]) -> String {
         "full speed",
         "state"
     );
-    for RateView { job, application, nodes, state, .. } in views {
+    for RateView { job, application, nodes, state, cpu_mechanism, .. } in views {
         let percent = |value: f64| format!("{:.1} %", 100.0 * value);
         let cpu = state.schedule.map(|schedule| schedule.cpu().to_string());
         let slice =
             state.schedule.map(|s| format!("{} / {}", in_millis(s.slice()), in_millis(s.period())));
         let unknown = || "-".to_owned();
         text.push_str(&format!(
-            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}{}\n",
+            "{:<8} {:<12} {:>5} {:>8} {:>8} {:>8} {:>16} {:>12}  {}{}{}{}\n",
             job.to_string(),
             application.as_str(),
             nodes.len(),
@@ -270,6 +275,10 @@ fn table(views: &[RateView]) -> String {
             slice.unwrap_or_else(unknown),
             state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
             describe(state.phase),
+            match cpu_mechanism {
+                CpuMechanism::Auto => String::new(),
+                said => format!("; to be kept by {said}"),
+            },
             match state.rank_cpu_ppm.iter().min() {
                 Some(least) => format!("; a rank has {least} at least"),
                 None => String::new(),
@@ -351,10 +360,12 @@ mod tests {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             state,
             limit_nanos: Nanos::from_secs(60),
+            cpu_mechanism: CpuMechanism::Auto,
         };
         let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
         let unequal = State { rank_cpu_ppm, ..held.clone() };
-        let text = table(&[view(held), view(measured), view(unequal)]);
+        let said = RateView { cpu_mechanism: CpuMechanism::UserLevel, ..view(held.clone()) };
+        let text = table(&[view(held), view(measured), view(unequal), said]);
         let lines: Vec<_> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -365,7 +376,8 @@ mod tests {
         );
         assert_eq!(lines[2], "r7 bsp 2 30.0 % - - - - at full speed, to measure it");
         assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
-        assert_eq!(lines.len(), 4);
+        assert!(lines[4].ends_with("held; to be kept by user-level; 2 corrections refused"));
+        assert_eq!(lines.len(), 5);
     }
 
     #[test]
@@ -385,6 +397,7 @@ mod tests {
             nodes: Vec::new(),
             state: state(Phase::Steered),
             limit_nanos: Nanos::from_secs(60),
+            cpu_mechanism: CpuMechanism::Auto,
         };
         assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
         let silent = RateView { state: state(Phase::Unreported), ..view };

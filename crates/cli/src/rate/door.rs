@@ -6,6 +6,7 @@ use super::steering::State;
 use crate::files;
 use anyhow::{Context, Result};
 use keeptime_model::Invalid;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{Nanos, Share};
@@ -61,6 +62,9 @@ pub struct RateView {
     /// It is ended when it has taken so long.
     #[serde(default)]
     pub limit_nanos: Nanos,
+    /// What was said to keep its share of the CPU.
+    #[serde(default)]
+    pub cpu_mechanism: CpuMechanism,
 }
 
 /// Answers until it is dropped.
@@ -218,7 +222,8 @@ mod tests {
         };
         let nodes = vec!["n1".parse().unwrap()];
         let (job, application) = (Handle::new(7), "bsp".parse().unwrap());
-        RateView { job, application, nodes, state, limit_nanos: Nanos::from_secs(60) }
+        let (limit_nanos, cpu_mechanism) = (Nanos::from_secs(60), CpuMechanism::Auto);
+        RateView { job, application, nodes, state, limit_nanos, cpu_mechanism }
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl Steered {
             nodes: grant.map(|grant| grant.nodes.clone()).unwrap_or_default(),
             state: keeper.state(),
             limit_nanos: allowed.get(),
+            cpu_mechanism: reservation.request.cpu_mechanism,
         };
         let (inputs, received) = sync_channel(INPUTS_MAX);
         let asks = inputs.clone();

@@ -9,6 +9,7 @@ use crate::policy::Policy;
 use keeptime_calendar::calendar::Held;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::BTreeMap;
@@ -44,7 +45,8 @@ impl Engine {
         self.check_limits(owner, from, is_counted)?;
         let span = span(from, until);
         let user = self.counted_in(owner, &request.ask);
-        let admission = self.admission(user, from);
+        let mechanism = request.cpu_mechanism;
+        let admission = Admission { mechanism, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -129,6 +131,7 @@ impl Engine {
             agents: &self.agents,
             soon: from <= self.told_until(),
             user,
+            mechanism: CpuMechanism::Auto,
         }
     }
 

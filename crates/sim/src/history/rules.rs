@@ -12,6 +12,8 @@ const PAST_MAX: Nanos = Nanos::from_secs(60);
 
 /// What was granted is what was asked, no more and no less.
 pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String> {
+    let mechanism = grant.cpu_mechanism == request.cpu_mechanism;
+    ensure(mechanism, "another mechanism than was asked for")?;
     let asked = match &request.ask {
         Ask::Goal { application, goal } => {
             let promise = grant.promise.as_ref().ok_or("a goal without a promise")?;

@@ -11,6 +11,7 @@ use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
 use keeptime_broker::wire::Problem;
 use keeptime_engine::Refusal;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::reservation::Request;
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
@@ -39,14 +40,22 @@ pub struct Held {
     pub hold: Hold,
 }
 
-/// Asks the broker to keep a goal: it plans and reserves in one step. With `spare` the run may use bandwidth
-/// that nobody has reserved, too.
+/// How a run is to have what is reserved for its goal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Manner {
+    /// It may use bandwidth that nobody has reserved, too.
+    pub spare: bool,
+    /// What keeps its share of the CPU.
+    pub mechanism: CpuMechanism,
+}
+
+/// Asks the broker to keep a goal: it plans and reserves in one step.
 ///
 /// # Errors
 /// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
 /// the user has had their share. That is a [`ClientError`] with the refusal.
-pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Admitted> {
-    admit_from(session, goal, spare, None)
+pub fn admit(session: &Session, goal: &GoalArguments, manner: Manner) -> Result<Admitted> {
+    admit_from(session, goal, manner, None)
 }
 
 /// The same, and where it cannot be kept now, in advance: at the first time at which it can, if that is within `wait` from
@@ -57,14 +66,14 @@ pub fn admit(session: &Session, goal: &GoalArguments, spare: bool) -> Result<Adm
 pub(super) fn admit_later(
     session: &Session,
     goal: &GoalArguments,
-    spare: bool,
+    manner: Manner,
     wait: Nanos,
 ) -> Result<Admitted> {
     let latest = now().saturating_add(wait);
     let mut from = None;
     // Others may be faster than who was told of room.
     for _ in 0..STARTS_TRIED {
-        let admitted = admit_from(session, goal, spare, from)?;
+        let admitted = admit_from(session, goal, manner, from)?;
         let Admitted::Refused { refusal: Some(refusal), .. } = &admitted else {
             return Ok(admitted);
         };
@@ -73,7 +82,7 @@ pub(super) fn admit_later(
             None => return Ok(admitted),
         }
     }
-    admit_from(session, goal, spare, from)
+    admit_from(session, goal, manner, from)
 }
 
 /// The start that is asked for next, where `tried` was refused and the broker names `earliest`.
@@ -88,11 +97,16 @@ fn next_start(
 fn admit_from(
     session: &Session,
     goal: &GoalArguments,
-    spare: bool,
+    manner: Manner,
     from: Option<WallTime>,
 ) -> Result<Admitted> {
     let broker = session.cluster.broker()?;
-    let asked = Request { spare, from_unix_nanos: from, ..Request::new(session.ask(goal)?) };
+    let asked = Request {
+        spare: manner.spare,
+        cpu_mechanism: manner.mechanism,
+        from_unix_nanos: from,
+        ..Request::new(session.ask(goal)?)
+    };
     let error = match Hold::take(&session.cluster, asked, session.application.timeout()) {
         Ok(hold) => {
             let decision = broker.decision(hold.handle())?;

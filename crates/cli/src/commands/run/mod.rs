@@ -5,7 +5,7 @@ pub(super) mod beginning;
 mod program;
 pub(super) mod running;
 
-pub use admission::{Admitted, Held, admit, hold_cpu};
+pub use admission::{Admitted, Held, Manner, admit, hold_cpu};
 pub use running::{Kept, run_once, run_reserved};
 
 use super::reservations::{self, in_local_time};
@@ -53,11 +53,12 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     if let Some(handle) = arguments.reservation {
         return run_in(arguments, &session, handle);
     }
-    let (goal, spare) = (&arguments.goal, arguments.spare);
+    let goal = &arguments.goal;
+    let manner = Manner { spare: arguments.spare, mechanism: arguments.mechanism };
     let admitted = match (arguments.unprotected, arguments.wait) {
         (true, _) => admit_unprotected(&session, goal),
-        (false, None) => admit(&session, goal, spare),
-        (false, Some(wait)) => admit_later(&session, goal, spare, wait),
+        (false, None) => admit(&session, goal, manner),
+        (false, Some(wait)) => admit_later(&session, goal, manner, wait),
     };
     let Held { decision, plan, hold } = match admitted {
         Ok(Admitted::Held(held)) => *held,
@@ -231,6 +232,9 @@ fn tell_refusal(
     let Some(refusal) = refusal else { return Ok(()) };
     for lacking in &refusal.lacking {
         println!("{}", lacking.words(&in_local_time));
+    }
+    for without in &refusal.without_mechanism {
+        println!("{without}");
     }
     if let Some(start) = refusal.earliest_start_unix_nanos {
         println!("the same would be admitted from {} on", in_local_time(start));
