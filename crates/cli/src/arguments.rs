@@ -20,7 +20,9 @@ pub use fabric::{
     FabricListArguments, FabricPingArguments, FabricPlace,
 };
 pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
-pub use sim::{Generator, SimArguments, SimCommand, SimulatedCluster};
+pub use sim::{
+    FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
+};
 pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 pub use testbed::{LabLoadArguments, LabPoliceArguments};
 

@@ -1,5 +1,5 @@
-//! Owns what a cluster that is not there would do with a log of jobs; never decides what is reserved:
-//! that is the real engine.
+//! Owns what a cluster that is not there would do with a log of jobs, or with web sites; never decides what is
+//! reserved, nor which node serves which site: that is for the real engine and the real pools.
 //!
 //! * [`trace`]: jobs as they are submitted: logs in Standard Workload Format, and models of them;
 //! * [`shape`]: clusters in a word: `star:64`, `fat-tree:10000`; what is needed of any cluster;
@@ -12,7 +12,8 @@
 //! * [`summary`]: what came of it;
 //! * [`broker`]: the real engine in virtual time;
 //! * [`goals`]: users who ask for goals of measured applications, of that broker or of nobody;
-//! * [`contention`]: how long programs take that share all there is.
+//! * [`contention`]: how long programs take that share all there is;
+//! * [`sites`]: web sites that share the nodes, as their load changes.
 //!
 //! Pure: no I/O, no clock, and every chance comes from a seed. The same arguments give the same outcome.
 //!
@@ -38,5 +39,6 @@ pub mod policy;
 pub mod reach;
 pub mod shape;
 pub mod simulate;
+pub mod sites;
 pub mod summary;
 pub mod trace;

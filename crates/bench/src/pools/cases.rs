@@ -3,7 +3,7 @@
 //! 80 % load, whose moves are watched.
 
 use super::autoscalers::{Autoscaled, Knative, Kubernetes};
-use super::world::{LOOK, SERVICE, Service, World};
+use super::world::{LOOK, SERVICE, Service, world};
 use super::yarn::Yarn;
 use keeptime_model::units::Nanos;
 use keeptime_pools::holdings::Place;
@@ -120,7 +120,7 @@ pub fn flooded(
     service: Service,
 ) -> (CaseRun, Vec<u32>) {
     let pool = pool(8, &[(USUAL, 3), (USUAL, 1), (USUAL, 2)][..sites]);
-    let world = World::new(pool, spread(8, sites as u32), policy(name), seed);
+    let world = world(pool, spread(8, sites as u32), policy(name), seed);
     let mut world = world.with_service(service);
     if sites > 2 {
         world.open(BESIDE, 0.5 / SERVICE.as_secs_f64());
@@ -161,7 +161,7 @@ pub fn flooded(
 /// something to do.
 pub fn replayed(name: &'static str, per_minute: &[f64], minute: Nanos, seed: u64) -> TraceRun {
     let pool = pool(8, &[(USUAL, 3), (USUAL, 1)]);
-    let mut world = World::new(pool, spread(8, 2), policy(name), seed);
+    let mut world = world(pool, spread(8, 2), policy(name), seed);
     let later = |at: usize| per_minute[(at + per_minute.len() / 4) % per_minute.len()];
     let both = per_minute.iter().enumerate().map(|(at, high)| high + later(at));
     let scale = 8.0 / SERVICE.as_secs_f64() / both.fold(1.0, f64::max);
@@ -181,7 +181,7 @@ pub fn bursts(setting: &'static str, burst: u64, total: u64, seed: u64) -> Burst
     let nodes = if setting == "rigid-large" { 14 } else { 8 };
     let guarantee = Guarantee { hard: 1, soft: 4, max: 7 };
     let pool = pool(nodes, &[(guarantee, 1), (guarantee, 1)]);
-    let mut world = World::new(pool, spread(nodes, 2), policy(setting), seed);
+    let mut world = world(pool, spread(nodes, 2), policy(setting), seed);
     let count = (total / burst).max(4);
     let (mut used, mut looks) = (0u64, 0u64);
     for turn in 0..count {
@@ -206,7 +206,7 @@ pub fn bursts(setting: &'static str, burst: u64, total: u64, seed: u64) -> Burst
 pub fn steady(name: &'static str, stays: bool, seconds: u64, seed: u64) -> SteadyRun {
     let guarantee = Guarantee { hard: 1, soft: 3, max: 8 };
     let pool = pool(12, &[(guarantee, 1), (guarantee, 1), (guarantee, 1)]);
-    let mut world = World::new(pool, spread(12, 3), policy(name), seed);
+    let mut world = world(pool, spread(12, 3), policy(name), seed);
     let mut random = crate::plan::Random(seed);
     let all = 0.8 * 12.0 / SERVICE.as_secs_f64();
     let (mut end, mut changes) = (0, Vec::new());
@@ -223,7 +223,7 @@ pub fn steady(name: &'static str, stays: bool, seconds: u64, seed: u64) -> Stead
         world.run_until(Nanos::from_secs(end));
         if end == 20 {
             // From the first placement, which nobody chose, to one that fits.
-            world.look_anew();
+            drop(world.take_seen());
         }
     }
     let seen = &world.seen;

@@ -396,6 +396,63 @@ result comes of, and "summaries", one for each policy.
 
 Exit codes: 0 done, 2 error, 64 usage."#;
 
+/// Below `keeptime sim sites --help`.
+pub const SIM_SITES: &str = r#"How many nodes do web sites need that share a cluster, and what does a failure
+do to them? Neither the cluster nor the sites have to be there:
+
+  keeptime sim sites --topology star:8 --sites sites.json
+  keeptime sim sites --topology fat-tree:80 --sites sites.json --hours 168 \
+      --failures 30d --switch-failures 180d --repair 2h --json
+
+The file, sites.json, says who shares the nodes, what each site is promised and
+how many requests arrive in a second, in the mean of a day:
+
+  { "sites": [
+    { "spec": { "name": "shop", "priority": 10,
+                "guarantee": { "hard": 2, "soft": 6, "max": 7 } },
+      "load": { "arrivals_per_second": 600 } },
+    { "spec": { "name": "blog", "priority": 1,
+                "guarantee": { "hard": 2, "soft": 6, "max": 7 } },
+      "load": { "arrivals_per_second": 400 } } ] }
+
+A broker that has sites writes such a file, with the load of the moment; what
+else is in it does not count:
+
+  keeptime site list --json > sites.json
+
+Policies:
+  keeptime    the broker's own decision, asked 20 times a second
+  reconf      by load alone, one node at a time; reconf-p with priorities, and
+              reconf-pq with priorities and guarantees
+  rigid       nothing moves; a node that was away serves the same site again
+
+Load: requests arrive at random. Their rate goes up and down by --swing once in
+--period, as a sine, one site after the other; with --swing "0 %" it stays.
+
+Nodes: all are alike, and each works on one request at a time, for a random time
+(exponential) whose mean is --service. What more arrives waits in one queue for
+each site, as at HAProxy; who has waited for five seconds goes away. At the
+beginning every site has its hard guarantee, then its soft one, then as many
+nodes as it may have, as far as there are nodes, the greatest priority first. A
+node that moves ends its request, and serves the new site 100 ms later. Jobs do
+not share these nodes.
+
+Failures are those of `keeptime sim run`: the same at the same times under every
+policy. A node that fails, or is behind a link or switch that fails, loses its
+request. The broker knows at once, and the node is a spare when it is back.
+
+The table, for each policy and site: nodes that it is promised at any time
+(hard), in which part of the time it had them, and how many seconds it had
+fewer; nodes that served it; requests; those answered within --within; and those
+not answered at all, since somebody waited too long or a node failed. Above it:
+moves; how often a node was away; and the time that nodes worked, of all that
+they could have worked. Without failures, keeptime and rigid always keep what is
+promised. --json prints "header", with the version and all that the result comes
+of, and "summaries", one for each policy. The same arguments and the same file
+give the same result.
+
+Exit codes: 0 done, 2 error, 64 usage."#;
+
 /// Below `keeptime --help`.
 pub const OVERVIEW: &str = "A first round, as root:
   keeptime lab up                          a cluster of 4 nodes on this machine

@@ -7,6 +7,7 @@ use keeptime_model::Invalid;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
+use keeptime_whatif::sites::PolicyKind;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,6 +17,9 @@ pub enum SimCommand {
     /// Replay a log of jobs in virtual time, under one policy or several
     #[command(after_long_help = manual::SIM_RUN)]
     Run(SimArguments),
+    /// Simulate web sites that share nodes: how many each has, and which requests are answered in time
+    #[command(after_long_help = manual::SIM_SITES)]
+    Sites(SimSitesArguments),
 }
 
 #[derive(Debug, Args)]
@@ -37,18 +41,8 @@ pub struct SimArguments {
     /// The part of its time that a job on several nodes exchanges when nothing is in its way
     #[arg(long, default_value = "0 %")]
     pub communication: Share,
-    /// Nodes fail: the mean time that one works until it does, as in 30d; at least an hour
-    #[arg(long, value_name = "MTBF")]
-    pub failures: Option<Nanos>,
-    /// Links fail: the mean time that one works until it does; nodes behind it are away
-    #[arg(long, value_name = "MTBF")]
-    pub link_failures: Option<Nanos>,
-    /// Switches fail: the mean time that one works until it does; nodes behind it are away
-    #[arg(long, value_name = "MTBF")]
-    pub switch_failures: Option<Nanos>,
-    /// How long what has failed is away [default: 1h]
-    #[arg(long, value_name = "SPAN")]
-    pub repair: Option<Nanos>,
+    #[command(flatten)]
+    pub failing: FailureArguments,
     /// At most so many jobs, up to ten million
     #[arg(long, default_value_t = 10_000, value_parser = RangedU64ValueParser::<usize>::new().range(1..=JOBS_MAX))]
     pub jobs: usize,
@@ -64,6 +58,58 @@ pub struct SimArguments {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SimSitesArguments {
+    /// star:NODES, fat-tree:NODES, or a topology file as the broker reads it, FILE.toml
+    #[arg(long)]
+    pub topology: SimulatedCluster,
+    /// The sites, and what is asked of each: what `keeptime site list --json` prints, or a shorter file (see below)
+    #[arg(long, value_name = "FILE")]
+    pub sites: PathBuf,
+    /// How many hours are simulated, up to a year
+    #[arg(long, default_value_t = 24, value_parser = RangedU64ValueParser::<u64>::new().range(1..=HOURS_MAX))]
+    pub hours: u64,
+    /// Who moves nodes: keeptime, reconf, reconf-p, reconf-pq, rigid, or several
+    #[arg(long, value_delimiter = ',', default_value = "keeptime,rigid")]
+    pub policy: Vec<PolicyKind>,
+    /// How far the load of each site goes up and down, as a part of what the file says
+    #[arg(long, default_value = "50 %")]
+    pub swing: Share,
+    /// How long it takes to go up and down once
+    #[arg(long, value_name = "SPAN", default_value = "24h")]
+    pub period: Nanos,
+    /// How long a node works on a request, in the mean
+    #[arg(long, value_name = "SPAN", default_value = "5 ms")]
+    pub service: Nanos,
+    /// What is answered within this is in time
+    #[arg(long, value_name = "SPAN", default_value = "100 ms")]
+    pub within: Nanos,
+    #[command(flatten)]
+    pub failing: FailureArguments,
+    /// Where random numbers start
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FailureArguments {
+    /// Nodes fail: the mean time that one works until it does, as in 30d; at least an hour
+    #[arg(long, value_name = "MTBF")]
+    pub failures: Option<Nanos>,
+    /// Links fail: the mean time that one works until it does; nodes behind it are away
+    #[arg(long, value_name = "MTBF")]
+    pub link_failures: Option<Nanos>,
+    /// Switches fail: the mean time that one works until it does; nodes behind it are away
+    #[arg(long, value_name = "MTBF")]
+    pub switch_failures: Option<Nanos>,
+    /// How long what has failed is away [default: 1h]
+    #[arg(long, value_name = "SPAN")]
+    pub repair: Option<Nanos>,
 }
 
 /// A cluster in a word, or a file that tells its nodes and links.
@@ -105,3 +151,5 @@ pub enum Generator {
 
 /// They are held in memory, each in some hundred bytes: a gigabyte.
 const JOBS_MAX: u64 = 10_000_000;
+/// Load is the same every day; whoever needs more takes another seed.
+const HOURS_MAX: u64 = 366 * 24;

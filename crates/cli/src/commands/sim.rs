@@ -1,7 +1,9 @@
 //! `keeptime sim`: what a cluster would do that is not there.
 
+mod sites;
+
 use super::{Ending, print_json};
-use crate::arguments::{Generator, SimArguments, SimCommand, SimulatedCluster};
+use crate::arguments::{FailureArguments, Generator, SimArguments, SimCommand, SimulatedCluster};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use keeptime_model::Invalid;
@@ -72,9 +74,15 @@ enum Source<'a> {
 
 /// Carries out a command about simulations.
 pub fn run(command: &SimCommand) -> Result<Ending> {
-    let SimCommand::Run(arguments) = command;
+    match command {
+        SimCommand::Run(arguments) => run_jobs(arguments),
+        SimCommand::Sites(arguments) => sites::run(arguments),
+    }
+}
+
+fn run_jobs(arguments: &SimArguments) -> Result<Ending> {
     let source = Source::of(arguments)?;
-    let failing = Failing::of(arguments)?;
+    let failing = Failing::of(&arguments.failing)?;
     let reliabilities = failing.as_ref().map(Failing::checked).transpose()?;
     let topology = topology(&arguments.topology)?;
     let nodes = topology.nodes().len() as u32;
@@ -117,7 +125,7 @@ fn topology(cluster: &SimulatedCluster) -> Result<Topology> {
 
 fn replay(trial: Trial, jobs: &[Submission]) -> Result<Summary> {
     let nodes = trial.topology.nodes().len() as u32;
-    let bar = progress_bar(jobs.len()).with_message(trial.policy.to_string());
+    let bar = progress_bar(jobs.len() as u64, "jobs").with_message(trial.policy.to_string());
     let mut progress = |over: usize| bar.set_position(over as u64);
     let outcome = trial.run(jobs, &mut progress)?;
     bar.finish_and_clear();
@@ -135,8 +143,8 @@ impl<'a> Header<'a> {
 
 impl Failing {
     /// Nothing if nothing fails. A time of repair would change nothing then, and is refused.
-    fn of(arguments: &SimArguments) -> Result<Option<Self>, Invalid> {
-        let SimArguments { failures, link_failures, switch_failures, repair, .. } = *arguments;
+    fn of(arguments: &FailureArguments) -> Result<Option<Self>, Invalid> {
+        let FailureArguments { failures, link_failures, switch_failures, repair } = *arguments;
         if failures.or(link_failures).or(switch_failures).is_some() {
             let repair = repair.unwrap_or(REPAIR);
             return Ok(Some(Self { failures, link_failures, switch_failures, repair }));
@@ -237,11 +245,12 @@ fn told_text<S: Serializer>(time: &Option<Nanos>, to: S) -> Result<S::Ok, S::Err
     }
 }
 
-fn progress_bar(jobs: usize) -> ProgressBar {
-    let bar = ProgressBar::new(jobs as u64);
-    let template = "{elapsed_precise} {wide_bar} {pos} of {len} jobs  {msg}";
-    // The template is a constant; were it wrong, the default style would do.
-    if let Ok(style) = ProgressStyle::with_template(template) {
+/// Of so many of something.
+fn progress_bar(length: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let template = format!("{{elapsed_precise}} {{wide_bar}} {{pos}} of {{len}} {what}  {{msg}}");
+    // The template is right; were it wrong, the default style would do.
+    if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }
     bar

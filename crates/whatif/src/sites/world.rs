@@ -54,7 +54,7 @@ pub enum Service {
 pub struct Patience {
     /// What is answered by then is in time.
     pub in_time: Nanos,
-    /// Who has waited so long for a node goes away.
+    /// Who has waited so long for a node goes away; more than nothing.
     pub leaves: Nanos,
 }
 
@@ -363,10 +363,9 @@ impl<R: Draws> World<R> {
     /// Those who have waited too long go away.
     fn let_go(&mut self, site: u32) {
         let Some(Patience { leaves, .. }) = self.patience else { return };
-        let at = site as usize;
-        let since = self.now.saturating_sub(leaves);
-        // Nobody has waited for so long before so much time has passed.
-        while self.now >= leaves && self.sites[at].queue.front().is_some_and(|a| *a <= since) {
+        let (at, now) = (site as usize, self.now);
+        let is_gone = |asked: &Nanos| now.saturating_sub(*asked) >= leaves;
+        while self.sites[at].queue.front().is_some_and(is_gone) {
             self.sites[at].queue.pop_front();
             self.seen.unanswered[at] += 1;
             self.over(site);
@@ -545,7 +544,10 @@ mod tests {
         world.open(SITE, 100.0);
         world.run_until(Nanos::from_secs(20));
         let gone = world.seen.unanswered[0];
-        assert!((1_700..2_100).contains(&gone), "{gone} of some 2000, all but those of the last second");
+        assert!(
+            (1_700..2_100).contains(&gone),
+            "{gone} of some 2000, all but those of the last second"
+        );
         assert!((85.0..110.0).contains(&world.seen.waiting()), "{}", world.seen.waiting());
         assert_eq!(world.seen.completed[0], 0);
     }
