@@ -2,7 +2,7 @@
 
 use super::beside::Reserved;
 use super::job::{FULL, Job};
-use super::plan::{Cluster, JobPlan, Stretch};
+use super::plan::{Cluster, Stretch};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Share, WallTime};
 
@@ -253,13 +253,6 @@ impl<'a> Space<'a> {
         let step = Step { from: at, ..self.steps[next - 1].clone() };
         self.steps.insert(next, step);
         next
-    }
-}
-
-impl From<JobPlan> for Layout {
-    fn from(plan: JobPlan) -> Self {
-        let ends = plan.ends.map(WallTime::unix_nanos);
-        Self { nodes: plan.nodes, stretches: plan.stretches, ends, cost: 0 }
     }
 }
 
