@@ -388,16 +388,16 @@ mod tests {
     type Expected = (f64, usize, Option<f64>, Option<bool>);
 
     // These are to be counted anew when other parts are recorded.
-    const RECORDED_EXPERIMENTS: usize = 10;
+    const RECORDED_EXPERIMENTS: usize = 21;
     /// Name, value, samples, baseline and whether it is met.
     const RECORDED_FIGURES: [(&str, Expected); 9] = [
         (
             "raycast, intervals up to 10 s: actual over promised, 95th percentile",
-            (-1.89, 19, Some(135.0), Some(true)),
+            (-3.96, 46, Some(126.0), Some(true)),
         ),
         (
             "raycast, intervals up to 20 s: actual over promised, worst",
-            (-5.66, 10, Some(89.0), Some(true)),
+            (-4.98, 50, Some(112.0), Some(true)),
         ),
         (
             "render, intervals up to 10 s: actual over promised, worst, plain HTB",
@@ -410,16 +410,16 @@ mod tests {
             "render, intervals up to 50 s: admitted, least of mixes or seeds",
             (93.75, 2, None, Some(false)),
         ),
-        // 157 of 160: the three others were refused 10, 20 and 45 ms after a run's program had ended.
-        ("simulation: decisions alike, the lab's ends given", (98.13, 160, None, Some(false))),
-        ("simulation: promises alike, the lab's ends given", (100.0, 119, None, None)),
+        // 333 of 336: the three others were refused 10, 20 and 45 ms after a run's program had ended.
+        ("simulation: decisions alike, the lab's ends given", (99.11, 336, None, Some(false))),
+        ("simulation: promises alike, the lab's ends given", (100.0, 246, None, None)),
     ];
     const RECORDED_PAGE: [&str; 6] = [
-        "100.0 (n = 19)",
+        "100.0 (n = 46)",
         "Figure 4.15",
         "0.1404",
-        "n = 64, by <code>make eval-middleware",
-        "98.1 % of 160",
+        "n = 513, by <code>make eval-middleware",
+        "99.1 % of 336",
         "the lab refused request 11, 0.020 s after a run had ended there",
     ];
 
