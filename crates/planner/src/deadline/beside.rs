@@ -3,7 +3,7 @@
 
 use super::admit::{Refusal, check_nodes};
 use super::job::Job;
-use super::plan::{Cluster, JobPlan, best_layout};
+use super::plan::{Cluster, JobPlan, best_of, shared};
 use super::space::Space;
 use keeptime_model::Invalid;
 use keeptime_model::topology::NodeIndex;
@@ -38,7 +38,10 @@ pub fn beside(
     check_nodes(cluster, wanted)?;
     let mut space = Space::new(now.unix_nanos(), cluster);
     reserved.iter().for_each(|reserved| space.reserve(reserved));
-    let layout = best_layout(now, &space, wanted, Space::lay_at_one_rate);
+    let layouts = space
+        .counts(wanted)
+        .flat_map(|count| shared(now, &space, wanted, count, Space::lay_at_one_rate));
+    let layout = best_of(now, wanted, layouts);
     let found = JobPlan::of(now, wanted, layout);
     Ok(if found.kept { Ok(found) } else { Err(Refusal::too_late(wanted, found.ends)) })
 }

@@ -108,6 +108,14 @@ impl Job {
         Share::try_from(u32::try_from(rate).ok()?).ok()
     }
 
+    /// The greatest rate at which it is to run.
+    pub(super) fn rate_most(&self) -> Share {
+        match self.wants {
+            Wants::Rate(rate) => rate,
+            _ => Share::ONE,
+        }
+    }
+
     /// Its speed on so many nodes; zero if it cannot use them.
     pub(super) fn speed_on(&self, nodes: usize) -> u32 {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);

@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 pub struct Cluster {
     /// What may be promised of each node.
     pub nodes_ppm: Vec<CpuPpm>,
-    /// Most jobs that have started on one node: their memory must fit in.
+    /// Most jobs that have started on one node: their memory must fit in. Those that take what is left have a quarter of
+    /// these places at the most.
     pub jobs_a_node: u32,
     /// A job waits rather than run slower than this.
     #[serde(rename = "rate_least_ppm")]
@@ -95,23 +96,31 @@ pub fn replan(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> 
     }
 }
 
-/// Plans all that have no promise which `before` keeps, beside those that have, which go on by it.
+/// Plans all that have no promise which `before` keeps beside those that have. These go on by it, or are done sooner
+/// where others have ended before their time.
 pub(super) fn plan_beside(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
     let mut space = Space::new(now.unix_nanos(), cluster);
-    let mut next = Plan::default();
-    let mut others = Vec::new();
+    let (mut going_on, mut others) = (Vec::new(), Vec::new());
     for job in sensible(cluster, jobs) {
         space.occupy(&job.nodes);
         // What it wants may be another than when that was planned.
-        let goes_on = |layout: &Layout| job.wants != Wants::Rest && keeps(now, job, layout);
+        let keeps = |layout: &Layout| job.wants != Wants::Rest && keeps(now, job, layout);
         let own = before.jobs.get(&job.name).and_then(|own| own.rest_of(now));
-        match own.filter(goes_on) {
-            Some(layout) => {
-                space.take(job, &layout);
-                next.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
-            }
+        match own.filter(keeps) {
+            Some(layout) => going_on.push((job, layout)),
             None => others.push(job),
         }
+    }
+    let mut next = Plan::default();
+    going_on.iter().for_each(|(job, layout)| space.take(job, layout));
+    going_on.sort_by_cached_key(|(job, layout)| (layout.ends, job.name.clone()));
+    for (job, before) in going_on {
+        space.give_back(job, &before);
+        let sooner = planned_layout(now, &space, job);
+        let is_sooner = keeps(now, job, &sooner) && sooner.ends < before.ends;
+        let layout = if is_sooner { sooner } else { before };
+        space.take(job, &layout);
+        next.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
     }
     lay_in(now, &mut space, &mut next, in_order(&others, due));
     next
@@ -233,32 +242,53 @@ fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
 /// Lays jobs one after the other in what is left.
 fn lay_in(now: WallTime, space: &mut Space, plan: &mut Plan, order: Vec<&Job>) {
     for job in order {
-        let layout = best_layout(now, space, job, Space::lay);
+        let layout = planned_layout(now, space, job);
         space.take(job, &layout);
         plan.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
     }
 }
 
-/// The cheapest way that keeps what the job wants; if none does, the one that ends first.
-pub(super) fn best_layout<'a>(
-    now: WallTime,
-    space: &Space<'a>,
-    job: &Job,
-    lay: fn(&Space<'a>, &Job, &[NodeIndex], Share) -> Layout,
-) -> Layout {
-    let most = match job.wants {
-        Wants::Rate(rate) => rate,
-        _ => Share::ONE,
-    };
+/// How a job would run: where it runs if it does, and else as one of few at a time rather than as one of many.
+fn planned_layout(now: WallTime, space: &Space, job: &Job) -> Layout {
     if job.is_placed() {
-        return lay(space, job, &job.nodes, most);
+        return space.lay(job, &job.nodes, job.rate_most());
     }
-    let counts = job.speed_ppm.keys().filter(|count| **count as usize <= space.nodes());
-    let layouts = counts.flat_map(|count| {
-        let emptiest = horizons(now, job, *count).map(|until| space.emptiest(job, *count, until));
-        let nodes = emptiest.into_iter().chain(space.first_alone(job, *count, most));
-        nodes.map(|nodes| lay(space, job, &nodes, most))
-    });
+    let on = |count| {
+        let alone = space.alone(job, count).filter(|layout| keeps(now, job, layout));
+        let shared = || best_of(now, job, shared(now, space, job, count, Space::lay));
+        match (alone, job.wants) {
+            (None, _) => shared(),
+            (Some(alone), Wants::Rest) => sooner_by_far(now, shared(), alone),
+            (Some(alone), _) => alone,
+        }
+    };
+    best_of(now, job, space.counts(job).map(on))
+}
+
+/// `shared` if it is done in less than half the time that `alone` needs: who takes what is left does not wait for ever
+/// until nodes are free, and does not settle everywhere either.
+fn sooner_by_far(now: WallTime, shared: Layout, alone: Layout) -> Layout {
+    let needs = |layout: &Layout| {
+        layout.ends.map_or(u64::MAX, |ends| ends.saturating_sub(now.unix_nanos()))
+    };
+    if needs(&shared) < needs(&alone) / 2 { shared } else { alone }
+}
+
+/// How a job would run on `count` nodes of which much is free.
+pub(super) fn shared<'s, 'a>(
+    now: WallTime,
+    space: &'s Space<'a>,
+    job: &'s Job,
+    count: u32,
+    lay: fn(&Space<'a>, &Job, &[NodeIndex], Share) -> Layout,
+) -> impl Iterator<Item = Layout> + use<'s, 'a> {
+    let emptiest = move |until| space.emptiest(job, count, until);
+    let nodes = horizons(now, job, count).map(emptiest).into_iter();
+    nodes.map(move |nodes| lay(space, job, &nodes, job.rate_most()))
+}
+
+/// The cheapest way that keeps what the job wants; if none does, the one that ends first.
+pub(super) fn best_of(now: WallTime, job: &Job, layouts: impl Iterator<Item = Layout>) -> Layout {
     let worth = |layout: &Layout| {
         let ends = layout.ends.unwrap_or(u64::MAX);
         let kept = keeps(now, job, layout);

@@ -1,7 +1,7 @@
 //! What is free of every node over time.
 
 use super::beside::Reserved;
-use super::job::{FULL, Job};
+use super::job::{FULL, Job, Wants};
 use super::plan::{Cluster, Stretch};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Share, WallTime};
@@ -41,11 +41,6 @@ impl<'a> Space<'a> {
         Self { cluster, steps: vec![Step { from: now, free, jobs }] }
     }
 
-    /// How many nodes there are.
-    pub fn nodes(&self) -> usize {
-        self.cluster.nodes_ppm.len()
-    }
-
     /// A job that has started stays on its nodes until it ends, whenever that is.
     pub fn occupy(&mut self, nodes: &[NodeIndex]) {
         for step in &mut self.steps {
@@ -67,7 +62,7 @@ impl<'a> Space<'a> {
                 layout.ends = Some(from);
                 return layout;
             }
-            if !job.is_placed() && !nodes.iter().all(|node| self.has_room(step, *node)) {
+            if !job.is_placed() && !nodes.iter().all(|node| self.has_room(step, *node, job)) {
                 // It cannot begin before, since it could not stay.
                 (left, layout.cost) = (all, 0);
                 layout.stretches.clear();
@@ -116,7 +111,7 @@ impl<'a> Space<'a> {
         let all = u128::from(job.remaining_nanos.get()) * FULL;
         let mut rate = most.ppm();
         for (at, step) in self.steps.iter().enumerate().skip(first) {
-            if !nodes.iter().all(|node| self.has_room(step, *node)) {
+            if !nodes.iter().all(|node| self.has_room(step, *node, job)) {
                 return None;
             }
             rate = rate.min(self.rate(step, job, nodes, most));
@@ -147,24 +142,34 @@ impl<'a> Space<'a> {
 
     /// Takes what a layout needs.
     pub fn take(&mut self, job: &Job, layout: &Layout) {
+        self.change(job, layout, true);
+    }
+
+    /// Undoes [`Self::take`].
+    pub fn give_back(&mut self, job: &Job, layout: &Layout) {
+        self.change(job, layout, false);
+    }
+
+    fn change(&mut self, job: &Job, layout: &Layout, is_taken: bool) {
         for stretch in &layout.stretches {
             let cpu = job.cpu_at(stretch.rate).get();
             let (from, to) = (stretch.from.unix_nanos(), stretch.to.unix_nanos());
             for step in self.between(from, to) {
                 for node in &layout.nodes {
                     let free = &mut step.free[node.0 as usize];
-                    *free = free.saturating_sub(cpu);
+                    *free = if is_taken { free.saturating_sub(cpu) } else { *free + cpu };
                 }
             }
         }
         let starts = layout.stretches.first().map_or(u64::MAX, |s| s.from.unix_nanos());
         let ends = layout.ends.unwrap_or(u64::MAX);
+        // One that has started was counted to the end of time.
         let (from, to) = if job.is_placed() { (ends, u64::MAX) } else { (starts, ends) };
+        let is_more = is_taken != job.is_placed();
         for step in self.between(from, to) {
             for node in &layout.nodes {
                 let jobs = &mut step.jobs[node.0 as usize];
-                // One that has started was counted to the end of time.
-                *jobs = if job.is_placed() { jobs.saturating_sub(1) } else { *jobs + 1 };
+                *jobs = if is_more { *jobs + 1 } else { jobs.saturating_sub(1) };
             }
         }
     }
@@ -179,7 +184,7 @@ impl<'a> Space<'a> {
             let to = self.end(at).min(horizon);
             let span = u128::from(to.saturating_sub(from));
             for (node, free) in free.iter_mut().enumerate() {
-                if self.has_room(step, NodeIndex(node as u32)) {
+                if self.has_room(step, NodeIndex(node as u32), job) {
                     // More than the job can use helps nobody.
                     *free += span * u128::from(step.free[node].min(job.cpu_ppm.get()));
                 }
@@ -193,35 +198,63 @@ impl<'a> Space<'a> {
         chosen
     }
 
-    /// The `count` nodes that `job` has first for itself, as fast as it may be, from a start to its end: jobs that
-    /// each get a little of all nodes leave parts of nodes that no parallel job can use.
-    pub fn first_alone(&self, job: &Job, count: u32, most: Share) -> Option<Vec<NodeIndex>> {
-        let most =
-            self.cluster.nodes_ppm.iter().map(|cpu| cpu.get()).max()?.min(job.cpu_at(most).get());
-        let pace = u128::from(most) * u128::from(job.speed_on(count as usize));
-        let work = u128::from(job.remaining_nanos.get()) * FULL * u128::from(job.cpu_ppm.get());
-        let needed = u64::try_from((work / 1_000_000).div_ceil(pace.max(1))).unwrap_or(u64::MAX);
-        let nodes = 0..self.nodes() as u32;
-        (0..self.steps.len()).find_map(|first| {
-            let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
-            let to = from.saturating_add(needed);
-            let within = self.steps[first..].iter().take_while(|step| step.from < to);
-            let mut free: Vec<_> = nodes.clone().map(NodeIndex).collect();
-            for step in within {
-                free.retain(|node| {
-                    step.free[node.0 as usize] >= most && self.has_room(step, *node)
-                });
-                if free.len() < count as usize {
-                    return None;
-                }
-            }
-            free.truncate(count as usize);
-            Some(free)
-        })
+    /// The numbers of nodes that `job` can use and that are there.
+    pub fn counts(&self, job: &Job) -> impl Iterator<Item = u32> {
+        let there = self.cluster.nodes_ppm.len();
+        job.speed_ppm.keys().copied().filter(move |count| *count as usize <= there)
     }
 
-    fn has_room(&self, step: &Step, node: NodeIndex) -> bool {
-        step.jobs[node.0 as usize] < self.cluster.jobs_a_node
+    /// How `job` would run on the `count` nodes that first have all for it that it can use, from its start to its end: jobs
+    /// that have a little of many nodes each leave parts of nodes that no parallel job can use. Nothing if no nodes ever
+    /// have.
+    pub fn alone(&self, job: &Job, count: u32) -> Option<Layout> {
+        let most = self.cluster.nodes_ppm.iter().map(|cpu| cpu.get()).max()?;
+        let rate = u64::from(most) * 1_000_000 / u64::from(job.cpu_ppm.get());
+        let rate = (rate.min(u64::from(job.rate_most().ppm())) as u32).max(1);
+        let cpu = job.cpu_at(Share::try_from(rate).ok()?).get();
+        let pace = u128::from(rate) * u128::from(job.speed_on(count as usize));
+        let work = u128::from(job.remaining_nanos.get()) * FULL;
+        // Rounded up: what is promised takes no longer.
+        let needed = u64::try_from(work.div_ceil(pace.max(1))).ok()?;
+        let starts = 0..self.steps.len();
+        starts
+            .filter_map(|first| {
+                let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
+                let to = from.checked_add(needed)?;
+                let nodes = self.free_for(job, count, cpu, first, to)?;
+                let mut layout = Layout { nodes, stretches: Vec::new(), ends: Some(to), cost: 0 };
+                layout.push(job, from, to, rate);
+                Some(layout)
+            })
+            .next()
+    }
+
+    /// `count` nodes of which so much is free from step `first` until `to`.
+    fn free_for(
+        &self,
+        job: &Job,
+        count: u32,
+        cpu: u32,
+        first: usize,
+        to: u64,
+    ) -> Option<Vec<NodeIndex>> {
+        let mut free: Vec<_> = (0..self.cluster.nodes_ppm.len() as u32).map(NodeIndex).collect();
+        for step in self.steps[first..].iter().take_while(|step| step.from < to) {
+            free.retain(|node| {
+                step.free[node.0 as usize] >= cpu && self.has_room(step, *node, job)
+            });
+            if free.len() < count as usize {
+                return None;
+            }
+        }
+        free.truncate(count as usize);
+        Some(free)
+    }
+
+    fn has_room(&self, step: &Step, node: NodeIndex, job: &Job) -> bool {
+        let places = self.cluster.jobs_a_node;
+        let most = if job.wants == Wants::Rest { places.div_ceil(REST) } else { places };
+        step.jobs[node.0 as usize] < most
     }
 
     /// The rate that all of `nodes` can give, in millionths; none below the least.
@@ -268,6 +301,10 @@ impl Layout {
         }
     }
 }
+
+/// Who takes what is left has at most one of so many places of a node, or one: it keeps its place however slow it is, and
+/// where such jobs have all of them, nobody can be promised anything.
+const REST: u32 = 4;
 
 /// CPU time of all nodes together.
 fn cost(job: &Job, nodes: usize, stretch: &Stretch) -> u128 {
