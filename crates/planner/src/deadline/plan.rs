@@ -1,8 +1,9 @@
 //! Rates over time for all jobs together.
 //!
 //! Jobs with a rate come first, since that is what they were promised. Jobs with deadlines follow,
-//! the earliest first, each as early and as fast as the nodes then allow: what is due soon makes the others
-//! wait or go slower, and whatever becomes free is used at once. If somebody would be late that way, the
+//! the earliest first. Each has nodes for itself if it is in time that way, as parts of nodes that are free at different
+//! times are of no use to parallel jobs; else it shares them, as early and as fast as they then allow: what is due soon
+//! makes the others wait or go slower, and whatever becomes free is used at once. If somebody would be late that way, the
 //! order of least slack is tried. Jobs that take what is left come last, in the order in which they came.
 
 use super::job::{Job, Wants};
