@@ -21,10 +21,10 @@ use std::path::Path;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Results<'a> {
-    header: Header<'a>,
+struct Results<'a, H, S> {
+    header: H,
     /// By policy.
-    summaries: &'a [Summary],
+    summaries: &'a [S],
 }
 
 /// All that the same summaries come of again.

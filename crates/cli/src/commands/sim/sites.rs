@@ -1,6 +1,6 @@
 //! `keeptime sim sites`: what web sites that share a cluster would have of it.
 
-use super::{Failing, path_text, percent, progress_bar, topology};
+use super::{Failing, Results, path_text, percent, progress_bar, topology};
 use crate::arguments::{SimSitesArguments, SimulatedCluster};
 use crate::commands::{Ending, print_json};
 use anyhow::{Context, Result};
@@ -13,14 +13,6 @@ use keeptime_whatif::sites::{Demand, Hosting, PolicyKind, SiteSummary, Summary, 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
-
-/// What `--json` prints.
-#[derive(Debug, Serialize)]
-struct Results<'a> {
-    header: Header<'a>,
-    /// By policy.
-    summaries: &'a [Summary],
-}
 
 /// All that the same summaries come of again.
 #[derive(Debug, Serialize)]
