@@ -115,6 +115,12 @@ struct Stage {
     to: f64,
 }
 
+impl Stage {
+    fn of(target: u32, (from, to): (f64, f64)) -> Self {
+        Self { target, from, to }
+    }
+}
+
 /// Measures what is asked for and was not measured by an interrupted run; writes figures, raw data and the page of all
 /// that there is then, also where it is interrupted itself, or fails.
 pub fn run(out: &Path, asked: &[FigureRange]) -> Result<()> {

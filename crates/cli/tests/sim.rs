@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod simulation;
+
 use serde_json::Value;
+use simulation::said;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Output;
 use tempfile::TempDir;
 
 /// Jobs of 100 s on all of four nodes, and of 50 s on two of them, twice; requested are 100 s.
@@ -19,8 +22,7 @@ const EVERY_POLICY: &str =
     "keeptime,keeptime-greedy,keeptime-queue,keeptime-classes,fcfs-backfill,none";
 
 fn sim(arguments: &[&str]) -> Output {
-    let run = ["sim", "run"];
-    Command::new(env!("CARGO_BIN_EXE_keeptime")).args(run).args(arguments).output().unwrap()
+    simulation::sim("run", arguments)
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -31,10 +33,6 @@ fn json(arguments: &[&str]) -> Value {
 
 fn summaries(arguments: &[&str]) -> Vec<Value> {
     json(arguments)["summaries"].as_array().unwrap().clone()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
 }
 
 /// A file with this log, as long as the directory is there.
@@ -314,10 +312,5 @@ fn a_topology_file_that_cannot_be_simulated_is_told_why() {
 }
 
 fn refused(arguments: &[&str], code: i32, expected: &[&str]) {
-    let output = sim(arguments);
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    for expected in expected {
-        assert!(text.contains(expected), "{arguments:?}: {text} should contain {expected}");
-    }
+    simulation::refused("run", arguments, code, expected);
 }

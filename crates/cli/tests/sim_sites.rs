@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod simulation;
+
 use serde_json::{Value, json};
+use simulation::said;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use tempfile::TempDir;
 
 /// Nodes answer 20 requests a second each, and load goes up and down within the hour.
@@ -12,12 +15,7 @@ const PACE: [&str; 10] =
     ["--hours", "1", "--service", "50 ms", "--within", "1 s", "--period", "1h", "--swing", "80 %"];
 
 fn sim(arguments: &[&str]) -> Output {
-    let sites = ["sim", "sites"];
-    Command::new(env!("CARGO_BIN_EXE_keeptime")).args(sites).args(arguments).output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+    simulation::sim("sites", arguments)
 }
 
 fn simulated(arguments: &[&str]) -> Value {
@@ -142,10 +140,5 @@ fn a_file_that_lacks_something_is_told_what() {
 }
 
 fn refused(arguments: &[&str], code: i32, expected: &[&str]) {
-    let output = sim(arguments);
-    let text = said(&output);
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    for expected in expected {
-        assert!(text.contains(expected), "{arguments:?}: {text} should contain {expected}");
-    }
+    simulation::refused("sites", arguments, code, expected);
 }

@@ -115,9 +115,7 @@ impl<'a> Slurm<'a> {
             let trace = self.watched(program, begin, |run| {
                 run.wait_for_first()?;
                 gate.pass(|seconds| run.wait(seconds))?;
-                let from = run.now();
-                run.wait(seconds)?;
-                stages.push(Stage { target: *target, from, to: run.now() });
+                stages.push(Stage::of(*target, run.span(seconds)?));
                 Ok(())
             })?;
             let wanted = f64::from(*target) / 100.0;
@@ -140,9 +138,7 @@ impl<'a> Slurm<'a> {
         let trace = self.watched(program, Instant::now(), |run| {
             run.wait_for_first()?;
             run.wait(SETTLE)?;
-            let from = run.now();
-            run.wait(ALONE)?;
-            stage = (from, run.now());
+            stage = run.span(ALONE)?;
             Ok(())
         });
         self.cancel_all()?;

@@ -56,9 +56,7 @@ impl Program {
                 if !stages.is_empty() {
                     run.set(percent(f64::from(*target))?)?;
                 }
-                let from = run.now();
-                run.wait(*seconds)?;
-                stages.push(Stage { target: *target, from, to: run.now() });
+                stages.push(Stage::of(*target, run.span(*seconds)?));
             }
             last(run)
         })?;

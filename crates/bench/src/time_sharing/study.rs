@@ -92,9 +92,8 @@ impl<'a> Study<'a> {
                     let cpu = CpuPpm::new((used * f64::from(share) * 1e4) as u32);
                     run.apply(Schedule::new(cpu, Nanos::from_millis(period)))?;
                     run.watched().wait(1.0)?;
-                    let from = run.watched().now();
-                    run.watched().wait(seconds)?;
-                    stages.push((share, period, from, run.watched().now()));
+                    let (from, to) = run.watched().span(seconds)?;
+                    stages.push((share, period, from, to));
                 }
             }
             run.watched().wait(1.0)
@@ -152,12 +151,10 @@ impl<'a> Study<'a> {
         let trace = watched::still(&program.session, 2, Instant::now(), |run| {
             run.apply(schedule)?;
             run.watched().wait_for_first()?;
-            let from = run.watched().now();
-            run.watched().wait(seconds)?;
-            stage = (from, run.watched().now());
+            stage = run.watched().span(seconds)?;
             Ok(())
         })?;
-        let stages = vec![Stage { target, from: stage.0, to: stage.1 }];
+        let stages = vec![Stage::of(target, stage)];
         // Against the full speed that the other one had in the same second of its run, for want of its own.
         let trace = Trace { seen: ours.trace.seen.clone(), ..trace };
         let nobody = Run { by: By::Nobody, stages, trace, ..ours.clone() };
@@ -217,8 +214,7 @@ impl<'a> Study<'a> {
             stages = vec![(from, middle), (middle, run.now())];
             Ok(())
         })?;
-        let stage = |(from, to)| Stage { target: 100, from, to };
-        let stages = stages.into_iter().map(stage).collect();
+        let stages = stages.into_iter().map(|span| Stage::of(100, span)).collect();
         let bare = Run { by: By::Unprotected, stages, trace, ..held.clone() };
         Ok(vec![held, bare])
     }

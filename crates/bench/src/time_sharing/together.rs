@@ -82,9 +82,7 @@ pub fn steered_at_once(
         let trace = watched::steered(&program.session, program.nodes, how, begin, |run| {
             run.ready()?;
             gate.pass(|seconds| run.wait(seconds))?;
-            let from = run.now();
-            run.wait(seconds)?;
-            stages.push(Stage { target: *target, from, to: run.now() });
+            stages.push(Stage::of(*target, run.span(seconds)?));
             Ok(())
         })?;
         let label = format!("{} at {target} %", program.label);

@@ -225,6 +225,16 @@ impl<'a> Watched<'a> {
         Ok(())
     }
 
+    /// The same; from when until when that was.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn span(&self, seconds: f64) -> Result<(f64, f64)> {
+        let from = self.now();
+        self.wait(seconds)?;
+        Ok((from, self.now()))
+    }
+
     /// Waits until it has told an iteration.
     ///
     /// # Errors
@@ -305,17 +315,20 @@ impl Steered<'_> {
         }
     }
 
-    /// As [`Watched::now`].
-    pub fn now(&self) -> f64 {
-        self.watched.now()
-    }
-
     /// As [`Watched::wait`].
     ///
     /// # Errors
     /// As there.
     pub fn wait(&self, seconds: f64) -> Result<()> {
         self.watched.wait(seconds)
+    }
+
+    /// As [`Watched::span`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn span(&self, seconds: f64) -> Result<(f64, f64)> {
+        self.watched.span(seconds)
     }
 }
 

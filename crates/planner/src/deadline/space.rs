@@ -216,17 +216,14 @@ impl<'a> Space<'a> {
         let work = u128::from(job.remaining_nanos.get()) * FULL;
         // Rounded up: what is promised takes no longer.
         let needed = u64::try_from(work.div_ceil(pace.max(1))).ok()?;
-        let starts = 0..self.steps.len();
-        starts
-            .filter_map(|first| {
-                let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
-                let to = from.checked_add(needed)?;
-                let nodes = self.free_for(job, count, cpu, first, to)?;
-                let mut layout = Layout { nodes, stretches: Vec::new(), ends: Some(to), cost: 0 };
-                layout.push(job, from, to, rate);
-                Some(layout)
-            })
-            .next()
+        (0..self.steps.len()).find_map(|first| {
+            let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
+            let to = from.checked_add(needed)?;
+            let nodes = self.free_for(job, count, cpu, first, to)?;
+            let mut layout = Layout { nodes, stretches: Vec::new(), ends: Some(to), cost: 0 };
+            layout.push(job, from, to, rate);
+            Some(layout)
+        })
     }
 
     /// `count` nodes of which so much is free from step `first` until `to`.
