@@ -27,19 +27,27 @@ use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::runtime::Runtime;
 
 /// Longer than the broker takes for any answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+/// While a request waits for room, it is looked so often whether it still has to.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Who has begun to wait for room asks a broker that went away again after so long.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Where requests go.
+const RESERVATIONS: &str = "/v1/reservations";
 /// A stream of events without a sign of life for so long is broken.
 const SILENT_MAX: Duration = Duration::from_secs(45);
 /// Longest answer: a list of reservations on many nodes each.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// A broker that can be asked. Blocking; every call answers or fails within 15 s, and a watch begins or fails.
+/// A broker that can be asked. Blocking; every call answers or fails within 15 s, a request that may wait for room within
+/// so much more ([`Request::wait_nanos`]), and a watch begins or fails.
 ///
 /// A connection is kept for the next call: connecting costs the broker more than an answer does.
 #[derive(Debug)]
@@ -79,6 +87,9 @@ pub enum ClientError {
     /// It answered with a problem: bad input, a refusal, or not now.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
+    /// It was told to wait no longer for room.
+    #[error("interrupted while it waited for room")]
+    Stopped,
     /// It said something else.
     #[error("the broker at {place} gave an answer that does not fit")]
     Unexpected {
@@ -96,7 +107,7 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } => true,
             Self::Problem(problem) => matches!(problem.status, 429 | 503),
-            Self::Untrusted { .. } | Self::Unexpected { .. } => false,
+            Self::Untrusted { .. } | Self::Stopped | Self::Unexpected { .. } => false,
         }
     }
 
@@ -136,8 +147,55 @@ impl Client {
     /// # Errors
     /// A problem, with [`Problem::refusal`] if it does not fit.
     pub fn reserve(&self, key: RequestKey, request: Request) -> Result<Reservation, ClientError> {
-        let body = Reserve { key: Some(key), request };
-        self.ask(Method::POST, "/v1/reservations", Some(&body))
+        self.reserve_unless(&|| false, key, request)
+    }
+
+    /// The same, where a request that may wait for room does so until `stopped` at the most. A broker that goes away
+    /// meanwhile is asked again, and the wait goes on.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`], and [`ClientError::Stopped`]: nothing is granted then, or is not known to be.
+    pub fn reserve_unless(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        key: RequestKey,
+        request: Request,
+    ) -> Result<Reservation, ClientError> {
+        let mut body = Reserve { key: Some(key), request };
+        let Some(wait) = body.request.wait_nanos else {
+            return self.ask(Method::POST, RESERVATIONS, Some(&body));
+        };
+        let began = Instant::now();
+        let mut has_waited = false;
+        loop {
+            let left = wait.saturating_sub(began.elapsed().into());
+            let is_over = left == Nanos::new(0);
+            body.request.wait_nanos = (!is_over).then_some(left);
+            let sent = Instant::now();
+            match self.ask_waiting(stopped, &body, left) {
+                Err(error) if error.is_retryable() && !is_over => {
+                    // One that was never there is not waited for.
+                    has_waited |= sent.elapsed() >= AGAIN_AFTER;
+                    if !has_waited {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+            std::thread::sleep(AGAIN_AFTER);
+        }
+    }
+
+    fn ask_waiting(
+        &self,
+        stopped: &dyn Fn() -> bool,
+        body: &Reserve,
+        wait: Nanos,
+    ) -> Result<Reservation, ClientError> {
+        let patience = self.patience.saturating_add(Duration::from_nanos(wait.get()));
+        let exchange = unless(stopped, self.exchanged(Method::POST, RESERVATIONS, Some(body)));
+        let bytes = self.runtime.block_on(self.within(patience, exchange))?;
+        self.parse(&bytes)
     }
 
     /// Whether and how a request would be granted.
@@ -236,7 +294,7 @@ impl Client {
             ("after", filter.after.map(|after| text(&after))),
             ("limit", filter.limit.map(|limit| text(&limit))),
         ];
-        self.get(&with_query("/v1/reservations", &query))
+        self.get(&with_query(RESERVATIONS, &query))
     }
 
     /// All reservations that `filter` lets through, however many calls that takes.
@@ -406,19 +464,25 @@ impl Client {
         path: &str,
         body: Option<&B>,
     ) -> Result<Bytes, ClientError> {
+        self.runtime.block_on(self.in_time(self.exchanged(method, path, body)))
+    }
+
+    async fn exchanged<B: Serialize>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<Bytes, ClientError> {
         let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
         let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
         let body = Bytes::from(body.unwrap_or_default());
         let request = self.request(method, path, body)?;
-        let exchange = async {
-            let (connection, response) = self.send(request).await?;
-            let status = response.status();
-            let bytes = self.bytes(response).await?;
-            // Only now the next request can follow.
-            *self.kept() = Some(connection);
-            if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
-        };
-        self.runtime.block_on(self.in_time(exchange))
+        let (connection, response) = self.send(request).await?;
+        let status = response.status();
+        let bytes = self.bytes(response).await?;
+        // Only now the next request can follow.
+        *self.kept() = Some(connection);
+        if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
     }
 
     /// What comes of it, or that the broker did not answer in time.
@@ -426,7 +490,15 @@ impl Client {
         &self,
         answer: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        let answered = tokio::time::timeout(self.patience, answer).await;
+        self.within(self.patience, answer).await
+    }
+
+    async fn within<T>(
+        &self,
+        patience: Duration,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let answered = tokio::time::timeout(patience, answer).await;
         answered.unwrap_or_else(|elapsed| Err(self.unreachable(elapsed)))
     }
 
@@ -510,6 +582,21 @@ impl Client {
         match self.place.explain(source.as_ref(), dates::now()) {
             Some(source) => ClientError::Untrusted { place, source },
             None => ClientError::Unreachable { place, source },
+        }
+    }
+}
+
+/// What comes of it, unless it is not waited for any more: then its connection is closed, and the broker learns of that.
+async fn unless<T>(
+    stopped: &dyn Fn() -> bool,
+    answer: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    let mut answer = pin!(answer);
+    loop {
+        match tokio::time::timeout(LOOK_EVERY, &mut answer).await {
+            Ok(answered) => return answered,
+            Err(_) if stopped() => return Err(ClientError::Stopped),
+            Err(_) => {}
         }
     }
 }

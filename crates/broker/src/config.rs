@@ -48,6 +48,9 @@ const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// What the names of its sockets leave.
 const FABRIC_BYTES_MAX: usize = 64;
 
+/// Each has a connection meanwhile, of which there are 1,024.
+const WAITING_MAX: u32 = 512;
+
 fn requests_per_second() -> u32 {
     REQUESTS_PER_SECOND
 }
@@ -80,8 +83,12 @@ pub struct PolicyFile {
     /// The part of what all nodes can send that one user may have reserved at any time.
     #[serde(with = "units::text")]
     pub user_bandwidth: Share,
-    /// Reservations that one user may have at a time.
+    /// Reservations that one user may have at a time, with those that wait for room.
     pub user_reservations: u32,
+    /// Requests that may wait for room at a time.
+    pub waiting_requests: u32,
+    /// Of one user.
+    pub user_waiting_requests: u32,
 }
 
 impl Config {
@@ -163,6 +170,8 @@ impl PolicyFile {
             user_cpu: self.user_cpu,
             user_bandwidth: self.user_bandwidth,
             user_reservations: self.user_reservations,
+            waiting_requests: self.waiting_requests,
+            user_waiting_requests: self.user_waiting_requests,
         }
     }
 
@@ -188,6 +197,11 @@ impl PolicyFile {
             let expected = "at least 1";
             return Err(Invalid::new("user_reservations", 0, expected).within("policy"));
         }
+        if self.waiting_requests > WAITING_MAX {
+            let expected = format!("{WAITING_MAX} at most");
+            let invalid = Invalid::new("waiting_requests", self.waiting_requests, expected);
+            return Err(invalid.within("policy"));
+        }
         Ok(())
     }
 }
@@ -205,6 +219,8 @@ impl Default for PolicyFile {
             user_cpu: policy.user_cpu,
             user_bandwidth: policy.user_bandwidth,
             user_reservations: policy.user_reservations,
+            waiting_requests: policy.waiting_requests,
+            user_waiting_requests: policy.user_waiting_requests,
         }
     }
 }
@@ -248,6 +264,11 @@ mod tests {
             ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),
             ("\"ada\"", "\"a b\"", "user: \"a b\""),
             ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
+            (
+                "user_cpu",
+                "waiting_requests = 513\n        user_cpu",
+                "policy.waiting_requests: \"513\"",
+            ),
         ];
         for (from, to, expected) in cases {
             let error = Config::from_toml(&FILE.replacen(from, to, 1)).unwrap_err().to_string();

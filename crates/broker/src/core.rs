@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// Inputs of users that wait or whose answers do, and inputs of agents that wait. At some ten
 /// microseconds each, the last waits well under a second.
 const ROOM: usize = 4_096;
-/// The wall clock may be set forward: it is looked at this often.
+/// The wall clock may be set forward, and who waits may go: it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -212,6 +212,8 @@ pub struct Core {
     attempt: u64,
     pause: Option<Pause>,
     snapshots: Snapshots,
+    /// When it was looked last who is gone.
+    looked: Instant,
     /// When the steady clock began.
     began: Instant,
     /// When the next step is due if nothing comes in before.
@@ -274,6 +276,7 @@ impl Core {
             attempt: 0,
             pause: None,
             snapshots,
+            looked: began,
             began,
             due: began,
         };
@@ -305,6 +308,7 @@ impl Core {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             self.resume()?;
+            self.forget_who_is_gone()?;
             self.pass()?;
         }
     }
@@ -343,6 +347,23 @@ impl Core {
         let ticket = Ticket(self.next_ticket);
         self.askers.insert(ticket, asker);
         self.step(Input::Call { ticket, caller, call })
+    }
+
+    /// Whoever waits for room and has hung up is not to be granted anything: nobody would know of it.
+    fn forget_who_is_gone(&mut self) -> Result<(), CoreError> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let is_gone = |(ticket, asker): &(&Ticket, &Asker)| {
+            asker.reply.is_closed() && self.engine.is_waiting(**ticket)
+        };
+        let gone: Vec<_> = self.askers.iter().filter(is_gone).map(|(ticket, _)| *ticket).collect();
+        for ticket in gone {
+            self.askers.remove(&ticket);
+            self.step(Input::Gone { ticket })?;
+        }
+        Ok(())
     }
 
     /// What is due by now.

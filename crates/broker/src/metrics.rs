@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 struct Seen {
     by_state: BTreeMap<State, u64>,
     offers: usize,
+    waiting: usize,
     nodes: usize,
     applications: usize,
 }
@@ -31,6 +32,7 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
     }
     let seconds = count(&counters.step_nanos) as f64 / 1e9;
     page.one("keeptime_offers", "gauge", "Requests that wait for agents.", seen.offers);
+    page.one("keeptime_waiting", "gauge", "Requests that wait for room.", seen.waiting);
     page.one("keeptime_nodes", "gauge", "Nodes of the cluster.", seen.nodes);
     page.one("keeptime_agents_connected", "gauge", "Nodes that are there.", shared.hub.count());
     page.one("keeptime_applications", "gauge", "Applications that are known.", seen.applications);
@@ -72,6 +74,7 @@ fn look(engine: &Engine) -> Seen {
     Seen {
         by_state,
         offers: engine.offer_count(),
+        waiting: engine.waiting_count(),
         nodes: engine.cluster().topology().nodes().len(),
         applications: engine.book().applications().len(),
     }

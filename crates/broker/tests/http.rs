@@ -5,13 +5,19 @@
 
 mod world;
 
+use keeptime_broker::client::ClientError;
 use keeptime_broker::server::{self, ServeError};
-use keeptime_broker::wire::{Filter, Position};
+use keeptime_broker::wire::{Filter, Position, Reserve};
+use keeptime_engine::book::Reservation;
 use keeptime_ledger::LedgerError;
 use keeptime_model::assignment::CpuMechanism;
-use keeptime_model::reservation::{Handle, State};
+use keeptime_model::reservation::{Handle, Request, State};
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use std::io::Write;
 use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use world::{World, request, wait};
 
 #[test]
@@ -79,6 +85,75 @@ fn a_holder_keeps_what_it_has_by_saying_that_it_lives() {
     assert_eq!(last.text, "a run with it took 1.500 s");
     let error = client.decision(kept).unwrap_err();
     assert!(error.to_string().contains("no decision about r1 is remembered"), "{error}");
+}
+
+/// One node, and a broker that may be asked all the time.
+fn patient() -> World {
+    World::with(1, |config| config.requests_per_second = 1_000_000)
+}
+
+/// More of a node than the other half leaves, for as long as that is waited for.
+fn waiting(wait: Nanos) -> Request {
+    Request { wait_nanos: Some(wait), ..request(1, 60, 0, 600) }
+}
+
+/// Asks for it on a thread of its own.
+fn wait_for_room(world: &World) -> JoinHandle<Result<Reservation, ClientError>> {
+    let client = world.client();
+    let asked = waiting(Nanos::from_secs(60));
+    std::thread::spawn(move || client.reserve("waits".parse().unwrap(), asked))
+}
+
+fn wait_until_waiting(world: &World, count: usize) {
+    let line = format!("keeptime_waiting {count}\n");
+    wait("who waits", || world.request("GET", "/metrics", "").contains(&line));
+}
+
+#[test]
+fn who_waits_has_room_when_it_is_given_back_and_is_told_when_it_is_not() {
+    let world = patient();
+    let client = world.client();
+    let first = client.reserve("first".parse().unwrap(), request(1, 60, 0, 600)).unwrap().handle;
+    let (wait, began) = (Nanos::from_millis(300), Instant::now());
+    let error = client.reserve("short".parse().unwrap(), waiting(wait)).unwrap_err();
+    assert!(began.elapsed() >= Duration::from_nanos(wait.get()));
+    let problem = error.problem().unwrap();
+    assert!(problem.handle.is_some() && problem.refusal.is_some(), "{problem:?}");
+
+    // Who hangs up has nothing.
+    let body = Reserve { key: "gone".parse().ok(), request: waiting(Nanos::from_secs(60)) };
+    let body = serde_json::to_string(&body).unwrap();
+    let mut stream = UnixStream::connect(&world.config.socket).unwrap();
+    let head =
+        format!("POST /v1/reservations HTTP/1.1\r\nhost: x\r\ncontent-length: {}", body.len());
+    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    wait_until_waiting(&world, 1);
+    drop(stream);
+    wait_until_waiting(&world, 0);
+
+    let waits = wait_for_room(&world);
+    wait_until_waiting(&world, 1);
+    client.cancel(first).unwrap();
+    let granted = waits.join().unwrap().unwrap();
+    assert_eq!((granted.state, world.jobs(1)), (State::Active, vec![granted.handle.to_string()]));
+}
+
+#[test]
+fn who_waits_goes_on_waiting_when_the_broker_comes_back() {
+    let mut world = patient();
+    let first = world.client().reserve("first".parse().unwrap(), request(1, 60, 0, 600));
+    let first = first.unwrap().handle;
+    let (waits, began) = (wait_for_room(&world), Instant::now());
+    wait_until_waiting(&world, 1);
+    // A broker that is not there at first is not waited for.
+    wait("a second", || began.elapsed() > Duration::from_millis(1_500));
+    world.stop();
+    world.start();
+    world.wait_until_all_are_there();
+    wait_until_waiting(&world, 1);
+    let client = world.client();
+    client.cancel(first).unwrap();
+    assert_eq!(waits.join().unwrap().unwrap().state, State::Active);
 }
 
 #[test]

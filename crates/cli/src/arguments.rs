@@ -588,7 +588,8 @@ pub struct RunArguments {
     #[arg(long, value_name = "SPAN", requires = "by")]
     pub takes: Option<Nanos>,
     /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no
-    /// later than so long from now
+    /// later than so long from now. If no such time is known, wait for what others give back before their
+    /// time, an hour at the most
     #[arg(long, value_name = "SPAN", conflicts_with_all = ["unprotected", "reservation", "rate", "by"])]
     pub wait: Option<Nanos>,
     /// Print JSON instead of a story

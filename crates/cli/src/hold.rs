@@ -1,8 +1,8 @@
 //! A reservation in the hands of this process: kept by signs of life, and given back when it is dropped
 //! if it was taken here. If the process is killed, the broker gives that back after the lease.
 
-use crate::brokers;
 use crate::cluster::Cluster;
+use crate::{brokers, interrupt};
 use anyhow::{Result, ensure};
 use keeptime_broker::client::{Client, ClientError, new_key};
 use keeptime_engine::book::Reservation;
@@ -54,14 +54,16 @@ impl Hold {
         Self::take_in_advance(cluster, Request { duration_nanos, ..asked.into() })
     }
 
-    /// Reserves what is asked for the time that is asked for, now or in advance.
+    /// Reserves what is asked for the time that is asked for, now or in advance. What may wait for room does so until this
+    /// process is told to stop.
     ///
     /// # Errors
     /// As [`Self::take`].
     pub fn take_in_advance(cluster: &Cluster, asked: Request) -> Result<Self> {
         let request = Request { lease_nanos: Some(LEASE), ..asked };
         let broker = cluster.broker()?;
-        let granted = broker.reserve(new_key()?, request).map_err(brokers::failure)?;
+        let granted = broker.reserve_unless(&interrupt::stopped, new_key()?, request);
+        let granted = granted.map_err(brokers::failure)?;
         Self::watched(cluster, granted.handle, broker, false)
     }
 

@@ -64,6 +64,8 @@ pub fn changed(
     new.spare = wanted.spare.unwrap_or(new.spare);
     new.cpu_mechanism = wanted.mechanism.unwrap_or(new.cpu_mechanism);
     new.malleable = malleable(&new, wanted, now)?;
+    // How long it would have waited says nothing of a change.
+    new.wait_nanos = None;
     new.check()?;
     Ok(new)
 }

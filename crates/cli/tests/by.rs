@@ -8,6 +8,7 @@ mod world;
 use keeptime_model::units::Nanos;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use world::{PATIENCE, Program, World, assert_code, said, wait};
@@ -141,6 +142,24 @@ fn a_run_waits_for_room_as_long_as_it_is_told() {
     let listed: Value = serde_json::from_str(&world.run(&["list", "--all", "--json"], 0)).unwrap();
     let starts = listed.as_array().unwrap().iter().map(|found| nanos(&found["from_unix_nanos"]));
     assert!(starts.max() >= Some(nanos(&rest["until_unix_nanos"])), "{listed}");
+}
+
+// Goal: room that nobody knew of beforehand goes to who waits for it. Method: others have the nodes for longer than anybody
+// waits, and give them back.
+#[test]
+fn a_run_waits_for_what_others_give_back() {
+    let Some(world) = World::new("back", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    let rest = reserve(&world, "30 %", "1h");
+    let mut command = world.ask("run", &program, &["--within", "60s", "--wait", "300s"]);
+    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let waits = lines.by_ref().any(|line| line.contains("waiting for what others give back"));
+    assert!(waits, "{:?}", run.wait());
+    world.run(&["cancel", rest["handle"].as_str().unwrap()], 0);
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert!(run.wait().unwrap().success(), "{text}");
+    assert!(text.contains("room after ") && text.contains("actual: "), "{text}");
 }
 
 // Goal: what is planned to be done by a time is not ended before by the time limit of its application, which is that of

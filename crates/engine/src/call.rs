@@ -37,7 +37,8 @@ pub enum Call {
         /// What was measured of it.
         profile: Box<Profile>,
     },
-    /// Reserves now or in advance. Sent again with the same key, it gives the same reservation.
+    /// Reserves now or in advance. Sent again with the same key, it gives the same reservation. What may wait
+    /// ([`Request::wait_nanos`]) and has no room is answered when it has, or when its wait is over.
     Reserve {
         /// Chosen by the client.
         key: RequestKey,
@@ -310,6 +311,16 @@ pub enum Reason {
         /// At most.
         user_reservations: u32,
     },
+    /// It does not fit now, and so many requests wait for room already.
+    TooManyWait {
+        /// At most.
+        waiting_requests: u32,
+    },
+    /// It does not fit now, and so many requests of the user wait for room already.
+    TooManyOfUserWait {
+        /// At most.
+        user_waiting_requests: u32,
+    },
     /// The agent of a node cannot enforce it.
     AgentRefused {
         /// Which.
@@ -385,6 +396,14 @@ impl Reason {
             Self::TooMany { user_reservations } => {
                 format!("a user may have {user_reservations} reservations at a time")
             }
+            Self::TooManyWait { waiting_requests } => {
+                format!(
+                    "it does not fit now, and {waiting_requests} requests wait for room already"
+                )
+            }
+            Self::TooManyOfUserWait { user_waiting_requests } => format!(
+                "it does not fit now, and a user may have {user_waiting_requests} requests wait for room"
+            ),
             Self::AgentRefused { node, why } => format!("{node} cannot enforce it: {why}"),
             Self::AgentsSilent(names) => {
                 format!("the agents of these nodes did not answer: {}", list(names))

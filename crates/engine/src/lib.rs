@@ -65,6 +65,7 @@ mod earliest;
 mod less;
 mod malleable;
 mod offers;
+mod queue;
 mod spare;
 mod turns;
 

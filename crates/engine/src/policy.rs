@@ -27,8 +27,13 @@ pub struct Policy {
     /// The part of what all nodes can send that one user may have reserved at any time.
     #[serde(rename = "user_bandwidth_ppm")]
     pub user_bandwidth: Share,
-    /// Reservations that one user may have at a time.
+    /// Reservations that one user may have at a time, with those that wait for room.
     pub user_reservations: u32,
+    /// Requests that may wait for room at a time. Whenever there may be some, each of them is tried, which takes some
+    /// tenths of a millisecond in a large cluster, and everybody else waits meanwhile.
+    pub waiting_requests: u32,
+    /// Of one user.
+    pub user_waiting_requests: u32,
 }
 
 impl Default for Policy {
@@ -45,6 +50,8 @@ impl Default for Policy {
             user_cpu: ALL,
             user_bandwidth: ALL,
             user_reservations: 100_000,
+            waiting_requests: 256,
+            user_waiting_requests: 64,
         }
     }
 }

@@ -22,6 +22,9 @@ pub const TEXT_LENGTH_MAX: usize = 64;
 /// The shortest lease of a holder: several signs of life have to fit into it.
 pub const LEASE_MIN: Nanos = Nanos::from_secs(1);
 
+/// The longest that a request waits for room: it has a connection to the broker meanwhile.
+pub const WAIT_MAX: Nanos = Nanos::from_secs(3_600);
+
 /// The handle of a reservation, in text `r1`, `r2` and so on; it is the name of the job on every
 /// node too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,6 +70,10 @@ pub struct Request {
     /// What is to keep its share of the CPU: it is granted no node on which that does not serve.
     #[serde(default, skip_serializing_if = "is_auto")]
     pub cpu_mechanism: CpuMechanism,
+    /// It may wait so long until it is granted, where it does not fit at once; nothing = it is refused at once. Of a
+    /// change, or a question, it means nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_nanos: Option<Nanos>,
 }
 
 /// What stays, when the share of a CPU and the end change: share times duration, on each node, by a deadline.
@@ -278,7 +285,13 @@ impl Request {
             spare: false,
             malleable: None,
             cpu_mechanism: CpuMechanism::Auto,
+            wait_nanos: None,
         }
+    }
+
+    /// Whether `other` asks for the same, however long each may wait: who asks again has waited before.
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        Self { wait_nanos: other.wait_nanos, ..self.clone() } == *other
     }
 
     /// Checks what does not depend on a cluster.
@@ -295,11 +308,30 @@ impl Request {
         if let Some(malleable) = &self.malleable {
             self.check_malleable(malleable)?;
         }
+        if let Some(wait) = self.wait_nanos {
+            self.check_wait(wait)?;
+        }
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
             Ask::Resources(resources) => resources.check(),
             Ask::SiteNode(asked) => asked.check(),
         }
+    }
+
+    fn check_wait(&self, wait: Nanos) -> Result<(), Invalid> {
+        let expected = if wait == Nanos::new(0) || wait > WAIT_MAX {
+            format!("more than 0, and {WAIT_MAX} at most")
+        } else if self.from_unix_nanos.is_some() {
+            "nothing beside from_unix_nanos: it begins then, or not at all".into()
+        } else if self.malleable.is_some() {
+            "nothing, of what is malleable: others make way for it, and its deadline does not wait"
+                .into()
+        } else if matches!(self.ask, Ask::SiteNode(_)) {
+            "nothing, of a web site's node: it is asked for again when there is one".into()
+        } else {
+            return Ok(());
+        };
+        Err(Invalid::new("wait_nanos", wait.get(), expected))
     }
 
     fn check_malleable(&self, malleable: &Malleable) -> Result<(), Invalid> {
@@ -590,6 +622,44 @@ mod tests {
         let before: Request = serde_json::from_str(&before).unwrap();
         assert_eq!(before.on_loss, Some(OnLoss::Offer), "as ledgers have it that are older");
         assert!(serde_json::from_str::<Request>(r#"{"ask": {"resources": {}}, "x": 1}"#).is_err());
+    }
+
+    #[test]
+    fn who_waits_says_how_long_and_begins_as_soon_as_can_be() {
+        let with = |wait| Request {
+            wait_nanos: Some(wait),
+            ..Request::new(Ask::Resources(resources(NodeChoice::Any(2))))
+        };
+        let refused = |request: Request| {
+            let invalid = request.check().unwrap_err();
+            assert_eq!(invalid.field, "wait_nanos");
+            invalid.to_string()
+        };
+        let second = with(Nanos::from_secs(1));
+        assert_eq!((second.check(), with(WAIT_MAX).check()), (Ok(()), Ok(())));
+        for wait in [Nanos::new(0), WAIT_MAX.saturating_add(Nanos::new(1))] {
+            let said = refused(with(wait));
+            assert!(said.contains(&format!("{WAIT_MAX} at most")), "{said}");
+        }
+        let from = Some(WallTime::from_unix_nanos(1));
+        let said = refused(Request { from_unix_nanos: from, ..second.clone() });
+        assert!(said.contains("from_unix_nanos"), "{said}");
+        let (by_unix_nanos, cpu_most_ppm) =
+            (WallTime::from_unix_nanos(1), CpuPpm::from_percent(10));
+        let said = refused(Request {
+            duration_nanos: Some(Nanos::from_secs(1)),
+            malleable: Some(Malleable { by_unix_nanos, cpu_most_ppm }),
+            ..second.clone()
+        });
+        assert!(said.contains("malleable"), "{said}");
+        assert!(second.asks_the_same(&with(Nanos::from_secs(2))));
+        assert!(!second.asks_the_same(&Request { spare: true, ..second.clone() }));
+        let written = serde_json::to_string(&second).unwrap();
+        assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), second);
+        let before = Request { wait_nanos: None, ..second };
+        let written = serde_json::to_string(&before).unwrap();
+        assert!(!written.contains("wait_nanos"), "{written}");
+        assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), before);
     }
 
     // Goal: what does not say a mechanism is as it was before there was one to say, and one that nobody knows is named.

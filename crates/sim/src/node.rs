@@ -3,8 +3,9 @@
 use crate::Violation;
 use crate::clock::WallClock;
 use crate::network::ConnectionId;
-use keeptime_agent::agent::{Agent, BindError, BoxedError, Enforcer, Requester};
+use keeptime_agent::agent::{Agent, Requester};
 use keeptime_agent::book::Capacity;
+use keeptime_agent::enforcer::{BindError, BoxedError, Enforcer, Failures};
 use keeptime_agent::store::{MemoryFile, Store};
 use keeptime_agent::wire::{JobStatus, Request, Response};
 use keeptime_engine::agents::Act;
@@ -67,10 +68,10 @@ impl Machine {
 }
 
 impl Enforcer for Kernel {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
         let mut machine = self.lock();
         if machine.last_words.is_some() {
-            return Err("the agent was killed".into());
+            return Err(failing("the agent was killed"));
         }
         let changes = machine.changes(wanted);
         if changes.is_empty() {
@@ -79,12 +80,12 @@ impl Enforcer for Kernel {
         if let Some(count) = machine.dies_after.take() {
             machine.make(changes.into_iter().take(count));
             machine.last_words = Some(machine.file.read());
-            return Err("the agent was killed".into());
+            return Err(failing("the agent was killed"));
         }
         if machine.refuses {
             let but_last = changes.len() - 1;
             machine.make(changes.into_iter().take(but_last));
-            return Err("device or resource busy".into());
+            return Err(failing("device or resource busy"));
         }
         machine.make(changes);
         Ok(())
@@ -118,6 +119,11 @@ impl Enforcer for Kernel {
     fn not_enforced(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// What is true of all jobs: a machine does not fail for one of them alone.
+fn failing(why: &str) -> Failures {
+    BoxedError::from(why).into()
 }
 
 /// What came of something that an agent was to do.

@@ -176,6 +176,8 @@ impl Users {
     fn modify(&mut self, user: usize, now: WallTime) -> u64 {
         let (known, mut request) = (self.some_known(user), self.request(now));
         let handle = known.as_ref().map_or(Handle::new(self.random.below(5)), |known| known.handle);
+        // A change waits for nobody, and is recorded so.
+        request.wait_nanos = None;
         // What has started cannot be moved.
         if !self.random.is_one_in(3) {
             request.from_unix_nanos = None;
@@ -257,6 +259,7 @@ impl Users {
         let start = from.unwrap_or(second(now));
         let duration = self.duration(start);
         let malleable = self.malleable(&ask, start + duration.unwrap_or(0));
+        let wait_nanos = self.wait(from, malleable.as_ref());
         let policies = [None, Some(OnLoss::Offer), Some(OnLoss::Move)];
         let on_loss = policies[self.random.below(3) as usize];
         let wall = |second: u64| WallTime::from_unix_nanos(second * SECOND);
@@ -270,7 +273,14 @@ impl Users {
             malleable,
             // Agents of simulated nodes have no kernel that could lack one.
             cpu_mechanism: CpuMechanism::Auto,
+            wait_nanos,
         }
+    }
+
+    /// Every third waits for room, where that can be. Not drawn: what is drawn next stays what it was.
+    fn wait(&self, from: Option<u64>, malleable: Option<&Malleable>) -> Option<Nanos> {
+        let waits = from.is_none() && malleable.is_none() && self.next.is_multiple_of(3);
+        waits.then(|| Nanos::from_secs(1 + self.next % 10))
     }
 
     /// Every third has time after `end`, and use for more CPU; some ask for what cannot be malleable.

@@ -27,7 +27,8 @@ use keeptime_ledger::Writer;
 use keeptime_sites::overview::Overview;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes of a request: 4,096 named nodes or an explicit pattern, and so little that what comes of it
@@ -62,6 +63,17 @@ pub struct Shared {
     pub watchers: Arc<Watchers>,
     /// What the loop that steers web sites saw last.
     pub overview: Arc<Mutex<Overview>>,
+}
+
+/// How much longer than others a request may take to be answered: told by whoever has read it.
+#[derive(Debug, Clone, Default)]
+pub struct Patience(Arc<OnceLock<Duration>>);
+
+impl Patience {
+    fn extend(&self, more: Duration) {
+        // It is read once.
+        let _ = self.0.set(more);
+    }
 }
 
 impl Shared {
@@ -120,8 +132,15 @@ pub fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-async fn answer_in_time(request: Request, next: Next) -> Response {
-    let answered = tokio::time::timeout(ANSWER_WITHIN, next.run(request)).await;
+async fn answer_in_time(mut request: Request, next: Next) -> Response {
+    let patience = Patience::default();
+    request.extensions_mut().insert(patience.clone());
+    let mut answer = pin!(next.run(request));
+    let mut answered = tokio::time::timeout(ANSWER_WITHIN, &mut answer).await;
+    let more = patience.0.get().copied().filter(|_| answered.is_err());
+    if let Some(more) = more {
+        answered = tokio::time::timeout(more, answer).await;
+    }
     answered.unwrap_or_else(|_| {
         let detail =
             format!("not answered within {ANSWER_WITHIN:?}; the same key can be sent again");

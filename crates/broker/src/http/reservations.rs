@@ -1,6 +1,6 @@
 //! Reservations and applications.
 
-use super::{Rejection, Shared, body, json};
+use super::{Patience, Rejection, Shared, body, json};
 use crate::records;
 use crate::wire::{
     Filter, Happened, History, KEY_HEADER, Known, LIST_MAX, Listing, Possible, Problem, Ran,
@@ -17,10 +17,11 @@ use keeptime_engine::{Answer, Call, CallError, Caller, Engine};
 use keeptime_ledger::Subject;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Request, RequestKey};
+use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, WAIT_MAX};
 use serde::Deserialize;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
 /// millisecond.
@@ -39,12 +40,17 @@ pub struct Turn {
 pub async fn reserve(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(patience): Extension<Patience>,
     headers: HeaderMap,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
     let Reserve { key, request } = body(bytes)?;
     check_ask(&request)?;
     let key = request_key(key, &headers)?;
+    if let Some(wait) = request.wait_nanos {
+        // More than is accepted is told at once.
+        patience.extend(Duration::from_nanos(wait.min(WAIT_MAX).get()));
+    }
     let reservation = reservation(&shared, caller, Call::Reserve { key, request }).await?;
     let mut response = json(StatusCode::CREATED, &reservation);
     let location = format!("/v1/reservations/{}", reservation.handle);

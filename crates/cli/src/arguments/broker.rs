@@ -171,6 +171,7 @@ pub struct Wanted {
     keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" \\\n      \
         --from 14:00 --until 15:30\n  \
     keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
+    keeptime reserve --nodes 2 --cpu 20% --for 1h --wait 10min\n  \
     keeptime reserve --application raycast --within 1s \\\n      \
         --from \"tomorrow 9:00\" --for 30min\n\n\
     Exit code 1: refused, with the reason and what would be admitted.")]
@@ -182,6 +183,9 @@ pub struct ReserveArguments {
     pub application: Option<Name>,
     #[command(flatten)]
     pub wanted: Wanted,
+    /// Where it does not fit now, wait so long for what others give back, an hour at the most
+    #[arg(long, value_name = "SPAN", conflicts_with_all = ["from", "by", "dry_run"])]
+    pub wait: Option<Nanos>,
     /// The request's own key: sent again with it, it is carried out once [default: a new one]
     #[arg(long)]
     pub key: Option<RequestKey>,

@@ -110,6 +110,8 @@ pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every 
   user_cpu = "50 %"          # of all CPU, one user's at any time (default: all)
   user_bandwidth = "50 %"    # of what all nodes can send (default: all)
   user_reservations = 1000   # of one user at a time (default: 100000)
+  waiting_requests = 256     # that wait for room, at the most
+  user_waiting_requests = 64 # of one user
 
   [tcp]                                     # for others, by TLS
   address = "0.0.0.0:7411"                  # users
@@ -199,6 +201,12 @@ pub const RUN: &str = r#"Where:
 When there is no room now:
 
   keeptime run raycast --within 1s --wait 10min   # begin when there is
+
+Room that will be there by the times of others is reserved in advance: that is
+a promise. Where there is none in time, the command waits for what others give
+back before: runs mostly end before their time limits. Who came first is tried
+first then, and what fits beside does not wait for what does not. Ending the
+command ends the wait.
 
 Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The
 program, what it reads and writes, and the directory of this command have to be

@@ -27,6 +27,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     let now = Zoned::now();
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
+    let request = Request { wait_nanos: arguments.wait, ..request };
+    request.check()?;
     let client = connect(&arguments.place)?;
     if arguments.dry_run {
         return match client.consider(&request) {

@@ -1,12 +1,12 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
-use super::making_way::Asked;
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, Call, CallError, Caller, Reason};
 use crate::event::{Event, Refused};
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
+use crate::queue::Asked;
 use keeptime_model::Invalid;
 use keeptime_model::extension::Extension;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
@@ -64,7 +64,10 @@ impl Engine {
         }
         let handle = Handle::new(self.next);
         let (tickets, caller) = (vec![ticket], caller.clone());
-        let answer = self.admit(Asked { handle, tickets, caller, key, request }, true);
+        let until = request.wait_nanos.map(|wait| self.after(wait));
+        let may_make_way = true;
+        let asked = Asked { handle, tickets, caller, key, request, until, may_make_way };
+        let answer = self.admit(asked);
         // What is invalid comes to nothing, not even to a refusal.
         if !matches!(answer, Err(CallError::Invalid(_))) {
             self.next += 1;
@@ -73,12 +76,8 @@ impl Engine {
     }
 
     /// Offers what was asked, or refuses it; where it would fit if others were slower, and they may be made so, it
-    /// waits for them.
-    pub(super) fn admit(
-        &mut self,
-        asked: Asked,
-        may_make_way: bool,
-    ) -> Result<Option<Answer>, CallError> {
+    /// waits for them, and where it may wait for room, for that.
+    pub(super) fn admit(&mut self, asked: Asked) -> Result<Option<Answer>, CallError> {
         let (handle, owner) = (asked.handle, asked.caller.user.clone());
         match self.propose(&owner, asked.key.clone(), asked.request.clone(), None) {
             Ok(proposal) => {
@@ -86,11 +85,21 @@ impl Engine {
                 Ok(self.offer(handle, proposal, Kind::New { replaces: None }, asked.tickets))
             }
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
-            Err(Declined { denied: Denied::Refused(refusal), decision }) => {
-                if may_make_way && let Some(way) = self.find_way(&owner, &asked.key, &asked.request)
+            Err(Declined { denied: Denied::Refused(mut refusal), decision }) => {
+                if asked.may_make_way
+                    && let Some(way) = self.find_way(&owner, &asked.key, &asked.request)
                 {
                     self.make_way(asked, way.slower);
                     return Ok(None);
+                }
+                if self.is_to_wait(&asked, &refusal) {
+                    match self.queue.limit_for(&owner, &self.policy) {
+                        Some(reason) => refusal.reason = reason,
+                        None => {
+                            self.wait_for_room(asked);
+                            return Ok(None);
+                        }
+                    }
                 }
                 let Asked { key, request, .. } = asked;
                 let refused = Refused {
@@ -123,24 +132,25 @@ impl Engine {
                 && offer.proposal.key == *key
         };
         if let Some((handle, offer)) = self.offers.iter_mut().find(|(_, offer)| is_it(offer)) {
-            if offer.proposal.request != *request {
+            if !offer.proposal.request.asks_the_same(request) {
                 return Err(reused(*handle));
             }
             offer.tickets.push(ticket);
             return Ok(Some(None));
         }
-        let is_it = |asked: &Asked| asked.caller.user == caller.user && asked.key == *key;
-        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| is_it(&waiting.asked)) {
-            if waiting.asked.request != *request {
-                return Err(reused(waiting.asked.handle));
+        let mut waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.asked);
+        let waiting = waiting.find(|asked| asked.is_of(&caller.user, key));
+        if let Some(asked) = waiting.or_else(|| self.queue.find_mut(&caller.user, key)) {
+            if !asked.request.asks_the_same(request) {
+                return Err(reused(asked.handle));
             }
-            waiting.asked.tickets.push(ticket);
+            asked.tickets.push(ticket);
             return Ok(Some(None));
         }
         let Some(handle) = self.book.find(&caller.user, key) else { return Ok(None) };
         let Some(found) = self.book.reservations().get(&handle) else { return Ok(None) };
         match &found.refusal {
-            _ if self.book.original(found) != request => Err(reused(handle)),
+            _ if !self.book.original(found).asks_the_same(request) => Err(reused(handle)),
             Some(refusal) => {
                 Err(CallError::Refused { handle: Some(handle), refusal: Box::new(refusal.clone()) })
             }
@@ -199,6 +209,8 @@ impl Engine {
     ) -> Result<Option<Answer>, CallError> {
         let old = self.own(caller, handle)?.clone();
         let (owner, key) = (old.owner.clone(), old.key.clone());
+        // A change is made at once or not: how long its reservation waited may still stand there.
+        let request = Request { wait_nanos: None, ..request };
         // While the change is planned, what it has is free.
         self.release(handle);
         let found = self.propose(&owner, key, request, Some(&old));

@@ -89,6 +89,7 @@ impl Engine {
                     Modified { by, request, from_unix_nanos, until_unix_nanos, grant, decision };
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
+                self.was_given_back = true;
                 self.align(handle, former);
                 self.take_spare_anew(handle);
             }
@@ -101,6 +102,7 @@ impl Engine {
     pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
         let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
         self.share_soon();
+        self.was_given_back = true;
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
         match kind {
             Kind::New { .. } => {
@@ -179,6 +181,7 @@ impl Engine {
         sent.into_iter().for_each(|sent| self.send(Some(sent)));
         self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));
         agreed.into_iter().for_each(|handle| self.accepted(node, handle));
+        self.try_the_queue_soon();
     }
 
     pub(super) fn lease(&mut self, node: NodeIndex) {

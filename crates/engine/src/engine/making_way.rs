@@ -1,11 +1,12 @@
 //! What is malleable becomes slower such that somebody else can be had, and faster when there is room.
 
-use super::{Engine, Ticket, Timeout};
+use super::offering::Telling;
+use super::{Engine, Timeout};
 use crate::book::Reservation;
-use crate::call::Caller;
 use crate::cluster::Resource;
 use crate::malleable::{Form, Left, asked, granted};
 use crate::offers::{Kind, Proposal, span};
+use crate::queue::Asked;
 use keeptime_calendar::{Demand, ReservationId, Span};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
@@ -14,18 +15,6 @@ use keeptime_model::reservation::{
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// A request.
-#[derive(Debug, Clone)]
-pub(super) struct Asked {
-    /// Of what it comes to.
-    pub handle: Handle,
-    /// Who is to be answered: several if it was repeated.
-    pub tickets: Vec<Ticket>,
-    pub caller: Caller,
-    pub key: RequestKey,
-    pub request: Request,
-}
 
 /// A request that waits until others have become slower.
 #[derive(Debug, Clone)]
@@ -91,7 +80,7 @@ impl Engine {
         }
         let proposal = match slowed.is_empty() {
             true => None,
-            false => self.propose(owner, key.clone(), request.clone(), None).ok(),
+            false => self.plan(owner, key.clone(), request.clone(), None, Telling::Reason).ok(),
         };
         let way = proposal.map(|proposal| {
             let slower = self.no_slower_than_needed(&proposal, &slowed);
@@ -189,6 +178,7 @@ impl Engine {
         });
         let slower: BTreeSet<_> = offered.collect();
         self.has_room |= slower.is_empty();
+        let asked = Asked { may_make_way: false, ..asked };
         self.waiting.push(Waiting { asked, slower });
     }
 
@@ -218,17 +208,11 @@ impl Engine {
     pub(super) fn go_on_with_what_waited(&mut self) {
         let ready = |waiting: &mut Waiting| waiting.slower.is_empty();
         for Waiting { asked, .. } in self.waiting.extract_if(.., ready).collect::<Vec<_>>() {
-            let tickets = asked.tickets.clone();
-            match self.admit(asked, false) {
-                Ok(None) => {}
-                Ok(Some(answer)) => {
-                    tickets.into_iter().for_each(|ticket| self.answer(ticket, Ok(answer.clone())));
-                }
-                Err(error) => {
-                    // It came to nothing: who became slower for it need not be.
-                    self.faster_soon();
-                    tickets.into_iter().for_each(|ticket| self.answer(ticket, Err(error.clone())));
-                }
+            let handle = asked.handle;
+            self.decide(asked);
+            // It came to nothing: who became slower for it need not be.
+            if !self.offers.contains_key(&handle) && !self.is_live(handle) {
+                self.faster_soon();
             }
         }
     }

@@ -7,6 +7,7 @@ mod making_way;
 mod moving;
 mod offering;
 mod passing;
+mod queueing;
 mod restart;
 mod sharing;
 mod sites;
@@ -18,6 +19,7 @@ use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
 use crate::offers::{Offers, span};
 use crate::policy::Policy;
+use crate::queue::Queue;
 use crate::spare::Spare;
 use crate::turns::Turns;
 use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span};
@@ -99,6 +101,11 @@ pub enum Input {
         /// Which.
         node: NodeIndex,
     },
+    /// Nobody listens to the answer of a call any more. One that waits for room need not be granted.
+    Gone {
+        /// Which.
+        ticket: Ticket,
+    },
     /// Time has passed.
     Passed,
 }
@@ -166,6 +173,12 @@ pub struct Engine {
     waiting: Vec<Waiting>,
     /// Whether it is about to be looked at what can become faster.
     is_faster_due: bool,
+    /// Requests that wait for room.
+    queue: Queue,
+    /// Whether those may find more room than when they were tried last.
+    was_given_back: bool,
+    /// Whether they are about to be tried.
+    is_try_due: bool,
     /// Of corrections.
     turns: Turns,
     /// When the holder of a reservation with a lease was heard of last.
@@ -223,6 +236,10 @@ enum Timeout {
     Share,
     /// What is malleable may become faster.
     Faster,
+    /// Those who wait for room are to be tried.
+    Try,
+    /// A request has waited for room long enough.
+    Wait(Handle),
 }
 
 /// Decisions that can still be explained in full: with a large profile each takes some hundred
@@ -250,6 +267,9 @@ impl Engine {
             has_room: false,
             waiting: Vec::new(),
             is_faster_due: false,
+            queue: Queue::default(),
+            was_given_back: false,
+            is_try_due: false,
             turns: Turns::default(),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
@@ -299,6 +319,7 @@ impl Engine {
                 self.agents.disconnected(node, session);
             }
             Input::Away { node } => self.away(node),
+            Input::Gone { ticket } => self.queue.forget(ticket),
             Input::Passed => {}
         }
         if !is_call {
@@ -314,7 +335,8 @@ impl Engine {
         let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
         let timeout = self.timeouts.first();
         let timeout = timeout.map(|(time, _)| time.saturating_sub(self.steady));
-        let room = self.has_room.then_some(Nanos::new(0));
+        let has_room = self.has_room || (self.was_given_back && !self.queue.is_empty());
+        let room = has_room.then_some(Nanos::new(0));
         deadline.into_iter().chain(timeout).chain(room).min()
     }
 
@@ -410,6 +432,7 @@ impl Engine {
         self.release(handle);
         self.holders.remove(&handle);
         self.record(event);
+        self.was_given_back = true;
         self.take_spare_anew(handle);
         self.faster_soon();
         self.forget_later(handle);

@@ -17,14 +17,35 @@ use std::collections::BTreeMap;
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
 
+/// What is told of a request that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// Why.
+    Reason,
+    /// Also when it would fit, and what less would. That costs several times as much to find.
+    Offers,
+}
+
 impl Engine {
-    /// What would be granted now. `old` is the reservation whose place it takes.
+    /// What would be granted now; otherwise why not, and what would be. `old` is the reservation whose place it takes.
     pub(super) fn propose(
         &mut self,
         owner: &UserName,
         key: RequestKey,
         request: Request,
         old: Option<&Reservation>,
+    ) -> Result<Proposal, Declined> {
+        self.plan(owner, key, request, old, Telling::Offers)
+    }
+
+    /// The same, with as much about what does not fit as `telling` says.
+    pub(super) fn plan(
+        &mut self,
+        owner: &UserName,
+        key: RequestKey,
+        request: Request,
+        old: Option<&Reservation>,
+        telling: Telling,
     ) -> Result<Proposal, Declined> {
         request.check()?;
         self.check_site_node(&request.ask, old)?;
@@ -59,6 +80,9 @@ impl Engine {
             Ok(grant) => {
                 let owner = owner.clone();
                 Ok(Proposal { owner, key, request, from, until, grant, decision })
+            }
+            Err(Denied::Refused(refusal)) if telling == Telling::Reason => {
+                Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(Denied::Refused(mut refusal)) => {
                 let when = self.later(from, request.duration_nanos);
@@ -111,7 +135,8 @@ impl Engine {
         if from.saturating_since(self.now) > ahead_max_nanos {
             return Err(Reason::TooFarAhead { ahead_max_nanos }.into());
         }
-        if is_counted && self.book.live(owner) >= user_reservations {
+        let has = self.book.live(owner).saturating_add(self.queue.count_of(owner));
+        if is_counted && has >= user_reservations {
             return Err(Reason::TooMany { user_reservations }.into());
         }
         Ok(())

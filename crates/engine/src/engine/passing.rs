@@ -41,6 +41,8 @@ impl Engine {
                 Timeout::Holder(handle) => self.holder_silent(handle),
                 Timeout::Share => self.share(),
                 Timeout::Faster => self.go_faster(),
+                Timeout::Try => self.try_the_queue(),
+                Timeout::Wait(handle) => self.wait_is_over(handle),
             }
         }
     }

@@ -128,8 +128,8 @@ impl Engine {
         found.grant.as_ref().is_some_and(|grant| !self.make_room(handle, grant).is_empty())
     }
 
-    /// Grants, begins and decides what had to wait for others and has not to any more, when all is done whose
-    /// time has come.
+    /// Grants, begins and decides what had to wait for others, or for room, and has not to any more, when all is done
+    /// whose time has come.
     pub(super) fn go_on_with_what_has_room(&mut self) {
         if std::mem::take(&mut self.has_room) {
             let held_up = std::mem::take(&mut self.held_up);
@@ -139,6 +139,7 @@ impl Engine {
             ready.into_iter().for_each(|handle| self.grant_if_ready(handle));
             self.go_on_with_what_waited();
         }
+        self.go_on_with_the_queue();
     }
 
     fn tell_spare(&mut self, handle: Handle, spare: BitsPerSecond) {

@@ -1,6 +1,6 @@
 //! Users: they think of calls, send them, and ask again.
 
-use super::{Happening, PATIENCE, World};
+use super::{Asked, Happening, PATIENCE, World};
 use crate::Violation;
 use crate::users;
 use keeptime_engine::{Call, Caller, Input, Ticket};
@@ -39,7 +39,8 @@ impl World {
         self.history.truth.asks(&caller, &what);
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.tickets.insert(ticket.0, (call, caller.clone(), what.clone()));
+        let asked = Asked { call, caller: caller.clone(), what: what.clone(), at: self.now() };
+        self.tickets.insert(ticket.0, asked);
         self.seams.asked(&mut what);
         self.step(Input::Call { ticket, caller, call: Box::new(what) })
     }

@@ -1,12 +1,13 @@
 //! What must hold.
 
-use super::{SLOTS_COMPARED, World};
+use super::{Asked, SLACK, SLOTS_COMPARED, World};
 use crate::Violation;
 use crate::broker::Broker;
-use keeptime_engine::{Event, Step};
+use keeptime_engine::{Call, Event, Step};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::reservation::Handle;
 use keeptime_model::topology::{LinkDirection, NodeIndex};
+use keeptime_model::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
@@ -90,6 +91,22 @@ impl World {
         }
     }
 
+    /// An answer leaves when agents have had their time, twice where others had to become slower first; of what may wait
+    /// for room, when its wait is over.
+    pub(super) fn check_in_time(&self, asked: &Asked) -> Result<(), Violation> {
+        let wait = match &asked.what {
+            Call::Reserve { request, .. } => request.wait_nanos.unwrap_or_default(),
+            _ => Nanos::default(),
+        };
+        let agents = self.policy.answer_within_nanos;
+        let most = [agents, agents, SLACK].into_iter().fold(wait, Nanos::saturating_add);
+        let took = self.now().saturating_sub(asked.at);
+        if took <= most {
+            return Ok(());
+        }
+        Err(Violation(format!("an answer after {took}, {most} at the most: {:?}", asked.what)))
+    }
+
     /// Faults have stopped for a while.
     pub(super) fn check_calm(&self) -> Result<(), Violation> {
         let Some(broker) = &self.broker else {
@@ -97,6 +114,12 @@ impl World {
         };
         if let Some((_, open)) = self.users.open().next() {
             return Err(Violation(format!("nobody answers {:?}", open.call)));
+        }
+        if let Some(asked) = self.tickets.values().next() {
+            return Err(Violation(format!("the broker does not answer {:?}", asked.what)));
+        }
+        if broker.engine.waiting_count() > 0 {
+            return Err(Violation::new("a request waits for room longer than it may"));
         }
         if broker.engine.offer_count() > 0 {
             return Err(Violation::new("an offer is neither granted nor given up"));

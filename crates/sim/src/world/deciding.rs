@@ -1,6 +1,8 @@
 //! The broker's side: what it does with an input, and where it can be killed meanwhile.
 
-use super::{DISK, FromAgent, Happening, LOOK_EVERY, Point, ToAgent, WAIT_FIRST, World, telling};
+use super::{
+    Asked, DISK, FromAgent, Happening, LOOK_EVERY, Point, ToAgent, WAIT_FIRST, World, telling,
+};
 use crate::Violation;
 use crate::broker::Broker;
 use crate::network::{ConnectionId, End};
@@ -207,9 +209,11 @@ impl World {
         ticket: Ticket,
         answer: Result<Answer, Box<CallError>>,
     ) -> Result<(), Violation> {
-        let Some((call, caller, what)) = self.tickets.remove(&ticket.0) else {
+        let Some(asked) = self.tickets.remove(&ticket.0) else {
             return Err(Violation(format!("{ticket:?} is answered twice")));
         };
+        self.check_in_time(&asked)?;
+        let Asked { call, caller, what, .. } = asked;
         self.history.answered(&caller, &what, &answer)?;
         let answer = Box::new(answer);
         for arrival in self.network.arrivals(self.agenda.now()) {

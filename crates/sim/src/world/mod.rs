@@ -40,6 +40,8 @@ pub const CALM: Nanos = Nanos::from_secs(90);
 const ROUND: u64 = 4_000;
 /// Whoever gets no answer asks again after this time.
 const PATIENCE: Nanos = Nanos::from_secs(3);
+/// Of the time that the broker takes for an answer, what its disk and its clock may take.
+const SLACK: Nanos = Nanos::from_secs(2);
 /// What the broker's clock thread does: at least so often it looks at the clock.
 const LOOK_EVERY: Nanos = Nanos::from_secs(1);
 /// How long the disk takes.
@@ -117,6 +119,16 @@ enum Point {
     Leaving,
 }
 
+/// A call that has reached the broker and is not answered.
+#[derive(Debug)]
+struct Asked {
+    call: u64,
+    caller: Caller,
+    what: Call,
+    /// When it did.
+    at: Nanos,
+}
+
 /// The cluster.
 pub struct World {
     seams: Box<dyn Seams>,
@@ -142,7 +154,7 @@ pub struct World {
     fills_up: bool,
     /// What the broker before handed over and was not told to be durable.
     unsettled: Vec<Vec<Happened>>,
-    tickets: BTreeMap<u64, (u64, Caller, Call)>,
+    tickets: BTreeMap<u64, Asked>,
     next_ticket: u64,
     /// What is durable.
     pub history: History,

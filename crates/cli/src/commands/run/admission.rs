@@ -6,15 +6,17 @@ use crate::commands::{Session, plan};
 use crate::execute::reserve;
 use crate::hold::Hold;
 use crate::promised::Promised;
+use crate::story;
 use anyhow::{Result, bail};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::core::now;
 use keeptime_broker::wire::Problem;
 use keeptime_engine::Refusal;
 use keeptime_model::assignment::CpuMechanism;
-use keeptime_model::reservation::Request;
+use keeptime_model::reservation::{Request, WAIT_MAX};
 use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::translate::{Decision, Plan, Verdict};
+use std::time::Instant;
 
 /// What came of a goal.
 pub enum Admitted {
@@ -47,9 +49,12 @@ pub struct Manner {
     pub spare: bool,
     /// What keeps its share of the CPU.
     pub mechanism: CpuMechanism,
+    /// It waits so long for room, where there is none at once.
+    pub wait: Option<Nanos>,
 }
 
-/// Asks the broker to keep a goal: it plans and reserves in one step.
+/// Asks the broker to keep a goal: it plans and reserves in one step. A manner that has it wait returns when there is room,
+/// or when its wait is over.
 ///
 /// # Errors
 /// If the broker does not answer, or what it planned cannot be had: an agent refuses or is silent, or
@@ -59,7 +64,8 @@ pub fn admit(session: &Session, goal: &GoalArguments, manner: Manner) -> Result<
 }
 
 /// The same, and where it cannot be kept now, in advance: at the first time at which it can, if that is within `wait` from
-/// now. What is held then may not have begun.
+/// now. What is held then may not have begun. Where no such time is known, it waits for what others give back before their
+/// time, and `tell` hears of that.
 ///
 /// # Errors
 /// As [`admit`].
@@ -68,8 +74,46 @@ pub(super) fn admit_later(
     goal: &GoalArguments,
     manner: Manner,
     wait: Nanos,
+    tell: &dyn Fn(String),
 ) -> Result<Admitted> {
     let latest = now().saturating_add(wait);
+    let in_advance = admit_in_advance(session, goal, manner, latest);
+    let left = latest.saturating_since(now()).min(WAIT_MAX);
+    if left == Nanos::new(0) || !is_refused(&in_advance) {
+        return in_advance;
+    }
+    let most = story::seconds(left.as_secs_f64());
+    tell(format!(
+        "no room now, and none in time as far as is known: waiting for what others give back, \
+         {most} at the most"
+    ));
+    let began = Instant::now();
+    let admitted = admit(session, goal, Manner { wait: Some(left), ..manner });
+    if matches!(admitted, Ok(Admitted::Held(_))) {
+        tell(format!("room after {}", story::seconds(began.elapsed().as_secs_f64())));
+    }
+    admitted
+}
+
+/// Whether it does not fit, where it was tried. What is in the way may be in the plan, or in what was found for it.
+fn is_refused(outcome: &Result<Admitted>) -> bool {
+    match outcome {
+        Ok(Admitted::Held(_)) => false,
+        Ok(Admitted::Refused { .. }) => true,
+        Err(error) => {
+            let problem = error.downcast_ref::<ClientError>().and_then(ClientError::problem);
+            problem.is_some_and(|problem| problem.refusal.is_some())
+        }
+    }
+}
+
+/// Now, or at the first start by `latest` that is known.
+fn admit_in_advance(
+    session: &Session,
+    goal: &GoalArguments,
+    manner: Manner,
+    latest: WallTime,
+) -> Result<Admitted> {
     let mut from = None;
     // Others may be faster than who was told of room.
     for _ in 0..STARTS_TRIED {
@@ -105,6 +149,7 @@ fn admit_from(
         spare: manner.spare,
         cpu_mechanism: manner.mechanism,
         from_unix_nanos: from,
+        wait_nanos: manner.wait.filter(|_| from.is_none()),
         ..Request::new(session.ask(goal)?)
     };
     let error = match Hold::take(&session.cluster, asked, session.application.timeout()) {

@@ -54,11 +54,17 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         return run_in(arguments, &session, handle);
     }
     let goal = &arguments.goal;
-    let manner = Manner { spare: arguments.spare, mechanism: arguments.mechanism };
+    let (spare, mechanism) = (arguments.spare, arguments.mechanism);
+    let manner = Manner { spare, mechanism, ..Manner::default() };
+    let tell = |line: String| {
+        if !arguments.json {
+            println!("{line}");
+        }
+    };
     let admitted = match (arguments.unprotected, arguments.wait) {
         (true, _) => admit_unprotected(&session, goal),
         (false, None) => admit(&session, goal, manner),
-        (false, Some(wait)) => admit_later(&session, goal, manner, wait),
+        (false, Some(wait)) => admit_later(&session, goal, manner, wait, &tell),
     };
     let Held { decision, plan, hold } = match admitted {
         Ok(Admitted::Held(held)) => *held,

@@ -1,0 +1,254 @@
+//! Who may wait has room as soon as there is some, in the order in which all came, and is told in any case when the wait is
+//! over.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod world;
+
+use keeptime_engine::call::Reason;
+use keeptime_engine::{Answer, Call, CallError, Input, Policy, Refusal, Ticket};
+use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
+use keeptime_model::units::{CpuPpm, Nanos};
+use world::*;
+
+/// So much of n1 from now on for so long.
+fn share(percent: u32, seconds: u64) -> Request {
+    request(named(&["n1"]), percent, 0, 0, seconds)
+}
+
+fn waiting(seconds: u64, request: Request) -> Request {
+    Request { wait_nanos: Some(Nanos::from_secs(seconds)), ..request }
+}
+
+fn ask(key: &str, request: Request) -> Call {
+    Call::Reserve { key: key.parse().unwrap(), request }
+}
+
+/// Asks, and lets agents do what they are told; the number of the call.
+fn begin(world: &mut World, user: &str, key: &str, request: Request) -> u64 {
+    let ticket = world.begin(user, ask(key, request));
+    world.pump();
+    ticket
+}
+
+fn is_open(world: &World, ticket: u64) -> bool {
+    !world.answers.contains_key(&ticket)
+}
+
+fn granted(world: &World, ticket: u64) -> Handle {
+    match world.answers[&ticket].clone() {
+        Ok(Answer::Reservation(found)) => found.handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why it was refused, and under which handle that is remembered.
+fn told(world: &World, ticket: u64) -> (Option<Handle>, Refusal) {
+    match world.answers[&ticket].clone() {
+        Err(CallError::Refused { handle, refusal }) => (handle, *refusal),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn cancel(world: &mut World, handle: Handle) {
+    assert!(matches!(world.call("root", Call::Cancel { handle }), Some(Ok(_))));
+}
+
+fn count(world: &World, kind: &str) -> usize {
+    world.kinds().iter().filter(|each| **each == kind).count()
+}
+
+#[test]
+fn what_is_given_back_before_its_end_goes_to_who_waits() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", share(100, 3_600)).unwrap();
+    let ticket = begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    world.pass(3);
+    assert!(is_open(&world, ticket) && world.engine.is_waiting(Ticket(ticket)));
+    assert_eq!(world.kinds(), ["granted", "started"], "that it waits is not recorded");
+    cancel(&mut world, first);
+    let found = &world.engine.book().reservations()[&granted(&world, ticket)];
+    assert_eq!((found.state, found.from_unix_nanos), (State::Active, at(3)));
+    assert_eq!(found.until_unix_nanos, Some(at(63)), "it lasts as long as it was asked for");
+    assert_eq!(world.engine.waiting_count(), 0);
+}
+
+#[test]
+fn what_ends_by_the_calendar_is_given_back_too() {
+    let mut world = World::star(1);
+    world.reserve("a", share(100, 5)).unwrap();
+    let ticket = begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    world.pass(6);
+    let found = &world.engine.book().reservations()[&granted(&world, ticket)];
+    assert_eq!(found.from_unix_nanos, at(5));
+}
+
+#[test]
+fn what_is_made_smaller_gives_room_and_what_waited_can_be_changed() {
+    let mut world = World::star(1);
+    let handle = world.reserve("a", share(100, 3_600)).unwrap();
+    let ticket = begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    let smaller = Call::Modify { handle, request: share(40, 3_600) };
+    assert!(matches!(world.call("ada", smaller), Some(Ok(_))));
+    world.pump();
+    let handle = granted(&world, ticket);
+    // What is recorded of it says still how long it would have waited.
+    let change = Call::Modify { handle, request: waiting(10, share(50, 60)) };
+    assert!(matches!(world.call("ada", change), Some(Ok(_))));
+    assert_eq!(world.engine.book().reservations()[&handle].request.wait_nanos, None);
+}
+
+#[test]
+fn when_the_wait_is_over_it_is_refused_once_with_all_that_can_be_told() {
+    let mut world = World::with_application(2, "");
+    world.reserve("a", goal(1_100, 0, 3_600)).unwrap();
+    let other = world.reserve("b", share(10, 3_600)).unwrap();
+    let ticket = begin(&mut world, "ada", "c", waiting(5, goal(1_100, 0, 600)));
+    world.pass(3);
+    // It is tried again, and nothing is told of that.
+    cancel(&mut world, other);
+    world.pass(1);
+    assert!(is_open(&world, ticket));
+    assert_eq!(count(&world, "refused"), 0);
+    world.pass(2);
+    let (handle, refusal) = told(&world, ticket);
+    assert!(matches!(refusal.reason, Reason::Goal(_)), "{refusal}");
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(3_600)));
+    assert!(world.engine.decision(handle.unwrap()).is_some());
+    assert_eq!((count(&world, "refused"), world.engine.waiting_count()), (1, 0));
+    // Under its key that is remembered, however long it would wait now.
+    let again = begin(&mut world, "ada", "c", waiting(60, goal(1_100, 0, 600)));
+    assert_eq!(told(&world, again), (handle, refusal));
+}
+
+#[test]
+fn what_could_never_be_had_is_refused_at_once() {
+    let mut world = World::star(2);
+    let too_much = refused(world.reserve("a", waiting(10, share(150, 60))));
+    assert!(too_much.to_string().contains("CPU of n1"), "{too_much}");
+    let nodes = waiting(10, request(NodeChoice::Any(3), 10, 0, 0, 60));
+    let too_many = refused(world.reserve("b", nodes));
+    assert_eq!(too_many.reason, Reason::TooFewNodes { needs: 3, has: 2 });
+    let error = world.reserve("c", waiting(0, share(10, 60))).unwrap_err().to_string();
+    assert!(error.contains("wait_nanos"), "{error}");
+    assert_eq!(world.engine.waiting_count(), 0);
+}
+
+#[test]
+fn who_came_first_comes_first_and_what_fits_beside_does_not_wait_for_it() {
+    let mut world = World::star(1);
+    let all = world.reserve("all", share(100, 3_600)).unwrap();
+    let most = begin(&mut world, "ada", "most", waiting(60, share(80, 600)));
+    let more = begin(&mut world, "bob", "more", waiting(60, share(60, 600)));
+    let little = begin(&mut world, "bob", "little", waiting(60, share(20, 600)));
+    world.begin("root", Call::Cancel { handle: all });
+    // Whoever comes now comes after those.
+    let late = begin(&mut world, "eve", "late", share(20, 600));
+    assert_eq!([most, little].map(|ticket| is_open(&world, ticket)), [false, false]);
+    assert!(is_open(&world, more));
+    assert!(matches!(told(&world, late).1.reason, Reason::Lacking(_)));
+    let most = granted(&world, most);
+    cancel(&mut world, most);
+    let found = &world.engine.book().reservations()[&granted(&world, more)];
+    assert_eq!(found.owner.as_str(), "bob");
+}
+
+#[test]
+fn whoever_asks_twice_waits_once_and_is_answered_twice() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", share(100, 3_600)).unwrap();
+    let ticket = begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    // A connection broke meanwhile; what is left of the wait is less.
+    let again = begin(&mut world, "ada", "b", waiting(7, share(60, 60)));
+    let other = begin(&mut world, "ada", "b", waiting(10, share(61, 60)));
+    assert!(matches!(world.answers[&other], Err(CallError::KeyReused { .. })));
+    assert_eq!(world.engine.waiting_count(), 1);
+    cancel(&mut world, first);
+    assert_eq!(granted(&world, ticket), granted(&world, again));
+    let later = world.reserve("b", waiting(3, share(60, 60))).unwrap();
+    assert_eq!(later, granted(&world, ticket));
+    assert_eq!(count(&world, "granted"), 2);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_granted() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", share(100, 3_600)).unwrap();
+    let gone = begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    let kept = begin(&mut world, "ada", "c", waiting(10, share(40, 60)));
+    let again = begin(&mut world, "ada", "c", waiting(10, share(40, 60)));
+    for ticket in [gone, kept].map(Ticket) {
+        world.input(Input::Gone { ticket });
+    }
+    assert_eq!(world.engine.waiting_count(), 1, "somebody waits for the other still");
+    cancel(&mut world, first);
+    world.pass(12);
+    assert_eq!(world.jobs_of(0), [granted(&world, again).to_string()]);
+    assert!(is_open(&world, gone) && is_open(&world, kept));
+    assert_eq!(count(&world, "refused"), 0);
+}
+
+#[test]
+fn a_node_that_comes_back_is_room() {
+    let mut world = World::star(1);
+    world.disconnect(0);
+    let ticket = begin(&mut world, "ada", "a", waiting(10, share(60, 60)));
+    world.pass(3);
+    assert!(is_open(&world, ticket));
+    world.connect(0);
+    world.pass(2);
+    assert_eq!(world.jobs_of(0), [granted(&world, ticket).to_string()]);
+}
+
+#[test]
+fn who_waits_counts_and_so_many_wait() {
+    let policy =
+        Policy { user_reservations: 3, user_waiting_requests: 1, waiting_requests: 2, ..policy() };
+    let mut world = World::with(star(1), policy);
+    world.reserve("a", share(100, 3_600)).unwrap();
+    let all = |key: &str| ask(key, waiting(60, share(100, 60)));
+    let first = world.begin("ada", all("b"));
+    let second = world.begin("ada", all("c"));
+    let (handle, refusal) = told(&world, second);
+    assert_eq!(refusal.reason, Reason::TooManyOfUserWait { user_waiting_requests: 1 });
+    assert!(handle.is_some() && refusal.earliest_start_unix_nanos == Some(at(3_600)), "{refusal}");
+    let of_bob = world.begin("bob", all("d"));
+    let of_eve = world.begin("eve", all("e"));
+    let reason = Reason::TooManyWait { waiting_requests: 2 };
+    assert_eq!(told(&world, of_eve).1.reason, reason);
+    assert!(is_open(&world, first) && is_open(&world, of_bob));
+    assert!(world.reserve("f", request(named(&["n1"]), 10, 0, 9_000, 60)).is_ok());
+    let refusal = refused(world.reserve("g", request(named(&["n1"]), 10, 0, 9_000, 60)));
+    assert_eq!(refusal.reason, Reason::TooMany { user_reservations: 3 });
+}
+
+#[test]
+fn a_broker_that_starts_anew_knows_nobody_who_waits_and_is_asked_again() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", share(100, 3_600)).unwrap();
+    begin(&mut world, "ada", "b", waiting(10, share(60, 60)));
+    world.restart();
+    world.connect_all();
+    world.pump();
+    assert_eq!(world.engine.waiting_count(), 0);
+    let again = begin(&mut world, "ada", "b", waiting(8, share(60, 60)));
+    cancel(&mut world, first);
+    assert_eq!(world.jobs_of(0), [granted(&world, again).to_string()]);
+}
+
+// Where others could not become slower for it, it waits as if they were not malleable.
+#[test]
+fn who_had_others_asked_in_vain_waits_for_what_they_give_back() {
+    let mut world = World::star(1);
+    let cpu_most_ppm = CpuPpm::from_percent(80);
+    let malleable = Some(Malleable { by_unix_nanos: at(900), cpu_most_ppm });
+    let first = world.reserve("a", Request { malleable, ..share(80, 100) }).unwrap();
+    world.agents[0].manner = Manner::Silent;
+    let ticket = begin(&mut world, "ada", "b", waiting(20, share(50, 60)));
+    world.pass(4);
+    assert!(is_open(&world, ticket) && world.engine.is_waiting(Ticket(ticket)));
+    world.agents[0].manner = Manner::Obeys;
+    cancel(&mut world, first);
+    world.pass(1);
+    assert_eq!(world.jobs_of(0), [granted(&world, ticket).to_string()]);
+}
