@@ -74,6 +74,8 @@ pub struct Link {
     pub peer: ContextId,
     /// Looking for frames needs no system call.
     pub in_memory: bool,
+    /// [`Link::look_after`] is to be called every few seconds.
+    pub is_looked_after: bool,
     glance: Option<Glance>,
     /// Where pieces of long messages wait for their times, if rates can be reserved.
     turns: Option<Arc<Turns>>,
@@ -179,6 +181,7 @@ struct Assembly {
 impl Link {
     /// A connection over `ends` that was just made, and what to watch for writing.
     pub fn new(id: u32, peer: ContextId, ends: Ends) -> Self {
+        let is_looked_after = ends.sender.is_looked_after();
         let out = Out {
             flow: Outbound::new(if ends.in_memory { WINDOW } else { WINDOW_CARRIED }),
             sender: Some(ends.sender),
@@ -194,6 +197,7 @@ impl Link {
             id,
             peer,
             in_memory: ends.in_memory,
+            is_looked_after,
             glance: ends.glance,
             turns: None,
             out: Mutex::new(out),
@@ -351,6 +355,10 @@ impl Link {
             }
             let piece = out.piece().min(data.len() - *sent);
             if !self.write(&mut out, Frame::Piece { token }, &data[*sent..*sent + piece])? {
+                // Whoever was enlisted while there was room has filled it by now, and is to be told of the next.
+                if out.sender.as_mut().is_some_and(|sender| !sender.falls_asleep()) {
+                    continue;
+                }
                 out.mark(token, Data::Lent(Lent::Cleared));
                 return Ok(None);
             }

@@ -22,6 +22,8 @@ struct Wire {
     broken: bool,
     /// What was taken before is not carried.
     stuck: bool,
+    /// Whoever reads next tells that there is room.
+    writer_asleep: bool,
 }
 
 type SharedWire = Arc<Mutex<Wire>>;
@@ -48,7 +50,9 @@ impl Sender for WireSender {
     }
 
     fn falls_asleep(&mut self) -> bool {
-        lock(&self.0).frames.len() >= CAPACITY
+        let mut wire = lock(&self.0);
+        wire.writer_asleep = wire.frames.len() >= CAPACITY;
+        wire.writer_asleep
     }
 
     fn piece(&self) -> usize {
@@ -523,6 +527,23 @@ fn answers_that_are_not_read_end_the_link() {
     world.links[0].answer(answer);
     let waiting = ANSWERS_MOST + 1;
     assert_eq!(world.links[0].pump(&world.sides[0]), Err(Broken::Unread { waiting }));
+}
+
+/// Who has something long to send finds room when it is about to sleep, and fills it: it is told of the next room as well.
+#[test]
+fn who_fills_the_room_that_it_found_is_told_of_the_next() {
+    let mut world = World::new();
+    let data = vec![0_u8; (CAPACITY + 2) * EAGER_MOST];
+    let link = world.links[0].clone();
+    let offered = link.offer_lent(world.from, world.to[0], Tag(1), data.len()).unwrap();
+    let (token, mut sent) = (offered.unwrap(), 0);
+    world.arrive(1);
+    world.links[1].take_offer(token, data.len()).unwrap();
+    world.arrive(0);
+    link.enlist(&Parker::current());
+    assert!(!lock(&world.wires[0]).writer_asleep, "there is room");
+    assert_eq!(link.send_lent(token, &data, &mut sent), Ok(None));
+    assert!(sent > 0 && lock(&world.wires[0]).writer_asleep, "{sent} bytes were sent");
 }
 
 /// However often an offer is taken, it is sent once, and kept in mind once.
