@@ -3,6 +3,7 @@
 use crate::directory::DEFAULT_NAME;
 use crate::door::Callers;
 use crate::progress::Wait;
+use crate::transport::native::Library;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -22,6 +23,17 @@ pub enum Protocol {
     /// UCX, and with it InfiniBand, RoCE, shared memory or TCP. `UCX_TLS` and `UCX_NET_DEVICES` choose. Needs the feature
     /// `ucx`; contexts without it are met over TCP.
     Ucx,
+}
+
+impl Protocol {
+    /// The library that it is, if it is one.
+    pub(crate) fn library(self) -> Option<Library> {
+        match self {
+            Self::Tcp | Self::Udp => None,
+            Self::Libfabric => Some(Library::Libfabric),
+            Self::Ucx => Some(Library::Ucx),
+        }
+    }
 }
 
 /// What a context is to be. All of it can be left as it is.

@@ -12,6 +12,7 @@ use crate::link::Link;
 use crate::matching::{Match, Tag};
 use crate::payload::{Buffer, Payload};
 use crate::progress::{Parker, after, lock};
+use crate::region::Lifelines;
 use arc_swap::ArcSwapOption;
 use keeptime_model::Invalid;
 use keeptime_model::units::BitsPerSecond;
@@ -63,6 +64,8 @@ struct Shared {
     close_time: Duration,
     worker: Arc<Worker>,
     threads: Vec<JoinHandle<()>>,
+    /// Whether those are there still whose memory is read.
+    lifelines: Lifelines,
 }
 
 /// The context's own thread that handles what arrives, if it is wanted.
@@ -82,7 +85,8 @@ impl Context {
         let core = Arc::new(Core::open(config)?);
         let (worker, threads) = (Arc::new(Worker::default()), Vec::new());
         // Made before its threads, so that it ends those that were started if one cannot be.
-        let mut shared = Shared { core, close_time, worker, threads };
+        let lifelines = Lifelines::default();
+        let mut shared = Shared { core, close_time, worker, threads, lifelines };
         shared.start(|core, _| core.flusher().run(core))?;
         shared.start(|core, _| core.keeper().run(core))?;
         if with_worker {
@@ -140,6 +144,11 @@ impl Context {
     /// What this program holds of it.
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
+    }
+
+    /// Those of the daemons whose memory its readers have.
+    pub(crate) fn lifelines(&self) -> &Lifelines {
+        &self.shared.lifelines
     }
 
     /// Looks for resources that have all of `query`, in the whole cluster.
@@ -385,6 +394,8 @@ impl Drop for Shared {
         }
         self.core.flusher().stop();
         self.core.keeper().stop();
+        // Threads that make connections would wait for others, for seconds.
+        self.core.give_up_calls();
         for thread in self.threads.drain(..) {
             // One that has panicked has said so.
             let _ = thread.join();

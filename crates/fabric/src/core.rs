@@ -6,10 +6,10 @@ mod catcher;
 use crate::bridge::request::Whom;
 use crate::bridge::routes::Way;
 use crate::bridge::{self, Search, Survey};
-use crate::config::Config;
+use crate::config::{Config, Protocol};
 use crate::directory::client::{Client, DirectoryError};
 use crate::directory::protocol::{ContextInfo, Introduction};
-use crate::door::{Pass, is_trusted};
+use crate::door::is_trusted;
 use crate::echo;
 use crate::error::{OpenError, SendError};
 use crate::flow::{Unsent, charge};
@@ -20,7 +20,7 @@ use crate::inbox::{Arrived, Body, Inbox, Inboxes, Left, Taken, Undelivered};
 use crate::keeper::Keeper;
 use crate::link::{Assembled, Attempt, Home, Link};
 use crate::links::{Current, Links};
-use crate::listen::{Listeners, call_neighbour, call_remote, greet_over};
+use crate::listen::{Listeners, call_neighbour, call_remote, greet_over, spoken};
 use crate::matching::{Match, Tag};
 use crate::networks::{Network, candidates, discover, shared};
 use crate::pacing::Carriage;
@@ -103,7 +103,8 @@ impl Core {
         };
         // Who it belongs to, and where, its daemon says.
         let (node, owner, callers) = (String::new(), 0, config.callers);
-        let info = ContextInfo { id, node, owner, callers, addresses };
+        let carriers = spoken(config.between_nodes, &addresses);
+        let info = ContextInfo { id, node, owner, callers, addresses, carriers };
         let directory = Client::connect(&config.directory, info)?;
         Ok(Self {
             id,
@@ -157,6 +158,12 @@ impl Core {
     /// Who looks after them.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
+    }
+
+    /// Others are asked for nothing any more: threads that make connections end soon, whatever they wait for.
+    pub fn give_up_calls(&self) {
+        self.directory.close();
+        self.survey.end();
     }
 
     /// Its inboxes.
@@ -594,12 +601,17 @@ impl Core {
         }
         let same_node = info.node == own.node;
         let link = if same_node && self.config.shared_memory && is_trusted(info.owner, own.owner) {
-            let ends = call_neighbour(self.greeting(peer, 0, None), info.owner);
+            // Who calls, its kernel tells.
+            let greeting = self.greeting(&found, self.streams.next_number());
+            let ends = call_neighbour(Greeting { pass: None, ..greeting }, info.owner);
             ends.map(|ends| self.connected(peer, ends))
-        } else if same_node {
-            self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
         } else {
-            self.reach(&found)
+            self.tell_carrier(info);
+            if same_node {
+                self.call_any(&found, &candidates(&self.networks, &info.addresses, true))
+            } else {
+                self.reach(&found)
+            }
         };
         let link = link.map_err(|error| unreachable(error.to_string()))?;
         // That one may have called meanwhile: all that is sent there goes by one link.
@@ -622,8 +634,7 @@ impl Core {
         let bridged = iter::once_with(|| self.bridged(info, &[], &[])).flatten();
         let number = self.streams.next_number();
         for way in straight.into_iter().chain(bridged) {
-            let greeting = self.greeting(info.id, number, peer.pass);
-            if let Ok(ends) = self.call(greeting, &way) {
+            if let Ok(ends) = self.call(peer, number, &way) {
                 return self.begin(peer, number, way, ends);
             }
         }
@@ -636,29 +647,47 @@ impl Core {
         let info = &peer.context;
         let stream = self.survey.call(way, Whom::Context(info.id))?;
         let is_enough = self.bridged(info, &[], slice::from_ref(way)).is_empty();
-        let number = if is_enough { 0 } else { self.streams.next_number() };
-        let greeting = self.greeting(info.id, number, peer.pass);
-        let ends = greet_over(way, stream, greeting, self.config.between_nodes)?;
+        let number = self.streams.next_number();
+        let greeting = Greeting { is_rail: !is_enough, ..self.greeting(peer, number) };
+        let ends = greet_over(way, stream, greeting, self.carrier_to(info))?;
         if is_enough {
             return Ok(self.connected(info.id, ends));
         }
         self.begin(peer, number, way.clone(), ends)
     }
 
-    /// A connection to another context over `way`.
-    fn call(&self, greeting: Greeting, way: &Way) -> io::Result<Ends> {
-        let stream = self.survey.call(way, Whom::Context(greeting.to))?;
-        greet_over(way, stream, greeting, self.config.between_nodes)
+    /// A connection to another context over `way`, a rail of the stream of this number.
+    fn call(&self, peer: &Introduction, number: u64, way: &Way) -> io::Result<Ends> {
+        let stream = self.survey.call(way, Whom::Context(peer.context.id))?;
+        let greeting = Greeting { is_rail: true, ..self.greeting(peer, number) };
+        greet_over(way, stream, greeting, self.carrier_to(&peer.context))
     }
 
     fn call_any(&self, peer: &Introduction, addresses: &[SocketAddr]) -> io::Result<Arc<Link>> {
-        let greeting = self.greeting(peer.context.id, 0, peer.pass);
-        let ends = call_remote(greeting, addresses, self.config.between_nodes)?;
+        let greeting = || self.greeting(peer, self.streams.next_number());
+        let ends = call_remote(greeting, addresses, self.carrier_to(&peer.context))?;
         Ok(self.connected(peer.context.id, ends))
     }
 
-    fn greeting(&self, to: ContextId, stream: u64, pass: Option<Pass>) -> Greeting {
-        Greeting { from: self.id, to, carrier: Carrier::Itself, stream, pass }
+    /// What carries what is sent to another context: what is wanted between nodes, if that one speaks it too.
+    fn carrier_to(&self, info: &ContextInfo) -> Protocol {
+        info.carriers.taken(self.config.between_nodes)
+    }
+
+    /// Says so when that is not what is wanted.
+    fn tell_carrier(&self, info: &ContextInfo) {
+        let (wanted, taken) = (self.config.between_nodes, self.carrier_to(info));
+        if taken != wanted {
+            let (context, node) = (info.id, &info.node);
+            tracing::warn!(%context, %node, "called over {taken:?}: it does not speak {wanted:?}");
+        }
+    }
+
+    /// Whoever is called knows by the number which call is the latest: links of one connection count with streams.
+    fn greeting(&self, peer: &Introduction, attempt: u64) -> Greeting {
+        let Introduction { context, pass } = peer;
+        let (to, carrier) = (context.id, Carrier::Itself);
+        Greeting { from: self.id, to, carrier, attempt, is_rail: false, pass: *pass }
     }
 
     /// Whether a caller from elsewhere is who it says, and of a user who is let in.
@@ -710,15 +739,29 @@ impl Core {
         Ok(link)
     }
 
+    /// Somebody has called who is let in.
+    fn greeted(&self, greeting: &Greeting, ends: Ends) {
+        let Greeting { from, attempt, is_rail, .. } = *greeting;
+        if !self.links.calls(from, attempt, is_rail) {
+            // Its caller has given it up.
+            tracing::debug!(%from, attempt, "a call has come late");
+        } else if !is_rail {
+            self.called(from, attempt, ends);
+        } else if let Err(error) = self.wanted(from, attempt, ends) {
+            tracing::warn!(%from, %error, "a connection is given up");
+        }
+    }
+
     /// Somebody has called and wants a rail.
     fn wanted(&self, peer: ContextId, number: u64, ends: Ends) -> io::Result<()> {
         match self.streams.wanted(peer, number) {
             Wanted::Nothing => {}
-            Wanted::Rail(stream) => drop(stream.rails.join(ends)?),
+            // Where there is no room for it its caller finds it closed, and goes on with those that it has.
+            Wanted::Rail(stream) => drop(stream.join(ends)?),
             Wanted::Stream => {
                 let (stream_ends, rails) = rails::ends()?;
                 rails.join(ends)?;
-                let link = self.called(peer, stream_ends);
+                let link = self.called(peer, number, stream_ends);
                 self.streams.insert(link, rails, number, None);
                 self.keeper.notice();
             }
@@ -736,13 +779,15 @@ impl Core {
 
     /// Whether there are links to look after.
     pub fn has_links_to_look_after(&self) -> bool {
-        !self.links.view().others.is_empty()
+        let view = self.links.view();
+        view.in_memory.iter().chain(&view.others).any(|link| link.is_looked_after)
     }
 
     /// Ends those whose other nodes are gone without anything having told so.
     pub fn look_after_links(&self) {
         let view = self.links.view();
-        for link in &view.others {
+        let links = view.in_memory.iter().chain(&view.others);
+        for link in links.filter(|link| link.is_looked_after) {
             if let Err(broken) = link.look_after() {
                 self.lost(link, broken);
             }
@@ -789,22 +834,25 @@ impl Core {
         let beside: &[Way] = if is_alone { &[] } else { &straight };
         let bridged = self.bridged(info, &taken, beside);
         let missing = stream.missing(straight.into_iter().chain(bridged).collect());
-        for way in missing.into_iter().take(rails::RAILS_MOST) {
-            let greeting = self.greeting(info.id, stream.number(), peer.pass);
+        let missing = missing.into_iter().take(rails::RAILS_MOST);
+        for way in missing.take_while(|_| stream.has_room()) {
+            let called = self.call(peer, stream.number(), &way);
             // Tried again later.
-            if let Ok(rail) = self.call(greeting, &way).and_then(|ends| stream.rails.join(ends)) {
+            if let Ok(Some(rail)) = called.and_then(|ends| stream.join(ends)) {
                 stream.joined(rail, way);
             }
         }
     }
 
-    /// A link that `peer` has made, after what has arrived by others.
-    fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        for (link, why) in self.links.given_up_by(peer, self) {
+    /// A link that `peer` has made with this `attempt`, after what has arrived by others.
+    fn called(&self, peer: ContextId, attempt: u64, ends: Ends) -> Arc<Link> {
+        for (link, why) in self.links.given_up_by(peer, attempt, self) {
             self.lost(&link, why);
         }
         let link = self.connected(peer, ends);
-        self.links.made_by_peer(&link);
+        if !self.links.made_by_peer(&link, attempt) {
+            self.lost(&link, Broken::Closed);
+        }
         link
     }
 
@@ -812,7 +860,7 @@ impl Core {
         let poll_is_enough = ends.poll_is_enough;
         let turns = self.turns.clone();
         let link = self.links.insert(|number| Link::new(number, peer, ends).in_turns(turns));
-        if !link.in_memory {
+        if link.is_looked_after {
             self.keeper.notice();
         }
         if !poll_is_enough {
@@ -937,14 +985,9 @@ impl Core {
     fn signalled_for(&self, home: &impl Home, token: u64) {
         if Listeners::is_theirs(token) {
             let lets_in = |greeting: &Greeting| self.lets_in(greeting);
-            match self.listeners.signalled(token, self.id, &self.progress, lets_in) {
-                Some((Greeting { from, stream: 0, .. }, ends)) => drop(self.called(from, ends)),
-                Some((Greeting { from, stream, .. }, ends)) => {
-                    if let Err(error) = self.wanted(from, stream, ends) {
-                        tracing::warn!(%from, %error, "a connection is given up");
-                    }
-                }
-                None => {}
+            let greeted = self.listeners.signalled(token, self.id, &self.progress, lets_in);
+            if let Some((greeting, ends)) = greeted {
+                self.greeted(&greeting, ends);
             }
         } else if let Some(link) = self.links.numbered(token as u32) {
             match link.signalled(home) {

@@ -25,7 +25,7 @@ pub const PIECE_MOST: usize = 256 << 10;
 pub const GREETING: usize = 40 + KEY;
 
 const MAGIC: [u8; 4] = *b"ktf\n";
-const VERSION: u16 = 8;
+const VERSION: u16 = 9;
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,10 +207,12 @@ pub struct Greeting {
     pub to: ContextId,
     /// What carries frames.
     pub carrier: Carrier,
-    /// 0: this connection is all that there is. Otherwise it is a rail of the stream of this number
-    /// among those that the caller has begun to the other context; later ones take the place of
-    /// earlier ones.
-    pub stream: u64,
+    /// Counts up among the links that the caller makes to the other context, from 1 on. A later one takes the place of
+    /// earlier ones, whichever call is taken first.
+    pub attempt: u64,
+    /// This connection is one of several that carry the link, which is a stream; all are greeted with its number. If not,
+    /// it is all that there is.
+    pub is_rail: bool,
     /// What its daemon has given the caller to show; none if daemons have no key.
     pub pass: Option<Pass>,
 }
@@ -340,7 +342,8 @@ impl Greeting {
         bytes[32] = carrier;
         bytes[8..16].copy_from_slice(&self.from.number().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.to.number().to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.stream.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes[34] = u8::from(self.is_rail);
         if let Some(Pass { user, proof }) = self.pass {
             bytes[33] = 1;
             bytes[36..40].copy_from_slice(&user.to_le_bytes());
@@ -373,7 +376,8 @@ impl Greeting {
         };
         let pass =
             (bytes[33] != 0).then(|| Pass { user: u32_at(bytes, 36), proof: array(bytes, 40) });
-        Ok(Self { from: context(8), to: context(16), carrier, stream: u64_at(bytes, 24), pass })
+        let (attempt, is_rail) = (u64_at(bytes, 24), bytes[34] != 0);
+        Ok(Self { from: context(8), to: context(16), carrier, attempt, is_rail, pass })
     }
 }
 
@@ -614,15 +618,18 @@ mod tests {
             Carrier::Library(Library::Ucx),
         ] {
             for pass in [None, Some(Pass { user: 1000, proof: [7; KEY] })] {
-                let greeting = Greeting { from, to, carrier, stream: 3, pass };
-                bytes = greeting.encode();
-                assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+                for is_rail in [false, true] {
+                    let greeting = Greeting { from, to, carrier, attempt: 3, is_rail, pass };
+                    bytes = greeting.encode();
+                    assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+                }
             }
         }
         bytes[32] = 1;
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Carrier(1)));
-        bytes[4] = 9;
-        assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(9)));
+        // Its greeting has no attempt where this one's is.
+        bytes[4] = 8;
+        assert_eq!(Greeting::decode(&bytes), Err(Malformed::Version(8)));
         bytes[..4].copy_from_slice(b"GET ");
         assert_eq!(Greeting::decode(&bytes), Err(Malformed::Magic(*b"GET ")));
     }

@@ -53,6 +53,7 @@
 //! | [`pacing`] | whose turn it is among flows with reserved rates (pure; the thesis' section 2.1) |
 //! | `ring` | the decisions of a ring in shared memory (pure; checked with loom) |
 //! | [`directory::state`], [`directory::records`] | the directory as a state machine (pure) |
+//! | `carriers` | over what a context can be called, and what its callers take (pure) |
 //! | [`door`], [`directory::seal`] | who may call whom, and how servers know each other (pure) |
 //! | `transport` | the narrow trait; shared memory, TCP, UDP |
 //! | `transport::rails` | one stream of frames over several connections (its decisions are pure) |
@@ -71,7 +72,8 @@
 //! - **Order.** Messages from one resource to another arrive in the order in which they were sent, and each at most once,
 //!   whatever its sender was told. Before the first message on a connection the other end is told its number, which counts
 //!   up: what has arrived by those with lower numbers is taken first, and nothing after it, whoever had made them and
-//!   however late they are taken. If both ends have called each other at once, none goes on sending by the other's
+//!   however late they are taken. A call that is taken after a later one of the same context, which has given it up,
+//!   is closed, and ends nothing. If both ends have called each other at once, none goes on sending by the other's
 //!   connection when it has lost its own.
 //! - **Delivery or an error.** A message is in its receiver's inbox, or its sender is told: by
 //!   `send`, or by a later `recv` of the same resource ([`RecvError::Undelivered`]). When a
@@ -106,7 +108,8 @@
 //! over it takes more than four times as long, and 2 ms at least. Order and delivery hold from end to end: what
 //! is sent is kept until the other context has it, goes again by another way when one is lost, and
 //! arrives once. When there has been no way for ten seconds, the link is broken, and its senders are
-//! told; a connection that the other end closes before anything has come by it was none.
+//! told; a connection that the other end closes before anything has come by it was none. A context has a bounded number of
+//! connections beside the first of each link, on the whole and on each; beyond that links have fewer, and no error.
 //!
 //! # Who is let in
 //!
@@ -146,6 +149,7 @@ pub mod payload;
 pub mod real_time;
 pub mod region;
 
+mod carriers;
 mod config;
 mod context;
 mod core;
@@ -167,6 +171,7 @@ mod transport;
 mod turns;
 
 pub use attributes::Attributes;
+pub use carriers::Carriers;
 pub use config::{Config, Protocol};
 pub use context::{Context, Message, Resource, Search, Watcher};
 pub use directory::client::Event;

@@ -26,13 +26,29 @@ struct Table {
     /// The number of the last link.
     last: u32,
     by_peer: HashMap<ContextId, Arc<Link>>,
-    by_number: HashMap<u32, Arc<Link>, BuildHasherDefault<PlaceHasher>>,
-    /// The number of the link that each other context has made last.
-    made_by: HashMap<ContextId, u32>,
-    /// The greatest number, among its own links, of those by which each other context has begun to send. It outlives
-    /// them: one with a lower number can still come.
-    begun_by: HashMap<ContextId, u32>,
+    by_number: ByNumber,
+    /// The link that each other context has made last, if it is there.
+    made_by: HashMap<ContextId, Made>,
+    /// With which of its attempts each other context has called last.
+    called_by: Latest<u64>,
+    /// The number, among its own links, of that by which each other context has begun to send last.
+    begun_by: Latest<u32>,
 }
+
+type ByNumber = HashMap<u32, Arc<Link>, BuildHasherDefault<PlaceHasher>>;
+
+/// A link that another context has made.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    /// With which of its attempts.
+    attempt: u64,
+    /// Its number here.
+    link: u32,
+}
+
+/// The greatest of what each other context has numbered. It outlives links: a lower one can still come.
+#[derive(Debug, Default)]
+struct Latest<N>(HashMap<ContextId, N>);
 
 /// A [`View`] that was right when it was looked up: that touches no memory which other threads look up theirs by.
 pub type Current = Guard<Arc<View>>;
@@ -76,15 +92,23 @@ impl Links {
         link
     }
 
-    /// Takes what has arrived by every link of `peer`, which has made another: `peer` may have lost that of this context's
-    /// making by which it sent, and what it sends on the new one comes after that. Tells which of them are over, and why:
-    /// those that broke, and the one that `peer` made before, which it has given up.
+    /// `peer` calls, with this one of its attempts to make a link. Returns whether the call is taken: not if it was late,
+    /// and `peer` has called with a later attempt already, for which it has given up this one. Several calls of one attempt
+    /// are rails.
+    pub fn calls(&self, peer: ContextId, attempt: u64, is_rail: bool) -> bool {
+        self.write().calls(peer, attempt, is_rail)
+    }
+
+    /// Takes what has arrived by every link of `peer`, which makes another with this `attempt`: `peer` may have lost that of
+    /// this context's making by which it sent, and what it sends on the new one comes after that. Tells which of them are
+    /// over, and why: those that broke, and the one that `peer` made by an earlier attempt, which it has given up.
     pub fn given_up_by(
         &self,
         peer: ContextId,
+        attempt: u64,
         home: &impl Home,
     ) -> impl Iterator<Item = (Arc<Link>, Broken)> {
-        let before = self.read().made_by.get(&peer).copied();
+        let before = self.read().made_before(peer, attempt);
         self.of(peer).into_iter().filter_map(move |link| {
             let broken = link.receive_all(home).err();
             let given_up = (before == Some(link.id)).then_some(Broken::Closed);
@@ -112,13 +136,16 @@ impl Links {
         }))
     }
 
-    /// Its peer has made `link`, after all that it made before.
-    pub fn made_by_peer(&self, link: &Link) {
+    /// Its peer has made `link` with this `attempt`. Returns whether it has made none with a later one, which another
+    /// thread has taken meanwhile: then this one is over.
+    pub fn made_by_peer(&self, link: &Link, attempt: u64) -> bool {
         let mut table = self.write();
+        let is_last = table.made_by.get(&link.peer).is_none_or(|made| made.attempt <= attempt);
         // It may be over already.
-        if table.by_number.contains_key(&link.id) {
-            table.made_by.insert(link.peer, link.id);
+        if is_last && table.by_number.contains_key(&link.id) {
+            table.made_by.insert(link.peer, Made { attempt, link: link.id });
         }
+        is_last
     }
 
     /// One less. If it was that on which to send to its peer, there is none until one more comes, though another may
@@ -131,7 +158,7 @@ impl Links {
         if sends {
             table.by_peer.remove(&link.peer);
         }
-        if table.made_by.get(&link.peer) == Some(&link.id) {
+        if table.made_by.get(&link.peer).is_some_and(|made| made.link == link.id) {
             table.made_by.remove(&link.peer);
         }
         self.renew(&table);
@@ -169,22 +196,45 @@ impl Table {
     /// Those that go before `link`, by which its peer begins to send.
     fn begun(&mut self, link: &Link, number: u32) -> Result<Vec<Arc<Link>>, Malformed> {
         link.begins(number)?;
-        if self.begun_by.get(&link.peer).is_some_and(|last| number <= *last) {
+        if self.begun_by.of(link.peer).is_some_and(|last| number <= last) {
             return Err(Malformed::GivenUp);
         }
-        self.remember(link.peer, number);
+        let Self { begun_by, by_number, .. } = self;
+        begun_by.remember(link.peer, number, by_number);
         let of_peer = self.by_number.values().filter(|other| other.peer == link.peer);
         Ok(of_peer.filter(|other| other.has_begun_before(number)).cloned().collect())
     }
 
-    /// Of contexts without links one is forgotten when there are too many.
-    fn remember(&mut self, peer: ContextId, number: u32) {
-        if self.begun_by.len() >= REMEMBERED_MOST && !self.begun_by.contains_key(&peer) {
-            let live: BTreeSet<_> = self.by_number.values().map(|link| link.peer).collect();
-            let first = self.begun_by.keys().find(|peer| !live.contains(peer)).copied();
-            first.map(|peer| self.begun_by.remove(&peer));
+    fn calls(&mut self, peer: ContextId, attempt: u64, is_rail: bool) -> bool {
+        let last = self.called_by.of(peer);
+        if last.is_some_and(|last| attempt < last || attempt == last && !is_rail) {
+            return false;
         }
-        self.begun_by.insert(peer, number);
+        let Self { called_by, by_number, .. } = self;
+        called_by.remember(peer, attempt, by_number);
+        true
+    }
+
+    /// The link that `peer` has made last, if that was by an earlier attempt than this.
+    fn made_before(&self, peer: ContextId, attempt: u64) -> Option<u32> {
+        let made = self.made_by.get(&peer)?;
+        (made.attempt < attempt).then_some(made.link)
+    }
+}
+
+impl<N: Copy> Latest<N> {
+    fn of(&self, peer: ContextId) -> Option<N> {
+        self.0.get(&peer).copied()
+    }
+
+    /// Of contexts without `links` one is forgotten when there are too many.
+    fn remember(&mut self, peer: ContextId, number: N, links: &ByNumber) {
+        if self.0.len() >= REMEMBERED_MOST && !self.0.contains_key(&peer) {
+            let live: BTreeSet<_> = links.values().map(|link| link.peer).collect();
+            let first = self.0.keys().find(|peer| !live.contains(peer)).copied();
+            first.map(|peer| self.0.remove(&peer));
+        }
+        self.0.insert(peer, number);
     }
 }
 
@@ -228,9 +278,53 @@ mod tests {
         let live = link(&links, 1);
         let mut table = links.write();
         assert_eq!(table.begun(&live, 3).map(|before| before.len()), Ok(0));
-        (2..REMEMBERED_MOST as u64 + 20).for_each(|peer| table.remember(ContextId::new(peer), 1));
-        assert_eq!(table.begun_by.len(), REMEMBERED_MOST);
-        assert_eq!(table.begun_by.get(&live.peer), Some(&3));
+        assert!(table.calls(live.peer, 5, false));
+        let Table { begun_by, called_by, by_number, .. } = &mut *table;
+        for peer in (2..REMEMBERED_MOST as u64 + 20).map(ContextId::new) {
+            begun_by.remember(peer, 1, by_number);
+            called_by.remember(peer, 1, by_number);
+        }
+        assert_eq!((begun_by.0.len(), called_by.0.len()), (REMEMBERED_MOST, REMEMBERED_MOST));
+        assert_eq!((begun_by.of(live.peer), called_by.of(live.peer)), (Some(3), Some(5)));
+    }
+
+    /// Of one context calls are taken in the order of its attempts, and those of one attempt together, if they are rails.
+    #[test]
+    fn a_call_that_comes_late_is_not_taken() {
+        let links = Links::default();
+        let (peer, other) = (ContextId::new(7), ContextId::new(8));
+        let takes = |attempt, is_rail| links.calls(peer, attempt, is_rail);
+        assert!(takes(3, false));
+        assert!(!takes(3, false), "the same once more");
+        assert!(!takes(2, false) && !takes(2, true));
+        assert!(takes(5, true) && takes(5, true));
+        assert!(!takes(3, true) && !takes(4, false));
+        assert!(links.calls(other, 1, false), "of another context");
+        // Also when there is no link any more.
+        links.remove(&link(&links, 7));
+        assert!(!takes(4, true) && takes(6, false));
+    }
+
+    /// Two threads take two calls at once, and the one with the later attempt is through first.
+    #[test]
+    fn a_link_of_an_earlier_attempt_takes_no_place() {
+        let links = Links::default();
+        let peer = ContextId::new(7);
+        let (own, newer, older) = (link(&links, 7), link(&links, 7), link(&links, 7));
+        let before = |attempt| links.read().made_before(peer, attempt);
+        assert_eq!(before(u64::MAX), None);
+        assert!(links.made_by_peer(&newer, 2));
+        assert!(!links.made_by_peer(&older, 1));
+        assert_eq!([before(1), before(2), before(3)], [None, None, Some(newer.id)]);
+        // That it goes leaves nothing, whoever goes first.
+        links.remove(&older);
+        links.remove(&own);
+        assert_eq!(before(3), Some(newer.id));
+        links.remove(&newer);
+        assert_eq!(before(3), None);
+        // What is over already is not given up once more.
+        assert!(links.made_by_peer(&newer, 3));
+        assert_eq!(before(4), None);
     }
 
     /// Two contexts called each other at once. Whoever sent on one link and loses it does not go on with the other, on

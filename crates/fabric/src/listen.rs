@@ -1,18 +1,19 @@
 //! Connections of other contexts to this one, until they have said who they are.
 
 use crate::bridge::routes::Way;
+use crate::carriers::Carriers;
 use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
 use crate::sockets::{accepted, expect_trusted, receive};
-use crate::transport::native::Library;
+use crate::transport::native::{self, Library};
 use crate::transport::{self, Ends};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::geteuid;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -160,7 +161,7 @@ impl Listeners {
                 Carrier::Library(library) => transport::native::accept(library, stream),
                 Carrier::Itself => transport::tcp::ends(stream),
             },
-            Caller::Neighbour(_) if greeting.stream != 0 => return None,
+            Caller::Neighbour(_) if greeting.is_rail => return None,
             Caller::Neighbour(stream) => transport::shared::accept(handed_over?, stream),
         };
         match ends {
@@ -206,6 +207,20 @@ impl Caller {
     }
 }
 
+/// Over what a context that listens at these addresses can be called. Of libraries that is what is built in; of the one
+/// over which it calls others itself, `own`, whether it has a network here, which takes long to find out and is not asked
+/// of the others: who is called over one that has none says so then.
+pub fn spoken(own: Protocol, addresses: &[SocketAddr]) -> Carriers {
+    let mut addresses = addresses.iter().map(SocketAddr::ip);
+    let elsewhere = addresses.find(|address| !address.is_loopback());
+    let address = elsewhere.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    Carriers::of(|protocol| match protocol.library() {
+        None => true,
+        Some(library) if protocol == own => native::has_network(library, address),
+        Some(library) => library.is_built_in(),
+    })
+}
+
 /// Connects to a context of `owner` on the same node, through shared memory.
 ///
 /// # Errors
@@ -222,19 +237,18 @@ pub fn call_neighbour(greeting: Greeting, owner: u32) -> io::Result<Ends> {
     offered.ends(stream)
 }
 
-/// Connects to a context at the first of `addresses` that answers.
+/// Connects to a context at the first of `addresses` that answers, with a `greeting` for each.
 ///
 /// # Errors
 /// That of the last.
 pub fn call_remote(
-    greeting: Greeting,
+    greeting: impl Fn() -> Greeting,
     addresses: &[SocketAddr],
     protocol: Protocol,
 ) -> io::Result<Ends> {
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no address here");
     for address in addresses {
-        let called = call_at(*address, greeting, protocol);
-        match called {
+        match call_at(*address, greeting(), protocol) {
             Ok(ends) => return Ok(ends),
             Err(error) => last = error,
         }

@@ -6,9 +6,10 @@ use crate::directory::protocol::Introduction;
 use crate::id::ContextId;
 use crate::link::Link;
 use crate::progress::lock;
-use crate::transport::Broken;
-use crate::transport::rails::{RailId, Rails};
+use crate::transport::rails::{Allowance, RailId, Rails};
+use crate::transport::{Broken, Ends};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -19,6 +20,9 @@ pub const REMEMBERED_MOST: usize = 1 << 16;
 /// How often missing rails are made, as long as there are others and when there is none.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_AT_ONCE: Duration = Duration::from_millis(100);
+/// How often at least, beside others. Where those that were made are found lost each time it is twice as long until the
+/// next: the other end may have no room for them.
+const AGAIN_MOST: Duration = Duration::from_secs(32);
 /// How long a stream may be without a rail before it is broken: a few times what a bridge takes to
 /// be started again, or a network to come back.
 const ALONE_MOST: Duration = Duration::from_secs(10);
@@ -27,6 +31,8 @@ const ALONE_MOST: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub struct Streams {
     state: Mutex<State>,
+    /// What is left of rails beside others, for all streams.
+    allowance: Allowance,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +51,7 @@ pub struct Stream {
     pub link: Arc<Link>,
     /// Its rails.
     pub rails: Rails,
+    allowance: Allowance,
     /// Its number among those of the context that has begun it.
     number: u64,
     /// Whether that is this one.
@@ -59,6 +66,8 @@ struct Making {
     peer: Option<Introduction>,
     ways: BTreeMap<RailId, Way>,
     last: Option<Instant>,
+    /// How long after that missing rails are made again beside others.
+    every: Duration,
     /// Since when it has no rail by which anything came.
     alone_since: Option<Instant>,
 }
@@ -114,9 +123,10 @@ impl Streams {
         let (peer, ways) = own.map_or((None, BTreeMap::new()), |(peer, rail, way)| {
             (Some(peer), BTreeMap::from([(rail, way)]))
         });
-        let making = Mutex::new(Making { peer, ways, last: None, alone_since: None });
-        let is_busy = AtomicBool::new(false);
-        let stream = Arc::new(Stream { link, rails, number, is_own, making, is_busy });
+        let (every, alone_since) = (AGAIN_EVERY, None);
+        let making = Mutex::new(Making { peer, ways, last: None, every, alone_since });
+        let (allowance, is_busy) = (self.allowance.clone(), AtomicBool::new(false));
+        let stream = Arc::new(Stream { link, rails, allowance, number, is_own, making, is_busy });
         lock(&self.state).all.insert(stream.link.id, stream.clone());
         stream
     }
@@ -145,7 +155,7 @@ impl Stream {
         let (alone, has_heard) = (self.rails.all().is_empty(), self.rails.have_heard());
         // A rail that leads nowhere, or to one who has given the stream up and refuses it, changes nothing.
         making.alone_since = making.alone_since.filter(|_| !has_heard).or(alone.then_some(now));
-        let every = if alone { AGAIN_AT_ONCE } else { AGAIN_EVERY };
+        let every = if alone { AGAIN_AT_ONCE } else { making.every };
         // Once, even if another makes them, to know where that one is.
         let is_concerned = self.is_own || alone || making.peer.is_none();
         let due = making.last.is_none_or(|last| now.saturating_duration_since(last) >= every)
@@ -160,6 +170,25 @@ impl Stream {
     /// Somebody has looked.
     pub fn looked(&self) {
         self.is_busy.store(false, SeqCst);
+    }
+
+    /// Whether somebody looks just now.
+    #[cfg(test)]
+    pub fn is_looked_at(&self) -> bool {
+        self.is_busy.load(SeqCst)
+    }
+
+    /// Whether it may have one more rail.
+    pub fn has_room(&self) -> bool {
+        self.rails.have_room(&self.allowance)
+    }
+
+    /// One more rail, if it may have one. If not, `ends` are closed, and none is returned.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub fn join(&self, ends: Ends) -> io::Result<Option<RailId>> {
+        self.rails.join_beside(ends, &self.allowance)
     }
 
     /// The directory knows where the other context is.
@@ -188,7 +217,9 @@ impl Stream {
         let there = self.rails.all();
         let mut making = lock(&self.making);
         let lost = making.ways.iter().filter(|(rail, _)| !there.contains(rail));
-        let lost = lost.map(|(_, way)| way.clone()).collect();
+        let lost: Vec<_> = lost.map(|(_, way)| way.clone()).collect();
+        making.every =
+            if lost.is_empty() { AGAIN_EVERY } else { (making.every * 2).min(AGAIN_MOST) };
         making.ways.retain(|rail, _| there.contains(rail));
         (making.ways.values().cloned().collect(), lost)
     }
@@ -212,7 +243,7 @@ mod tests {
     use super::*;
     use crate::frame::{Frame, Head};
     use crate::transport::testing::{Collected, streams};
-    use crate::transport::{Ends, rails, tcp};
+    use crate::transport::{rails, tcp};
 
     /// A stream that another context has begun, the end by which it is read, and when that was.
     fn stream() -> (Arc<Stream>, Ends, Instant) {
@@ -237,9 +268,78 @@ mod tests {
     }
 
     fn lose_rails(stream: &Stream, ends: &mut Ends) {
-        while !stream.rails.all().is_empty() {
+        lose_all_but(0, stream, ends);
+    }
+
+    fn lose_all_but(left: usize, stream: &Stream, ends: &mut Ends) {
+        while stream.rails.all().len() > left {
             ends.receiver.poll(&mut Collected::default()).unwrap();
         }
+    }
+
+    /// One end who closes every rail but the first is not asked all the while; when one stands it is as before.
+    #[test]
+    fn rails_that_do_not_last_are_made_less_and_less_often() {
+        let (stream, mut ends, mut now) = stream();
+        let _stays = join(&stream);
+        let seconds = |seconds| Duration::from_secs(seconds);
+        let is_due = |now| {
+            let is_due = stream.is_due(now);
+            stream.looked();
+            is_due
+        };
+        assert!(is_due(now));
+        let mut rests = Vec::new();
+        for _ in 0..7 {
+            let far = join(&stream);
+            let rail = stream.rails.all().pop().unwrap();
+            stream.joined(rail, Way::straight(([10, 1, 0, 2], 1).into()));
+            drop(far);
+            lose_all_but(1, &stream, &mut ends);
+            assert_eq!(stream.ways().1.len(), 1);
+            let rest = (1..100).find(|rest| is_due(now + seconds(*rest))).unwrap();
+            now += seconds(rest);
+            rests.push(rest);
+        }
+        assert_eq!(rests, [2, 4, 8, 16, 32, 32, 32]);
+        assert_eq!(stream.ways(), (Vec::new(), Vec::new()));
+        assert!(is_due(now + AGAIN_EVERY));
+    }
+
+    /// Beyond what all streams may have beside the first rail of each none is taken, and each has its first.
+    #[test]
+    fn where_streams_are_many_they_have_fewer_rails() {
+        let all = Streams { allowance: Allowance::of(3), ..Streams::default() };
+        let begin = |number: u32| {
+            let ((ends, rails), (idle, _)) = (rails::ends().unwrap(), rails::ends().unwrap());
+            let link = Arc::new(Link::new(number, ContextId::new(2), idle));
+            (all.insert(link, rails, u64::from(number), None), ends)
+        };
+        let add = |stream: &Stream| {
+            let (one, other) = streams();
+            let is_taken = stream.join(tcp::ends(one).unwrap()).unwrap().is_some();
+            (is_taken, tcp::ends(other).unwrap())
+        };
+        let ((first, mut ends), (second, _), (third, _)) = (begin(1), begin(2), begin(3));
+        let mut others: Vec<_> = (0..3).map(|_| add(&first)).collect();
+        others.extend((0..3).map(|_| add(&second)));
+        let is_taken: Vec<_> = others.iter().map(|(is_taken, _)| *is_taken).collect();
+        assert_eq!(is_taken, [true, true, true, true, true, false]);
+        assert!(!first.has_room() && !second.has_room());
+        // Whoever has called finds it closed.
+        let (_, mut refused) = others.pop().unwrap();
+        let start = Instant::now();
+        while refused.receiver.poll(&mut Collected::default()) != Err(Broken::Closed) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it is kept");
+        }
+        assert!(third.has_room());
+        others.push(add(&third));
+        assert!(others[5].0 && !third.has_room(), "the first of each is none of those");
+        // What one loses another may have.
+        drop(others.remove(1));
+        lose_all_but(2, &first, &mut ends);
+        others.push(add(&second));
+        assert_eq!((first.rails.all().len(), second.rails.all().len()), (2, 3));
     }
 
     /// Whoever has given a stream up closes every rail that is made for it: the other end gives up as well, though it

@@ -5,16 +5,20 @@
 mod common;
 
 use common::{LONG, Node, Way, key, until};
-use keeptime_fabric::directory::protocol::{Heard, Telling, encode, read};
+use keeptime_fabric::directory::client::Client;
+use keeptime_fabric::directory::protocol::{ContextInfo, Heard, Telling, encode, read};
 use keeptime_fabric::directory::seal::{End, HAIL, Hail, SEAL, Sealer, Sealers};
 use keeptime_fabric::door::Pass;
-use keeptime_fabric::frame::{Carrier, Frame, Greeting, Head};
+use keeptime_fabric::frame::{Carrier, Frame, GREETING, Greeting, Head};
+use keeptime_fabric::id::Place;
 use keeptime_fabric::{
-    Callers, ClusterKey, Context, ContextId, Match, ResourceId, SendError, Tag, Wait, attrs,
+    Callers, Carriers, ClusterKey, Context, ContextId, Match, Protocol, ResourceId, SendError, Tag,
+    Wait, attrs,
 };
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 const WAY: Way = Way::Tcp(Wait::Block);
 /// Somebody who is not root.
@@ -101,11 +105,17 @@ fn a_directory_server_of_another_user_is_not_believed() {
     opens(OTHER).unwrap();
 }
 
-/// A message as of `from`, to the context of `to`, on a connection of its own.
-fn intrude(address: &SocketAddr, from: ContextId, to: ResourceId, pass: Option<Pass>) -> TcpStream {
+/// A message as of `from`, to the context of `to`, on a connection of its own: that of its call of this number.
+fn intrude(
+    address: &SocketAddr,
+    from: ContextId,
+    to: ResourceId,
+    pass: Option<Pass>,
+    attempt: u64,
+) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let carrier = Carrier::Itself;
-    let greeting = Greeting { from, to: to.context, carrier, stream: 0, pass };
+    let greeting = Greeting { from, to: to.context, carrier, attempt, is_rail: false, pass };
     stream.write_all(&greeting.encode()).unwrap();
     send_bad(&stream, to, Tag(666));
     stream
@@ -143,12 +153,12 @@ fn nobody_makes_up_who_calls() {
     let other = key("not the key of this cluster's daemons").of_context(to);
     let user = nix::unistd::geteuid().as_raw();
     for pass in [None, Some(Pass { user, proof: [7; 32] }), Some(other.pass(own, user))] {
-        assert!(is_closed(intrude(address, own, receiver.id(), pass)), "{pass:?}");
+        assert!(is_closed(intrude(address, own, receiver.id(), pass, 1)), "{pass:?}");
         assert!(receiver.try_recv(Match::any()).unwrap().is_none());
     }
     // With what its daemon would write it is let in: it is the pass that makes the difference.
     let right = key("the key of all nodes of all tests").of_context(to);
-    let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)));
+    let _intruder = intrude(address, own, receiver.id(), Some(right.pass(own, user)), 1);
     assert_eq!(receiver.recv(Match::any()).unwrap().data, b"bad");
 }
 
@@ -163,15 +173,79 @@ fn who_calls_again_has_one_connection() {
     let records = context.find(attrs! { "a" => "b" }).all().unwrap();
     let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
     let tag = || receiver.recv_within(Match::any(), LONG).unwrap().tag;
-    let before = intrude(address, from, to, None);
+    let before = intrude(address, from, to, None, 1);
     assert_eq!(tag(), Tag(666));
     // Nobody of the context works meanwhile: all of this waits for it.
     send_bad(&before, to, Tag(1));
     send_bad(&before, to, Tag(2));
-    let after = intrude(address, from, to, None);
+    let after = intrude(address, from, to, None, 2);
     send_bad(&after, to, Tag(3));
     assert_eq!([tag(), tag(), tag(), tag()], [1, 2, 666, 3].map(Tag));
     assert!(is_closed(before));
+}
+
+/// A call that its caller has given up for a later one, and that is taken after that.
+#[test]
+fn a_call_that_comes_late_ends_nothing() {
+    let node = Node::with_key("n1", &[], None);
+    let mut settings = node.settings(WAY);
+    // It takes calls by itself.
+    settings.progress_thread = true;
+    let context = Context::open(settings).unwrap();
+    let receiver = context.register(attrs! { "a" => "b" }).unwrap();
+    let (to, from) = (receiver.id(), ContextId::new(7));
+    let records = context.find(attrs! { "a" => "b" }).all().unwrap();
+    let address = records[0].home.addresses.iter().find(|a| a.ip().is_loopback()).unwrap();
+    let tag = || receiver.recv_within(Match::any(), LONG).unwrap().tag;
+    let newer = intrude(address, from, to, None, 2);
+    assert_eq!(tag(), Tag(666));
+    assert!(is_closed(intrude(address, from, to, None, 1)));
+    send_bad(&newer, to, Tag(3));
+    assert_eq!(tag(), Tag(3));
+    assert!(receiver.try_recv(Match::any()).unwrap().is_none());
+}
+
+/// Goal: who calls takes what both speak. Method: a context that the directory says to speak UDP, and one of which it does
+/// not, are called by one that wants UDP; who calls a second time says so.
+#[test]
+fn a_caller_takes_what_the_directory_says_that_both_speak() {
+    let node = Node::start("n1", &[]);
+    let udp = Carriers::default().with(Protocol::Udp);
+    for (number, carriers) in [(1, Carriers::default()), (2, udp)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (id, addresses) = (ContextId::new(number), vec![listener.local_addr().unwrap()]);
+        let (name, callers) = (String::new(), Callers::SameUser);
+        let info = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers };
+        let _there = Client::connect(&node.config.name, info).unwrap();
+        let mut settings = node.settings(Way::Udp(Wait::Block));
+        settings.close_time = Duration::ZERO;
+        let context = Context::open(settings).unwrap();
+        let sender = context.register(attrs! {}).unwrap();
+        let to = ResourceId { context: id, place: Place { slot: 0, generation: 0 } };
+        sender.try_send(to, Tag(1), b"hello").unwrap();
+        let (first, stream) = greeting(listener.accept().unwrap().0);
+        let is_udp = matches!(first.carrier, Carrier::Datagrams { .. });
+        assert_eq!((is_udp, first.is_rail), (carriers == udp, false), "{carriers:?}");
+        if !is_udp {
+            assert_eq!(first.carrier, Carrier::Itself);
+            drop(stream);
+            listener.set_nonblocking(true).unwrap();
+            let again = until(|| {
+                let _ = sender.try_send(to, Tag(1), b"hello");
+                listener.accept().ok()
+            });
+            let (second, _stream) = greeting(again.0);
+            assert!(second.attempt > first.attempt, "{first:?}, {second:?}");
+        }
+    }
+}
+
+/// What a caller says first.
+fn greeting(mut stream: TcpStream) -> (Greeting, TcpStream) {
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut bytes = [0; GREETING];
+    stream.read_exact(&mut bytes).unwrap();
+    (Greeting::decode(&bytes).unwrap(), stream)
 }
 
 fn hail(address: SocketAddr, key: Option<&ClusterKey>) -> (TcpStream, Option<Sealers>) {

@@ -7,10 +7,15 @@ mod common;
 use common::{LONG, Node, Way};
 use keeptime_fabric::directory::Server;
 use keeptime_fabric::directory::client::Client;
+use keeptime_fabric::directory::protocol::{Answer, VERSION, decode, encode};
 use keeptime_fabric::{
-    Callers, ContextId, ContextInfo, Event, FindError, Match, RegisterError, Tag, Wait, attrs,
+    Callers, Carriers, ContextId, ContextInfo, Event, FindError, Match, Protocol, RegisterError,
+    Tag, Wait, attrs,
 };
+use std::io::{Read, Write};
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -49,10 +54,32 @@ fn nobody_is_said_to_be_where_his_node_is_not() {
         (([127, 0, 0, 1], 7).into(), ([192, 0, 2, 1], 22).into());
     let (id, addresses) = (ContextId::new(7), vec![foreign, own]);
     let (name, callers) = (String::new(), Callers::SameUser);
-    let context = ContextInfo { id, node: name, owner: 0, callers, addresses };
+    let carriers = Carriers::default().with(Protocol::Ucx);
+    let context = ContextInfo { id, node: name, owner: 0, callers, addresses, carriers };
     let client = Client::connect(&node.config.name, context).unwrap();
     let found = client.resolve(id).unwrap().unwrap();
-    assert_eq!(found.context.addresses, [own]);
+    assert_eq!((found.context.addresses, found.context.carriers), (vec![own], carriers));
+}
+
+/// One that is older or newer than its daemon is not left to take it for a silent one.
+#[test]
+fn a_program_of_another_version_is_told_so() {
+    let node = Node::start("n0", &[]);
+    let name = format!("{}/directory", node.config.name);
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    for version in [VERSION - 1, VERSION + 1] {
+        let mut stream = UnixStream::connect_addr(&address).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        // A hello, its version, and what hellos of that version may have.
+        let mut said = Vec::new();
+        encode(&(0_u8, version, "something else"), &mut said);
+        stream.write_all(&said).unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        let why = format!("version {version} of the protocol: this server speaks {VERSION}");
+        let refused = Answer::Refused { number: None, why };
+        assert_eq!(decode(&heard), Ok(Some((refused, heard.len()))));
+    }
 }
 
 #[test]

@@ -366,10 +366,10 @@ fn strangers_are_not_let_in() {
             stream.write_all(b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n").unwrap();
             let Ok(mut stream) = std::net::TcpStream::connect(address) else { continue };
             let (from, to) = (one.id().context, keeptime_fabric::ContextId::new(1));
+            let (carrier, is_rail) = (Carrier::Itself, false);
             stream
                 .write_all(
-                    &Greeting { from, to, carrier: Carrier::Itself, stream: 0, pass: None }
-                        .encode(),
+                    &Greeting { from, to, carrier, attempt: 1, is_rail, pass: None }.encode(),
                 )
                 .unwrap();
         }

@@ -20,7 +20,7 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -363,6 +363,83 @@ fn nobody_there_is_told_and_not_waited_for() {
     assert!(start.elapsed() < LONG);
 }
 
+/// Another process of this program, until this is dropped.
+struct Process(Child);
+
+impl Process {
+    /// One that does what the test `named` does when it is given `value` as `variable`. Returns as well what it says
+    /// after `word`.
+    fn start(named: &str, variable: &str, value: &str, word: &str) -> (Self, String) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", named, "--nocapture"]).env(variable, value);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let process = Self(child);
+        let said = lines.find_map(|line| {
+            let line = line.unwrap();
+            line.split_once(word).map(|(_, said)| said.to_owned())
+        });
+        (process, said.unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test: the daemon that `whoever_has_mapped…` kills.
+#[test]
+fn daemon_process() {
+    if std::env::var("FABRIC_TEST_DAEMON").is_err() {
+        return;
+    }
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    println!("serving {}", node.config.name);
+    loop {
+        thread::park();
+    }
+}
+
+/// One that is killed takes nothing away, and what is mapped stays as it was: readers are told all the same, whether or
+/// not the publisher has been killed with it.
+#[test]
+fn whoever_has_mapped_a_region_is_told_that_its_daemon_was_killed() {
+    for is_with_publisher in [true, false] {
+        let (mut daemon, name) =
+            Process::start("daemon_process", "FABRIC_TEST_DAEMON", "1", "serving ");
+        let (mut publisher, _) =
+            Process::start("publisher_process", "FABRIC_TEST_PUBLISHER", &name, "published ");
+        let mut config = keeptime_fabric::Config::default();
+        config.directory = name;
+        let context = Context::open(config).unwrap();
+        let reader = opened(&context, |_| true);
+        let mut data = [0; 48];
+        assert_eq!(reader.read(0, &mut data).unwrap().by, AnsweredBy::Memory);
+        assert_eq!(data, [5; 48]);
+        daemon.kill();
+        if is_with_publisher {
+            publisher.kill();
+        }
+        let start = Instant::now();
+        while reader.read(0, &mut data).is_ok() {
+            assert!(start.elapsed() < LONG, "it is read as if nothing had happened");
+            thread::yield_now();
+        }
+        let gone = RegionError::Gone(reader.id());
+        assert_eq!(reader.read(0, &mut data), Err(gone.clone()));
+        assert_eq!(reader.fetch_add(0, 1), Err(gone));
+    }
+}
+
 /// Not a test: the process that `a_publisher…` stops and kills.
 #[test]
 fn publisher_process() {
@@ -382,13 +459,13 @@ fn a_publisher_that_is_stopped_is_read_and_one_that_is_killed_is_gone() {
     let node = Node::start("n1", &[]);
     let _regions = regions_of(&node);
     for (way, by) in WAYS {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "publisher_process", "--nocapture"]);
-        command.env("FABRIC_TEST_PUBLISHER", &node.config.name).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains("published ")));
-        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        let (mut publisher, _) = Process::start(
+            "publisher_process",
+            "FABRIC_TEST_PUBLISHER",
+            &node.config.name,
+            "published ",
+        );
+        let pid = nix::unistd::Pid::from_raw(publisher.0.id() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
         let context = node.context(way);
         let reader = opened(&context, |_| true);
@@ -396,8 +473,7 @@ fn a_publisher_that_is_stopped_is_read_and_one_that_is_killed_is_gone() {
         assert_eq!(reader.read(0, &mut data).unwrap().by, by);
         assert_eq!(data, [5; 48]);
         assert_eq!(reader.fetch_add(0, 1), Ok((0, by)));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        publisher.kill();
         let start = Instant::now();
         while reader.read(0, &mut data).is_ok() {
             assert!(start.elapsed() < LONG, "{way:?}");

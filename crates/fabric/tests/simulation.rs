@@ -8,7 +8,7 @@
 use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Heard, Request, Telling, VERSION};
 use keeptime_fabric::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use keeptime_fabric::id::Place;
-use keeptime_fabric::{Attributes, Callers, ContextId, ResourceId, attrs};
+use keeptime_fabric::{Attributes, Callers, Carriers, ContextId, Protocol, ResourceId, attrs};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -111,6 +111,13 @@ struct World {
     members: Vec<Vec<SocketAddr>>,
     parted: Parted,
     last: u64,
+}
+
+/// Over what a context can be called, as unlike others as may be.
+fn carriers(context: ContextId) -> Carriers {
+    let all = [Protocol::Udp, Protocol::Libfabric, Protocol::Ucx].into_iter().enumerate();
+    let spoken = all.filter(|(bit, _)| (context.number() >> bit) & 1 == 1);
+    spoken.fold(Carriers::default(), |carriers, (_, protocol)| carriers.with(protocol))
 }
 
 fn address(node: usize) -> SocketAddr {
@@ -291,6 +298,7 @@ impl World {
             owner: USER,
             callers: Callers::SameUser,
             addresses: Vec::new(),
+            carriers: carriers(context),
         };
         let hello = Request::Hello { version: VERSION, context: info };
         self.step(node, Input::Asked(connection, USER, hello));
@@ -385,9 +393,10 @@ impl World {
         self.programs.iter().flat_map(of).collect()
     }
 
-    /// What the directory of this node has, if it runs.
+    /// What the directory of this node has, if it runs. Of each it says over what its context can be called.
     fn found(&self, node: usize) -> Option<BTreeSet<ResourceId>> {
         let all = self.nodes[node].as_ref()?.find(&Attributes::new());
+        assert!(all.iter().all(|record| record.home.carriers == carriers(record.id.context)));
         Some(all.iter().map(|record| record.id).collect())
     }
 

@@ -184,6 +184,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
     use crate::id::{ContextId, Place, ResourceId};
@@ -192,7 +193,8 @@ mod tests {
     fn record(bridge: &Known, owner: u32) -> Record {
         let (context, place) = (ContextId::new(1), Place { slot: 0, generation: 0 });
         let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
-        let home = ContextInfo { id: context, node, owner, callers, addresses };
+        let carriers = Carriers::default();
+        let home = ContextInfo { id: context, node, owner, callers, addresses, carriers };
         Record { id: ResourceId { context, place }, attributes: bridge.write(), home }
     }
 

@@ -283,7 +283,8 @@ fn connect(
     permitted: &Permitted,
 ) -> Option<Pair> {
     let connected = if permitted(request) {
-        call::connect(request.first()).map_err(|_| Refusal::Unreachable)
+        let called = call::connect_to(request.first(), &call::Ending::default());
+        called.map_err(|_| Refusal::Unreachable)
     } else {
         Err(Refusal::Unknown)
     };

@@ -1,7 +1,7 @@
 //! Finds out which ways are quick by calling over them, and chooses.
 
 use super::Known;
-use super::call::call;
+use super::call::{Ending, call_until};
 use super::costs::{Cost, Costs, detour_most};
 use super::request::Whom;
 use super::routes::{Way, beside, candidates, choose, room_beside};
@@ -9,9 +9,9 @@ use crate::networks::{Network, apart};
 use crate::progress::lock;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Calls over a way whose cost is looked for; the quickest counts, as any may have waited for a busy node.
@@ -24,7 +24,12 @@ const LATER_LEAST: Duration = Duration::from_millis(20);
 
 /// What is known of the costs of ways, for all who use them.
 #[derive(Debug, Clone, Default)]
-pub struct Survey(Arc<Mutex<Costs>>);
+pub struct Survey {
+    costs: Arc<Mutex<Costs>>,
+    ending: Ending,
+    /// Threads that call to find out, and some that have ended.
+    measuring: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
 
 /// From which networks whom is looked for, over which bridges.
 #[derive(Debug, Clone, Copy)]
@@ -46,10 +51,10 @@ impl Survey {
     /// If one of its hops does not answer or refuses.
     pub fn call(&self, way: &Way, whom: Whom) -> io::Result<TcpStream> {
         let begun = Instant::now();
-        let called = call(way, whom);
+        let called = call_until(way, whom, &self.ending);
         let now = Instant::now();
         let took = called.is_ok().then(|| now.saturating_duration_since(begun));
-        let mut costs = lock(&self.0);
+        let mut costs = lock(&self.costs);
         // What was found out with care is not given up for one call, which may have been late by chance.
         if took.is_none() || !matches!(costs.cost(way, now), Cost::Measured(_)) {
             costs.note(way, took, now);
@@ -59,7 +64,22 @@ impl Survey {
 
     /// A connection over a way has ended: nothing is known of it any more.
     pub fn lost(&self, way: &Way) {
-        lock(&self.0).forget(way);
+        lock(&self.costs).forget(way);
+    }
+
+    /// Ends all calls that are being made, and makes none any more: when this returns no thread is left of them but those
+    /// of its callers, whose calls fail.
+    pub fn end(&self) {
+        let measuring = {
+            // With the lock, so that none begins after this.
+            let mut measuring = lock(&self.measuring);
+            self.ending.begin();
+            std::mem::take(&mut *measuring)
+        };
+        for thread in measuring {
+            // It has panicked and said so, or it is done.
+            let _ = thread.join();
+        }
     }
 
     /// Ways over bridges for one who uses those of `taken`, the quickest first. If there are several from which to
@@ -96,8 +116,8 @@ impl Survey {
         }
         // Whoever called first may have waited for a busy node, and not for the network.
         for way in straight {
-            if let Some(took) = timed(way, whom) {
-                lock(&self.0).note(way, Some(took), Instant::now());
+            if let Some(took) = timed(way, whom, &self.ending) {
+                lock(&self.costs).note(way, Some(took), Instant::now());
             }
         }
         let most = self.detour_most(straight);
@@ -108,19 +128,9 @@ impl Survey {
     /// after `patience`, is noted all the same.
     fn measure(&self, ways: &[Way], whom: Whom, patience: Duration) {
         let begun = Instant::now();
-        let due = lock(&self.0).ask(ways, begun);
+        let due = lock(&self.costs).ask(ways, begun);
         let (answered, answers) = channel();
-        for way in due {
-            let (survey, answered) = (self.clone(), answered.clone());
-            let work = move || {
-                let took = (0..CALLS).map_while(|_| timed(&way, whom)).min();
-                lock(&survey.0).note(&way, took, Instant::now());
-                // Nobody may wait for it any more.
-                let _ = answered.send(took.is_some());
-            };
-            // Without a thread it stays silent.
-            let _ = thread::Builder::new().name("measure".into()).spawn(work);
-        }
+        self.begin(due, whom, &answered);
         drop(answered);
         let mut until = begun + patience;
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -132,21 +142,42 @@ impl Survey {
         }
     }
 
+    /// Has each of `ways` called by a thread of its own, which says in the end whether there was an answer.
+    fn begin(&self, ways: Vec<Way>, whom: Whom, answered: &Sender<bool>) {
+        let mut measuring = lock(&self.measuring);
+        measuring.retain(|thread| !thread.is_finished());
+        if self.ending.has_begun() {
+            return;
+        }
+        for way in ways {
+            let (costs, ending, answered) =
+                (self.costs.clone(), self.ending.clone(), answered.clone());
+            let work = move || {
+                let took = (0..CALLS).map_while(|_| timed(&way, whom, &ending)).min();
+                lock(&costs).note(&way, took, Instant::now());
+                // Nobody may wait for it any more.
+                let _ = answered.send(took.is_some());
+            };
+            // Without a thread it stays silent.
+            measuring.extend(thread::Builder::new().name("measure".into()).spawn(work));
+        }
+    }
+
     fn choose(&self, free: Vec<Way>, search: &Search<'_>, taken: &[Way]) -> Vec<Way> {
-        let (costs, now) = (lock(&self.0), Instant::now());
+        let (costs, now) = (lock(&self.costs), Instant::now());
         let free = costs.audible(free, now);
         choose(free, room_beside(taken), search.bridges, |way| costs.cost(way, now))
     }
 
     /// Those of `ways` that are known to take no longer.
     fn within(&self, mut ways: Vec<Way>, most: Duration) -> Vec<Way> {
-        let (costs, now) = (lock(&self.0), Instant::now());
+        let (costs, now) = (lock(&self.costs), Instant::now());
         ways.retain(|way| costs.cost(way, now) <= Cost::Measured(most));
         ways
     }
 
     fn detour_most(&self, straight: &[Way]) -> Option<Duration> {
-        lock(&self.0).quickest(straight).and_then(detour_most)
+        lock(&self.costs).quickest(straight).and_then(detour_most)
     }
 }
 
@@ -161,9 +192,9 @@ impl Search<'_> {
 }
 
 /// How long a call takes that is answered.
-fn timed(way: &Way, whom: Whom) -> Option<Duration> {
+fn timed(way: &Way, whom: Whom, ending: &Ending) -> Option<Duration> {
     let begun = Instant::now();
-    let called = call(way, whom).ok()?;
+    let called = call_until(way, whom, ending).ok()?;
     let took = begun.elapsed();
     drop(called);
     Some(took)
@@ -174,8 +205,9 @@ mod tests {
     use super::*;
     use crate::bridge::relay::Relay;
     use crate::bridge::request::Request;
+    use std::io::Read;
     use std::net::TcpListener;
-    use std::sync::mpsc::{Receiver, Sender};
+    use std::sync::mpsc::Receiver;
 
     const WHOM: Whom = Whom::Directory;
     /// For anything, on a busy machine.
@@ -202,7 +234,7 @@ mod tests {
     }
 
     fn is_measured(survey: &Survey, way: &Way) -> bool {
-        matches!(lock(&survey.0).cost(way, Instant::now()), Cost::Measured(_))
+        matches!(lock(&survey.costs).cost(way, Instant::now()), Cost::Measured(_))
     }
 
     /// Over bridges of which one is held up, one refuses, and one is not there: nobody waits for these, and the one that
@@ -243,7 +275,7 @@ mod tests {
         let (end, survey) = (listen(), Survey::default());
         let (bridge, closed) = (relay(|_| true), relay(|_| false));
         let ways = vec![over(bridge.port(), &end)];
-        let note = |way: &Way, took| lock(&survey.0).note(way, Some(took), Instant::now());
+        let note = |way: &Way, took| lock(&survey.costs).note(way, Some(took), Instant::now());
         let quicker =
             |straight: &Way| survey.quicker(ways.clone(), std::slice::from_ref(straight), WHOM);
         let direct = Way::straight(end.local_addr().unwrap());
@@ -257,6 +289,26 @@ mod tests {
         // One that answers is as quick as it has become: so is a minute not believed.
         note(&direct, LONG);
         quicker(&direct);
-        assert!(lock(&survey.0).quickest(&[direct]).unwrap() < LONG);
+        assert!(lock(&survey.costs).quickest(&[direct]).unwrap() < LONG);
+    }
+
+    /// While a bridge does not answer: neither a thread is left, nor a connection, and nobody waits for it.
+    #[test]
+    fn nothing_is_left_of_calls_that_are_ended() {
+        let (end, bridge, survey) = (listen(), listen(), Survey::default());
+        let ways = vec![over(bridge.local_addr().unwrap().port(), &end)];
+        survey.measure(&ways, WHOM, Duration::ZERO);
+        let (mut asked, _) = bridge.accept().unwrap();
+        let begun = Instant::now();
+        survey.end();
+        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        assert_eq!(Arc::strong_count(&survey.costs), 1, "a thread goes on");
+        asked.set_read_timeout(Some(LONG)).unwrap();
+        asked.read_to_end(&mut Vec::new()).unwrap();
+        // Nor does another begin.
+        survey.lost(&ways[0]);
+        survey.measure(&ways, WHOM, Duration::ZERO);
+        assert!(lock(&survey.measuring).is_empty());
+        assert!(survey.call(&ways[0], WHOM).is_err());
     }
 }

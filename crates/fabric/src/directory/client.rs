@@ -235,7 +235,7 @@ impl Client {
                 if deadline.is_none_or(|deadline| now >= deadline) {
                     return Ok(None);
                 }
-            } else if now >= answer_by {
+            } else if now >= answer_by || state.closed {
                 return Err(state.silence());
             }
             let until = if subscription.current { deadline.unwrap_or(now) } else { answer_by };
@@ -261,6 +261,17 @@ impl Client {
         kept.watchers.insert(watcher, VecDeque::new());
         let records = kept.records.values().cloned().collect();
         Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
+    }
+
+    /// Ends the connection. Whoever waits for an answer, or asks from now on, gets none.
+    pub fn close(&self) {
+        let mut state = lock(&self.shared.state);
+        state.closed = true;
+        if let Some(server) = &state.server {
+            let _ = server.stream.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Reads what the server has said until now.
@@ -304,13 +315,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared.state);
-        state.closed = true;
-        if let Some(server) = &state.server {
-            let _ = server.stream.shutdown(Shutdown::Both);
-        }
-        drop(state);
-        self.shared.changed.notify_all();
+        self.close();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -447,7 +452,7 @@ impl Shared {
                 return done;
             }
             let time = deadline.saturating_duration_since(Instant::now());
-            if time.is_zero() {
+            if time.is_zero() || state.closed {
                 return Err(state.silence());
             }
             let waited = self.changed.wait_timeout(state, time);
@@ -666,6 +671,7 @@ impl Subscription {
 mod tests {
     use super::*;
     use crate::attrs;
+    use crate::carriers::Carriers;
     use crate::door::Callers;
     use std::io::Read;
     use std::os::unix::net::UnixListener;
@@ -681,7 +687,8 @@ mod tests {
         let listener = UnixListener::bind_addr(&address_of(&name).unwrap()).unwrap();
         let id = ContextId::new(1);
         let (node, callers, addresses) = ("n0".into(), Callers::SameUser, vec![]);
-        (name, listener, ContextInfo { id, node, owner: 0, callers, addresses })
+        let carriers = Carriers::default();
+        (name, listener, ContextInfo { id, node, owner: 0, callers, addresses, carriers })
     }
 
     fn accept(listener: &UnixListener) -> UnixStream {

@@ -3,6 +3,7 @@
 //! format.
 
 use crate::attributes::Attributes;
+use crate::carriers::Carriers;
 use crate::door::{Callers, ContextKey, Pass};
 use crate::id::{ContextId, Place, ResourceId};
 use serde::de::DeserializeOwned;
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 /// The version of all of it.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Longest message: the records of some hundred thousand resources.
 pub const MESSAGE_MOST: usize = 64 << 20;
 const LENGTH: usize = 4;
@@ -29,6 +30,8 @@ pub struct ContextInfo {
     pub callers: Callers,
     /// Where it accepts TCP connections, best first.
     pub addresses: Vec<SocketAddr>,
+    /// Over what it can be called there. Who calls it takes what both speak.
+    pub carriers: Carriers,
 }
 
 /// A context, for another that wants to call it.
@@ -96,6 +99,12 @@ pub enum Request {
         /// Which.
         context: ContextId,
     },
+}
+
+/// A hello, as far as it is the same in every version.
+#[derive(Deserialize)]
+enum Opening {
+    Hello { version: u16 },
 }
 
 /// What a program is told.
@@ -269,6 +278,13 @@ pub fn framed(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, Garbled> {
     Ok(bytes.get(..LENGTH + length))
 }
 
+/// The version of the hello that `framed` is, if it is of another than this. Nothing behind it can be read then.
+pub fn other_version(framed: &[u8]) -> Option<u16> {
+    let opening = postcard::take_from_bytes::<Opening>(framed.get(LENGTH..)?);
+    let (Opening::Hello { version }, _) = opening.ok()?;
+    (version != VERSION).then_some(version)
+}
+
 /// The message that `framed` is.
 ///
 /// # Errors
@@ -303,6 +319,24 @@ mod tests {
         assert_eq!(decode::<Request>(&[255; 8]), Err(Garbled::TooLong { length, most }));
     }
 
+    /// Whatever is behind it, and though that is no hello of this version.
+    #[test]
+    fn a_hello_of_another_version_is_known_by_that() {
+        let version_of = |message: &(u8, u16, &str)| {
+            let mut bytes = Vec::new();
+            encode(message, &mut bytes);
+            other_version(&bytes)
+        };
+        for version in [0, VERSION - 1, VERSION + 1, u16::MAX] {
+            assert_eq!(version_of(&(0, version, "what it has there")), Some(version));
+        }
+        assert_eq!(version_of(&(0, VERSION, "what it has there")), None);
+        // No hello at all.
+        assert_eq!(version_of(&(1, VERSION + 1, "")), None);
+        assert_eq!(other_version(&[1, 0, 0, 0, 0]), None);
+        assert_eq!(other_version(&[]), None);
+    }
+
     proptest! {
         /// Whatever another process writes: a message, nothing yet, or an error.
         #[test]
@@ -311,6 +345,7 @@ mod tests {
                 let length = bytes.len() as u32 - 4;
                 bytes[..4].copy_from_slice(&length.to_le_bytes());
             }
+            let _ = other_version(&bytes);
             let _ = decode::<Request>(&bytes);
             let _ = decode::<Answer>(&bytes);
             let _ = decode::<Telling>(&bytes);

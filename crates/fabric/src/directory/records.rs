@@ -102,6 +102,7 @@ fn each(attributes: &Attributes) -> impl Iterator<Item = Attribute> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carriers::Carriers;
     use crate::directory::protocol::ContextInfo;
     use crate::door::Callers;
     use crate::id::{ContextId, Place};
@@ -110,7 +111,8 @@ mod tests {
     fn record(slot: u32, attributes: Attributes) -> Record {
         let context = ContextId::new(1);
         let (node, callers, addresses) = ("n1".into(), Callers::SameUser, Vec::new());
-        let home = ContextInfo { id: context, node, owner: 0, callers, addresses };
+        let carriers = Carriers::default();
+        let home = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
         let id = ResourceId { context, place: Place { slot, generation: 0 } };
         Record { id, attributes, home }
     }

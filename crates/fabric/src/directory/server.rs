@@ -1,7 +1,9 @@
 //! The directory server of a node: one thread between its state and its connections.
 
 use super::address_of;
-use super::protocol::{Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, read};
+use super::protocol::{
+    Garbled, Heard, MESSAGE_MOST, Request, Telling, encode, framed, other_version, read,
+};
 use super::seal::{End, HAIL, Hail, SEAL, Sealers, Stranger};
 use super::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
 use crate::bridge::{self, Search, Survey, request::Whom};
@@ -532,7 +534,10 @@ impl Connection {
             length += SEAL;
         }
         let input = match self.speaks {
-            Speaks::Requests { user } => Input::Asked(id, user, of_this_node(read(message)?)?),
+            Speaks::Requests { user } => match other_version(message) {
+                Some(version) => Input::OtherVersion(id, version),
+                None => Input::Asked(id, user, of_this_node(read(message)?)?),
+            },
             Speaks::Hearings => Input::Heard(id, read(message)?),
             Speaks::Tellings | Speaks::First | Speaks::Hail(_) => Input::Told(id, read(message)?),
         };

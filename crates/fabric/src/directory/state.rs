@@ -48,6 +48,8 @@ const ADDRESSES_MOST: usize = 256;
 pub enum Input {
     /// A program of this node, which the kernel says is of that user, says something.
     Asked(ConnectionId, u32, Request),
+    /// One says hello in this version, which is another than this server's.
+    OtherVersion(ConnectionId, u16),
     /// Another server tells something.
     Told(ConnectionId, Telling),
     /// A connection that was asked for is there.
@@ -191,6 +193,9 @@ impl Directory {
         let mut outputs = Vec::new();
         match input {
             Input::Asked(from, user, request) => self.asked(from, user, request, &mut outputs),
+            Input::OtherVersion(from, version) => {
+                self.refuse(from, None, other_version(version), &mut outputs);
+            }
             Input::Told(from, telling) => self.told(from, telling, &mut outputs),
             Input::Heard(from, heard) => self.heard(from, heard, &mut outputs),
             Input::Dialed { address, connection, reached_at } => {
@@ -244,11 +249,22 @@ impl Directory {
             }
         };
         if let Err((number, why)) = why {
-            outputs.push(Output::Answer(from, Answer::Refused { number, why }));
-            if number.is_none() {
-                outputs.extend([Output::Close(from)]);
-                self.closed(from, outputs);
-            }
+            self.refuse(from, number, why, outputs);
+        }
+    }
+
+    /// Refuses a question of a program; without a number the program, which is closed.
+    fn refuse(
+        &mut self,
+        from: ConnectionId,
+        number: Option<u32>,
+        why: String,
+        outputs: &mut Vec<Output>,
+    ) {
+        outputs.push(Output::Answer(from, Answer::Refused { number, why }));
+        if number.is_none() {
+            outputs.push(Output::Close(from));
+            self.closed(from, outputs);
         }
     }
 
@@ -261,9 +277,7 @@ impl Directory {
     ) -> Result<(), (Option<u32>, String)> {
         let refuse = |why: String| Err((None, why));
         if version != VERSION {
-            return refuse(format!(
-                "version {version} of the protocol: this server speaks {VERSION}"
-            ));
+            return refuse(other_version(version));
         }
         if self.contexts.contains_key(&context.id) {
             return refuse(format!("context {} is open already", context.id));
@@ -666,9 +680,16 @@ impl Directory {
     }
 }
 
+/// Why a program of another version is refused.
+fn other_version(version: u16) -> String {
+    format!("version {version} of the protocol: this server speaks {VERSION}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carriers::Carriers;
+    use crate::config::Protocol;
     use crate::door::Callers;
 
     fn at(number: u64) -> SocketAddr {
@@ -690,13 +711,15 @@ mod tests {
         let address = |port| SocketAddr::new(at(0).ip(), port);
         let addresses: Vec<_> = (1..=10_000).map(address).collect();
         let (node, callers) = (String::new(), Callers::SameUser);
-        let context = ContextInfo { id, node, owner: 0, callers, addresses: addresses.clone() };
+        let (carriers, all) = (Carriers::default().with(Protocol::Ucx), addresses.clone());
+        let context = ContextInfo { id, node, owner: 0, callers, addresses: all, carriers };
         say(Request::Hello { version: VERSION, context });
         let outputs = say(Request::Resolve { number: 1, context: id });
         let [Output::Answer(_, Answer::Resolved { found: Some(found), .. })] = &outputs[..] else {
             panic!("{outputs:?}")
         };
         assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
+        assert_eq!(found.context.carriers, carriers);
     }
 
     /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a

@@ -51,7 +51,8 @@ pub enum Ask {
 /// What it is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The descriptor is the memory of this region.
+    /// The last descriptor is the memory of this region. With one that is opened another goes before it, which ends with
+    /// the daemon.
     Here {
         /// Its place.
         slot: u32,
@@ -69,6 +70,19 @@ pub enum Reply {
         /// Why, and what would be accepted.
         why: String,
     },
+}
+
+/// An answer, and what came with it.
+#[derive(Debug)]
+pub struct Answered {
+    /// On which it was asked.
+    pub connection: OwnedFd,
+    /// What it says.
+    pub reply: Reply,
+    /// The memory of a region.
+    pub memory: Option<OwnedFd>,
+    /// The end for reading of a pipe of which nobody but the daemon has the other.
+    pub life: Option<OwnedFd>,
 }
 
 impl Ask {
@@ -110,31 +124,32 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks the daemon `name` of this node. Returns the connection, the answer, and what came with it.
+/// Asks the daemon `name` of this node.
 ///
 /// # Errors
 /// If it is not there, is another user's (and not root's), or does not answer.
-pub fn ask(name: &str, ask: &Ask) -> io::Result<(OwnedFd, Reply, Option<OwnedFd>)> {
+pub fn ask(name: &str, ask: &Ask) -> io::Result<Answered> {
     let connection = open_socket(SockFlag::empty())?;
     setsockopt(&connection, ReceiveTimeout, &TimeVal::new(ANSWER_TIME, 0))?;
     connect(connection.as_raw_fd(), &address_of(name)?)?;
     expect_trusted(&connection, geteuid().as_raw())?;
-    say(connection.as_fd(), ask, None)?;
-    let (reply, memory) = hear_reply(connection.as_fd())?;
-    Ok((connection, reply, memory))
+    say(connection.as_fd(), ask, &[])?;
+    let (reply, mut handed_over) = hear_reply(connection.as_fd())?;
+    let (memory, life) = (handed_over.pop(), handed_over.pop());
+    Ok(Answered { connection, reply, memory, life })
 }
 
-/// Says `what`, and hands `memory` over with it.
+/// Says `what`, and hands descriptors over with it.
 ///
 /// # Errors
 /// If the connection does not take it.
 pub fn say(
     connection: BorrowedFd<'_>,
     what: &impl Serialize,
-    memory: Option<BorrowedFd<'_>>,
+    handed_over: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = postcard::to_stdvec(what).map_err(io::Error::other)?;
-    let fds: Vec<RawFd> = memory.iter().map(AsRawFd::as_raw_fd).collect();
+    let fds: Vec<RawFd> = handed_over.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
     let control = if fds.is_empty() { &[][..] } else { &rights[..] };
     let parts = [IoSlice::new(&bytes)];
@@ -153,11 +168,11 @@ pub fn hear(connection: BorrowedFd<'_>) -> io::Result<Option<Ask>> {
 }
 
 /// What the daemon answers, and what comes with it.
-fn hear_reply(connection: BorrowedFd<'_>) -> io::Result<(Reply, Option<OwnedFd>)> {
+fn hear_reply(connection: BorrowedFd<'_>) -> io::Result<(Reply, Vec<OwnedFd>)> {
     let mut bytes = [0; LONGEST];
-    let (length, mut handed_over) = receive(connection, &mut bytes, MsgFlags::empty())?;
+    let (length, handed_over) = receive(connection, &mut bytes, MsgFlags::empty())?;
     let reply = understood(&bytes[..length])?.ok_or(ErrorKind::UnexpectedEof)?;
-    Ok((reply, handed_over.pop()))
+    Ok((reply, handed_over))
 }
 
 /// What was said by a datagram. None if there was none: the other end has closed.

@@ -8,7 +8,8 @@
 //! The memory is that of the node's daemon, so it does not matter what the publishing process does:
 //! on its node, readers map it; elsewhere they ask the node, where the network program (XDP) on the
 //! interface answers, or else a thread of the daemon with a real-time schedule. Every answer says
-//! which it was. A region is there as long as its publisher and the daemon are.
+//! which it was. A region is there as long as its publisher and the daemon are; who has it mapped is told when either has
+//! ended, however that was.
 //!
 //! | module | owns |
 //! |---|---|
@@ -18,6 +19,7 @@
 //! | `respond` | what is answered (pure); the network program decides the same |
 //! | [`server`] | the daemon's side: memory, handing it over, answering |
 //! | `hand`, `ask` | the programs' side of that |
+//! | `lifeline` | whether the daemon that has handed memory over is there still |
 //! | `look` | a cell of each of many regions, read at once |
 
 pub mod layout;
@@ -27,6 +29,7 @@ pub mod server;
 mod ask;
 mod error;
 mod hand;
+mod lifeline;
 mod look;
 mod memory;
 mod publish;
@@ -36,6 +39,7 @@ mod sequence;
 
 pub use error::{PublishError, RegionError};
 pub use layout::{Address, CELL, InvalidLayout, Layout};
+pub(crate) use lifeline::Lifelines;
 pub use look::look;
 pub use packet::AnsweredBy;
 pub use publish::Region;

@@ -2,7 +2,7 @@
 
 use super::ATTRIBUTE;
 use super::error::{PublishError, RegionError};
-use super::hand::{self, Ask, Reply};
+use super::hand::{self, Answered, Ask, Reply};
 use super::layout::{Address, Layout};
 use super::memory::Mapped;
 use super::sequence::Record;
@@ -36,7 +36,8 @@ impl Context {
     pub fn publish(&self, attributes: Attributes, layout: Layout) -> Result<Region, PublishError> {
         let daemon = |why: String| PublishError::Daemon(why);
         let asked = hand::ask(&self.core().config().directory, &Ask::publish(layout));
-        let (connection, reply, memory) = asked.map_err(|error| daemon(error.to_string()))?;
+        let Answered { connection, reply, memory, .. } =
+            asked.map_err(|error| daemon(error.to_string()))?;
         let (Reply::Here { slot, key, port, .. }, Some(memory)) = (&reply, memory) else {
             return Err(daemon(match reply {
                 Reply::Refused { why } => why,

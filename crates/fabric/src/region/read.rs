@@ -3,8 +3,9 @@
 use super::ATTRIBUTE;
 use super::ask::{Asker, Unanswered};
 use super::error::RegionError;
-use super::hand::{self, Ask, Reply};
+use super::hand::{self, Answered, Ask, Reply};
 use super::layout::{Address, Layout};
+use super::lifeline::{Lifeline, Lifelines};
 use super::memory::Mapped;
 use super::packet::{AnsweredBy, Refusal};
 use super::sequence::{self, Seen, Words};
@@ -17,8 +18,8 @@ use crate::progress::{Wait, lock};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Acquire;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a record may be in the middle of being written, and an answer away: longer than a
@@ -42,6 +43,8 @@ pub(super) enum Way {
     Memory {
         words: Mapped,
         writable: bool,
+        /// That of the daemon whose memory it is.
+        life: Arc<Lifeline>,
         /// For what the memory may not be changed for, made when it is needed.
         asker: Mutex<Option<Asker>>,
         wait: Wait,
@@ -76,8 +79,8 @@ impl Context {
         let (wait, same_node) = (config.wait, node == core.directory().welcome().node);
         let way = if same_node && config.shared_memory {
             let found = hand::ask(&config.directory, &Ask::open(address.slot, address.key));
-            let (words, writable) = mapped(found, id, &node, address)?;
-            Way::Memory { words, writable, asker: Mutex::default(), wait }
+            let (words, writable, life) = mapped(found, id, &node, address, self.lifelines())?;
+            Way::Memory { words, writable, life, asker: Mutex::default(), wait }
         } else {
             let addresses = candidates(core.networks(), &record.home.addresses, same_node);
             let asker = first_that_answers(&addresses, address, wait);
@@ -135,8 +138,8 @@ impl Reader {
         }
         let deadline = Instant::now() + PATIENCE;
         let added = match &self.way {
-            Way::Memory { words, writable: true, .. } => {
-                self.check_there(words)?;
+            Way::Memory { words, writable: true, life, .. } => {
+                self.check_there(words, life)?;
                 let was = sequence::Record::new(words, first).add(amount);
                 return Ok((was, AnsweredBy::Memory));
             }
@@ -163,8 +166,8 @@ impl Reader {
         data: &mut [u8],
     ) -> Result<Option<(Seen, AnsweredBy)>, RegionError> {
         match &self.way {
-            Way::Memory { words, .. } => {
-                self.check_there(words)?;
+            Way::Memory { words, life, .. } => {
+                self.check_there(words, life)?;
                 let seen = sequence::Record::new(words, first).read(data);
                 Ok(seen.map(|seen| (seen, AnsweredBy::Memory)))
             }
@@ -175,9 +178,9 @@ impl Reader {
         }
     }
 
-    /// The daemon takes the name away when the region ends.
-    fn check_there(&self, words: &Mapped) -> Result<(), RegionError> {
-        let there = words.word(0).load(Acquire) == self.address.key;
+    /// The daemon takes the name away when the region ends. One that is killed cannot.
+    fn check_there(&self, words: &Mapped, life: &Lifeline) -> Result<(), RegionError> {
+        let there = words.word(0).load(Acquire) == self.address.key && !life.is_over();
         if there { Ok(()) } else { Err(RegionError::Gone(self.id)) }
     }
 
@@ -204,25 +207,27 @@ impl Ask {
     }
 }
 
-type Found = io::Result<(std::os::fd::OwnedFd, Reply, Option<std::os::fd::OwnedFd>)>;
-
-/// The memory that the node's own daemon has handed over, and whether it may be changed.
+/// The memory that the node's own daemon has handed over, whether it may be changed, and that daemon's life.
 fn mapped(
-    found: Found,
+    found: io::Result<Answered>,
     id: ResourceId,
     node: &str,
     address: Address,
-) -> Result<(Mapped, bool), RegionError> {
+    lifelines: &Lifelines,
+) -> Result<(Mapped, bool, Arc<Lifeline>), RegionError> {
     let unreachable = |why: String| RegionError::Unreachable { node: node.into(), why };
     match found.map_err(|error| unreachable(error.to_string()))? {
-        (_, Reply::Here { writable, .. }, Some(memory)) => {
+        Answered { reply: Reply::Here { writable, .. }, memory: Some(memory), life, .. } => {
+            let life =
+                life.ok_or_else(|| unreachable("its daemon is of an older version".into()))?;
+            let life = lifelines.of(life).map_err(|error| unreachable(error.to_string()))?;
             let access = if writable { Access::Write } else { Access::Read };
             let memory = File::from(memory);
             let words = expect_length(&memory, address.layout)
                 .and_then(|()| Mapped::new(&memory, address.layout, access));
-            Ok((words.map_err(|error| unreachable(error.to_string()))?, writable))
+            Ok((words.map_err(|error| unreachable(error.to_string()))?, writable, life))
         }
-        (_, Reply::Refused { why }, _) => Err(unreachable(why)),
+        Answered { reply: Reply::Refused { why }, .. } => Err(unreachable(why)),
         _ => Err(RegionError::Gone(id)),
     }
 }

@@ -17,7 +17,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, fchmod};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -105,6 +105,7 @@ impl RegionServer {
         let bell = Arc::new(EventFd::from_flags(flags)?);
         let stop = Arc::new(AtomicBool::new(false));
         let table: Arc<Table> = Arc::default();
+        let (life, alive) = io::pipe()?;
         let shell = Shell {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             listener,
@@ -115,6 +116,8 @@ impl RegionServer {
             table: table.clone(),
             connections: BTreeMap::new(),
             next: FIRST_CONNECTION,
+            life,
+            _alive: alive,
         };
         shell.epoll.add(&shell.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         shell.epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
@@ -188,6 +191,9 @@ struct Shell {
     table: Arc<Table>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// What is handed to readers: it ends with the other one, which nobody else has.
+    life: PipeReader,
+    _alive: PipeWriter,
 }
 
 struct Connection {
@@ -255,8 +261,16 @@ impl Shell {
             Ask::Open { slot, key, .. } => self.open(id, slot, key),
         };
         let Some(connection) = self.connections.get(&id) else { return };
-        let memory = memory.as_ref().map(AsFd::as_fd);
-        if hand::say(connection.socket.as_fd(), &reply, memory).is_err() {
+        // Whoever knows of memory alone takes what comes last.
+        let life = matches!(ask, Ask::Open { .. }).then_some(self.life.as_fd());
+        let is_said = match &memory {
+            Some(memory) => {
+                let handed_over: Vec<_> = life.into_iter().chain([memory.as_fd()]).collect();
+                hand::say(connection.socket.as_fd(), &reply, &handed_over).is_ok()
+            }
+            None => hand::say(connection.socket.as_fd(), &reply, &[]).is_ok(),
+        };
+        if !is_said {
             self.close(id);
         }
     }

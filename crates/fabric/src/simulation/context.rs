@@ -4,6 +4,7 @@
 use super::Bug;
 use super::clock::Clock;
 use crate::bridge::routes::Way;
+use crate::carriers::Carriers;
 use crate::directory::protocol::{ContextInfo, Introduction};
 use crate::door::Callers;
 use crate::frame::{GREETING, Greeting, Malformed, Refusal};
@@ -16,6 +17,7 @@ use crate::streams::{Streams, Wanted};
 use crate::transport::rails::{self, Rails};
 use crate::transport::{Broken, Ends};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Longest message that is accepted.
@@ -35,7 +37,10 @@ pub struct Context {
     pub streams: Streams,
     progress: Progress,
     clock: Clock,
-    /// Links that broke because of what the other end said, though that is this program as well.
+    /// With which attempts others have made its links.
+    attempts: RefCell<BTreeMap<u32, u64>>,
+    /// Links that broke because of what the other end said, though that is this program as well, or were ended by a call
+    /// that came late.
     mistakes: RefCell<Vec<String>>,
     bug: Cell<Option<Bug>>,
     /// A message that [`Bug::Swaps`] holds back.
@@ -45,7 +50,8 @@ pub struct Context {
 /// A context of `node`, for another that wants to call it.
 pub fn introduction(id: ContextId, node: usize) -> Introduction {
     let (owner, callers, addresses) = (1000, Callers::SameUser, Vec::new());
-    let context = ContextInfo { id, node: format!("n{node}"), owner, callers, addresses };
+    let (node, carriers) = (format!("n{node}"), Carriers::default());
+    let context = ContextInfo { id, node, owner, callers, addresses, carriers };
     Introduction { context, pass: None }
 }
 
@@ -59,13 +65,14 @@ impl Context {
             streams: Streams::default(),
             progress: Progress::new(Wait::Block).unwrap(),
             clock: clock.clone(),
+            attempts: RefCell::default(),
             mistakes: RefCell::default(),
             bug: Cell::new(bug),
             held: RefCell::default(),
         }
     }
 
-    /// What one end said that the other did not understand, if anything.
+    /// What one end said that the other did not understand, or did too late, if anything.
     pub fn mistake(&self) -> Option<String> {
         self.mistakes.borrow().first().cloned()
     }
@@ -93,9 +100,15 @@ impl Context {
         if greeting.to != self.id && self.bug.get() != Some(Bug::Misdirects) {
             return Ok(false);
         }
-        match greeting.stream {
-            0 => drop(self.called(greeting.from, ends)),
-            number => self.wanted(greeting.from, number, ends),
+        let Greeting { from, attempt, is_rail, .. } = greeting;
+        let is_late = !self.links.calls(from, attempt, is_rail);
+        if is_late && !self.takes_late() {
+            return Ok(false);
+        }
+        if is_rail {
+            self.wanted(from, attempt, ends);
+        } else {
+            self.called(from, attempt, ends);
         }
         Ok(true)
     }
@@ -118,7 +131,8 @@ impl Context {
     /// Finds out which nodes are gone.
     pub fn look_after_links(&self) {
         let view = self.links.view();
-        for link in &view.others {
+        let links = view.in_memory.iter().chain(&view.others);
+        for link in links.filter(|link| link.is_looked_after) {
             if let Err(broken) = link.look_after() {
                 self.lost(link, broken);
             }
@@ -160,19 +174,38 @@ impl Context {
             Wanted::Stream => {
                 let (stream_ends, rails) = self.rails();
                 rails.join(ends).unwrap();
-                let link = self.called(peer, stream_ends);
+                let link = self.called(peer, number, stream_ends);
                 self.streams.insert(link, rails, number, None);
             }
         }
     }
 
-    fn called(&self, peer: ContextId, ends: Ends) -> Arc<Link> {
-        for (link, why) in self.links.given_up_by(peer, self) {
+    fn called(&self, peer: ContextId, attempt: u64, ends: Ends) -> Arc<Link> {
+        let latest = if self.takes_late() { u64::MAX } else { attempt };
+        for (link, why) in self.links.given_up_by(peer, latest, self) {
+            self.expect_order(&link, attempt);
             self.lost(&link, why);
         }
         let link = self.connected(peer, ends);
-        self.links.made_by_peer(&link);
+        self.attempts.borrow_mut().insert(link.id, attempt);
+        if !self.links.made_by_peer(&link, attempt) {
+            self.lost(&link, Broken::Closed);
+        }
         link
+    }
+
+    /// A link is over when its peer has made another with this `attempt`: that is to be a later one than its own.
+    fn expect_order(&self, link: &Link, attempt: u64) {
+        let own = self.attempts.borrow().get(&link.id).copied();
+        if let Some(own) = own.filter(|own| *own >= attempt) {
+            let (id, peer) = (self.id, link.peer);
+            let what = format!("{id}: call {attempt} of {peer} ends the link of call {own}");
+            self.mistakes.borrow_mut().push(what);
+        }
+    }
+
+    fn takes_late(&self) -> bool {
+        self.bug.get() == Some(Bug::TakesLate)
     }
 
     fn give(&self, to: Place, message: Arrived) -> Result<Option<Refusal>, Malformed> {
@@ -226,7 +259,9 @@ impl Home for Context {
                 self.give(to, message)
             }
             Some(Bug::Swaps) => self.swap(to, message),
-            Some(Bug::Misdirects | Bug::TellsNobody) | None => self.give(to, message),
+            Some(Bug::Misdirects | Bug::TellsNobody | Bug::TakesLate) | None => {
+                self.give(to, message)
+            }
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod clock;
 mod context;
+mod late;
 mod ledger;
 mod line;
 mod random;
@@ -69,6 +70,8 @@ pub enum Bug {
     Misdirects,
     /// A sender is not told.
     TellsNobody,
+    /// A call that comes late is taken for the latest.
+    TakesLate,
 }
 
 /// What does not hold.

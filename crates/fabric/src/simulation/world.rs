@@ -46,7 +46,7 @@ const LOG_MOST: usize = 40;
 pub struct Report {
     /// What became of how many messages.
     pub counts: Counts,
-    /// Calls for contexts that were no more.
+    /// Calls for contexts that were no more, and such as were given up before they came.
     pub refused: usize,
     /// Connections that went over bridges.
     pub bridged: usize,

@@ -101,6 +101,11 @@ pub trait Sender: Send {
         true
     }
 
+    /// Whether [`Sender::look_after`] is to be called, as it is where the other end may be on another node.
+    fn is_looked_after(&self) -> bool {
+        true
+    }
+
     /// Finds out what nothing else tells, by a system call: it is called every few seconds.
     fn look_after(&mut self) -> Result<(), Broken> {
         Ok(())

@@ -7,8 +7,9 @@
 //! at each end. A connection has an endpoint and 2 MiB of its own.
 //!
 //! Who is called and has not the library, or no network of it, says so by an empty address. Then frames go on the
-//! connection over TCP, on which they have met.
+//! connection over TCP, on which they have met. Mostly the directory has told so before, and the call is one over TCP.
 
+mod address;
 mod library;
 mod slots;
 
@@ -19,10 +20,11 @@ use super::{
 };
 use crate::frame::{EAGER_MOST, HEAD, Head, Malformed};
 use crate::progress::lock;
-use library::{ADDRESS_MOST, End};
+use address::TOLD_MOST;
+use library::End;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,6 +46,13 @@ const LENGTH: usize = 4;
 pub fn ends(library: Library, stream: TcpStream) -> io::Result<Ends> {
     let end = End::open(library, stream.local_addr()?.ip())?;
     ends_of(end, stream)
+}
+
+/// Whether contexts of this program can be called over `library` on the network of `address`: it is built in, and makes
+/// an end there.
+pub fn has_network(library: Library, address: IpAddr) -> bool {
+    let opened = End::open(library, address);
+    opened.inspect_err(|error| tracing::warn!(%error, "others call this context over TCP")).is_ok()
 }
 
 /// The same for one who is called. Without the library frames go on `stream` itself.
@@ -71,7 +80,7 @@ fn without(stream: TcpStream) -> io::Result<Ends> {
 
 fn ends_of(end: End, mut stream: TcpStream) -> io::Result<Ends> {
     watch_over(&stream)?;
-    let address = end.address()?;
+    let address = address::told(end.library(), end.address()?);
     stream.write_all(&(address.len() as u32).to_le_bytes())?;
     stream.write_all(&address)?;
     stream.set_nonblocking(true)?;
@@ -205,6 +214,16 @@ impl Sender for NativeSender {
         EAGER_MOST
     }
 
+    /// The library finds out by itself what has become of what it carries. This is for the connection over TCP, with
+    /// addresses on it that are not confirmed, or all frames.
+    fn look_after(&mut self) -> Result<(), Broken> {
+        let mut state = lock(&self.0.state);
+        if let Some(instead) = &mut state.instead {
+            return instead.look_after();
+        }
+        tcp::expect_node(&self.0.stream)
+    }
+
     fn is_drained(&mut self) -> bool {
         let mut state = lock(&self.0.state);
         if let Some(instead) = &mut state.instead {
@@ -222,7 +241,7 @@ impl Sender for NativeSender {
     }
 }
 
-/// What the other end has told of its address, after its length.
+/// What the other end has told of its address ([`address::told`]), after its length.
 #[derive(Default)]
 struct Told(Vec<u8>);
 
@@ -242,7 +261,7 @@ impl Told {
                 None => LENGTH,
                 Some(length) => LENGTH + u32::from_le_bytes(*length) as usize,
             };
-            if wanted > LENGTH + ADDRESS_MOST {
+            if wanted > LENGTH + TOLD_MOST {
                 return Err(Broken::Library(
                     "the other end told an address that is too long".into(),
                 ));
@@ -319,7 +338,10 @@ impl NativeReceiver {
             Heard::NotYet => {}
             Heard::Closed => self.has_closed(state),
             Heard::Whole if self.told.address().is_empty() => self.go_without(state)?,
-            Heard::Whole => state.end.connect(self.told.address())?,
+            Heard::Whole => {
+                let address = address::heard(state.end.library(), self.told.address())?;
+                state.end.connect(address)?;
+            }
         }
         Ok(())
     }
@@ -438,6 +460,10 @@ impl Receiver for NativeReceiver {
 mod tests {
     use super::*;
     use crate::transport::testing::{Collected, message, streams};
+    use nix::sys::socket::getsockopt;
+    use nix::sys::socket::sockopt::KeepAlive;
+    #[cfg(not(all(feature = "libfabric", feature = "ucx")))]
+    use std::net::Ipv4Addr;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -460,6 +486,10 @@ mod tests {
     fn who_is_called_without_the_library_is_met_over_tcp() {
         let (mut caller, called) = streams();
         let mut called = without(called).unwrap();
+        // It is found out if the other node is gone, whether or not something is on its way there.
+        assert!(getsockopt(&called.readable[0], KeepAlive).unwrap());
+        assert!(called.sender.is_looked_after());
+        assert_eq!(called.sender.look_after(), Ok(()));
         caller.write_all(&5_u32.to_le_bytes()).unwrap();
         caller.write_all(b"wh").unwrap();
         while called.receiver.poll(&mut Collected::default()).unwrap() > 0 {}
@@ -484,6 +514,7 @@ mod tests {
         let error = ends(absent, streams().0).err().unwrap().to_string();
         assert!(error.contains(&format!("the feature `{}`", absent.name())), "{error}");
         assert!(accept(absent, streams().0).is_ok(), "the caller may have something else");
+        assert!(!absent.is_built_in() && !has_network(absent, Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]
@@ -602,9 +633,31 @@ mod tests {
                 (1..4).for_each(|number| pass(&mut caller, &mut called, number));
                 pass(&mut called, &mut caller, 4);
                 assert!(caller.sender.is_settled());
+                assert!(getsockopt(&caller.readable[0], KeepAlive).unwrap());
+                assert!(caller.sender.is_looked_after());
+                assert_eq!(caller.sender.look_after(), Ok(()));
                 drop(called);
                 let end = read_all(&mut *caller.receiver, &mut Collected::default());
                 assert_eq!(end, Broken::Closed);
+            }
+        }
+
+        /// Libraries read on behind the end of such a one, or give up the whole program.
+        #[test]
+        fn what_is_not_the_whole_of_an_address_is_not_given_to_the_library() {
+            for library in LIBRARIES {
+                let end = End::open(*library, [127, 0, 0, 1].into()).unwrap();
+                let mut cut = end.address().unwrap();
+                cut.pop();
+                let short = [1; 3].to_vec();
+                for told in [cut, short] {
+                    let (mut caller, called) = streams();
+                    let mut called = ends(*library, called).unwrap();
+                    caller.write_all(&(told.len() as u32).to_le_bytes()).unwrap();
+                    caller.write_all(&told).unwrap();
+                    let broken = read_all(&mut *called.receiver, &mut Collected::default());
+                    assert!(broken.to_string().contains("no address"), "{library:?}: {broken}");
+                }
             }
         }
 

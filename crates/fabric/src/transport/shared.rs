@@ -178,6 +178,10 @@ impl Sender for SharedSender {
         EAGER_MOST
     }
 
+    fn is_looked_after(&self) -> bool {
+        false
+    }
+
     fn is_drained(&mut self) -> bool {
         // The memory outlives this process for as long as the other one maps it.
         true

@@ -172,12 +172,7 @@ impl Sender for TcpSender {
     }
 
     fn look_after(&mut self) -> Result<(), Broken> {
-        match told_of(&self.stream) {
-            Some(info) if is_gone(&info) => {
-                Err(Broken::System { call: "send", errno: Errno::ETIMEDOUT })
-            }
-            _ => Ok(()),
-        }
+        expect_node(&self.stream)
     }
 
     fn is_drained(&mut self) -> bool {
@@ -186,6 +181,19 @@ impl Sender for TcpSender {
         let result =
             unsafe { libc::ioctl(self.stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent) };
         self.left() == 0 && (result != 0 || unsent == 0)
+    }
+}
+
+/// Whether the other node is there.
+///
+/// # Errors
+/// If it is gone.
+pub(super) fn expect_node(stream: &TcpStream) -> Result<(), Broken> {
+    match told_of(stream) {
+        Some(info) if is_gone(&info) => {
+            Err(Broken::System { call: "send", errno: Errno::ETIMEDOUT })
+        }
+        _ => Ok(()),
     }
 }
 

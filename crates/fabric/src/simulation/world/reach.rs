@@ -42,6 +42,11 @@ pub(super) fn pair(nodes: [usize; 2]) -> usize {
     nodes[0] + nodes[1] - 1
 }
 
+/// That of a call over a connection of its own.
+fn greeting([from, to]: [ContextId; 2], attempt: u64) -> Greeting {
+    Greeting { from, to, carrier: Carrier::Itself, attempt, is_rail: false, pass: None }
+}
+
 fn address(network: u8, node: usize) -> SocketAddr {
     ([10, network, 0, node as u8 + 1], 7).into()
 }
@@ -62,13 +67,15 @@ impl World {
             return None;
         }
         let nodes = [node, there];
+        let number = own.streams.next_number();
+        let greeting = greeting([own.id, peer], number);
         if !matches!(self.reach[pair(nodes)], Reach::Rails { .. }) {
-            let ends = self.call(nodes, [own.id, peer], 0, false)?;
+            let ends = self.call(nodes, greeting, false)?;
             return Some(own.connected(peer, ends));
         }
-        let number = own.streams.next_number();
+        let greeting = Greeting { is_rail: true, ..greeting };
         for way in self.ways(nodes) {
-            if let Some(ends) = self.call(nodes, [own.id, peer], number, way.hops.len() > 1) {
+            if let Some(ends) = self.call(nodes, greeting, way.hops.len() > 1) {
                 return Some(own.begin(introduction(peer, there), number, way, ends));
             }
         }
@@ -90,9 +97,9 @@ impl World {
         }
         let Some(there) = there.filter(|there| stream.is_own && *there != node) else { return };
         let nodes = [node, there];
+        let greeting = Greeting { is_rail: true, ..greeting([own.id, link.peer], stream.number()) };
         for way in stream.missing(self.ways(nodes)) {
-            let ends = self.call(nodes, [own.id, link.peer], stream.number(), way.hops.len() > 1);
-            if let Some(ends) = ends {
+            if let Some(ends) = self.call(nodes, greeting, way.hops.len() > 1) {
                 let rail = stream.rails.join(ends).unwrap();
                 stream.joined(rail, way);
             }
@@ -113,13 +120,7 @@ impl World {
     }
 
     /// A connection to another node, whose other end has not been taken. None if that node does not answer.
-    fn call(
-        &mut self,
-        nodes: [usize; 2],
-        [from, to]: [ContextId; 2],
-        stream: u64,
-        is_bridged: bool,
-    ) -> Option<Ends> {
+    fn call(&mut self, nodes: [usize; 2], greeting: Greeting, is_bridged: bool) -> Option<Ends> {
         let now = self.clock.now();
         let is_parted = self.parted[pair(nodes)].is_some_and(|until| now < until);
         if is_parted || self.nodes[nodes[1]].is_none() {
@@ -133,7 +134,6 @@ impl World {
         };
         self.lines.push(line);
         self.bridged += usize::from(is_bridged);
-        let greeting = Greeting { from, to, carrier: Carrier::Itself, stream, pass: None };
         let (greeting, there_at) = (greeting.encode(), self.arrival());
         self.calls.push(Call { nodes, greeting, ends: theirs, there_at });
         Some(ours)

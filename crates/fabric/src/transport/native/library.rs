@@ -1,6 +1,7 @@
 //! One end of a connection of libfabric or UCX: what `native/native.h` says, with the memory that it
 //! needs.
 
+use super::address::ADDRESS_MOST;
 use super::slots::{OF_EACH, SLOT, Slots};
 use crate::transport::Broken;
 use std::collections::VecDeque;
@@ -10,8 +11,6 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// The longest address that an end has: UCX names every device that leads to it.
-pub const ADDRESS_MOST: usize = 16 << 10;
 /// Slots that are told of at once.
 const DONE_MOST: usize = 16;
 
@@ -73,6 +72,11 @@ impl Library {
             Self::Libfabric => "libfabric",
             Self::Ucx => "ucx",
         }
+    }
+
+    /// Whether this program has it.
+    pub fn is_built_in(self) -> bool {
+        self.table().is_some()
     }
 
     fn table(self) -> Option<&'static Table> {
@@ -179,7 +183,7 @@ impl End {
         unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map(Some)
     }
 
-    /// The other end is at `address`. Until then what is sent stays in its slots.
+    /// The other end is at `address`, which an end has told. Until then what is sent stays in its slots.
     ///
     /// # Errors
     /// If it is no address of this library.

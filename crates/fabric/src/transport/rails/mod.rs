@@ -6,14 +6,17 @@
 //! A rail is any other transport: each frame is the payload of a frame of the rail
 //! ([`Frame::Carried`]), with its number and with what has arrived from the other end.
 
+mod allowance;
 mod bundle;
 mod gather;
 
+pub use allowance::Allowance;
 pub use bundle::RailId;
 
 use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head, Malformed};
 use crate::progress::lock;
+use allowance::Allowed;
 use bundle::{Bundle, Word};
 use gather::Gather;
 use nix::errno::Errno;
@@ -111,6 +114,8 @@ struct Rail {
     /// The other end has asked this, and there was no room for the answer.
     unanswered: Option<u32>,
     watched: Vec<OwnedFd>,
+    /// Given back with it, if it was made beside others.
+    _allowed: Option<Allowed>,
 }
 
 struct RailsSender(Arc<Shared>);
@@ -129,22 +134,31 @@ impl Rails {
     /// # Errors
     /// If it cannot be watched.
     pub fn join(&self, ends: Ends) -> io::Result<RailId> {
-        let shared = &self.0;
-        let mut out = lock(&shared.out);
-        out.last += 1;
-        let id = out.last;
-        let reading = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id));
-        ends.readable.iter().try_for_each(|fd| shared.epoll.add(fd, reading))?;
-        let room = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, u64::from(id));
-        ends.writable.iter().try_for_each(|fd| shared.epoll.add(fd, room))?;
-        let watched = ends.readable.into_iter().chain(ends.writable).collect();
-        let (sender, keeps, unanswered) = (ends.sender, false, None);
-        out.rails.insert(id, Rail { sender, keeps, unanswered, watched });
-        out.bundle.add(id, shared.now());
-        lock(&shared.joining).push((id, ends.receiver));
-        shared.has_joining.store(true, Release);
-        shared.carry(&mut out);
-        Ok(id)
+        self.0.join(&mut lock(&self.0.out), ends, None)
+    }
+
+    /// The same if there may be one more: a stream has [`RAILS_MOST`], and of those that it has beside others `allowance`
+    /// has to be left. One that has none is given the first in any case. None if there may not: `ends` are closed.
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub fn join_beside(&self, ends: Ends, allowance: &Allowance) -> io::Result<Option<RailId>> {
+        let out = &mut *lock(&self.0.out);
+        let allowed = match out.rails.len() {
+            0 => None,
+            RAILS_MOST.. => return Ok(None),
+            _ => match allowance.take() {
+                None => return Ok(None),
+                allowed => allowed,
+            },
+        };
+        self.0.join(out, ends, allowed).map(Some)
+    }
+
+    /// Whether there may be one more.
+    pub fn have_room(&self, allowance: &Allowance) -> bool {
+        let rails = lock(&self.0.out).rails.len();
+        rails == 0 || rails < RAILS_MOST && allowance.is_left()
     }
 
     /// Those that there are.
@@ -168,6 +182,23 @@ impl fmt::Debug for Rails {
 impl Shared {
     fn now(&self) -> Duration {
         (self.clock)()
+    }
+
+    fn join(&self, out: &mut Out, ends: Ends, allowed: Option<Allowed>) -> io::Result<RailId> {
+        out.last += 1;
+        let id = out.last;
+        let reading = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(id));
+        ends.readable.iter().try_for_each(|fd| self.epoll.add(fd, reading))?;
+        let room = EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, u64::from(id));
+        ends.writable.iter().try_for_each(|fd| self.epoll.add(fd, room))?;
+        let watched = ends.readable.into_iter().chain(ends.writable).collect();
+        let (sender, keeps, unanswered) = (ends.sender, false, None);
+        out.rails.insert(id, Rail { sender, keeps, unanswered, watched, _allowed: allowed });
+        out.bundle.add(id, self.now());
+        lock(&self.joining).push((id, ends.receiver));
+        self.has_joining.store(true, Release);
+        self.carry(out);
+        Ok(id)
     }
 
     /// Sends what may be sent now.

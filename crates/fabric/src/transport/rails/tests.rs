@@ -75,6 +75,21 @@ proptest! {
     }
 }
 
+/// However often the other end calls.
+#[test]
+fn a_stream_has_so_many_rails_and_no_more() {
+    let ((_ends, rails), allowance) = (ends().unwrap(), Allowance::of(2 * RAILS_MOST));
+    let mut others = Vec::new();
+    for number in 0..=RAILS_MOST {
+        assert_eq!(rails.have_room(&allowance), number < RAILS_MOST);
+        let (one, other) = streams();
+        let joined = rails.join_beside(tcp::ends(one).unwrap(), &allowance).unwrap();
+        assert_eq!(joined.is_some(), number < RAILS_MOST);
+        others.push(other);
+    }
+    assert_eq!(rails.all().len(), RAILS_MOST);
+}
+
 /// Whoever sleeps on what is watched is woken: by a frame on any rail, and by a rail that joins with
 /// one on it.
 #[test]
