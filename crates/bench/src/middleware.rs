@@ -17,6 +17,7 @@ mod paper;
 mod rates;
 mod simulated;
 mod tasks;
+mod wandering;
 
 pub use bare::{ProcessorArguments, become_limited};
 
@@ -26,16 +27,18 @@ use crate::parts::Parts;
 use crate::quick;
 use anyhow::Result;
 use arms::{Arm, Care, Measured, Outcome, Played};
-use comparison::Check;
+use comparison::{Check, Foreseen};
 use keeptime::interrupt;
 use keeptime::machine::Machine;
 use keeptime_model::name::Name;
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use launching::Launching;
-use measures::{admission, improvements, mean, over_promised, promises_kept};
+use measures::{
+    admission, improvements, mean, over_promised, promises_kept, response_improvements, waits,
+};
 use rates::Rates;
 use serde::Serialize;
-use simulated::{Simulation, simulate};
+use simulated::{Case, Simulation};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -89,6 +92,12 @@ struct Experiment {
     requests: Vec<SubTask>,
     /// The bound of each request on the time of a frame.
     within_seconds: Vec<f64>,
+    /// So long each may wait for room with Keeptime.
+    wait_nanos: Nanos,
+    /// Of a frame right before, alone, by the renderer's settings; none where that was not measured.
+    alone_seconds: Vec<f64>,
+    /// The same in parts of what it was when curves were measured.
+    slowness: Option<f64>,
     /// By [`Arm::ALL`].
     played: [Played; 3],
 }
@@ -121,11 +130,11 @@ pub fn run(out: &Path) -> Result<()> {
 fn measure(raw: &mut Raw, renderers: &[Measured; 2], parts: &mut Parts, out: &Path) -> Result<()> {
     let mut loads = loads().into_iter().enumerate();
     for (number, load) in loads.by_ref().take(BEFORE_RATES) {
-        raw.experiments.push(experiment(number, load, renderers, parts, out)?);
+        raw.experiments.push(experiment(number, load, load.wait(), renderers, parts, out)?);
     }
     raw.rates.measure(parts)?;
     for (number, load) in loads {
-        raw.experiments.push(experiment(number, load, renderers, parts, out)?);
+        raw.experiments.push(experiment(number, load, load.wait(), renderers, parts, out)?);
     }
     Ok(())
 }
@@ -161,10 +170,12 @@ fn loads() -> Vec<Load> {
     renders.chain(raycasts).collect()
 }
 
-/// The three arms of one load. Which of them comes first changes from one to the next.
+/// The three arms of one load, of which each request may wait for `wait`. Which of them comes first changes from one to
+/// the next.
 fn experiment(
     number: usize,
     load: Load,
+    wait: Nanos,
     renderers: &[Measured; 2],
     parts: &mut Parts,
     out: &Path,
@@ -173,11 +184,14 @@ fn experiment(
     let requests = load.requests(request_count(), 1);
     let within = |request| Ok(measured.within_millis(request)? as f64 / 1e3);
     let within_seconds = requests.iter().map(within).collect::<Result<Vec<_>>>()?;
+    let alone_seconds = alone_seconds(&load, wait, measured, parts, out)?;
+    let settings = load.renderer.settings();
+    let slowness = wandering::slowness(&measured.alone, settings, &alone_seconds)?;
     let mut play = |arm: Arm| {
-        let name = part_name(&load, arm);
+        let name = part_name(&load, wait, arm.name());
         parts.part(&name, || {
             eprintln!("{name}");
-            measured.play(arm, &requests, out)
+            measured.play(arm, &requests, wait, out)
         })
     };
     let mut order = Arm::ALL;
@@ -185,11 +199,37 @@ fn experiment(
     let mut played = order.map(|arm| (arm, play(arm)));
     played.sort_by_key(|(arm, _)| *arm);
     let [keeptime, without, htb] = played.map(|(_, played)| played);
-    Ok(Experiment { load, requests, within_seconds, played: [keeptime?, without?, htb?] })
+    let played = [keeptime?, without?, htb?];
+    let wait_nanos = wait;
+    Ok(Experiment { load, requests, within_seconds, wait_nanos, alone_seconds, slowness, played })
 }
 
-fn part_name(load: &Load, arm: Arm) -> String {
-    format!("{load}, {}", arm.name())
+/// How fast the machine is before the first arm: when one was played already, it is too late to measure that.
+fn alone_seconds(
+    load: &Load,
+    wait: Nanos,
+    measured: &Measured,
+    parts: &mut Parts,
+    out: &Path,
+) -> Result<Vec<f64>> {
+    let alone = part_name(load, wait, "alone");
+    let is_kept = |arm: &Arm| parts.has(&part_name(load, wait, arm.name()));
+    if !parts.has(&alone) && Arm::ALL.iter().any(is_kept) {
+        return Ok(Vec::new());
+    }
+    parts.part(&alone, || {
+        eprintln!("{alone}");
+        measured.alone_seconds(out)
+    })
+}
+
+/// What is recorded of a load whose requests may wait for another time has another name: what is wanted is measured
+/// anew then, and all else is gone on with.
+fn part_name(load: &Load, wait: Nanos, what: &str) -> String {
+    if wait == Nanos::default() {
+        return format!("{load}, {what}");
+    }
+    format!("{load}, waiting up to {wait}, {what}")
 }
 
 fn request_count() -> usize {
@@ -214,7 +254,8 @@ fn simulations(renderers: &[Measured; 2], experiments: &[Experiment]) -> Result<
             let times = nodes / NODES;
             let requests = experiment.load.requests(request_count() * times as usize, times);
             let beside = launching.draw(&requests, launching_seeds(number, 1).start)?;
-            all.push(simulate(measured, experiment.load, nodes, &requests, &beside)?);
+            let case = Case { nodes, ..Case::of(measured, experiment) };
+            all.push(case.simulate(&requests, &beside)?);
         }
     }
     Ok(all)
@@ -261,6 +302,16 @@ impl Experiment {
             Arm::Htb => htb,
         }
     }
+
+    /// Whether requests may wait for room.
+    fn may_wait(&self) -> bool {
+        self.wait_nanos > Nanos::default()
+    }
+
+    /// How long those waited that had to and were admitted, in seconds.
+    fn waits(&self) -> Vec<f64> {
+        if self.may_wait() { waits(&self.arm(Arm::Keeptime).outcomes) } else { Vec::new() }
+    }
 }
 
 fn figures(raw: &Raw) -> Figures {
@@ -273,6 +324,7 @@ fn figures(raw: &Raw) -> Figures {
             let name = format!("{}, intervals up to {interval} s", renderer.name());
             promises(&mut figures, &name, own);
             admitted(&mut figures, &name, own, admission_target(renderer, *interval));
+            waited(&mut figures, &name, own);
         }
     }
     for experiment in &raw.experiments {
@@ -324,6 +376,15 @@ fn admitted(
     figures.value(name, "%", quantile(&rates, 0.0), &rates, None, target);
 }
 
+/// Of those that had to wait; at loads where nobody may, nothing.
+fn waited(figures: &mut Figures, whose: &str, experiments: &[&Experiment]) {
+    let all: Vec<_> = experiments.iter().flat_map(|experiment| experiment.waits()).collect();
+    for (which, part) in [("median", 0.5), ("most", 1.0)] {
+        let name = format!("{whose}: waited until admitted, {which}");
+        figures.value(name, "s", quantile(&all, part), &all, None, None);
+    }
+}
+
 fn admission_rates(experiments: &[&Experiment]) -> Vec<f64> {
     let rate = |e: &&Experiment| admission(&e.arm(Arm::Keeptime).outcomes);
     experiments.iter().map(rate).collect()
@@ -347,23 +408,40 @@ fn improved(figures: &mut Figures, experiment: &Experiment) {
     figures.value(name, "%", mean(&ours), &ours, None, target);
     let ours = against(htb);
     figures.value(format!("{load}: the same against HTB"), "%", mean(&ours), &ours, None, None);
+    if experiment.may_wait() {
+        let ours = response_improvements(&with.outcomes, &without.outcomes);
+        let name = format!("{load}: improvement of responses, waiting counted, average");
+        figures.value(name, "%", mean(&ours), &ours, None, None);
+    }
 }
 
-/// How far the simulation is off the lab: with times of its own, and given the lab's, where nothing but decisions is left
-/// to differ.
+/// How far the simulation is off the lab: with times of its own, also given how fast the machine was where that is known,
+/// and given the lab's, where nothing but decisions is left to differ.
 fn checked(figures: &mut Figures, check: &Check) {
-    let Check { alike_percent, given_ends_percent, given_ends_promise_percent, .. } = check;
-    let all = Some(Target::AtLeast(100.0));
+    foreseen(figures, &check.foreseen, "");
+    if check.speeds > 0 {
+        foreseen(figures, &check.given_speed, ", the machine's speed given");
+    }
+    let Check { given_ends_percent, given_ends_promise_percent, .. } = check;
     for (name, each, target) in [
-        ("simulation: decisions as in the lab", alike_percent, all),
-        ("simulation: decisions alike, the lab's ends given", given_ends_percent, all),
+        ("simulation: decisions alike, the lab's ends given", given_ends_percent, Some(ALL_ALIKE)),
         ("simulation: promises alike, the lab's ends given", given_ends_promise_percent, None),
     ] {
         figures.value(name, "%", mean(each), each, None, target);
     }
+}
+
+const ALL_ALIKE: Target = Target::AtLeast(100.0);
+
+fn foreseen(figures: &mut Figures, foreseen: &Foreseen, given: &str) {
+    let Foreseen { alike_percent, with_percent, without_percent } = foreseen;
+    let name = format!("simulation: decisions as in the lab{given}");
+    figures.value(name, "%", mean(alike_percent), alike_percent, None, Some(ALL_ALIKE));
     let name = "simulation: run times off, median";
-    figures.median(name, "%", &check.with_percent, None, Some(Target::AtMost(3.0)));
-    figures.median(format!("{name}, without Keeptime"), "%", &check.without_percent, None, None);
+    let target = Some(Target::AtMost(3.0));
+    figures.median(format!("{name}{given}"), "%", with_percent, None, target);
+    let name = format!("{name}, without Keeptime{given}");
+    figures.median(name, "%", without_percent, None, None);
 }
 
 /// How to get all of this again.
@@ -442,8 +520,9 @@ mod tests {
         let directory = evaluation().join("recorded");
         let text = fs::read(directory.join("parts.json"))?;
         let kept: BTreeMap<String, Value> = serde_json::from_slice(&text)?;
-        let is_kept =
-            |load: &Load| Arm::ALL.iter().all(|arm| kept.contains_key(&part_name(load, *arm)));
+        let is_kept = |load: &Load, wait| {
+            Arm::ALL.iter().all(|arm| kept.contains_key(&part_name(load, wait, arm.name())))
+        };
         let renderers = [measured(Renderer::Raycast)?, measured(Renderer::Render)?];
         let mut parts = Parts::open(&directory)?;
         let mut raw = Raw { machine: parts.part("machine", missing)?, ..Raw::default() };
@@ -451,8 +530,13 @@ mod tests {
             let points = parts.part(&format!("rates, {NODES} nodes, {program}"), missing)?;
             raw.rates.curves.push((NODES, program.into(), points));
         }
-        for load in loads().into_iter().filter(is_kept) {
-            raw.experiments.push(experiment(0, load, &renderers, &mut parts, &directory)?);
+        for load in loads() {
+            // As long as its requests were allowed to when it was recorded.
+            let wait = [load.wait(), Nanos::default()].into_iter().find(|w| is_kept(&load, *w));
+            if let Some(wait) = wait {
+                let experiment = experiment(0, load, wait, &renderers, &mut parts, &directory)?;
+                raw.experiments.push(experiment);
+            }
         }
         raw.check = held_against_the_lab(&renderers, &raw.experiments, 1)?;
         Ok(raw)
@@ -489,6 +573,33 @@ mod tests {
             assert!(page.contains(text), "{text}");
         }
         assert!(!page.contains("NaN"));
+    }
+
+    // Goal: what was recorded when nobody waited keeps its name, and is another part than what is wanted where requests
+    // wait.
+    #[test]
+    fn how_long_requests_may_wait_is_recorded_with_what_came_of_them() {
+        let load = Load { interval_most: LIGHT, ..loads()[0] };
+        let name = |wait| part_name(&load, wait, Arm::Without.name());
+        assert_eq!(name(Nanos::default()), "render, intervals up to 50 s, seed 1, without");
+        assert_ne!(name(load.wait()), name(Nanos::default()));
+        assert_ne!(name(load.wait()), name(Nanos::from_secs(5)));
+    }
+
+    // Goal: of an experiment that has begun nothing is measured that should have been before it, and what was is known.
+    #[test]
+    fn how_fast_the_machine_is_is_measured_before_an_experiment_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut parts = Parts::open(directory.path()).unwrap();
+        let render = measured(Renderer::Render).unwrap();
+        let (load, wait) = (loads()[0], Nanos::default());
+        let known = |parts: &mut Parts| {
+            alone_seconds(&load, wait, &render, parts, directory.path()).unwrap()
+        };
+        parts.part(&part_name(&load, wait, Arm::Htb.name()), || Ok(1.0)).unwrap();
+        assert!(known(&mut parts).is_empty());
+        parts.part(&part_name(&load, wait, "alone"), || Ok(vec![1.5])).unwrap();
+        assert_eq!(known(&mut parts), [1.5]);
     }
 
     #[test]

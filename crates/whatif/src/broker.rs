@@ -29,7 +29,12 @@ pub struct Broker {
     away: BTreeSet<NodeIndex>,
     /// The newest connection of any agent.
     session: Session,
+    /// What calls were answered since somebody looked.
+    answers: Vec<(Ticket, Answered)>,
 }
+
+/// What the engine says to a call.
+pub type Answered = Result<Answer, Box<CallError>>;
 
 impl Broker {
     /// An engine for this cluster, all agents connected.
@@ -41,8 +46,9 @@ impl Broker {
         let (now, session) = (Nanos::new(0), Session(1));
         let engine = Engine::new(cluster, limits(), moment(now));
         let caller = Caller { user: "log".parse()?, operator: true };
-        let (begun, lost, away) = (vec![], vec![], BTreeSet::new());
-        let mut broker = Self { engine, caller, now, calls: 0, begun, lost, away, session };
+        let (begun, lost, away, answers) = (vec![], vec![], BTreeSet::new(), vec![]);
+        let mut broker =
+            Self { engine, caller, now, calls: 0, begun, lost, away, session, answers };
         for node in nodes {
             broker.connect(node);
         }
@@ -60,10 +66,23 @@ impl Broker {
     }
 
     /// Its answer to a user who may do everything; none for what it decides later.
-    pub fn call(&mut self, call: Call) -> Option<Result<Answer, Box<CallError>>> {
+    pub fn call(&mut self, call: Call) -> Option<Answered> {
+        let ticket = self.ask(call);
+        let at = self.answers.iter().position(|(answered, _)| *answered == ticket)?;
+        Some(self.answers.remove(at).1)
+    }
+
+    /// The same, where the answer may come later: [`Self::answers`] has it by this ticket.
+    pub fn ask(&mut self, call: Call) -> Ticket {
         self.calls += 1;
         let (ticket, caller) = (Ticket(self.calls), self.caller.clone());
-        self.step(Input::Call { ticket, caller, call: Box::new(call) })
+        self.step(Input::Call { ticket, caller, call: Box::new(call) });
+        ticket
+    }
+
+    /// Answers since this was called last, but for those that [`Self::call`] has given, in the order in which they came.
+    pub fn answers(&mut self) -> Vec<(Ticket, Answered)> {
+        std::mem::take(&mut self.answers)
     }
 
     /// A key that no call had.
@@ -141,10 +160,9 @@ impl Broker {
     }
 
     /// One input, and what follows.
-    fn step(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
-        let answered = self.settle(input);
+    fn step(&mut self, input: Input) {
+        self.settle(input);
         self.lose_what_is_due();
-        answered
     }
 
     /// What should begin on a node that is gone is lost then: nobody waits for the lease of its agent.
@@ -157,8 +175,7 @@ impl Broker {
     }
 
     /// One input, and all that agents answer to what follows.
-    fn settle(&mut self, input: Input) -> Option<Result<Answer, Box<CallError>>> {
-        let mut answered = None;
+    fn settle(&mut self, input: Input) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let Step { events, outputs, .. } = self.engine.step(moment(self.now), input);
@@ -175,13 +192,12 @@ impl Broker {
                         let number = order.number;
                         inputs.push_back(Input::Answered { node, session, number, refusal: None });
                     }
-                    Output::Answer { answer, .. } => answered = Some(answer),
+                    Output::Answer { ticket, answer } => self.answers.push((ticket, answer)),
                     // An agent that is hung up on is one that is gone.
                     Output::HangUp { .. } => {}
                 }
             }
         }
-        answered
     }
 }
 
@@ -189,13 +205,15 @@ fn moment(now: Nanos) -> Moment {
     Moment { wall: Broker::wall(now), steady: now }
 }
 
-/// Nobody is asked for a sign of life, and what is over is forgotten at once: memory stays bounded.
+/// Nobody is asked for a sign of life, and what is over is forgotten at once: memory stays bounded. One user asks for
+/// all.
 fn limits() -> Limits {
     Limits {
         agent_lease_nanos: FOR_EVER,
         tell_ahead_nanos: Nanos::new(0),
         remember_nanos: Nanos::from_secs(1),
         user_reservations: u32::MAX,
+        user_waiting_requests: u32::MAX,
         ..Limits::default()
     }
 }

@@ -1,10 +1,10 @@
 //! Users who ask for goals of measured applications, on a cluster that is not there: the real broker decides and
 //! what it promises is kept, or decides beside runs that really were there, or nobody decides and all share.
 
-use crate::broker::Broker;
+use crate::broker::{Answered, Broker};
 use crate::contention::{Program, unit_seconds};
 use keeptime_control::pace;
-use keeptime_engine::{Answer, Call, CallError, Cluster};
+use keeptime_engine::{Answer, Call, CallError, Cluster, Ticket};
 use keeptime_model::Invalid;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::goal::Goal;
@@ -26,6 +26,9 @@ pub struct World {
     pub reservable: fn(BitsPerSecond) -> BitsPerSecond,
     /// What users may ask for.
     pub known: Vec<Curves>,
+    /// How long a unit takes, in parts of what was measured: 1 on a machine that is as fast as it was then. Whoever
+    /// promises knows nothing of it, and runs that are held at what was promised take that.
+    pub slowness: f64,
 }
 
 /// An application and what was measured of it.
@@ -53,6 +56,8 @@ pub struct Asked {
     pub units: u32,
     /// What it takes beside: to be launched and to end.
     pub beside: Nanos,
+    /// So long it waits for room where the broker decides; 0 = it is refused at once.
+    pub wait: Nanos,
 }
 
 /// What became of a request.
@@ -62,6 +67,8 @@ pub struct Fate {
     pub promised: Option<Nanos>,
     /// The time of a unit that half of the runs are expected to take.
     pub expected: Option<Nanos>,
+    /// How long it waited for room until it was promised something; 0 if that was at once.
+    pub waited: Option<Nanos>,
     /// The time of a unit; nothing if it was refused, or if decisions alone were asked for.
     pub unit: Option<Nanos>,
     /// When it ended.
@@ -77,44 +84,46 @@ pub enum Speed {
     Spare,
 }
 
-/// The real broker admits, and what it promises is kept.
+/// The real broker admits, and what it promises is kept. A run begins when it is granted.
 ///
 /// # Errors
 /// If the cluster, an application or a request makes no sense.
 pub fn reserved(world: &World, asked: &[Asked], speed: Speed) -> Result<Vec<Fate>, Invalid> {
-    let mut broker = world.broker()?;
     let known = world.fitted()?;
+    let mut desk = Desk::open(world, &known, asked, speed)?;
     let mut fates = vec![Fate::default(); asked.len()];
     let mut running: Vec<Held> = Vec::new();
-    let mut waiting = asked.iter().enumerate().peekable();
+    let mut coming = asked.iter().enumerate().peekable();
     let mut now = Nanos::new(0);
     loop {
-        let next = waiting.peek().map(|(_, request)| request.at);
+        let next = coming.peek().map(|(_, request)| request.at);
         let end = running.iter().map(|held| held.end(now)).min();
-        let Some(then) = end.into_iter().chain(next).min() else { return Ok(fates) };
-        // What is spare is parted anew a moment after something has changed.
-        let then = broker.next().map_or(then, |due| due.min(then)).max(now);
+        let is_over = next.is_none() && end.is_none() && desk.waiting.is_empty();
+        // What is spare is parted anew a moment after something has changed, and who waits does so for so long.
+        let due = end.into_iter().chain(next).chain(desk.broker.next()).min();
+        let Some(then) = due.filter(|_| !is_over) else { return Ok(fates) };
+        let then = then.max(now);
         running.iter_mut().for_each(|held| held.pass(now, then));
         now = then;
-        broker.set_time(now);
-        broker.pass();
+        desk.pass(now);
         while let Some(at) = running.iter().position(Held::is_over) {
             let held = running.swap_remove(at);
-            answered(broker.call(Call::Cancel { handle: held.handle }))?;
-            let request = &asked[held.number];
-            let took = now.saturating_sub(request.begin()).as_secs_f64();
-            fates[held.number].unit = Some(seconds_of(took / f64::from(request.units))?);
+            desk.give_back(held.handle)?;
+            let units = f64::from(asked[held.number].units);
+            let took = now.saturating_sub(held.begins).as_secs_f64();
+            fates[held.number].unit = Some(seconds_of(took / units)?);
             fates[held.number].ended = Some(now);
         }
-        if let Some((number, request)) = waiting.next_if(|(_, request)| request.at <= now)
-            && let Some((held, fate)) = ask(&mut broker, &known, number, request, speed)?
-        {
-            fates[number] = fate;
-            running.push(held);
+        if let Some((number, _)) = coming.next_if(|(_, request)| request.at <= now) {
+            desk.ask(number)?;
+        }
+        for (number, granted) in desk.granted()? {
+            fates[number] = granted.fate(&asked[number], now);
+            running.push(desk.start(number, granted, now)?);
         }
         for at in 0..running.len() {
             let is_alone = running[at].minds_company() && is_alone(&running, at);
-            let rate = broker.flow_rate(running[at].handle);
+            let rate = desk.broker.flow_rate(running[at].handle);
             running[at].has(rate, is_alone);
         }
     }
@@ -149,6 +158,8 @@ enum Unit {
 struct Course {
     curve: FittedCurve,
     alone: Option<FittedCurve>,
+    /// Of the world that it is in.
+    slowness: f64,
 }
 
 impl Held {
@@ -187,9 +198,14 @@ impl Held {
 }
 
 impl Course {
-    /// Of a unit when each flow has `rate`. Company costs the same part of it at every rate, and what more bandwidth
-    /// brings beyond the curve is the same part in company.
+    /// Of a unit when each flow has `rate`.
     fn seconds_at(&self, rate: BitsPerSecond, is_alone: bool) -> f64 {
+        self.measured_at(rate, is_alone) * self.slowness
+    }
+
+    /// The same on a machine that is as fast as when it was measured. Company costs the same part of it at every rate,
+    /// and what more bandwidth brings beyond the curve is the same part in company.
+    fn measured_at(&self, rate: BitsPerSecond, is_alone: bool) -> f64 {
         let Some(alone) = &self.alone else { return seconds_at(&self.curve, rate) };
         let [least, most] = ends(alone);
         let of_alone = |rate| seconds_at(alone, rate);
@@ -214,32 +230,14 @@ fn ends(curve: &FittedCurve) -> [BitsPerSecond; 2] {
     [&points[0], &points[points.len() - 1]].map(|point| point.bandwidth_bits_per_second)
 }
 
-/// What the broker grants, as a run; nothing if it refuses.
-fn ask(
-    broker: &mut Broker,
-    known: &[Fitted<'_>],
-    number: usize,
-    asked: &Asked,
+/// Requests before the real broker, in virtual time.
+struct Desk<'a> {
+    broker: Broker,
+    known: &'a [Fitted<'a>],
+    asked: &'a [Asked],
     speed: Speed,
-) -> Result<Option<(Held, Fate)>, Invalid> {
-    let known = named(known, &asked.application)?;
-    let Some(granted) = granted(broker, known.application, asked, speed)? else { return Ok(None) };
-    let fate = granted.fate();
-    let Granted { handle, grant, promise } = granted;
-    let unit = match speed {
-        Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
-        Speed::Spare => {
-            let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
-            let course = known.course(&promise.parameters, nodes);
-            let course = course.ok_or_else(|| not_of(known.application, &asked.goal))?;
-            let seconds = course.seconds_at(grant.bits_per_second, false);
-            Unit::Following { course: Box::new(course), seconds }
-        }
-    };
-    let begins = asked.begin();
-    let nodes = broker.nodes(handle).unwrap_or_default();
-    let units_left = f64::from(asked.units);
-    Ok(Some((Held { number, handle, nodes, begins, units_left, unit }, fate)))
+    /// The numbers of those without an answer, by their tickets.
+    waiting: BTreeMap<Ticket, usize>,
 }
 
 /// A goal that the broker has granted.
@@ -249,46 +247,98 @@ struct Granted {
     promise: Promise,
 }
 
+impl<'a> Desk<'a> {
+    fn open(
+        world: &World,
+        known: &'a [Fitted<'a>],
+        asked: &'a [Asked],
+        speed: Speed,
+    ) -> Result<Self, Invalid> {
+        Ok(Self { broker: world.broker()?, known, asked, speed, waiting: BTreeMap::new() })
+    }
+
+    /// It is `now`, and what is due is done.
+    fn pass(&mut self, now: Nanos) {
+        self.broker.set_time(now);
+        self.broker.pass();
+    }
+
+    /// Asks for one of the requests: [`Self::granted`] has it, at once or later, unless it is refused.
+    fn ask(&mut self, number: usize) -> Result<(), Invalid> {
+        let asked = &self.asked[number];
+        let application = named(self.known, &asked.application)?.application;
+        let ask = Ask::Goal { application: asked.application.clone(), goal: asked.goal.clone() };
+        let request = Request {
+            duration_nanos: Some(application.timeout()),
+            spare: self.speed == Speed::Spare,
+            wait_nanos: (asked.wait > Nanos::new(0)).then_some(asked.wait),
+            ..Request::new(ask)
+        };
+        let key = self.broker.new_key()?;
+        let ticket = self.broker.ask(Call::Reserve { key, request });
+        self.waiting.insert(ticket, number);
+        Ok(())
+    }
+
+    /// The requests that were granted since this was called last, in that order.
+    fn granted(&mut self) -> Result<Vec<(usize, Granted)>, Invalid> {
+        let mut all = Vec::new();
+        for (ticket, answer) in self.broker.answers() {
+            let Some(number) = self.waiting.remove(&ticket) else { continue };
+            if let Some(Answer::Reservation(reservation)) = answered(Some(answer))? {
+                let grant = reservation.grant.clone();
+                let granted = grant.and_then(|grant| Some((grant.promise.clone()?, grant)));
+                let (promise, grant) = granted.ok_or_else(|| not_of(&self.asked[number]))?;
+                all.push((number, Granted { handle: reservation.handle, grant, promise }));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The run of a request that is granted `now`.
+    fn start(&self, number: usize, granted: Granted, now: Nanos) -> Result<Held, Invalid> {
+        let asked = &self.asked[number];
+        let Granted { handle, grant, promise } = granted;
+        let unit = match self.speed {
+            Speed::Promised => Unit::Fixed(promise.time_nanos.as_secs_f64() * (1.0 - pace::MARGIN)),
+            Speed::Spare => {
+                let nodes = u32::try_from(grant.nodes.len()).unwrap_or(u32::MAX);
+                let known = named(self.known, &asked.application)?;
+                let course = known.course(&promise.parameters, nodes);
+                let course = course.ok_or_else(|| not_of(asked))?;
+                let seconds = course.seconds_at(grant.bits_per_second, false);
+                Unit::Following { course: Box::new(course), seconds }
+            }
+        };
+        let nodes = self.broker.nodes(handle).unwrap_or_default();
+        let begins = now.saturating_add(asked.beside);
+        let units_left = f64::from(asked.units);
+        Ok(Held { number, handle, nodes, begins, units_left, unit })
+    }
+
+    fn give_back(&mut self, handle: Handle) -> Result<(), Invalid> {
+        answered(self.broker.call(Call::Cancel { handle })).map(drop)
+    }
+}
+
 impl Granted {
-    /// What is known of its fate.
-    fn fate(&self) -> Fate {
+    /// What is known of the fate of a request that is granted `now`.
+    fn fate(&self, asked: &Asked, now: Nanos) -> Fate {
         Fate {
             promised: Some(self.promise.time_nanos),
             expected: Some(self.promise.median_nanos),
+            waited: Some(now.saturating_sub(asked.at)),
             ..Fate::default()
         }
     }
 }
 
-/// What the broker grants; nothing if it refuses.
-fn granted(
-    broker: &mut Broker,
-    application: &Application,
-    asked: &Asked,
-    speed: Speed,
-) -> Result<Option<Granted>, Invalid> {
-    let goal = &asked.goal;
-    let ask = Ask::Goal { application: application.name().clone(), goal: goal.clone() };
-    let duration_nanos = Some(application.timeout());
-    let spare = speed == Speed::Spare;
-    let request = Request { duration_nanos, spare, ..Request::new(ask) };
-    let key = broker.new_key()?;
-    let reservation = match answered(broker.call(Call::Reserve { key, request }))? {
-        Some(Answer::Reservation(reservation)) => reservation,
-        _ => return Ok(None),
-    };
-    let grant = reservation.grant.clone();
-    let granted = grant.and_then(|grant| Some((grant.promise.clone()?, grant)));
-    let (promise, grant) = granted.ok_or_else(|| not_of(application, goal))?;
-    Ok(Some(Granted { handle: reservation.handle, grant, promise }))
-}
-
-fn not_of(application: &Application, goal: &Goal) -> Invalid {
-    Invalid::new("goal", goal, format!("a goal of {}", application.name()))
+fn not_of(asked: &Asked) -> Invalid {
+    Invalid::new("goal", &asked.goal, format!("a goal of {}", asked.application))
 }
 
 /// A refusal is an answer, too: nothing.
-fn answered(answer: Option<Result<Answer, Box<CallError>>>) -> Result<Option<Answer>, Invalid> {
+fn answered(answer: Option<Answered>) -> Result<Option<Answer>, Invalid> {
     match answer {
         Some(Ok(answer)) => Ok(Some(answer)),
         Some(Err(error)) => match *error {
@@ -300,9 +350,10 @@ fn answered(answer: Option<Result<Answer, Box<CallError>>>) -> Result<Option<Ans
 }
 
 /// The real broker decides about each request on the cluster as it really was: beside the runs that were there then.
-/// `held_until` has for each request when what was reserved for it was given back; nothing for one that was refused.
-/// Each decision is judged by itself: who is admitted here and was refused there leaves at once. Only who is refused
-/// here and was admitted there is missing when others ask.
+/// `held_until` has for each request when what was reserved for it was given back, whenever it was granted; nothing for
+/// one that was refused. Each decision is judged by itself: who is admitted here and was refused there leaves at once,
+/// and so does who waits here until its run had ended there. Only who is refused here and was admitted there, or still
+/// waits, is missing when others ask.
 ///
 /// # Errors
 /// If the cluster, an application or a request makes no sense, or `held_until` is of another number of requests.
@@ -315,42 +366,65 @@ pub fn decided(
         let expected = format!("{}, as many as requests", asked.len());
         return Err(Invalid::new("held_until", held_until.len(), expected));
     }
-    let mut broker = world.broker()?;
     let known = world.fitted()?;
-    let mut fates = vec![Fate::default(); asked.len()];
-    let mut held = BTreeSet::new();
-    for ((fate, request), until) in fates.iter_mut().zip(asked).zip(held_until) {
-        pass_until(&mut broker, &mut held, request.at)?;
-        let application = named(&known, &request.application)?.application;
-        let Some(granted) = granted(&mut broker, application, request, Speed::Spare)? else {
-            continue;
-        };
-        *fate = Fate { ended: *until, ..granted.fate() };
-        held.insert((until.unwrap_or_default().max(request.at), granted.handle));
+    let desk = Desk::open(world, &known, asked, Speed::Spare)?;
+    let fates = vec![Fate::default(); asked.len()];
+    let mut replay = Replay { desk, held_until, held: BTreeSet::new(), fates };
+    for (number, request) in asked.iter().enumerate() {
+        replay.pass_until(request.at)?;
+        replay.desk.ask(number)?;
+        replay.take_granted(request.at)?;
     }
-    Ok(fates)
+    while let Some(due) = replay.due().filter(|_| !replay.desk.waiting.is_empty()) {
+        replay.pass_until(due)?;
+    }
+    Ok(replay.fates)
 }
 
-/// Time passes until `then`: what is due is done, and who has ended gives back what it had. `held` has who holds
-/// something and until when.
-fn pass_until(
-    broker: &mut Broker,
-    held: &mut BTreeSet<(Nanos, Handle)>,
-    then: Nanos,
-) -> Result<(), Invalid> {
-    loop {
-        let end = held.first().map(|(end, _)| *end);
-        let now = end.into_iter().chain(broker.next()).fold(then, Nanos::min);
-        broker.set_time(now);
-        broker.pass();
-        while held.first().is_some_and(|(end, _)| *end <= now)
-            && let Some((_, handle)) = held.pop_first()
-        {
-            answered(broker.call(Call::Cancel { handle }))?;
+/// Requests that are decided beside runs that were there.
+struct Replay<'a> {
+    desk: Desk<'a>,
+    /// Of each request.
+    held_until: &'a [Option<Nanos>],
+    /// Who holds something, by until when.
+    held: BTreeSet<(Nanos, Handle)>,
+    fates: Vec<Fate>,
+}
+
+impl Replay<'_> {
+    /// When something happens next, if nobody asks.
+    fn due(&self) -> Option<Nanos> {
+        let end = self.held.first().map(|(end, _)| *end);
+        end.into_iter().chain(self.desk.broker.next()).min()
+    }
+
+    /// Time passes until `then`: what is due is done, and who has ended gives back what it had.
+    fn pass_until(&mut self, then: Nanos) -> Result<(), Invalid> {
+        loop {
+            let now = self.due().map_or(then, |due| due.min(then));
+            self.desk.pass(now);
+            self.take_granted(now)?;
+            while self.held.first().is_some_and(|(end, _)| *end <= now)
+                && let Some((_, handle)) = self.held.pop_first()
+            {
+                self.desk.give_back(handle)?;
+                // Whoever waited for that has it now.
+                self.take_granted(now)?;
+            }
+            if now >= then {
+                return Ok(());
+            }
         }
-        if now >= then {
-            return Ok(());
+    }
+
+    /// Who was granted something by `now` holds it until its run there had ended.
+    fn take_granted(&mut self, now: Nanos) -> Result<(), Invalid> {
+        for (number, granted) in self.desk.granted()? {
+            let ended = self.held_until[number];
+            self.fates[number] = Fate { ended, ..granted.fate(&self.desk.asked[number], now) };
+            self.held.insert((ended.unwrap_or_default().max(now), granted.handle));
         }
+        Ok(())
     }
 }
 
@@ -449,10 +523,10 @@ impl Sharing<'_> {
 }
 
 impl Curves {
-    fn fitted(&self) -> Result<Fitted<'_>, Invalid> {
+    fn fitted(&self, slowness: f64) -> Result<Fitted<'_>, Invalid> {
         let of = |profile: &Profile| FittedProfile::new(self.application.clone(), profile);
         let alone = self.alone.as_ref().map(of).transpose()?;
-        Ok(Fitted { application: &self.application, curves: of(&self.profile)?, alone })
+        Ok(Fitted { application: &self.application, curves: of(&self.profile)?, alone, slowness })
     }
 }
 
@@ -461,13 +535,16 @@ struct Fitted<'a> {
     application: &'a Application,
     curves: FittedProfile,
     alone: Option<FittedProfile>,
+    /// Of the world that it is in.
+    slowness: f64,
 }
 
 impl Fitted<'_> {
     /// Of one setting on so many nodes; nothing if that was not measured.
     fn course(&self, parameters: &Parameters, nodes: u32) -> Option<Course> {
         let of = |fitted: &FittedProfile| fitted.curve(parameters, nodes).cloned();
-        Some(Course { curve: of(&self.curves)?, alone: self.alone.as_ref().and_then(of) })
+        let (curve, alone) = (of(&self.curves)?, self.alone.as_ref().and_then(of));
+        Some(Course { curve, alone, slowness: self.slowness })
     }
 }
 
@@ -488,7 +565,12 @@ impl World {
     }
 
     fn fitted(&self) -> Result<Vec<Fitted<'_>>, Invalid> {
-        self.known.iter().map(Curves::fitted).collect()
+        let slowness = self.slowness;
+        // Of anything else no run would ever end.
+        if !slowness.is_finite() || slowness <= 0.0 {
+            return Err(Invalid::new("slowness", slowness, "a number above 0"));
+        }
+        self.known.iter().map(|known| known.fitted(slowness)).collect()
     }
 
     /// Seconds of a unit that it computes, and exchanges when the links are its own.
@@ -496,7 +578,8 @@ impl World {
         let rates = self.topology.links().iter().map(|link| link.rate.get());
         let link = rates.min().unwrap_or(u64::MAX) as f64;
         let line = curve.beyond();
-        (line.computing.as_secs_f64(), line.volume_bits / link)
+        let (compute, exchange) = (line.computing.as_secs_f64(), line.volume_bits / link);
+        (compute * self.slowness, exchange * self.slowness)
     }
 
     /// Processes that a node has room for, each with what its application has of a CPU.
@@ -508,7 +591,7 @@ impl World {
 }
 
 impl Asked {
-    /// When its first unit begins, if it is started at once.
+    /// When its first unit begins, if it is started when it is asked for.
     fn begin(&self) -> Nanos {
         self.at.saturating_add(self.beside)
     }
@@ -556,7 +639,8 @@ mod tests {
             all(&link)
         ));
         let known = vec![Curves { application, profile, alone: None }];
-        World { topology: topology.unwrap(), reservable: shape::reservable, known }
+        let topology = topology.unwrap();
+        World { topology, reservable: shape::reservable, known, slowness: 1.0 }
     }
 
     fn asked(at: u64, within: u64) -> Asked {
@@ -566,7 +650,18 @@ mod tests {
             goal: Goal { within: Some(Nanos::from_millis(within)), ..Goal::default() },
             units: 10,
             beside: Nanos::from_secs(1),
+            wait: Nanos::default(),
         }
+    }
+
+    fn patient(at: u64, wait: u64) -> Asked {
+        Asked { wait: Nanos::from_secs(wait), ..asked(at, 2_000) }
+    }
+
+    /// In milliseconds, of each that was admitted.
+    fn waited(fates: &[Fate]) -> Vec<Option<u64>> {
+        let millis = |nanos: Nanos| (nanos.as_secs_f64() * 1e3).round() as u64;
+        fates.iter().map(|fate| fate.waited.map(millis)).collect()
     }
 
     // Goal: the broker's own decisions, and room again when a run has ended. Two processors a node hold
@@ -580,6 +675,35 @@ mod tests {
         assert_eq!(all, [Some(1_500), Some(1_500), None, Some(1_500)], "{fates:?}");
         assert_eq!(fates[0].ended, Some(Nanos::from_millis(15_775)));
         assert_eq!(fates[2], Fate::default());
+    }
+
+    // Goal: who waits is granted when a run has ended, and begins then; who would have to wait longer than it may is
+    // refused, and so is who does not wait. Method: two runs end after 15.775 and 16.775 s; the third request may wait
+    // for that, the fourth waits 2 s, which is not enough, the fifth comes when the third has what was free.
+    #[test]
+    fn who_waits_is_granted_when_there_is_room_and_begins_then() {
+        let requests =
+            [asked(0, 2_000), asked(1, 2_000), patient(12, 10), patient(13, 2), asked(16, 2_000)];
+        let fates = reserved(&world(), &requests, Speed::Promised).unwrap();
+        assert_eq!(waited(&fates), [Some(0), Some(0), Some(3_775), None, None], "{fates:?}");
+        let third = fates[2];
+        assert_eq!(third.promised, fates[0].promised);
+        let began = Nanos::from_millis(15_775 + 1_000);
+        let took = third.ended.unwrap().saturating_sub(began).get();
+        assert!(took.abs_diff(10 * third.unit.unwrap().get()) < 1_000, "{third:?}");
+        assert!(took.abs_diff(Nanos::from_millis(14_775).get()) < 1_000, "{third:?}");
+        assert_eq!(fates[3..], [Fate::default(); 2]);
+    }
+
+    // Goal: when the last request has come, who still waits is granted or refused all the same. Method: the third has
+    // room after 3.775 s, or has waited for 3 s in vain.
+    #[test]
+    fn who_waits_when_nobody_comes_any_more_is_decided() {
+        for (wait, expected) in [(4, Some(3_775)), (3, None)] {
+            let requests = [asked(0, 2_000), asked(1, 2_000), patient(12, wait)];
+            let fates = reserved(&world(), &requests, Speed::Promised).unwrap();
+            assert_eq!(waited(&fates), [Some(0), Some(0), expected], "{fates:?}");
+        }
     }
 
     // Alone, each flow has all that can be reserved of a link, 900 Mbit/s; of two, each has half of what is left
@@ -639,6 +763,43 @@ mod tests {
         assert_eq!((fates[0], fates[3]), (first, Fate::default()));
         assert_eq!(first.promised, Some(Nanos::from_millis(1_500)));
         assert_eq!(decided(&world(), &requests, &[]).unwrap_err().field, "held_until");
+    }
+
+    // Goal: who waits has room when a run that was there had ended, and holds that until its own run there had, at a
+    // time of the clock. Method: as above; the third waits for the end of the first at 15 s, the fourth for that of the
+    // second at 17, when nobody asks any more. Where it is 19, the fourth has waited in vain.
+    #[test]
+    fn who_waits_is_decided_beside_the_runs_that_were_there() {
+        let requests = [asked(0, 2_000), asked(1, 2_000), patient(12, 10), patient(16, 2)];
+        let until = |seconds| Some(Nanos::from_secs(seconds));
+        let decided = |second| {
+            decided(&world(), &requests, &[until(15), until(second), until(30), None]).unwrap()
+        };
+        let fates = decided(17);
+        assert_eq!(waited(&fates), [Some(0), Some(0), Some(3_000), Some(1_000)], "{fates:?}");
+        assert_eq!((fates[2].ended, fates[3].ended), (until(30), None));
+        assert_eq!(waited(&decided(19)), [Some(0), Some(0), Some(3_000), None]);
+    }
+
+    // Goal: on a slower machine runs take longer, with a broker and without, and are promised the same.
+    #[test]
+    fn how_fast_the_machine_is_changes_runs_and_no_promise() {
+        let slow = World { slowness: 1.25, ..world() };
+        let one = [asked(0, 2_000)];
+        let times = |fates: Vec<Fate>| (fates[0].unit.unwrap().as_secs_f64(), fates[0].promised);
+        let ((usual, promised), (longer, same)) = (
+            times(reserved(&world(), &one, Speed::Spare).unwrap()),
+            times(reserved(&slow, &one, Speed::Spare).unwrap()),
+        );
+        assert!((longer / usual - 1.25).abs() < 0.01, "{usual} {longer}");
+        assert_eq!(promised, same);
+        let ((usual, _), (longer, _)) =
+            (times(unreserved(&world(), &one).unwrap()), times(unreserved(&slow, &one).unwrap()));
+        assert!((longer / usual - 1.25).abs() < 0.01, "{usual} {longer}");
+        for slowness in [0.0, f64::NAN] {
+            let world = World { slowness, ..world() };
+            assert_eq!(unreserved(&world, &one).unwrap_err().field, "slowness");
+        }
     }
 
     #[test]

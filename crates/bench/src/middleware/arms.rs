@@ -11,6 +11,7 @@ use keeptime::arguments::GoalArguments;
 use keeptime::commands::Session;
 use keeptime::commands::run::{Admitted, Held, Manner, admit, run_reserved};
 use keeptime::demo::goal;
+use keeptime::execute::{Run, reserve_and_run};
 use keeptime::files::load_profile;
 use keeptime::interrupt;
 use keeptime::machine::Machine;
@@ -65,6 +66,9 @@ pub struct Outcome {
     /// From when it was asked for until what was reserved for it was given back; nothing in arms that reserve
     /// nothing, and in what was recorded before this was.
     pub held_seconds: Option<f64>,
+    /// From when it was asked for until it was admitted; nothing in arms where nobody decides, and in what was recorded
+    /// before this was.
+    pub waited_seconds: Option<f64>,
 }
 
 /// An application that was measured: what is asked of it and how long that may take.
@@ -108,6 +112,11 @@ impl Outcome {
     /// Whether it was run.
     pub fn is_admitted(&self) -> bool {
         self.refused.is_none()
+    }
+
+    /// From when it was asked for until it had ended, in seconds; nothing if it was refused or did not end.
+    pub fn response_seconds(&self) -> Option<f64> {
+        Some(self.waited_seconds.unwrap_or(0.0) + self.wall_seconds?)
     }
 }
 
@@ -251,18 +260,38 @@ impl Measured {
         with_constants(self.application.clone(), &constants(self.drawing(request)))
     }
 
-    /// Plays `requests` under `arm`, on a lab of its own.
-    pub fn play(&self, arm: Arm, requests: &[SubTask], out: &Path) -> Result<Played> {
+    /// Seconds of a frame now, by [`Renderer::settings`]: alone, with the most bandwidth that `alone` has, on a lab of
+    /// its own. It takes as long as one request of each.
+    pub fn alone_seconds(&self, out: &Path) -> Result<Vec<f64>> {
+        let lab = with_keeptime()?;
+        let Session { cluster, mpi, application, .. } =
+            session(&lab, self.renderer, &self.path, out)?;
+        let nodes: Vec<_> = cluster.topology().node_indices().collect();
+        let rate = Some(BitsPerSecond::from_mbit(ALONE_MOST));
+        let seconds = |(set, drawing): (&Setting, &Drawing)| -> Result<f64> {
+            let application = with_constants(application.clone(), &constants(*drawing))?;
+            let parameters = parameters(set)?;
+            let run =
+                Run { application: &application, parameters: &parameters, nodes: &nodes, rate };
+            let ran = reserve_and_run(&cluster, &mpi, &run, &interrupt::stopped);
+            let ran = ran.with_context(|| format!("{}, alone", set.join(", ")))?;
+            Ok(ran.time.as_secs_f64())
+        };
+        self.renderer.settings().iter().zip(&self.drawings).map(seconds).collect()
+    }
+
+    /// Plays `requests` under `arm`, on a lab of its own; where the broker decides, each waits for room for up to `wait`.
+    pub fn play(&self, arm: Arm, requests: &[SubTask], wait: Nanos, out: &Path) -> Result<Played> {
         let machine_load = Machine::here().load;
         let outcomes = match arm {
-            Arm::Keeptime => self.play_reserved(requests, out),
+            Arm::Keeptime => self.play_reserved(requests, wait, out),
             Arm::Without => self.play_bare(requests, Sharing::Connections),
             Arm::Htb => self.play_bare(requests, Sharing::Htb),
         };
         Ok(Played { machine_load, outcomes: outcomes? })
     }
 
-    fn play_reserved(&self, requests: &[SubTask], out: &Path) -> Result<Vec<Outcome>> {
+    fn play_reserved(&self, requests: &[SubTask], wait: Nanos, out: &Path) -> Result<Vec<Outcome>> {
         let lab = with_keeptime()?;
         let asking = session(&lab, self.renderer, &self.path, out)?;
         // Known before the first request comes.
@@ -272,10 +301,11 @@ impl Measured {
             Ok(Session { application: self.application_of(request)?, ..session })
         };
         let drawing = requests.iter().map(drawing).collect::<Result<Vec<_>>>()?;
-        let with_spare = Manner { spare: true, ..Manner::default() };
+        let wait = (wait > Nanos::default()).then_some(wait);
+        let manner = Manner { spare: true, wait, ..Manner::default() };
         each_at_its_time(requests, |number, request| {
             let asked = Instant::now();
-            match admit(&asking, &self.goal(request)?, with_spare)? {
+            match admit(&asking, &self.goal(request)?, manner)? {
                 Admitted::Held(held) => keep(&drawing[number], *held, asked),
                 Admitted::Refused { decision, .. } => {
                     let Verdict::Refused(why) = &decision.verdict else {
@@ -302,7 +332,9 @@ impl Measured {
     }
 }
 
+/// Runs what has just been admitted.
 fn keep(session: &Session, Held { plan, hold, .. }: Held, asked: Instant) -> Result<Outcome> {
+    let waited_seconds = Some(asked.elapsed().as_secs_f64());
     let kept = run_reserved(session, &Promised::from(&plan), &hold, false, &mut |_| {})?;
     // Until then nobody else can have it.
     drop(hold);
@@ -316,6 +348,7 @@ fn keep(session: &Session, Held { plan, hold, .. }: Held, asked: Instant) -> Res
         seconds: Some(kept.ran.time.as_secs_f64()),
         wall_seconds: Some(kept.ran.wall.as_secs_f64()),
         held_seconds,
+        waited_seconds,
     })
 }
 

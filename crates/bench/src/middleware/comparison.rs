@@ -2,12 +2,12 @@
 //! a run ends on the other side of the next request: that says how well times are foreseen. Given when the lab's runs
 //! ended, decisions alone are made anew: that says whether they are made as there.
 
+use super::Experiment;
 use super::arms::{Arm, Measured, Outcome};
 use super::launching::Launching;
 use super::measures::mean;
-use super::simulated::{Simulation, decide, simulate};
+use super::simulated::{Case, Simulation};
 use super::tasks::{Load, SubTask};
-use super::{Experiment, NODES};
 use anyhow::Result;
 use keeptime_model::units::Nanos;
 use keeptime_whatif::goals::Fate;
@@ -20,6 +20,23 @@ use std::ops::Range;
 pub struct Check {
     /// How often launching was drawn.
     pub draws: usize,
+    /// With times of its own, by the curves as they were measured.
+    pub foreseen: Foreseen,
+    /// The same, given how fast the machine was when each experiment began, where that was measured.
+    pub given_speed: Foreseen,
+    /// In how many experiments it was.
+    pub speeds: usize,
+    /// Of each request, 100 if both admitted it or both refused it when the lab's ends were given, else 0.
+    pub given_ends_percent: Vec<f64>,
+    /// Of each that both admitted then, 100 if both promised the same, else 0.
+    pub given_ends_promise_percent: Vec<f64>,
+    /// Those that were decided otherwise then.
+    pub different: Vec<Difference>,
+}
+
+/// What the simulation has with times of its own.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Foreseen {
     /// Of each request, in how many draws of launching both admitted it or both refused it, in percent.
     pub alike_percent: Vec<f64>,
     /// By how much run times are off with Keeptime, in percent of the lab's: of each request that both admitted, the
@@ -27,12 +44,6 @@ pub struct Check {
     pub with_percent: Vec<f64>,
     /// The same without, of each that ended.
     pub without_percent: Vec<f64>,
-    /// Of each request, 100 if both admitted it or both refused it when the lab's ends were given, else 0.
-    pub given_ends_percent: Vec<f64>,
-    /// Of each that both admitted then, 100 if both promised the same, else 0.
-    pub given_ends_promise_percent: Vec<f64>,
-    /// Those that were decided otherwise then.
-    pub different: Vec<Difference>,
 }
 
 /// A request that was decided otherwise than in the lab.
@@ -58,28 +69,36 @@ impl Check {
         lab: &Experiment,
         seeds: Range<u64>,
     ) -> Result<()> {
-        let draw = |seed| {
-            let beside = launching.draw(&lab.requests, seed)?;
-            simulate(measured, lab.load, NODES, &lab.requests, &beside)
+        let case = Case::of(measured, lab);
+        let simulated = |case: Case<'_>| {
+            let draw = |seed| {
+                let beside = launching.draw(&lab.requests, seed)?;
+                case.simulate(&lab.requests, &beside)
+            };
+            seeds.clone().map(draw).collect::<Result<Vec<_>>>()
         };
-        self.add_simulated(lab, &seeds.map(draw).collect::<Result<Vec<_>>>()?);
+        self.add_simulated(lab, simulated(case)?, |slowness| simulated(Case { slowness, ..case }))?;
         let ends = ends(lab);
-        self.add_decided(lab, &ends, &decide(measured, &lab.requests, &ends)?);
+        self.add_decided(lab, &ends, &case.decide(&lab.requests, &ends)?);
         Ok(())
     }
 
-    fn add_simulated(&mut self, lab: &Experiment, draws: &[Simulation]) {
+    /// `draws` are by the curves as they were measured; `on` has them for a machine of another speed.
+    fn add_simulated(
+        &mut self,
+        lab: &Experiment,
+        draws: Vec<Simulation>,
+        on: impl FnOnce(f64) -> Result<Vec<Simulation>>,
+    ) -> Result<()> {
         self.draws = draws.len();
-        for (at, real) in lab.arm(Arm::Keeptime).outcomes.iter().enumerate() {
-            let is_alike = |draw: &Simulation| draw.with[at].is_admitted() == real.is_admitted();
-            self.alike_percent.extend(mean_of(draws.iter().map(|draw| percent(is_alike(draw)))));
-            self.with_percent
-                .extend(mean_of(draws.iter().filter_map(|draw| off(&draw.with[at], real))));
-        }
-        for (at, real) in lab.arm(Arm::Without).outcomes.iter().enumerate() {
-            self.without_percent
-                .extend(mean_of(draws.iter().filter_map(|draw| off(&draw.without[at], real))));
-        }
+        self.foreseen.add(lab, &draws);
+        let given_speed = match lab.slowness {
+            Some(slowness) => on(slowness)?,
+            None => draws,
+        };
+        self.given_speed.add(lab, &given_speed);
+        self.speeds += usize::from(lab.slowness.is_some());
+        Ok(())
     }
 
     fn add_decided(&mut self, lab: &Experiment, ends: &[Option<Nanos>], decided: &[Fate]) {
@@ -99,6 +118,21 @@ impl Check {
                     since_end_seconds: since_end(ends, lab.requests[at].at_nanos),
                 });
             }
+        }
+    }
+}
+
+impl Foreseen {
+    fn add(&mut self, lab: &Experiment, draws: &[Simulation]) {
+        for (at, real) in lab.arm(Arm::Keeptime).outcomes.iter().enumerate() {
+            let is_alike = |draw: &Simulation| draw.with[at].is_admitted() == real.is_admitted();
+            self.alike_percent.extend(mean_of(draws.iter().map(|draw| percent(is_alike(draw)))));
+            self.with_percent
+                .extend(mean_of(draws.iter().filter_map(|draw| off(&draw.with[at], real))));
+        }
+        for (at, real) in lab.arm(Arm::Without).outcomes.iter().enumerate() {
+            self.without_percent
+                .extend(mean_of(draws.iter().filter_map(|draw| off(&draw.without[at], real))));
         }
     }
 }
@@ -152,6 +186,7 @@ fn mean_of(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NODES;
     use super::super::arms::Played;
     use super::super::tasks::Renderer;
     use super::*;
@@ -190,6 +225,9 @@ mod tests {
             load: load(),
             requests: [1, 2, 3].map(request).into(),
             within_seconds: vec![1.0; 3],
+            wait_nanos: Nanos::default(),
+            alone_seconds: vec![],
+            slowness: None,
             played: played.map(|outcomes| Played { machine_load: 0.0, outcomes }),
         }
     }
@@ -214,13 +252,41 @@ mod tests {
         };
         let run = || admitted(0.5, 2.0, None);
         let draws = [one([run(), refused(), run()]), one([run(), run(), run()])];
+        let mut foreseen = Foreseen::default();
+        foreseen.add(&lab(), &draws);
+        assert_eq!(foreseen.alike_percent, [100.0, 50.0, 0.0]);
+        assert_eq!(rounded(&foreseen.with_percent), [25.0, 25.0]);
+        assert_eq!(rounded(&foreseen.without_percent), [25.0, 25.0, 25.0]);
+    }
+
+    fn rounded(values: &[f64]) -> Vec<f64> {
+        values.iter().map(|value| value.round()).collect()
+    }
+
+    // Goal: both are told, what the curves foresee and what they do given how fast the machine was; where that was not
+    // measured they are the same. Method: all of one experiment run a quarter too long, and exactly as in the lab on a
+    // machine of which it is said that it is faster by a fifth.
+    #[test]
+    fn how_fast_the_machine_was_is_given_where_it_was_measured() {
+        let all = |seconds: f64| Simulation {
+            load: load(),
+            nodes: NODES,
+            with: vec![admitted(seconds, 9.0, None); 3],
+            without: vec![admitted(2.0 * seconds, 9.0, None); 3],
+        };
         let mut check = Check::default();
-        check.add_simulated(&lab(), &draws);
-        assert_eq!(check.alike_percent, [100.0, 50.0, 0.0]);
-        let rounded = |values: &[f64]| values.iter().map(|v| v.round()).collect::<Vec<_>>();
-        assert_eq!(rounded(&check.with_percent), [25.0, 25.0]);
-        assert_eq!(rounded(&check.without_percent), [25.0, 25.0, 25.0]);
-        assert_eq!((check.draws, check.given_ends_percent.len()), (2, 0));
+        check.add_simulated(&lab(), vec![all(0.5)], |_| panic!("nothing was measured")).unwrap();
+        let own = &check.given_speed;
+        assert_eq!(own.with_percent, check.foreseen.with_percent);
+        assert_eq!((check.draws, check.speeds), (1, 0));
+
+        let faster = Experiment { slowness: Some(0.8), ..lab() };
+        let on = |slowness: f64| Ok(vec![all(0.5 * slowness)]);
+        check.add_simulated(&faster, vec![all(0.5)], on).unwrap();
+        assert_eq!(rounded(&check.foreseen.with_percent), [25.0; 4]);
+        assert_eq!(rounded(&check.given_speed.with_percent), [25.0, 25.0, 0.0, 0.0]);
+        assert_eq!(rounded(&check.given_speed.without_percent[3..]), [0.0; 3]);
+        assert_eq!(check.speeds, 1);
     }
 
     #[test]

@@ -8,6 +8,22 @@ pub fn improvements(with: &[Outcome], without: &[Outcome]) -> Vec<f64> {
     pairs.filter_map(|(with, without)| percent_over(without.seconds, with.seconds)).collect()
 }
 
+/// The same of responses, from when a request was asked for until its run had ended: what the wait of those that waited
+/// leaves of the improvement. Launching counts in both.
+pub fn response_improvements(with: &[Outcome], without: &[Outcome]) -> Vec<f64> {
+    let pairs = with.iter().zip(without);
+    let over = |(with, without): (&Outcome, &Outcome)| {
+        percent_over(without.response_seconds(), with.response_seconds())
+    };
+    pairs.filter_map(over).collect()
+}
+
+/// How long those waited that were admitted and had to wait, in seconds.
+pub fn waits(outcomes: &[Outcome]) -> Vec<f64> {
+    let all = outcomes.iter().filter_map(|outcome| outcome.waited_seconds);
+    all.filter(|waited| *waited > AT_ONCE_SECONDS).collect()
+}
+
 /// `(actual - requested) / requested` of `actual`, of those that `with` admitted.
 pub fn over_requested(with: &[Outcome], actual: &[Outcome], within: &[f64]) -> Vec<f64> {
     let all = with.iter().zip(actual).zip(within).filter(|((with, _), _)| with.is_admitted());
@@ -36,6 +52,9 @@ pub fn admission(outcomes: &[Outcome]) -> f64 {
     100.0 * admitted as f64 / outcomes.len().max(1) as f64
 }
 
+/// Whoever was admitted after so long did not wait: on a busy machine decisions and agents take some tenths of a second.
+const AT_ONCE_SECONDS: f64 = 0.5;
+
 /// The mean; not a number of nothing.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
@@ -52,6 +71,29 @@ mod tests {
     fn outcome(promised: Option<f64>, seconds: Option<f64>) -> Outcome {
         let refused = promised.is_none().then(|| "no room".to_owned());
         Outcome { refused, promised_seconds: promised, seconds, ..Outcome::default() }
+    }
+
+    // Goal: a run that is twice as fast and waited as long as that saves is no improvement; where nothing was recorded
+    // of waiting there was none. Method: runs of 4 s and 8 s without, one of each with a wait.
+    #[test]
+    fn waiting_counts_in_what_a_request_has_of_it() {
+        let run = |wall, waited| Outcome {
+            wall_seconds: Some(wall),
+            waited_seconds: waited,
+            ..outcome(Some(1.0), Some(1.0))
+        };
+        let with = [
+            run(4.0, Some(4.0)),
+            run(4.0, Some(0.02)),
+            run(4.0, None),
+            outcome(None, None),
+            run(4.0, Some(6.0)),
+        ];
+        let without = [8.0, 8.04, 8.0, 8.0, 8.0].map(|wall| run(wall, None));
+        let round = |values: Vec<f64>| values.iter().map(|v| v.round()).collect::<Vec<_>>();
+        let improved = response_improvements(&with, &without);
+        assert_eq!(round(improved), [0.0, 100.0, 100.0, -20.0]);
+        assert_eq!(waits(&with), [4.0, 6.0]);
     }
 
     // Goal: who was refused counts for admission alone, who did not end for nothing that needs its time.

@@ -4,6 +4,7 @@ use super::arms::Arm;
 use super::comparison::Check;
 use super::measures::{
     admission, improvements, mean, over_promised, over_requested, promises_kept,
+    response_improvements,
 };
 use super::simulated::Simulation;
 use super::tasks::Renderer;
@@ -48,6 +49,9 @@ pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
             h2 { "Admission rates (Figure 4.17)" }
             @for renderer in &renderers { (admissions(raw, *renderer)?) }
         }
+        @if raw.experiments.iter().any(Experiment::may_wait) {
+            section { h2 { "Waiting" } (waiting(raw)) }
+        }
         section {
             h2 { "Run times (Figures 4.9 to 4.14)" }
             p { "Seconds of a frame. A request without a first bar was refused; one without a second or third did not \
@@ -58,6 +62,7 @@ pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
             h2 { "More nodes, simulated" }
             (simulated(raw))
             (held_against_the_lab(&raw.check))
+            @if raw.check.speeds > 0 { (speeds_given(raw)) }
         }
         section { h2 { "All figures" } (figure_table(figures)) }
     };
@@ -71,6 +76,7 @@ pub fn write(raw: &Raw, figures: &[Figure], out: &Path) -> Result<()> {
 fn setting(raw: &Raw) -> Markup {
     let loads = raw.experiments.iter().flat_map(|e| &e.played).map(|played| played.machine_load);
     let loads: Vec<_> = loads.collect();
+    let waiting = raw.experiments.iter().find(|experiment| experiment.may_wait());
     html! {
         section {
             h2 { "What was done" }
@@ -88,6 +94,10 @@ fn setting(raw: &Raw) -> Markup {
                  same times three times: with Keeptime, which admits, reserves, and lets each run use what nobody has \
                  reserved; without, where all start at once on all nodes; and with plain HTB, where each program has an equal class of \
                  every link that borrows what others leave."
+                @if let Some(patient) = waiting {
+                    " At intervals of up to " (patient.load.interval_most) " s Keeptime has a request for which there is \
+                     no room wait for up to " (patient.wait_nanos) " until there is; at others it is refused at once."
+                }
             }
             p {
                 "Scaled: four nodes in the place of the thesis' sixteen. Each has two processors, as there, and each of those a \
@@ -109,12 +119,17 @@ fn improvement_table(raw: &Raw) -> Markup {
         "here: most",
         "average",
         "against HTB: average",
+        "of responses: average",
         "admitted",
         "late of the promise: worst",
         "the same without",
     ];
     html! {
-        p { "(without − with) / with of the requests that were admitted, in percent. " em { "n" } " is how many." }
+        p {
+            "(without − with) / with of the requests that were admitted, in percent. " em { "n" } " is how many. All is of \
+             the time of a frame but " em { "of responses" } ": that is from when a request was asked for until its run had \
+             ended, with its wait for room and its launching, and what is left of the improvement then."
+        }
         div.wide {
             table {
                 thead { tr { @for title in titles { th scope="col" { (title) } } } }
@@ -138,6 +153,7 @@ fn improvement_row(experiment: &Experiment) -> Markup {
             td.number { (most(&ours)) }
             td.number { (number(Some(mean(&ours)))) }
             td.number { (number(Some(mean(&improvements(with, htb))))) }
+            td.number { (number(Some(mean(&response_improvements(with, without))))) }
             td.number { (number(Some(admission(with)))) " %" }
             td.number { (most(&over_promised(with, with))) }
             td.number { (most(&over_promised(with, without))) }
@@ -269,8 +285,44 @@ fn admissions(raw: &Raw, renderer: Renderer) -> Result<Markup> {
         Renderer::Raycast => "less than 40 % at the heaviest load",
         Renderer::Render => "less than 60 % at the heaviest load, almost 100 % at the lightest",
     };
-    let text = format!("{title}. The paper, where its text tells it: {told}");
+    let may_wait = by_interval.values().flatten().any(|experiment| experiment.may_wait());
+    let waiting = if may_wait { ". Some requests may wait for room: see below" } else { "" };
+    let text = format!("{title}. The paper, where its text tells it: {told}{waiting}");
     Ok(report::figure(&chart.to_svg()?, &title, caption(&text, requests)))
+}
+
+/// What it costs that more are admitted.
+fn waiting(raw: &Raw) -> Markup {
+    let titles = ["load", "may wait", "requests", "admitted", "waited", "median, s", "most, s"];
+    let row = |experiment: &Experiment| {
+        let (with, waits) = (&experiment.arm(Arm::Keeptime).outcomes, experiment.waits());
+        html! {
+            tr {
+                td { (experiment.load) }
+                td.number { (experiment.wait_nanos) }
+                td.number { (with.len()) }
+                td.number { (number(Some(admission(with)))) " %" }
+                td.number { (waits.len()) }
+                td.number { (number(Some(quantile(&waits, 0.5)))) }
+                td.number { (number(Some(quantile(&waits, 1.0)))) }
+            }
+        }
+    };
+    let may_wait = raw.experiments.iter().filter(|experiment| experiment.may_wait());
+    html! {
+        p {
+            "The thesis refuses at once what does not fit. Here a request at the longest intervals may wait until a run \
+             has ended. Its frames are then as fast as promised, and its user has waited for them: how many of those \
+             that were admitted did, and for how long. What is left of the improvement is under " em { "of responses" }
+            " in the first table."
+        }
+        div.wide {
+            table {
+                thead { tr { @for title in titles { th scope="col" { (title) } } } }
+                tbody { @for experiment in may_wait { (row(experiment)) } }
+            }
+        }
+    }
 }
 
 fn run_times(experiment: &Experiment) -> Result<Markup> {
@@ -324,7 +376,7 @@ fn simulated(raw: &Raw) -> Markup {
         p {
             "Nothing in this table was measured: the broker's real decisions, run times by the curves that the lab \
              measured, and launching as it took there, drawn from its runs with the same parameters (here once). More \
-             nodes have as many requests for each node."
+             nodes have as many requests for each node. Requests wait for as long as they may in the lab."
         }
         div.wide {
             table {
@@ -337,16 +389,15 @@ fn simulated(raw: &Raw) -> Markup {
 
 /// The lab's own requests, simulated in both ways.
 fn held_against_the_lab(check: &Check) -> Markup {
-    let share = |values: &[f64]| number(Some(mean(values)));
-    let median = |values: &[f64]| number(Some(quantile(values, 0.5)));
+    let foreseen = &check.foreseen;
     html! {
         p {
-            "On the lab's own four nodes the simulation decided " (share(&check.alike_percent)) " % of "
-            (check.alike_percent.len()) " requests as the lab did, on average of " (check.draws) " draws of launching. That says \
+            "On the lab's own four nodes the simulation decided " (share(&foreseen.alike_percent)) " % of "
+            (foreseen.alike_percent.len()) " requests as the lab did, on average of " (check.draws) " draws of launching. That says \
              how well times are foreseen: half a second decides whether a run has ended when the next request comes. \
-             Run times are " (median(&check.with_percent)) " % off at the median with Keeptime (n = "
-            (check.with_percent.len()) "), and " (median(&check.without_percent)) " % without (n = "
-            (check.without_percent.len()) ")."
+             Run times are " (median(&foreseen.with_percent)) " % off at the median with Keeptime (n = "
+            (foreseen.with_percent.len()) "), and " (median(&foreseen.without_percent)) " % without (n = "
+            (foreseen.without_percent.len()) ")."
         }
         p {
             "Given when the lab's runs ended, it decided " (share(&check.given_ends_percent)) " % of "
@@ -357,6 +408,44 @@ fn held_against_the_lab(check: &Check) -> Markup {
         @if !check.different.is_empty() {
             p { "Decided otherwise then:" }
             ul { @for difference in &check.different { li { (difference) } } }
+        }
+    }
+}
+
+fn share(values: &[f64]) -> String {
+    number(Some(mean(values)))
+}
+
+fn median(values: &[f64]) -> String {
+    number(Some(quantile(values, 0.5)))
+}
+
+/// What is left of that when it is given how fast the machine was.
+fn speeds_given(raw: &Raw) -> Markup {
+    let (check, given) = (&raw.check, &raw.check.given_speed);
+    let titles = ["load", "time of a frame alone, in parts of when curves were measured"];
+    let measured = |experiment: &Experiment| Some((experiment.load, experiment.slowness?));
+    let measured = raw.experiments.iter().filter_map(measured);
+    html! {
+        p {
+            "Given how fast the machine was: right before " (check.speeds) " of " (raw.experiments.len())
+            " experiments each setting of the renderer was drawn once, alone. In the table is how long that took in parts of what it took \
+             when curves were measured (the median of the settings), and with simulated run times multiplied by \
+             that, 1 where it was not measured, they are " (median(&given.with_percent)) " % off at the median with Keeptime (n = "
+            (given.with_percent.len()) "; " (median(&check.foreseen.with_percent)) " % by the curves alone, as above), and "
+            (median(&given.without_percent)) " % without (n = " (given.without_percent.len()) "; "
+            (median(&check.foreseen.without_percent)) " %). Then " (share(&given.alike_percent)) " % of the requests are \
+             decided as in the lab. Promises are made without it: nobody knows it beforehand."
+        }
+        div.wide {
+            table {
+                thead { tr { @for title in titles { th scope="col" { (title) } } } }
+                tbody {
+                    @for (load, slowness) in measured {
+                        tr { td { (load) } td.number { (format!("{slowness:.3}")) } }
+                    }
+                }
+            }
         }
     }
 }

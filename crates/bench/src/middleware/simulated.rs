@@ -3,7 +3,7 @@
 
 use super::arms::{Measured, Outcome};
 use super::tasks::{Load, SubTask};
-use super::{CPU, LINK, NODES, lab_name};
+use super::{CPU, Experiment, LINK, NODES, lab_name};
 use anyhow::Result;
 use keeptime_lab::Spec;
 use keeptime_linux::egress::{self, Link};
@@ -24,54 +24,70 @@ pub struct Simulation {
     pub without: Vec<Outcome>,
 }
 
-/// On `nodes` nodes, where each request takes what `beside` has for it to be launched and to end.
-pub fn simulate(
-    measured: &Measured,
-    load: Load,
-    nodes: u32,
-    requests: &[SubTask],
-    beside: &[Nanos],
-) -> Result<Simulation> {
-    let world = world(measured, nodes)?;
-    let asked =
-        requests.iter().zip(beside).map(|(request, beside)| ask(measured, request, *beside));
-    let asked = asked.collect::<Result<Vec<_>>>()?;
-    let with = reserved(&world, &asked, Speed::Spare)?.into_iter().map(outcome).collect();
-    let without = unreserved(&world, &asked)?.into_iter().map(outcome).collect();
-    Ok(Simulation { load, nodes, with, without })
+/// Who asks, and on what cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Case<'a> {
+    /// For what.
+    pub measured: &'a Measured,
+    /// How often.
+    pub load: Load,
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// So long each request may wait for room.
+    pub wait: Nanos,
+    /// How long a frame takes, in parts of what was measured. Promises know nothing of it.
+    pub slowness: f64,
 }
 
-/// What is decided of each request on the lab's own nodes, given until when each held what it had there.
-pub fn decide(
-    measured: &Measured,
-    requests: &[SubTask],
-    held_until: &[Option<Nanos>],
-) -> Result<Vec<Fate>> {
-    let asked = requests.iter().map(|request| ask(measured, request, Nanos::default()));
-    let asked = asked.collect::<Result<Vec<_>>>()?;
-    Ok(decided(&world(measured, NODES)?, &asked, held_until)?)
-}
+impl<'a> Case<'a> {
+    /// As in the lab, on a machine that is as fast as when curves were measured.
+    pub fn of(measured: &'a Measured, lab: &Experiment) -> Self {
+        let Experiment { load, wait_nanos, .. } = *lab;
+        Self { measured, load, nodes: NODES, wait: wait_nanos, slowness: 1.0 }
+    }
 
-fn world(measured: &Measured, nodes: u32) -> Result<World> {
-    Ok(World {
-        topology: Spec::star(lab_name()?, nodes, LINK, CPU)?.topology().clone(),
-        reservable: |rate| egress::reservable(&Link::new("", rate)),
-        known: vec![Curves {
-            application: measured.application.clone(),
-            profile: measured.profile.clone(),
-            alone: Some(measured.alone.clone()),
-        }],
-    })
-}
+    /// What becomes of requests that take what `beside` has for each to be launched and to end.
+    pub fn simulate(&self, requests: &[SubTask], beside: &[Nanos]) -> Result<Simulation> {
+        let world = self.world()?;
+        let asked = requests.iter().zip(beside).map(|(request, beside)| self.ask(request, *beside));
+        let asked = asked.collect::<Result<Vec<_>>>()?;
+        let with = reserved(&world, &asked, Speed::Spare)?.into_iter().map(outcome).collect();
+        let without = unreserved(&world, &asked)?.into_iter().map(outcome).collect();
+        Ok(Simulation { load: self.load, nodes: self.nodes, with, without })
+    }
 
-fn ask(measured: &Measured, request: &SubTask, beside: Nanos) -> Result<Asked> {
-    Ok(Asked {
-        at: request.at_nanos,
-        application: measured.application.name().clone(),
-        goal: measured.goal(request)?.goal()?,
-        units: measured.drawing(request).drawn(),
-        beside,
-    })
+    /// What is decided of each request, given until when each held what it had in the lab.
+    pub fn decide(&self, requests: &[SubTask], held_until: &[Option<Nanos>]) -> Result<Vec<Fate>> {
+        let asked = requests.iter().map(|request| self.ask(request, Nanos::default()));
+        let asked = asked.collect::<Result<Vec<_>>>()?;
+        Ok(decided(&self.world()?, &asked, held_until)?)
+    }
+
+    fn world(&self) -> Result<World> {
+        let measured = self.measured;
+        Ok(World {
+            topology: Spec::star(lab_name()?, self.nodes, LINK, CPU)?.topology().clone(),
+            reservable: |rate| egress::reservable(&Link::new("", rate)),
+            known: vec![Curves {
+                application: measured.application.clone(),
+                profile: measured.profile.clone(),
+                alone: Some(measured.alone.clone()),
+            }],
+            slowness: self.slowness,
+        })
+    }
+
+    fn ask(&self, request: &SubTask, beside: Nanos) -> Result<Asked> {
+        let measured = self.measured;
+        Ok(Asked {
+            at: request.at_nanos,
+            application: measured.application.name().clone(),
+            goal: measured.goal(request)?.goal()?,
+            units: measured.drawing(request).drawn(),
+            beside,
+            wait: self.wait,
+        })
+    }
 }
 
 fn outcome(fate: Fate) -> Outcome {
@@ -81,6 +97,7 @@ fn outcome(fate: Fate) -> Outcome {
         promised_seconds: seconds(fate.promised),
         expected_seconds: seconds(fate.expected),
         seconds: seconds(fate.unit),
+        waited_seconds: seconds(fate.waited),
         ..Outcome::default()
     }
 }

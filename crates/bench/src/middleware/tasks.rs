@@ -2,6 +2,7 @@
 //! parameters and intervals of their own. The same seed asks for the same at the same times, of every arm and
 //! on every machine.
 
+use super::LIGHT;
 use crate::quick;
 use keeptime_control::plant::Random;
 use keeptime_model::units::Nanos;
@@ -69,6 +70,9 @@ const GAP_MOST: f64 = 20.0;
 /// How patient users are; as many of each.
 const WITHIN: [u64; 3] = [150, 200, 300];
 
+/// So long requests may wait for room where load is light: the thesis admits all there, and what runs then ends sooner.
+const LIGHT_WAIT: Nanos = Nanos::from_secs(10);
+
 /// So long a request draws at full speed (one frame, where that takes longer): with launching the 8 s that the
 /// thesis' admission rates at its heaviest load tell.
 const SECONDS: f64 = 6.0;
@@ -117,6 +121,12 @@ impl Renderer {
 }
 
 impl Load {
+    /// So long a request may wait until it is admitted; 0 = it is refused at once, as in the thesis.
+    pub fn wait(&self) -> Nanos {
+        let is_light = self.interval_most == LIGHT || quick();
+        if is_light { LIGHT_WAIT } else { Nanos::default() }
+    }
+
     /// So many requests, in the order of their times. Of each value there are as many as the ratios say. Tasks
     /// come `times` as often as the load says: to a cluster that is so many times as large.
     pub fn requests(&self, count: usize, times: u32) -> Vec<SubTask> {
@@ -231,6 +241,12 @@ mod tests {
         assert_eq!((of(100).frames, of(100).drawn()), (60, 61));
         assert_eq!((of(3_000).frames, of(3_000).drawn()), (2, 3));
         assert_eq!((of(9_000).frames, of(9_000).drawn()), (1, 1));
+    }
+
+    #[test]
+    fn requests_wait_at_light_load_alone() {
+        let waits = super::super::INTERVALS.map(|interval| load(interval, 1).wait());
+        assert_eq!(waits, [Nanos::default(), Nanos::default(), LIGHT_WAIT]);
     }
 
     #[test]

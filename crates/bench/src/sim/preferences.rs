@@ -63,7 +63,8 @@ pub fn run(figures: &mut Figures) -> Result<Vec<Preferred>> {
         alone: None,
     };
     let curves = known.iter().map(curves).collect();
-    let world = World { topology, reservable: shape::reservable, known: curves };
+    let reservable = shape::reservable;
+    let world = World { topology, reservable, known: curves, slowness: 1.0 };
     let mut all = Vec::new();
     for interval in INTERVALS {
         let of_interval = PREFERENCES.map(|preference| one(&world, &known, interval, preference));
@@ -118,6 +119,7 @@ fn one(world: &World, known: &[Known], interval: f64, prefer: Preference) -> Res
             goal: Goal { within, prefer, ..Goal::default() },
             units: UNITS,
             beside: Nanos::default(),
+            wait: Nanos::default(),
         });
         best.push(of.best);
     }
