@@ -1,8 +1,9 @@
 //! Messages between two processes, one pinned to each of two cores, against raw TCP with the same
 //! way of waiting, and against a bare ring between two cores. All variants run in turns, each with
 //! a process of its own that ends with it, since one that spins would be in the way of the next;
-//! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours. What takes
-//! nodes of its own follows, in rounds of its own; without namespaces all but that is measured.
+//! each round gives one sample, and ratios are those of one round. Other libraries stand beside ours. All that is on a
+//! loopback whose congestion control is cubic, whatever the machine's is. What takes nodes of its own follows, in rounds of
+//! its own; without namespaces all but that is measured, on the machine's loopback.
 
 mod kernel;
 mod memory;
@@ -53,32 +54,15 @@ struct Raw {
 /// Runs everything in turns, or what has one of `only` in its name, and writes the figures: also those that are there
 /// when something fails that comes after the turns.
 pub fn run(out: &Path, only: &[String]) -> Result<()> {
-    let (rounds, scale) = if quick() { (2, 20) } else { (25, 1) };
     let (machine, has_nodes) = (Machine::here(), can_have_nodes());
     let all_cores = sched_getaffinity(Pid::from_raw(0))?;
+    let mut samples = if has_nodes {
+        let asked = only.to_vec();
+        networks::loopback()?.run(move || in_turns(&asked, true))?
+    } else {
+        in_turns(only, false)?
+    };
     pin(CORES[0])?;
-    let directory = format!("bench-{}", std::process::id());
-    let address = ([127, 0, 0, 1], 0).into();
-    let (name, node) = (directory.clone(), "bench".into());
-    let _server =
-        Server::start(ServerConfig { name, node, address, members: Vec::new(), key: None })?;
-    let mut variants = variants(&directory)?;
-    variants.extend(others::variants());
-    if has_nodes {
-        variants.extend(networks::bridged()?);
-    }
-    let is_asked = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part));
-    variants.retain(|variant| is_asked(&variant.name));
-    let mut samples = Samples::new();
-    for _ in 0..rounds {
-        for variant in &mut variants {
-            let count = (variant.count / scale).max(10);
-            let time = (variant.run)(count).with_context(|| variant.name.clone())?;
-            samples.entry(variant.name.clone()).or_default().push(time);
-        }
-    }
-    // Their nodes and daemons go with them.
-    drop(variants);
     let mut figures = Figures::new("fabric");
     report(&mut figures, &samples);
     others::report(&mut figures, &samples);
@@ -88,7 +72,7 @@ pub fn run(out: &Path, only: &[String]) -> Result<()> {
     let mut outcome = Ok(());
     let mut measure = |name: &str, part: Part| {
         if has_nodes
-            && is_asked(name)
+            && is_asked(name, only)
             && let Err(error) = part(&mut figures, &mut samples)
         {
             eprintln!("{name}: {error:#}; what else there is follows");
@@ -106,6 +90,38 @@ pub fn run(out: &Path, only: &[String]) -> Result<()> {
     }
     figures.finish(out, &Raw { machine, samples })?;
     outcome
+}
+
+/// All variants, or those that have one of `only` in their names, one after the other and round after round.
+fn in_turns(only: &[String], has_nodes: bool) -> Result<Samples> {
+    let (rounds, scale) = if quick() { (2, 20) } else { (25, 1) };
+    pin(CORES[0])?;
+    let directory = format!("bench-{}", std::process::id());
+    let address = ([127, 0, 0, 1], 0).into();
+    let (name, node) = (directory.clone(), "bench".into());
+    let _server =
+        Server::start(ServerConfig { name, node, address, members: Vec::new(), key: None })?;
+    let mut variants = variants(&directory)?;
+    variants.extend(others::variants());
+    if has_nodes {
+        variants.extend(networks::bridged()?);
+    }
+    variants.retain(|variant| is_asked(&variant.name, only));
+    let mut samples = Samples::new();
+    for _ in 0..rounds {
+        for variant in &mut variants {
+            let count = (variant.count / scale).max(10);
+            let time = (variant.run)(count).with_context(|| variant.name.clone())?;
+            samples.entry(variant.name.clone()).or_default().push(time);
+        }
+    }
+    // Their nodes and daemons go with them.
+    Ok(samples)
+}
+
+/// Whether what is called so is to be measured.
+fn is_asked(name: &str, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|part| name.contains(part))
 }
 
 /// What is measured after the turns: adds its figures, and its samples.

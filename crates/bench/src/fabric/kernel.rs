@@ -77,7 +77,8 @@ fn route(space: &Space, to: Ipv4Addr, next: Ipv4Addr) -> Result<()> {
     ip(space, format!("route add {to}/32 via {next}"))
 }
 
-fn ip(space: &Space, words: String) -> Result<()> {
+/// Has `ip` do something in a node.
+pub fn ip(space: &Space, words: String) -> Result<()> {
     space.run(move || {
         let done = Command::new("ip").args(words.split(' ')).status().context("ip")?;
         ensure!(done.success(), "ip {words}: {done}");
