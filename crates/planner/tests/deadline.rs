@@ -7,8 +7,8 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_planner::deadline::{
-    self, Cluster, Job, JobPlan, Plan, Refusal, Reserved, Verdict, Wants, beside, plan, plan_with,
-    replan,
+    self, Cluster, Job, JobPlan, Plan, Promotion, Refusal, Reserved, Verdict, Wants, beside, plan,
+    plan_with, promote, replan,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -138,7 +138,44 @@ fn requests_that_make_no_sense_name_the_field() {
     assert_eq!(field(|job| job.cpu_ppm = CpuPpm::new(0)), "cpu");
     assert_eq!(field(|job| job.wants = Wants::Rate(Share::default())), "rate");
     assert_eq!(field(|job| job.nodes = vec![NodeIndex(0)]), "nodes");
+    assert_eq!(field(|job| job.nodes = vec![NodeIndex(1), NodeIndex(1)]), "nodes");
+    assert_eq!(field(|job| job.nodes = vec![NodeIndex(0), NodeIndex(3)]), "nodes");
     assert_eq!(field(|job| job.name = name(2)), "name");
+}
+
+#[test]
+fn nobody_runs_slower_than_the_least_rate() {
+    // At full speed it uses thirty processors of each node, and a node has one.
+    let of = |wants| Job { cpu_ppm: CpuPpm::from_percent(3_000), ..job(1, 1, 1, wants) };
+    let refusal = refused(admit(at(0), &whole(2), &[], &of(Wants::By(at(1_000)))));
+    assert_eq!(refusal.earliest, None);
+    // But where that is what is asked for.
+    let rate = Wants::Rate(Share::from_percent(3).unwrap());
+    assert!(admitted(admit(at(0), &whole(2), &[], &of(rate))).keeps_all());
+}
+
+#[test]
+fn a_deadline_of_long_ago_is_answered_as_exactly_as_one_of_today() {
+    let running = job(1, 60, 2, Wants::By(at(200)));
+    let wanted = job(2, 60, 2, Wants::By(WallTime::from_unix_nanos(1)));
+    let refusal = refused(admit(at(0), &whole(2), &[running], &wanted));
+    let earliest = refusal.earliest.unwrap();
+    assert!((at(60)..at(61)).contains(&earliest), "the other one has time: {refusal:?}");
+}
+
+#[test]
+fn who_has_nothing_to_do_is_done_at_once_and_who_has_too_much_never() {
+    for wants in [Wants::By(at(9)), Wants::Rate(Share::ONE), Wants::Rest] {
+        let plan = plan(at(0), &whole(2), &[job(1, 0, 1, wants)]);
+        let own = plan.of("j1").unwrap();
+        assert_eq!((own.stretches.len(), own.ends, own.kept), (0, Some(at(0)), true));
+    }
+    let by = |remaining_nanos| {
+        let wanted = Job { remaining_nanos, ..job(1, 1, 1, Wants::By(at(9))) };
+        beside(at(0), &whole(2), &[], &wanted).unwrap()
+    };
+    assert!(by(Nanos::new(0)).unwrap().stretches.is_empty());
+    assert_eq!(by(Nanos::new(u64::MAX)).unwrap_err().earliest, None);
 }
 
 #[test]
@@ -236,6 +273,41 @@ fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
     (1..9usize).prop_flat_map(|count| (0..count).map(any_job).collect::<Vec<_>>())
 }
 
+fn any_number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0u64),
+        Just(1u64),
+        Just(START),
+        Just(START + MINUTE),
+        Just(u64::MAX - 1),
+        Just(u64::MAX),
+    ]
+}
+
+/// One that may make no sense at all.
+fn hostile_job(number: usize) -> impl Strategy<Value = Job> {
+    let wants = prop_oneof![
+        any_number().prop_map(|by| Wants::By(WallTime::from_unix_nanos(by))),
+        (0u32..1_000_001).prop_map(|ppm| Wants::Rate(Share::try_from(ppm).unwrap())),
+        Just(Wants::Rest),
+    ];
+    let speed = prop_oneof![1 => Just(0u32), 5 => Just(1u32), 5 => Just(u32::MAX)];
+    let speeds = prop::collection::btree_map(1u32..4, speed, 0..3);
+    let cpu = prop_oneof![Just(0u32), Just(1u32), Just(1_000_000u32), Just(u32::MAX)];
+    let nodes = prop::collection::vec((0u32..4).prop_map(NodeIndex), 0..3);
+    (wants, any_number(), speeds, cpu, any_number(), nodes).prop_map(
+        move |(wants, work, speed_ppm, cpu, from, nodes)| Job {
+            wants,
+            remaining_nanos: Nanos::new(work),
+            speed_ppm,
+            cpu_ppm: CpuPpm::new(cpu),
+            from_unix_nanos: WallTime::from_unix_nanos(from),
+            nodes,
+            ..job(number, 1, 1, Wants::Rest)
+        },
+    )
+}
+
 /// Every instant at which a rate changes.
 fn instants(plan: &Plan) -> Vec<WallTime> {
     let stretches = plan.jobs().values().flat_map(|job| &job.stretches);
@@ -318,6 +390,62 @@ proptest! {
                     }
                 }
                 Verdict::Invalid(invalid) => prop_assert!(false, "{}", invalid),
+            }
+        }
+    }
+
+    // Goal: to ask for many at a time finds what asking for one after the other finds. Method: half of all jobs take what is
+    // left, and are asked for by one time.
+    #[test]
+    fn who_is_asked_for_with_others_has_what_it_would_have_alone(jobs in any_jobs(), by in 1u64..400) {
+        let cluster = Cluster::of(4, CpuPpm::from_percent(90));
+        let rest = |(number, job): (usize, Job)| if number % 2 == 0 { Job { wants: Wants::Rest, ..job } } else { job };
+        let jobs: Vec<Job> = jobs.into_iter().enumerate().map(rest).collect();
+        let before = plan(at(0), &cluster, &jobs);
+        let asked: Vec<_> =
+            jobs.iter().map(|job| Promotion { name: job.name.clone(), by: at(by) }).collect();
+        let ask = |asked: &[Promotion]| promote(at(0), &cluster, &jobs, &before, asked);
+        let one_by_one = asked.iter().enumerate().find_map(|(index, one)| {
+            ask(slice::from_ref(one)).map(|(_, plan)| (index, plan))
+        });
+        let together = ask(&asked);
+        prop_assert_eq!(&together, &one_by_one);
+        if let Some((index, plan)) = together {
+            prop_assert_eq!(jobs[index].wants, Wants::Rest);
+            prop_assert!(plan.jobs()[&jobs[index].name].ends.unwrap() <= at(by));
+        }
+    }
+
+    // Goal: whatever is asked, there is an answer, and it names nodes that are there. Method: the ends of all ranges, on
+    // clusters without nodes, CPU or memory too, and that become less.
+    #[test]
+    fn whatever_is_asked_is_answered(
+        jobs in (0..4).map(hostile_job).collect::<Vec<_>>(),
+        nodes in 0u32..5, jobs_a_node in 0u32..3, now in any_number(), later in any_number(),
+        cpu in prop_oneof![Just(0u32), Just(900_000u32), Just(u32::MAX)],
+    ) {
+        let cluster = Cluster { jobs_a_node, ..Cluster::of(nodes, CpuPpm::new(cpu)) };
+        let less = Cluster::of(nodes / 2, CpuPpm::new(cpu / 2));
+        let [now, later] = [now, later].map(WallTime::from_unix_nanos);
+        let are_there = |plan: &Plan, cluster: &Cluster| {
+            let nodes = plan.jobs().values().flat_map(|own| &own.nodes);
+            nodes.map(|node| node.0 as usize).all(|node| node < cluster.nodes_ppm.len())
+        };
+        let (wanted, running) = jobs.split_first().unwrap();
+        let before = plan(now, &cluster, running);
+        prop_assert!(are_there(&before, &cluster));
+        for cluster in [&cluster, &less] {
+            prop_assert!(are_there(&replan(later, cluster, running, &before), cluster));
+            if let Verdict::Admitted(plan) = deadline::admit(later, cluster, running, &before, wanted) {
+                prop_assert!(are_there(&plan, cluster) && plan.jobs()[&wanted.name].kept);
+            }
+            let reserved = Reserved { node: NodeIndex(1), from: now, to: later, cpu: CpuPpm::new(cpu) };
+            if let Ok(Ok(found)) = beside(later, cluster, &[reserved], wanted) {
+                prop_assert!(found.kept);
+            }
+            let asked = running.iter().map(|job| Promotion { name: job.name.clone(), by: now });
+            if let Some((_, plan)) = promote(later, cluster, running, &before, &asked.collect::<Vec<_>>()) {
+                prop_assert!(are_there(&plan, cluster));
             }
         }
     }

@@ -5,7 +5,9 @@ use super::Outcome;
 use anyhow::{Result, bail};
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use keeptime_planner::deadline::{Cluster, Job, Plan, Wants, plan_with, promote, replan};
+use keeptime_planner::deadline::{
+    Cluster, Job, Plan, Promotion, Wants, plan_with, promote, replan,
+};
 use keeptime_whatif::trace::Submission;
 
 /// A job that was submitted and has not ended.
@@ -118,19 +120,22 @@ impl Replay<'_> {
 
     /// Who was refused may be in time after all, now that another has ended.
     fn promote_refused(&mut self) {
-        for index in 0..self.active.len() {
-            let Active { number, job, .. } = &self.active[index];
-            let (number, name) = (*number, job.name.clone());
-            let deadline = at(self.jobs[number].deadline);
-            if job.wants != Wants::Rest || deadline <= self.now {
-                continue;
-            }
-            let (jobs, plan) = (self.jobs(), &self.plan);
-            if let Some(plan) = promote(self.now, &self.cluster, &jobs, plan, &name, deadline) {
-                self.plan = plan;
-                self.outcome.promised[number] = true;
-                self.active[index].job.wants = Wants::By(deadline);
-            }
+        let in_time = |(index, active): (usize, &Active)| {
+            let (job, by) = (&active.job, at(self.jobs[active.number].deadline));
+            let asks = job.wants == Wants::Rest && by > self.now;
+            asks.then(|| (index, Promotion { name: job.name.clone(), by }))
+        };
+        let (indices, asked): (Vec<_>, Vec<_>) =
+            self.active.iter().enumerate().filter_map(in_time).unzip();
+        let mut next = 0;
+        while let Some((skipped, plan)) =
+            promote(self.now, &self.cluster, &self.jobs(), &self.plan, &asked[next..])
+        {
+            let active = &mut self.active[indices[next + skipped]];
+            active.job.wants = Wants::By(asked[next + skipped].by);
+            self.outcome.promised[active.number] = true;
+            self.plan = plan;
+            next += skipped + 1;
         }
     }
 

@@ -1,10 +1,12 @@
 //! Whether one more job can be had, what could be instead, and who can be promised more later.
 
 use super::job::{Job, Wants};
-use super::plan::{Cluster, JobPlan, Plan, latest_start, plan, plan_beside};
+use super::kept::{Kept, goes_on};
+use super::plan::{Cluster, JobPlan, Plan, latest_start, plan_of};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Nanos, Share, WallTime};
+use std::cell::OnceCell;
 
 /// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,15 @@ pub struct Refusal {
     pub rate: Option<Share>,
 }
 
+/// Who is asked for again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promotion {
+    /// Which job.
+    pub name: Name,
+    /// By when it is to be done.
+    pub by: WallTime,
+}
+
 /// Whether `wanted` can be had beside `jobs` at `now`, such that all that have what they want by the plan
 /// that is followed, `before`, go on having it.
 pub fn admit(
@@ -39,10 +50,14 @@ pub fn admit(
     before: &Plan,
     wanted: &Job,
 ) -> Verdict {
-    match plan_with(now, cluster, jobs, before, wanted) {
-        Ok(Some(plan)) => Verdict::Admitted(plan),
-        Ok(None) => Verdict::Refused(Request { now, cluster, jobs, before }.refusal(wanted)),
-        Err(invalid) => Verdict::Invalid(invalid),
+    if let Err(invalid) = check(cluster, jobs, wanted) {
+        return Verdict::Invalid(invalid);
+    }
+    let resting = Job { wants: Wants::Rest, ..wanted.clone() };
+    let request = Request::new(now, cluster, jobs.iter().chain([&resting]), before);
+    match request.with(wanted) {
+        Some(plan) => Verdict::Admitted(plan),
+        None => Verdict::Refused(request.refusal(wanted)),
     }
 }
 
@@ -58,61 +73,90 @@ pub fn plan_with(
     before: &Plan,
     wanted: &Job,
 ) -> Result<Option<Plan>, Invalid> {
-    wanted.check()?;
-    check_nodes(cluster, wanted)?;
-    if jobs.iter().any(|job| job.name == wanted.name) {
-        return Err(Invalid::new("name", &wanted.name, "a name that no job has"));
-    }
-    Ok(Request { now, cluster, jobs, before }.with(wanted.clone()))
+    check(cluster, jobs, wanted)?;
+    let resting = Job { wants: Wants::Rest, ..wanted.clone() };
+    let request = Request::new(now, cluster, jobs.iter().chain([&resting]), before);
+    Ok(request.with(wanted))
 }
 
-/// The plan in which `name`, one of `jobs` that takes what is left, is done by `deadline` after all; nothing
-/// if there is none in which nobody loses by it. Worth asking when a job has ended, which may have
-/// been sooner than was planned.
+/// The first of those that are `asked` for, each of which is one of `jobs` and takes what is left, that is done by its
+/// deadline after all, and the plan in which it is; nothing if there is none with which nobody loses by it. Worth asking
+/// when a job has ended, which may have been sooner than was planned.
 pub fn promote(
     now: WallTime,
     cluster: &Cluster,
     jobs: &[Job],
     before: &Plan,
-    name: &Name,
-    deadline: WallTime,
-) -> Option<Plan> {
-    let (mut promoted, others): (Vec<_>, Vec<_>) =
-        jobs.iter().cloned().partition(|job| job.name == *name);
-    let job = promoted.pop().filter(|job| job.wants == Wants::Rest)?;
-    let request = Request { now, cluster, jobs: &others, before };
-    request.with(Job { wants: Wants::By(deadline), ..job })
+    asked: &[Promotion],
+) -> Option<(usize, Plan)> {
+    let request = Request::new(now, cluster, jobs, before);
+    asked.iter().enumerate().find_map(|(at, asked)| {
+        let job = jobs.iter().rfind(|job| job.name == asked.name)?;
+        if job.wants != Wants::Rest {
+            return None;
+        }
+        let wanted = Job { wants: Wants::By(asked.by), ..job.clone() };
+        request.with(&wanted).map(|plan| (at, plan))
+    })
 }
 
-/// Everything that counter-offers are tried against.
+/// Everything that is the same for all that are asked for at a time.
 struct Request<'a> {
     now: WallTime,
     cluster: &'a Cluster,
-    jobs: &'a [Job],
+    /// All, and those that are asked for as ones that take what is left.
+    jobs: Vec<&'a Job>,
     before: &'a Plan,
+    /// The promises among them: most requests are answered without.
+    kept: OnceCell<Kept<'a>>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    fn new(
+        now: WallTime,
+        cluster: &'a Cluster,
+        jobs: impl IntoIterator<Item = &'a Job>,
+        before: &'a Plan,
+    ) -> Self {
+        let jobs = jobs.into_iter().collect();
+        Self { now, cluster, jobs, before, kept: OnceCell::new() }
+    }
+
     /// The plan with `wanted`, if nobody loses by it and it has what it wants.
-    fn with(&self, wanted: Job) -> Option<Plan> {
+    fn with(&self, wanted: &Job) -> Option<Plan> {
         // Whatever the others do: most of those that are asked for again and again.
-        if is_too_late(self.now, &wanted) {
+        if is_too_late(self.now, wanted) || self.cluster.check(wanted).is_err() {
             return None;
         }
-        let name = wanted.name.clone();
-        let all: Vec<_> = self.jobs.iter().cloned().chain([wanted]).collect();
         let was_late = |job: &Name| self.before.jobs().get(job).is_some_and(|own| !own.kept);
         // Who was late before is not a reason to refuse others.
         let keeps = |plan: &Plan| {
-            let kept = |(job, own): (&Name, &JobPlan)| own.kept || (*job != name && was_late(job));
-            plan.jobs().contains_key(&name) && plan.jobs().iter().all(kept)
+            let kept =
+                |(job, own): (&Name, &JobPlan)| own.kept || (*job != wanted.name && was_late(job));
+            plan.jobs().contains_key(&wanted.name) && plan.jobs().iter().all(kept)
         };
-        let anew = plan(self.now, self.cluster, &all);
+        let anew = plan_of(self.now, self.cluster, self.jobs_with(wanted));
         if keeps(&anew) {
             return Some(anew);
         }
-        let beside = plan_beside(self.now, self.cluster, &all, self.before);
+        let beside = self.beside_promises(wanted);
         keeps(&beside).then_some(beside)
+    }
+
+    /// All that are promised something go on, and `wanted` is laid beside them.
+    fn beside_promises(&self, wanted: &Job) -> Plan {
+        let Self { now, cluster, before, .. } = *self;
+        if goes_on(now, cluster, wanted, before) {
+            return Kept::new(now, cluster, self.jobs_with(wanted), before).with_others();
+        }
+        let kept = || Kept::new(now, cluster, self.jobs.iter().copied(), before);
+        self.kept.get_or_init(kept).with_wanted(wanted)
+    }
+
+    /// All jobs, `wanted` in the place of the one that has its name.
+    fn jobs_with<'b>(&'b self, wanted: &'b Job) -> impl Iterator<Item = &'b Job> {
+        let others = self.jobs.iter().copied().filter(move |job| job.name != wanted.name);
+        others.chain([wanted])
     }
 
     fn refusal(&self, wanted: &Job) -> Refusal {
@@ -125,7 +169,7 @@ impl Request<'_> {
 
     fn too_late(&self, wanted: &Job, deadline: WallTime) -> Refusal {
         let rest = Job { wants: Wants::Rest, ..wanted.clone() };
-        let Some(plan) = self.with(rest) else {
+        let Some(plan) = self.with(&rest) else {
             return Refusal::because(NO_ROOM.into());
         };
         let own = plan.jobs().get(&wanted.name);
@@ -140,8 +184,10 @@ impl Request<'_> {
     /// halving finds it: each try is a whole plan.
     fn earliest(&self, wanted: &Job, deadline: WallTime, ends: WallTime) -> Option<WallTime> {
         let possible =
-            |at: WallTime| self.with(Job { wants: Wants::By(at), ..wanted.clone() }).is_some();
-        let (mut early, mut late) = (deadline.unix_nanos(), ends.max(deadline).unix_nanos());
+            |at: WallTime| self.with(&Job { wants: Wants::By(at), ..wanted.clone() }).is_some();
+        // Before it can begin, nothing is possible: a deadline of long ago tells nothing.
+        let early = deadline.max(self.now).max(wanted.from_unix_nanos);
+        let (mut early, mut late) = (early.unix_nanos(), ends.max(early).unix_nanos());
         // Due when it would end, it comes before jobs that are due later: they may not bear that.
         let mut found = None;
         for _ in 0..HALVINGS {
@@ -170,7 +216,7 @@ impl Request<'_> {
             let middle = good + (bad - good) / 2;
             // Below a rate that is a share.
             let rate = Share::try_from(middle * STEP_PPM).unwrap_or(rate);
-            let possible = self.with(Job { wants: Wants::Rate(rate), ..wanted.clone() }).is_some();
+            let possible = self.with(&Job { wants: Wants::Rate(rate), ..wanted.clone() }).is_some();
             if possible { good = middle } else { bad = middle }
         }
         let found = (good > 0).then(|| Share::try_from(good * STEP_PPM).ok()).flatten();
@@ -195,7 +241,9 @@ impl Refusal {
 
     fn late(ends: WallTime, deadline: WallTime) -> Self {
         let late = ends.saturating_since(deadline);
-        let late = Nanos::from_secs(late.get().div_ceil(NANOS_A_SECOND));
+        // In whole seconds.
+        let late = late.get().div_ceil(NANOS_A_SECOND).saturating_mul(NANOS_A_SECOND);
+        let late = Nanos::new(late);
         Self::because(format!("beside the jobs that are promised it would end {late} too late"))
     }
 
@@ -204,14 +252,13 @@ impl Refusal {
     }
 }
 
-pub(super) fn check_nodes(cluster: &Cluster, wanted: &Job) -> Result<(), Invalid> {
-    let there = cluster.nodes_ppm.len();
-    match wanted.speed_ppm.keys().next() {
-        Some(fewest) if *fewest as usize > there => {
-            Err(Invalid::new("nodes", fewest, format!("at most {there}")))
-        }
-        _ => Ok(()),
+/// Whether `wanted` makes sense beside `jobs`.
+fn check(cluster: &Cluster, jobs: &[Job], wanted: &Job) -> Result<(), Invalid> {
+    cluster.check(wanted)?;
+    if jobs.iter().any(|job| job.name == wanted.name) {
+        return Err(Invalid::new("name", &wanted.name, "a name that no job has"));
     }
+    Ok(())
 }
 
 /// Whether a deadline is missed even by a job that has all nodes for itself.

@@ -1,7 +1,7 @@
 //! One job beside what is reserved, as one reservation in advance can have it: nodes, a start and a rate
 //! that stay until it is done. What is reserved stays as it is.
 
-use super::admit::{Refusal, check_nodes};
+use super::admit::Refusal;
 use super::job::Job;
 use super::plan::{Cluster, JobPlan, best_of, shared};
 use super::space::Space;
@@ -34,8 +34,7 @@ pub fn beside(
     reserved: &[Reserved],
     wanted: &Job,
 ) -> Result<Result<JobPlan, Refusal>, Invalid> {
-    wanted.check()?;
-    check_nodes(cluster, wanted)?;
+    cluster.check(wanted)?;
     let mut space = Space::new(now.unix_nanos(), cluster);
     reserved.iter().for_each(|reserved| space.reserve(reserved));
     let layouts = space

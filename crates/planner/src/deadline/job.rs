@@ -5,7 +5,7 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job as the planner sees it: what it wants, what is left to do, where it runs if it does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,8 +71,11 @@ impl Job {
         if self.cpu_ppm == CpuPpm::default() {
             return invalid("cpu", &self.cpu_ppm, "more than 0 %");
         }
-        if !self.nodes.is_empty() && !self.speed_ppm.contains_key(&(self.nodes.len() as u32)) {
+        if self.is_placed() && self.speed_on(self.nodes.len()) == 0 {
             return invalid("nodes", &self.nodes.len(), "a number of nodes that has a speed");
+        }
+        if let Some(node) = twice(&self.nodes) {
+            return invalid("nodes", &node.0, "each node once");
         }
         match self.wants {
             Wants::Rate(rate) if rate.ppm() == 0 => invalid("rate", &rate, "more than 0 %"),
@@ -116,11 +119,22 @@ impl Job {
         }
     }
 
+    /// Whether it could run on just these nodes.
+    pub(super) fn can_use(&self, nodes: &[NodeIndex]) -> bool {
+        self.speed_on(nodes.len()) > 0 && twice(nodes).is_none()
+    }
+
     /// Its speed on so many nodes; zero if it cannot use them.
     pub(super) fn speed_on(&self, nodes: usize) -> u32 {
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         self.speed_ppm.get(&nodes).copied().unwrap_or(0)
     }
+}
+
+/// The first node that is among those before it.
+fn twice(nodes: &[NodeIndex]) -> Option<NodeIndex> {
+    let mut before = BTreeSet::new();
+    nodes.iter().copied().find(|node| !before.insert(*node))
 }
 
 /// A nanosecond at full speed (in millionths) of a speed in millionths.

@@ -46,9 +46,10 @@ pub mod beside;
 pub mod job;
 pub mod plan;
 
+mod kept;
 mod space;
 
-pub use admit::{Refusal, Verdict, admit, plan_with, promote};
+pub use admit::{Promotion, Refusal, Verdict, admit, plan_with, promote};
 pub use beside::{Reserved, beside};
 pub use job::{Job, Wants};
 pub use plan::{Cluster, JobPlan, Plan, Stretch, plan, replan};

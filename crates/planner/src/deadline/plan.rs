@@ -7,7 +7,9 @@
 //! order of least slack is tried. Jobs that take what is left come last, in the order in which they came.
 
 use super::job::{Job, Wants};
+use super::kept::Kept;
 use super::space::{Layout, Space};
+use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Share, WallTime};
@@ -61,7 +63,7 @@ pub struct JobPlan {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
-    jobs: BTreeMap<Name, JobPlan>,
+    pub(super) jobs: BTreeMap<Name, JobPlan>,
 }
 
 impl Cluster {
@@ -71,11 +73,46 @@ impl Cluster {
         let rate_least = Share::from_percent(5).unwrap_or_default();
         Self { nodes_ppm: vec![cpu; nodes as usize], jobs_a_node: 8, rate_least }
     }
+
+    /// Whether it has all of `nodes`.
+    pub(super) fn has(&self, nodes: &[NodeIndex]) -> bool {
+        nodes.iter().all(|node| (node.0 as usize) < self.nodes_ppm.len())
+    }
+
+    /// Whether `job` makes sense, and does here.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub(super) fn check(&self, job: &Job) -> Result<(), Invalid> {
+        job.check()?;
+        let there = self.nodes_ppm.len();
+        let fewest = job.speed_ppm.keys().next().copied().unwrap_or_default();
+        if fewest as usize > there {
+            return Err(Invalid::new("nodes", fewest, format!("at most {there}")));
+        }
+        match job.nodes.iter().find(|node| node.0 as usize >= there) {
+            Some(node) => Err(Invalid::new("nodes", node.0, format!("nodes below {there}"))),
+            None => Ok(()),
+        }
+    }
 }
 
-/// Plans all `jobs` from `now` on. Jobs that make no sense ([`Job::check`]), or have done all that they
-/// had to, have no plan.
+/// Plans all `jobs` from `now` on. Jobs that make no sense on these nodes have no plan; what has nothing left to do is
+/// done at once, without a stretch.
+///
+/// Cost: a job looks for each number of nodes at all steps of time, of which each job before it makes a few, and at all nodes
+/// in each: `O(jobs² * nodes)` in all. Looking for nodes for itself, it gives up most starts at once; where it never
+/// does, that is `O(jobs³ * nodes)`.
 pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
+    plan_of(now, cluster, jobs)
+}
+
+/// [`plan`] of jobs that are in several places.
+pub(super) fn plan_of<'a>(
+    now: WallTime,
+    cluster: &Cluster,
+    jobs: impl IntoIterator<Item = &'a Job>,
+) -> Plan {
     let jobs = sensible(cluster, jobs);
     let by_deadline = lay_all(now, cluster, in_order(&jobs, due));
     if by_deadline.keeps_all() {
@@ -86,45 +123,16 @@ pub fn plan(now: WallTime, cluster: &Cluster, jobs: &[Job]) -> Plan {
 }
 
 /// Plans again. Where a new plan would break a promise that going on as before keeps, all that keep one go on as
-/// before, and the others are laid anew beside them: a promise does not depend on what else happens.
+/// before, and the others are laid anew beside them: a promise does not depend on what else happens. `jobs` are taken to
+/// have done until `now` what `before` says.
 pub fn replan(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
     let next = plan(now, cluster, jobs);
     let breaks = |job: &Job| before.keeps(&job.name) && !next.keeps(&job.name);
     if jobs.iter().any(|job| job.wants != Wants::Rest && breaks(job)) {
-        plan_beside(now, cluster, jobs, before)
+        Kept::new(now, cluster, jobs, before).with_others()
     } else {
         next
     }
-}
-
-/// Plans all that have no promise which `before` keeps beside those that have. These go on by it, or are done sooner
-/// where others have ended before their time.
-pub(super) fn plan_beside(now: WallTime, cluster: &Cluster, jobs: &[Job], before: &Plan) -> Plan {
-    let mut space = Space::new(now.unix_nanos(), cluster);
-    let (mut going_on, mut others) = (Vec::new(), Vec::new());
-    for job in sensible(cluster, jobs) {
-        space.occupy(&job.nodes);
-        // What it wants may be another than when that was planned.
-        let keeps = |layout: &Layout| job.wants != Wants::Rest && keeps(now, job, layout);
-        let own = before.jobs.get(&job.name).and_then(|own| own.rest_of(now));
-        match own.filter(keeps) {
-            Some(layout) => going_on.push((job, layout)),
-            None => others.push(job),
-        }
-    }
-    let mut next = Plan::default();
-    going_on.iter().for_each(|(job, layout)| space.take(job, layout));
-    going_on.sort_by_cached_key(|(job, layout)| (layout.ends, job.name.clone()));
-    for (job, before) in going_on {
-        space.give_back(job, &before);
-        let sooner = planned_layout(now, &space, job);
-        let is_sooner = keeps(now, job, &sooner) && sooner.ends < before.ends;
-        let layout = if is_sooner { sooner } else { before };
-        space.take(job, &layout);
-        next.jobs.insert(job.name.clone(), JobPlan::of(now, job, layout));
-    }
-    lay_in(now, &mut space, &mut next, in_order(&others, due));
-    next
 }
 
 impl Plan {
@@ -168,7 +176,7 @@ impl JobPlan {
     }
 
     /// What is left of it at `now`, if anything is.
-    fn rest_of(&self, now: WallTime) -> Option<Layout> {
+    pub(super) fn rest_of(&self, now: WallTime) -> Option<Layout> {
         let ahead = self.stretches.iter().filter(|stretch| stretch.to > now);
         let stretches: Vec<_> =
             ahead.map(|stretch| Stretch { from: stretch.from.max(now), ..*stretch }).collect();
@@ -193,18 +201,16 @@ impl JobPlan {
     }
 }
 
-fn sensible<'a>(cluster: &Cluster, jobs: &'a [Job]) -> Vec<&'a Job> {
-    jobs.iter().filter(|job| job.check().is_ok() && has_nodes(job, cluster)).collect()
-}
-
-fn has_nodes(job: &Job, cluster: &Cluster) -> bool {
-    let there = cluster.nodes_ppm.len();
-    job.nodes.iter().all(|node| (node.0 as usize) < there)
-        && job.speed_ppm.keys().next().is_some_and(|fewest| *fewest as usize <= there)
+/// Those of `jobs` that make sense.
+pub(super) fn sensible<'a>(
+    cluster: &Cluster,
+    jobs: impl IntoIterator<Item = &'a Job>,
+) -> Vec<&'a Job> {
+    jobs.into_iter().filter(|job| cluster.check(job).is_ok()).collect()
 }
 
 /// Rates, then deadlines by `key`, then the rest; what has started before what has not.
-fn in_order<'a>(jobs: &[&'a Job], key: impl Fn(&Job) -> u64) -> Vec<&'a Job> {
+pub(super) fn in_order<'a>(jobs: &[&'a Job], key: impl Fn(&Job) -> u64) -> Vec<&'a Job> {
     let mut order = jobs.to_vec();
     order.sort_by_cached_key(|job| {
         let class = match job.wants {
@@ -218,7 +224,8 @@ fn in_order<'a>(jobs: &[&'a Job], key: impl Fn(&Job) -> u64) -> Vec<&'a Job> {
     order
 }
 
-fn due(job: &Job) -> u64 {
+/// When it has to be done; zero if that is not said.
+pub(super) fn due(job: &Job) -> u64 {
     match job.wants {
         Wants::By(deadline) => deadline.unix_nanos(),
         _ => 0,
@@ -241,7 +248,7 @@ fn lay_all(now: WallTime, cluster: &Cluster, order: Vec<&Job>) -> Plan {
 }
 
 /// Lays jobs one after the other in what is left.
-fn lay_in(now: WallTime, space: &mut Space, plan: &mut Plan, order: Vec<&Job>) {
+pub(super) fn lay_in(now: WallTime, space: &mut Space, plan: &mut Plan, order: Vec<&Job>) {
     for job in order {
         let layout = planned_layout(now, space, job);
         space.take(job, &layout);
@@ -250,7 +257,7 @@ fn lay_in(now: WallTime, space: &mut Space, plan: &mut Plan, order: Vec<&Job>) {
 }
 
 /// How a job would run: where it runs if it does, and else as one of few at a time rather than as one of many.
-fn planned_layout(now: WallTime, space: &Space, job: &Job) -> Layout {
+pub(super) fn planned_layout(now: WallTime, space: &Space, job: &Job) -> Layout {
     if job.is_placed() {
         return space.lay(job, &job.nodes, job.rate_most());
     }
@@ -313,7 +320,8 @@ fn horizons(now: WallTime, job: &Job, count: u32) -> [u64; 2] {
     }
 }
 
-fn keeps(now: WallTime, job: &Job, layout: &Layout) -> bool {
+/// Whether `layout` has what the job wants.
+pub(super) fn keeps(now: WallTime, job: &Job, layout: &Layout) -> bool {
     match job.wants {
         Wants::By(deadline) => layout.ends.is_some_and(|ends| ends <= deadline.unix_nanos()),
         Wants::Rate(rate) => match layout.stretches.as_slice() {

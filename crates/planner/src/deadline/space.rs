@@ -73,9 +73,7 @@ impl<'a> Space<'a> {
             if pace == 0 {
                 continue;
             }
-            // Rounded up: what is promised takes no longer.
-            let needed = u64::try_from(left.div_ceil(pace)).unwrap_or(u64::MAX);
-            let span = needed.min(to - from);
+            let span = needed(left, pace).unwrap_or(u64::MAX).min(to - from);
             left = left.saturating_sub(u128::from(span) * pace);
             layout.push(job, from, from.saturating_add(span), rate);
             if left == 0 {
@@ -94,7 +92,8 @@ impl<'a> Space<'a> {
         let earliest = found.min_by_key(|stretch| stretch.to);
         let ends = earliest.map(|stretch| stretch.to.unix_nanos());
         let cost = earliest.map_or(0, |stretch| cost(job, nodes.len(), &stretch));
-        let stretches = earliest.into_iter().collect();
+        // Who has nothing to do has no stretch.
+        let stretches = earliest.filter(|stretch| stretch.from < stretch.to).into_iter().collect();
         Layout { nodes: nodes.to_vec(), stretches, ends, cost }
     }
 
@@ -108,7 +107,7 @@ impl<'a> Space<'a> {
         most: Share,
     ) -> Option<Stretch> {
         let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
-        let all = u128::from(job.remaining_nanos.get()) * FULL;
+        let work = u128::from(job.remaining_nanos.get()) * FULL;
         let mut rate = most.ppm();
         for (at, step) in self.steps.iter().enumerate().skip(first) {
             if !nodes.iter().all(|node| self.has_room(step, *node, job)) {
@@ -116,12 +115,7 @@ impl<'a> Space<'a> {
             }
             rate = rate.min(self.rate(step, job, nodes, most));
             let pace = u128::from(rate) * u128::from(job.speed_on(nodes.len()));
-            if pace == 0 {
-                return None;
-            }
-            // Rounded up: what is promised takes no longer.
-            let needed = u64::try_from(all.div_ceil(pace)).unwrap_or(u64::MAX);
-            let to = from.saturating_add(needed);
+            let to = from.checked_add(needed(work, pace)?)?;
             if to <= self.end(at) {
                 let [from, to] = [from, to].map(WallTime::from_unix_nanos);
                 return Some(Stretch { from, to, rate: Share::try_from(rate).ok()? });
@@ -140,7 +134,18 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Takes what a layout needs.
+    /// Whether all that a layout needs is free.
+    pub fn fits(&self, job: &Job, layout: &Layout) -> bool {
+        layout.stretches.iter().all(|stretch| {
+            let cpu = job.cpu_at(stretch.rate).get();
+            let (from, to) = (stretch.from.unix_nanos(), stretch.to.unix_nanos());
+            let first = self.steps.partition_point(|step| step.from <= from).saturating_sub(1);
+            let mut during = self.steps[first..].iter().take_while(|step| step.from < to);
+            during.all(|step| layout.nodes.iter().all(|node| step.free[node.0 as usize] >= cpu))
+        })
+    }
+
+    /// Takes what a layout needs, which has to fit: else giving it back would leave more than there is.
     pub fn take(&mut self, job: &Job, layout: &Layout) {
         self.change(job, layout, true);
     }
@@ -157,7 +162,8 @@ impl<'a> Space<'a> {
             for step in self.between(from, to) {
                 for node in &layout.nodes {
                     let free = &mut step.free[node.0 as usize];
-                    *free = if is_taken { free.saturating_sub(cpu) } else { *free + cpu };
+                    *free =
+                        if is_taken { free.saturating_sub(cpu) } else { free.saturating_add(cpu) };
                 }
             }
         }
@@ -209,13 +215,14 @@ impl<'a> Space<'a> {
     /// have.
     pub fn alone(&self, job: &Job, count: u32) -> Option<Layout> {
         let most = self.cluster.nodes_ppm.iter().map(|cpu| cpu.get()).max()?;
-        let rate = u64::from(most) * 1_000_000 / u64::from(job.cpu_ppm.get());
-        let rate = (rate.min(u64::from(job.rate_most().ppm())) as u32).max(1);
+        let rate = rate_within(most, job, job.rate_most());
+        if rate < self.rate_least(job.rate_most()) {
+            return None;
+        }
         let cpu = job.cpu_at(Share::try_from(rate).ok()?).get();
         let pace = u128::from(rate) * u128::from(job.speed_on(count as usize));
         let work = u128::from(job.remaining_nanos.get()) * FULL;
-        // Rounded up: what is promised takes no longer.
-        let needed = u64::try_from(work.div_ceil(pace.max(1))).ok()?;
+        let needed = needed(work, pace)?;
         (0..self.steps.len()).find_map(|first| {
             let from = self.steps[first].from.max(job.from_unix_nanos.unix_nanos());
             let to = from.checked_add(needed)?;
@@ -256,11 +263,14 @@ impl<'a> Space<'a> {
 
     /// The rate that all of `nodes` can give, in millionths; none below the least.
     fn rate(&self, step: &Step, job: &Job, nodes: &[NodeIndex], most: Share) -> u32 {
-        let cpu = u64::from(job.cpu_ppm.get());
-        let free = nodes.iter().map(|node| u64::from(step.free[node.0 as usize])).min();
-        let rate =
-            free.map_or(0, |free| (free * 1_000_000 / cpu).min(u64::from(most.ppm()))) as u32;
-        if rate < self.cluster.rate_least.ppm().min(most.ppm()) { 0 } else { rate }
+        let free = nodes.iter().map(|node| step.free[node.0 as usize]).min();
+        let rate = free.map_or(0, |free| rate_within(free, job, most));
+        if rate < self.rate_least(most) { 0 } else { rate }
+    }
+
+    /// The least rate at which a job runs that is to have at most `most`, in millionths.
+    fn rate_least(&self, most: Share) -> u32 {
+        self.cluster.rate_least.min(most).ppm()
     }
 
     fn end(&self, at: usize) -> u64 {
@@ -287,7 +297,11 @@ impl<'a> Space<'a> {
 }
 
 impl Layout {
+    /// Adds a stretch after those that there are, if it has any length.
     fn push(&mut self, job: &Job, from: u64, to: u64, rate: u32) {
+        if from == to {
+            return;
+        }
         let [from, to] = [from, to].map(WallTime::from_unix_nanos);
         // A rate is at most what was asked for, and that is a share.
         let rate = Share::try_from(rate).unwrap_or(Share::ONE);
@@ -303,9 +317,23 @@ impl Layout {
 /// where such jobs have all of them, nobody can be promised anything.
 const REST: u32 = 4;
 
+/// How long `work` takes at `pace`, rounded up, since what is promised takes no longer; nothing if that is for ever.
+fn needed(work: u128, pace: u128) -> Option<u64> {
+    if pace == 0 {
+        return None;
+    }
+    u64::try_from(work.div_ceil(pace)).ok()
+}
+
+/// The rate, in millionths and at most `most`, that `free` of each node is enough for.
+fn rate_within(free: u32, job: &Job, most: Share) -> u32 {
+    let rate = u64::from(free) * 1_000_000 / u64::from(job.cpu_ppm.get());
+    rate.min(u64::from(most.ppm())) as u32
+}
+
 /// CPU time of all nodes together.
 fn cost(job: &Job, nodes: usize, stretch: &Stretch) -> u128 {
     let used = u128::from(stretch.rate.ppm()) * u128::from(job.cpu_ppm.get());
     let span = stretch.to.saturating_since(stretch.from);
-    used * u128::from(span.get()) * nodes as u128 / FULL
+    (used * u128::from(span.get())).saturating_mul(nodes as u128) / FULL
 }
