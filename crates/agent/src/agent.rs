@@ -2,6 +2,7 @@
 //! agree, an answer goes out. The clock is an argument.
 
 use crate::book::{Book, Capacity, Refusal};
+use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
 use crate::programs::Programs;
 use crate::store::{Store, StoreError};
 use crate::wire::{JobStatus, Place, Request, Response, Status};
@@ -12,108 +13,9 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::UserName;
-use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_model::units::{CpuPpm, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::sync::Arc;
-
-/// What makes the kernel agree with the book: the one thing here that needs privilege.
-pub trait Enforcer: Send {
-    /// Makes the node enforce exactly `wanted`: what is missing is added, what differs is changed
-    /// in place, what is ours and not wanted is ended. Idempotent.
-    ///
-    /// # Errors
-    /// If the kernel refuses; part of it may be done then.
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError>;
-
-    /// Checks that what an assignment counts on is there, before anything is changed for it.
-    ///
-    /// # Errors
-    /// What is not, or may not be bound.
-    fn check(&self, _assignment: &Assignment) -> Result<(), BindError> {
-        Ok(())
-    }
-
-    /// The jobs that the node enforces now, whoever made it do so.
-    fn enforced(&self) -> BTreeSet<Name>;
-
-    /// Counts running processes to a job that is enforced, as long as it lasts. Nothing happens to
-    /// any of them if one is refused.
-    ///
-    /// # Errors
-    /// If one may not be bound, or the kernel refuses.
-    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError>;
-
-    /// Counts open connections to a job that is enforced, as long as it lasts.
-    ///
-    /// # Errors
-    /// If there are none or they may not be bound, or the kernel refuses.
-    fn bind_flow(
-        &mut self,
-        assignment: &Assignment,
-        flow: &ConnectionPattern,
-        user: Option<u32>,
-    ) -> Result<(), BindError>;
-
-    /// Counts a process, with all that it starts from now on, to a job that is enforced, as a command of its
-    /// own; nothing where jobs have no groups.
-    ///
-    /// # Errors
-    /// If it may not be, or the kernel refuses.
-    fn start(
-        &mut self,
-        _job: &Name,
-        _process: i32,
-        _user: Option<u32>,
-    ) -> Result<Option<Started>, BindError> {
-        Ok(None)
-    }
-
-    /// Ends a command of a job with all that it started. Nothing happens if it has ended. Does not wait long:
-    /// others wait meanwhile.
-    ///
-    /// # Errors
-    /// If something does not end at once; asked again, it may have.
-    fn end(&mut self, _job: &Name, _command: &Started) -> Result<(), BoxedError> {
-        Ok(())
-    }
-
-    /// The device where flows are enforced, if any are.
-    fn device(&self) -> Option<&str> {
-        None
-    }
-
-    /// The job whose groups a process is in; nothing where jobs have none.
-    fn job_of(&self, _process: i32) -> Option<Name> {
-        None
-    }
-
-    /// What was found out about the kernel; nothing = it is not asked to enforce anything.
-    fn capabilities(&self) -> Option<&Capabilities>;
-
-    /// What the kernel counts for one job.
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus;
-
-    /// Of that, the CPU time that the job has used.
-    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
-        self.measure(assignment).cpu_used_nanos
-    }
-
-    /// What this node cannot enforce, and why: a sentence each.
-    fn not_enforced(&self) -> Vec<String>;
-}
-
-/// Any error of an enforcer.
-pub type BoxedError = Box<dyn Error + Send + Sync>;
-
-/// Why something was not bound to a job.
-#[derive(Debug)]
-pub enum BindError {
-    /// It will not be done: why, in the user's words.
-    Refused(String),
-    /// It was tried and could not be done.
-    Failed(BoxedError),
-}
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,7 +150,7 @@ impl<E: Enforcer> Agent<E> {
         self.begun(job)?;
         let started = self.enforcer.start(job, process, requester.user_id())?;
         // It has the job's schedule at once.
-        self.reconcile().map_err(BindError::Failed)?;
+        self.reconcile_for(job).map_err(BindError::Failed)?;
         let device = self.enforcer.device().map(str::to_owned);
         Ok((Place { node: self.node.clone(), device }, started))
     }
@@ -311,7 +213,9 @@ impl<E: Enforcer> Agent<E> {
                 if let Err(error) = self.check(&assignment) {
                     return error.into();
                 }
-                self.book.with(assignment, &self.capacity, now).map(|book| self.turn_to(book))
+                let job = assignment.job.clone();
+                let book = self.book.with(assignment, &self.capacity, now);
+                book.map(|book| self.turn_to(book, &job))
             }
             Request::Renew { job, until_unix_nanos } => self
                 .book
@@ -340,7 +244,7 @@ impl<E: Enforcer> Agent<E> {
         self.restrained.retain(|job, _| self.book.assignments().contains_key(job));
         // The kernel waits for no disk.
         let recorded = self.record();
-        self.reconcile().and(recorded)
+        self.reconcile().map_err(BoxedError::from).and(recorded)
     }
 
     /// What begins now is checked; what goes on is not: a service may be starting anew.
@@ -384,7 +288,7 @@ impl<E: Enforcer> Agent<E> {
         }
         let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, &processes, user));
         // What was bound has the job's schedule at once.
-        let bound = bound.and_then(|()| self.reconcile().map_err(BindError::Failed));
+        let bound = bound.and_then(|()| self.reconcile_for(job).map_err(BindError::Failed));
         response(bound)
     }
 
@@ -405,7 +309,7 @@ impl<E: Enforcer> Agent<E> {
             true => self.restrained.insert(job.clone(), cpu),
             false => self.restrained.remove(&job),
         };
-        let Err(error) = self.reconcile() else { return Response::Done };
+        let Err(error) = self.reconcile_for(&job) else { return Response::Done };
         match former {
             Some(former) => self.restrained.insert(job, former),
             None => self.restrained.remove(&job),
@@ -429,8 +333,15 @@ impl<E: Enforcer> Agent<E> {
         self.book.wanted(&self.beginnings, &self.capacity, self.now)
     }
 
+    /// Makes the kernel agree with the book. An error is what counts for `job`: what others do not have is in nobody's
+    /// way, and told by the next tick.
+    fn reconcile_for(&mut self, job: &Name) -> Result<(), BoxedError> {
+        let failures = self.reconcile().err();
+        failures.and_then(|failures| failures.into_failure_of(job)).map_or(Ok(()), Err)
+    }
+
     /// Makes the kernel agree with the book.
-    fn reconcile(&mut self) -> Result<(), BoxedError> {
+    fn reconcile(&mut self) -> Result<(), Failures> {
         let mut wanted = self.wanted();
         self.beginnings = wanted.values().map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         for (job, most) in &self.restrained {
@@ -464,16 +375,17 @@ impl<E: Enforcer> Agent<E> {
         }
     }
 
-    /// Records `book`, then makes the kernel agree; goes back to the former one if it does not.
-    fn turn_to(&mut self, book: Book) -> Result<(), BoxedError> {
+    /// Records `book`, in which `job` is new or other, then makes the kernel agree; goes back to the former one if it
+    /// does not.
+    fn turn_to(&mut self, book: Book, job: &Name) -> Result<(), BoxedError> {
         let former = (self.book.clone(), self.beginnings.clone());
         self.remember(book)?;
-        let Err(error) = self.reconcile() else { return Ok(()) };
+        let Err(error) = self.reconcile_for(job) else { return Ok(()) };
         (self.book, self.beginnings) = former;
         self.is_recorded = false;
         // What is answered is why the kernel does not; a tick records it when this does not.
         let _ = self.record();
-        self.reconcile()?;
+        self.reconcile_for(job)?;
         Err(error)
     }
 
@@ -482,7 +394,7 @@ impl<E: Enforcer> Agent<E> {
     fn give_back(&mut self, job: &Name) -> Result<(), BoxedError> {
         self.drop_from_book(job);
         let recorded = self.record();
-        self.reconcile().and(recorded)
+        self.reconcile_for(job).and(recorded)
     }
 
     /// What `tell` says of a job that is assigned.
@@ -543,13 +455,13 @@ const BOUND_MAX: usize = 1_024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::{BitsPerSecond, CpuPpm};
+    use keeptime_model::units::{BitsPerSecond, Nanos};
     use keeptime_mpiqos::wire::Progress;
     use std::path::Path;
     use tempfile::TempDir;
 
-    /// A kernel that holds a set of jobs and refuses those whose names start with `bad`; and what was
-    /// bound to which job for whom.
+    /// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, and leaves out those
+    /// whose names start with `odd`; and what was bound to which job for whom.
     #[derive(Debug, Default)]
     struct FakeKernel(BTreeMap<Name, Assignment>, Vec<(Name, Vec<u32>, Option<u32>)>);
 
@@ -558,15 +470,20 @@ mod tests {
             self.0.keys().cloned().collect()
         }
 
-        fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+        fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
             self.0.retain(|job, _| wanted.contains_key(job));
+            let mut failures = Failures::default();
             for (job, assignment) in wanted {
                 if job.as_str().starts_with("bad") {
-                    return Err(format!("no room for {job}").into());
+                    return Err(BoxedError::from(format!("no room for {job}")).into());
+                }
+                if job.as_str().starts_with("odd") {
+                    failures.note(job, Err(format!("no group for {job}")));
+                    continue;
                 }
                 self.0.insert(job.clone(), assignment.clone());
             }
-            Ok(())
+            failures.into_result()
         }
 
         fn bind(
@@ -645,6 +562,33 @@ mod tests {
         let names: Vec<_> = agent.enforcer.0.keys().map(Name::to_string).collect();
         assert_eq!(names, ["a"]);
         assert_eq!(agent.store.load().unwrap(), agent.book);
+    }
+
+    // Goal: a job that the kernel does not take is in no other job's way: others begin, change, are bound to and end beside
+    // it. Method: one that an earlier agent has left in the record.
+    #[test]
+    fn a_job_that_fails_is_in_no_other_jobs_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let agent = start(&directory, FakeKernel::default(), 1);
+        let odd = Book::default().with(assignment("odd", 9), &agent.capacity, at(1)).unwrap();
+        agent.store.save(&odd).unwrap();
+        let mut agent = start(&directory, agent.enforcer, 1);
+        let job: Name = "a".parse().unwrap();
+        let requests = [
+            Request::Enforce(assignment("a", 9)),
+            Request::Bind { job: job.clone(), processes: vec![9] },
+            Request::Restrain { job: job.clone(), cpu_ppm: CpuPpm::from_percent(5) },
+        ];
+        for request in requests {
+            assert_eq!(agent.answer(request, ROOT, at(1)), Response::Done);
+        }
+        assert!(agent.start_command(&job, 9, ROOT, at(1)).is_ok());
+        assert_eq!(agent.enforcer.0.keys().collect::<Vec<_>>(), [&job]);
+        // Of which one it is said is what the broker hears of its own.
+        let answer = agent.answer(Request::Enforce(assignment("odder", 9)), ROOT, at(1));
+        assert_eq!(answer, Response::Failed { error: "no group for odder".into() });
+        assert_eq!(agent.tick(at(2)).unwrap_err().to_string(), "odd: no group for odd");
+        assert_eq!(agent.answer(Request::Withdraw { job }, ROOT, at(2)), Response::Done);
     }
 
     #[test]

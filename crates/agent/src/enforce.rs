@@ -9,16 +9,15 @@ mod unenforced;
 
 pub use unenforced::Unenforced;
 
-use crate::agent::{BindError, BoxedError, Enforcer};
 use crate::book::Capacity;
 use crate::config::Config;
-use crate::shares::{are_kept_from_user_space, disk_shares};
+use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
+use crate::shares::{DiskShares, are_kept_from_user_space, disk_shares};
 use crate::wire::{DiskStatus, FlowStatus, JobStatus};
 use cpu::CpuKeeper;
 use keeptime_control::admission::Bounds;
 use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
 use keeptime_linux::counters::{ClassCounters, class_counters};
-use keeptime_linux::disk::DiskLimits;
 use keeptime_linux::egress::{self, Egress, Flow, Link};
 use keeptime_linux::flows::{self, FlowKey, FlowTable, Flows, FlowsError, Settings};
 use keeptime_linux::link::interfaces;
@@ -36,6 +35,7 @@ use keeptime_model::disk::{DiskId, DiskRates};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::{Bytes, Nanos};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -55,7 +55,7 @@ pub struct Kernel {
     /// The program at the device's egress, once one is there: as long as agents enforce anything here.
     flows: Option<Flows>,
     /// Disk limits that were set; nothing = not known what an earlier agent left.
-    disk_limits: Option<BTreeMap<String, DiskLimits>>,
+    disk_limits: Option<DiskShares>,
     /// Why what is over had not ended when it was looked at last.
     left: Vec<String>,
     /// Why others' code points may leave the node while it has no flows, when it was looked at last.
@@ -204,7 +204,7 @@ impl Kernel {
         self.cpu.end(job, &group)?;
         group.give_back()?;
         if let Some(limits) = &mut self.disk_limits {
-            limits.remove(job.as_str());
+            limits.jobs.remove(job);
         }
         // A process needs some time to end in; with the limit it may wait for a period, and ends all the same.
         let _ = group.lift_cpu();
@@ -212,31 +212,39 @@ impl Kernel {
         Ok(group.remove()?)
     }
 
-    fn make_groups(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-        for assignment in wanted.values() {
-            self.cpu.keep(assignment, &self.group.child(assignment.job.as_str())?)?;
-        }
-        Ok(self.cpu.keep_rest(wanted, &self.group.rest()?)?)
+    fn make_group(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
+        self.cpu.keep(assignment, &self.group.child(assignment.job.as_str())?)
+    }
+
+    fn keep_rest(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
+        self.cpu.keep_rest(wanted, &self.group.rest()?)
+    }
+
+    /// Those that have a group: without one a job has no packets and no processes.
+    fn standing(&self, wanted: &BTreeMap<Name, Assignment>) -> BTreeMap<Name, Assignment> {
+        let stands =
+            |job: &Name| self.group.child(job.as_str()).is_ok_and(|group| group.id().is_ok());
+        let standing = wanted.iter().filter(|(job, _)| stands(job));
+        standing.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
     }
 
     /// Limits the disks of all groups, where anybody was promised a rate, or an earlier agent may
     /// have left limits.
-    fn limit_disks(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
+    fn limit_disks(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
         let shares = disk_shares(wanted, &self.disks);
-        let jobs = shares.jobs.into_iter().map(|(job, limits)| (job.to_string(), limits));
-        let all: BTreeMap<String, DiskLimits> =
-            jobs.chain([(String::new(), shares.rest)]).collect();
-        if self.disk_limits.as_ref() == Some(&all) {
+        if self.disk_limits.as_ref() == Some(&shares) {
             return Ok(());
         }
-        for (name, limits) in &all {
-            let group = match name.as_str() {
-                "" => self.group.rest()?,
-                job => self.group.child(job)?,
-            };
-            group.set_disks(limits)?;
+        // Until all have theirs, it is not known what is in force.
+        self.disk_limits = None;
+        let mut failures = Failures::default();
+        for (job, limits) in &shares.jobs {
+            let group = self.group.child(job.as_str());
+            failures.note(job, group.and_then(|group| group.set_disks(limits)));
         }
-        self.disk_limits = Some(all);
+        failures.note_of_all(self.group.rest().and_then(|rest| rest.set_disks(&shares.rest)));
+        failures.into_result()?;
+        self.disk_limits = Some(shares);
         Ok(())
     }
 
@@ -355,12 +363,19 @@ impl Kernel {
 }
 
 impl Enforcer for Kernel {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
+    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
         self.end_strays(wanted);
-        self.make_groups(wanted)?;
-        self.take_services(wanted)?;
-        self.limit_disks(wanted)?;
-        self.set_egress(wanted)
+        let mut failures = Failures::default();
+        failures.note_each(wanted, |assignment| self.make_group(assignment));
+        failures.note_of_all(self.keep_rest(wanted));
+        failures.note_each(wanted, |assignment| self.take_services(assignment));
+        let standing = match failures.is_empty() {
+            true => Cow::Borrowed(wanted),
+            false => Cow::Owned(self.standing(wanted)),
+        };
+        failures.add(self.limit_disks(&standing));
+        failures.note_of_all(self.set_egress(&standing));
+        failures.into_result()
     }
 
     fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
@@ -458,70 +473,6 @@ impl Enforcer for Kernel {
     }
 }
 
-impl<E: Enforcer + ?Sized> Enforcer for Box<E> {
-    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-        (**self).reconcile(wanted)
-    }
-
-    fn check(&self, assignment: &Assignment) -> Result<(), BindError> {
-        (**self).check(assignment)
-    }
-
-    fn enforced(&self) -> BTreeSet<Name> {
-        (**self).enforced()
-    }
-
-    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
-        (**self).bind(job, processes, user)
-    }
-
-    fn bind_flow(
-        &mut self,
-        assignment: &Assignment,
-        flow: &ConnectionPattern,
-        user: Option<u32>,
-    ) -> Result<(), BindError> {
-        (**self).bind_flow(assignment, flow, user)
-    }
-
-    fn start(
-        &mut self,
-        job: &Name,
-        process: i32,
-        user: Option<u32>,
-    ) -> Result<Option<Started>, BindError> {
-        (**self).start(job, process, user)
-    }
-
-    fn end(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
-        (**self).end(job, command)
-    }
-
-    fn device(&self) -> Option<&str> {
-        (**self).device()
-    }
-
-    fn job_of(&self, process: i32) -> Option<Name> {
-        (**self).job_of(process)
-    }
-
-    fn capabilities(&self) -> Option<&Capabilities> {
-        (**self).capabilities()
-    }
-
-    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-        (**self).measure(assignment)
-    }
-
-    fn cpu_used(&mut self, assignment: &Assignment) -> Nanos {
-        (**self).cpu_used(assignment)
-    }
-
-    fn not_enforced(&self) -> Vec<String> {
-        (**self).not_enforced()
-    }
-}
-
 /// The enforcer of the node that `config` describes: its kernel, or none and why. Without a control
 /// group in the configuration the node is not asked to enforce anything and takes what it is
 /// assigned; with one that cannot be used it takes nothing. Where something is to be held by this process, `guard`
@@ -583,62 +534,4 @@ fn kernel_flow(cgroup_id: u64, flow: &AssignedFlow) -> Flow {
 /// The unspecified address stands for every destination without a flow of its own.
 fn destination(flow: &AssignedFlow) -> Option<Ipv4Addr> {
     Some(flow.destination).filter(|address| !address.is_unspecified())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use keeptime_model::units::{CpuPpm, WallTime};
-
-    /// A kernel that knows the CPU time of jobs without a look at anything else of them.
-    struct Counting;
-
-    impl Enforcer for Counting {
-        fn reconcile(&mut self, _: &BTreeMap<Name, Assignment>) -> Result<(), BoxedError> {
-            Ok(())
-        }
-
-        fn enforced(&self) -> BTreeSet<Name> {
-            BTreeSet::new()
-        }
-
-        fn bind(&mut self, _: &Name, _: &[u32], _: Option<u32>) -> Result<(), BindError> {
-            Ok(())
-        }
-
-        fn bind_flow(
-            &mut self,
-            _: &Assignment,
-            _: &ConnectionPattern,
-            _: Option<u32>,
-        ) -> Result<(), BindError> {
-            Ok(())
-        }
-
-        fn capabilities(&self) -> Option<&Capabilities> {
-            None
-        }
-
-        fn measure(&mut self, assignment: &Assignment) -> JobStatus {
-            JobStatus::unmeasured(assignment.clone())
-        }
-
-        fn cpu_used(&mut self, _: &Assignment) -> Nanos {
-            Nanos::from_millis(7)
-        }
-
-        fn not_enforced(&self) -> Vec<String> {
-            Vec::new()
-        }
-    }
-
-    // What each report of a run at a rate asks every node costs no look at classes, processes and disks. The agent has its
-    // kernel in a box.
-    #[test]
-    fn the_cpu_time_of_a_job_is_asked_for_alone() {
-        let mut kernel: Box<dyn Enforcer> = Box::new(Counting);
-        let until = WallTime::from_unix_nanos(9);
-        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(10), until);
-        assert_eq!(Enforcer::cpu_used(&mut kernel, &job), Nanos::from_millis(7));
-    }
 }

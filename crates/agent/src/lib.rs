@@ -4,7 +4,8 @@
 //! * [`book`]: the assignments of the node and whether one more fits (pure);
 //! * [`agent`]: a request or the passing of time in, kernel state and an answer out;
 //! * [`shares`]: what keeps a job's share, and what every group of the node is limited to (pure);
-//! * [`enforce`]: the kernel's side, by `keeptime-linux`;
+//! * [`enforcer`]: what an agent asks of the kernel, and is told of what that did not do;
+//! * [`enforce`]: how it is done, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;
 //! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached;
@@ -17,6 +18,7 @@ pub mod client;
 pub mod config;
 pub mod dial;
 pub mod enforce;
+pub mod enforcer;
 pub mod link;
 pub mod programs;
 pub mod server;

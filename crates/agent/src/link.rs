@@ -3,8 +3,9 @@
 //!
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
-use crate::agent::{Agent, Enforcer, Requester};
+use crate::agent::{Agent, Requester};
 use crate::dial::{Broker, Connection, Incoming};
+use crate::enforcer::Enforcer;
 use crate::programs::Programs;
 use crate::server::{lock, now};
 use crate::wire::{Request, Response};

@@ -1,6 +1,7 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
-use crate::agent::{Agent, BoxedError, Enforcer, Requester};
+use crate::agent::{Agent, Requester};
+use crate::enforcer::{BoxedError, Enforcer};
 use crate::programs::Visit;
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;

@@ -128,6 +128,10 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     let view = running.wait_for("steered");
     assert_eq!(view["application"], "turns");
     assert_eq!(view["state"]["target_ppm"], 500_000);
+    wait("what keeps its share", PATIENCE, || {
+        let view = running.view();
+        ["n1", "n2"].iter().all(|node| view["cpu_kept_by"][node].is_string())
+    });
     let (share, used) = running.used();
     println!("at 50 %: {share:.3} of a processor each, used {used:.3?}");
     // What it has is half of what it used at full speed, at most that of its file: less on a machine that others
@@ -156,8 +160,10 @@ fn a_run_is_held_at_its_rate_and_at_another_one() {
     assert!(refused.contains("stays at its rate") && refused.contains("CPU"), "{refused}");
     assert!(refused.contains("% of full speed can be had now"), "{refused}");
     assert_eq!(running.view()["state"]["target_ppm"], 200_000);
-    let table = said(&world.keeptime(&["top", "--once"]).output().unwrap());
-    assert!(table.contains("held") && table.contains(job), "{table}");
+    wait("what keeps it, in the table", PATIENCE, || {
+        let table = said(&world.keeptime(&["top", "--once"]).output().unwrap());
+        table.contains("held; kept by ") && table.contains(job)
+    });
 
     // It ends with its holder, and nobody answers for it any more.
     running.child.kill().unwrap();

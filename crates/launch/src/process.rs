@@ -7,12 +7,15 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Lines of output that are kept for the caller: a run's last words.
 const LINES_KEPT: usize = 1_000;
+/// Lines that wait for the caller: a burst while it writes one of them. With the longest lines that is 16 MiB. Who prints
+/// more waits as at any pipe that is full.
+const LINES_WAITING: usize = 256;
 /// Longest line that is kept whole.
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
 /// How long the process group has to go after SIGTERM before it gets SIGKILL.
@@ -79,8 +82,8 @@ pub enum RunError {
 
 /// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
 /// `on_line` sees every line of standard output as it comes; once it says [`Progress::Told`], the
-/// run has three seconds to end and counts even if it has to be ended. Blocks; looks at `stopped`
-/// ten times a second.
+/// run has three seconds to end and counts even if it has to be ended. A program that prints faster
+/// than `on_line` takes has to wait for it. Blocks; looks at `stopped` ten times a second.
 ///
 /// # Errors
 /// If it cannot start, fails, is stopped or takes too long; in the last two cases every process of
@@ -133,7 +136,7 @@ pub fn run_within(
             break End::Late;
         }
     };
-    let status = wait(&mut child, end == End::ClosedOutput, deadline(lingers_until))
+    let status = wait(&mut child, &output, end == End::ClosedOutput, deadline(lingers_until))
         .map_err(|source| RunError::Start { program: command[0].clone(), source })?;
     let wall = Nanos::from(started.elapsed());
     let (stdout, stderr) = (kept.stdout.into(), kept.stderr.into());
@@ -181,7 +184,7 @@ fn spawn(command: &[String]) -> Result<Child, RunError> {
 
 /// A thread for each stream; the channel closes when both have ended.
 fn read_both(child: &mut Child) -> Receiver<Line> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(LINES_WAITING);
     if let Some(stdout) = child.stdout.take() {
         read_lines(stdout, sender.clone(), Line::Out);
     }
@@ -191,9 +194,10 @@ fn read_both(child: &mut Child) -> Receiver<Line> {
     receiver
 }
 
+/// Reads no further while nobody takes what was read, and no more once nobody will.
 fn read_lines(
     stream: impl Read + Send + 'static,
-    to: Sender<Line>,
+    to: SyncSender<Line>,
     wrap: impl Fn(String) -> Line + Send + 'static,
 ) {
     std::thread::spawn(move || {
@@ -221,8 +225,13 @@ fn keep(lines: &mut VecDeque<String>, line: String) {
 }
 
 /// Waits for a child that is `ending` until the deadline; else, or then, ends its group and gives
-/// `None`.
-fn wait(child: &mut Child, ending: bool, deadline: Instant) -> std::io::Result<Option<ExitStatus>> {
+/// `None`. What it still prints is thrown away: a launcher that has to wait at a full pipe would not end its ranks.
+fn wait(
+    child: &mut Child,
+    output: &Receiver<Line>,
+    ending: bool,
+    deadline: Instant,
+) -> std::io::Result<Option<ExitStatus>> {
     if ending {
         // Its output is closed, so it is about to end; a program that closed it early goes on.
         while Instant::now() < deadline {
@@ -236,11 +245,26 @@ fn wait(child: &mut Child, ending: bool, deadline: Instant) -> std::io::Result<O
     let _ = killpg(group, Signal::SIGTERM);
     let patience = Instant::now() + GRACE;
     while Instant::now() < patience && child.try_wait()?.is_none() {
-        std::thread::sleep(Duration::from_millis(10));
+        discard(output, Duration::from_millis(10));
     }
     let _ = killpg(group, Signal::SIGKILL);
     child.wait()?;
     Ok(None)
+}
+
+/// Takes what is printed within `span`, for nobody.
+fn discard(output: &Receiver<Line>, span: Duration) {
+    let until = Instant::now() + span;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        if let Err(RecvTimeoutError::Disconnected) = output.recv_timeout(left) {
+            // Nothing more comes, at once.
+            return std::thread::sleep(left);
+        }
+    }
 }
 
 /// The last lines of standard error as a tail of an error message: enough that a launcher's own dozen
@@ -256,6 +280,8 @@ fn last_words(stderr: &[String]) -> String {
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn shell(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(String::from).to_vec()
@@ -280,6 +306,84 @@ mod tests {
         .unwrap();
         assert_eq!((seen, outcome.stderr), (vec!["a".into(), "b".into()], vec!["oops".into()]));
         assert_eq!(outcome.stdout, ["a", "b"]);
+    }
+
+    /// Lines without an end; counts those that were taken. Each is as long as what is read at once.
+    struct Endless(Arc<AtomicUsize>);
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            into.fill(b'x');
+            if let Some(last) = into.last_mut() {
+                *last = b'\n';
+            }
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Ok(into.len())
+        }
+    }
+
+    fn wait_until(holds: impl Fn() -> bool) -> bool {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !holds() && Instant::now() < patience {
+            std::thread::yield_now();
+        }
+        holds()
+    }
+
+    // Goal: a program that prints faster than its lines are taken waits, and whoever reads for it ends with who takes
+    // them. Method: lines without an end, of which some are taken one by one, and then none ever.
+    #[test]
+    fn no_more_lines_are_read_than_there_is_room_for() {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (sender, receiver) = sync_channel(LINES_WAITING);
+        read_lines(Endless(Arc::clone(&taken)), sender, Line::Out);
+        for received in 0..3 * LINES_WAITING {
+            // Those that wait, and the one that waits to be one of them.
+            let most = received + LINES_WAITING + 1;
+            assert!(wait_until(|| taken.load(Ordering::SeqCst) >= most));
+            (0..10).for_each(|_| std::thread::yield_now());
+            assert_eq!(taken.load(Ordering::SeqCst), most);
+            assert!(matches!(receiver.recv(), Ok(Line::Out(_))));
+        }
+        drop(receiver);
+        assert!(wait_until(|| Arc::strong_count(&taken) == 1), "nobody reads any more");
+    }
+
+    #[test]
+    fn no_line_of_a_program_that_prints_fast_is_lost() {
+        let count = 20 * LINES_WAITING;
+        let script = format!("seq {count} & seq {count} >&2; wait");
+        let mut seen = Vec::new();
+        let outcome = run(&shell(&script), Nanos::from_secs(60), &|| false, &mut |line| {
+            seen.push(line.parse::<usize>().unwrap());
+            Progress::Running
+        })
+        .unwrap();
+        assert!(seen.iter().copied().eq(1..=count), "{} lines", seen.len());
+        assert_eq!(outcome.stderr.last(), Some(&count.to_string()));
+    }
+
+    // Goal: who is told to end and has more to say than a pipe holds is not in its own way. Method: a program that
+    // leaves a mark after it; it has half a second, so that several are tried.
+    #[test]
+    fn a_program_that_is_ended_may_say_much() {
+        let mark = std::env::temp_dir().join(format!("keeptime-said-{}", std::process::id()));
+        let script = format!(
+            "trap 'seq 50000 && touch {}; exit' TERM; echo begun; while :; do sleep 0.01; done",
+            mark.display()
+        );
+        let is_marked = (0..10).any(|_| {
+            let has_begun = Cell::new(false);
+            let ended =
+                run(&shell(&script), Nanos::from_secs(60), &|| has_begun.get(), &mut |_| {
+                    has_begun.set(true);
+                    Progress::Running
+                });
+            assert!(matches!(ended, Err(RunError::Stopped)), "{ended:?}");
+            mark.exists()
+        });
+        let _ = std::fs::remove_file(&mark);
+        assert!(is_marked);
     }
 
     #[test]

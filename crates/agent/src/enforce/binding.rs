@@ -2,7 +2,7 @@
 //! have that done to what, and how.
 
 use super::{Kernel, destination};
-use crate::agent::{BindError, BoxedError};
+use crate::enforcer::{BindError, BoxedError};
 use keeptime_linux::cgroup::CgroupError;
 use keeptime_linux::process::{self, Identity};
 use keeptime_linux::sockets::{self, Connection};
@@ -78,16 +78,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has every job have the services that it names, and no others.
-    pub(super) fn take_services(
-        &self,
-        wanted: &BTreeMap<Name, Assignment>,
-    ) -> Result<(), BoxedError> {
-        for assignment in wanted.values() {
-            let units: Vec<_> = assignment.services.iter().map(ServiceName::unit).collect();
-            self.group.child(assignment.job.as_str())?.take_services(&self.group, &units)?;
-        }
-        Ok(())
+    /// Has a job have the services that it names, and no others.
+    pub(super) fn take_services(&self, assignment: &Assignment) -> Result<(), CgroupError> {
+        let units: Vec<_> = assignment.services.iter().map(ServiceName::unit).collect();
+        self.group.child(assignment.job.as_str())?.take_services(&self.group, &units)
     }
 
     /// The processes among `numbers` that have not ended, all of which may be bound to `job`.

@@ -1,7 +1,7 @@
 //! What keeps a job's share of the CPU: deadlines of the kernel's, the bandwidth of its control group, or schedules
 //! from user space, whichever its processes can have; and what belongs to no job shares what is left.
 
-use crate::agent::BoxedError;
+use crate::enforcer::BoxedError;
 use crate::shares::{FLOOR, launchers_share, limit_beside_schedules, mechanisms, period_of};
 use keeptime_control::phase;
 use keeptime_linux::alignment::Aligned;

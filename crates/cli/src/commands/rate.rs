@@ -17,6 +17,7 @@ use keeptime_control::{FullSpeed, Policy};
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
@@ -258,7 +259,8 @@ fn table(views: &[RateView]) -> String {
         "full speed",
         "state"
     );
-    for RateView { job, application, nodes, state, cpu_mechanism, .. } in views {
+    for view in views {
+        let RateView { job, application, nodes, state, .. } = view;
         let percent = |value: f64| format!("{:.1} %", 100.0 * value);
         let cpu = state.schedule.map(|schedule| schedule.cpu().to_string());
         let slice =
@@ -275,10 +277,7 @@ fn table(views: &[RateView]) -> String {
             slice.unwrap_or_else(unknown),
             state.full_speed.map_or_else(unknown, |rate| format!("{rate:.2} /s")),
             describe(state.phase),
-            match cpu_mechanism {
-                CpuMechanism::Auto => String::new(),
-                said => format!("; to be kept by {said}"),
-            },
+            kept(view),
             match state.rank_cpu_ppm.iter().min() {
                 Some(least) => format!("; a rank has {least} at least"),
                 None => String::new(),
@@ -290,6 +289,40 @@ fn table(views: &[RateView]) -> String {
         ));
     }
     text
+}
+
+/// What keeps its share, and where that differs, what was said to.
+fn kept(view: &RateView) -> String {
+    let said = match view.cpu_mechanism {
+        CpuMechanism::Auto => String::new(),
+        said => format!("; to be kept by {said}"),
+    };
+    let mut by: Vec<(Option<CpuMechanism>, Vec<&Name>)> = Vec::new();
+    for (node, mechanism) in &view.cpu_kept_by {
+        match by.iter_mut().find(|(other, _)| other == mechanism) {
+            Some((_, nodes)) => nodes.push(node),
+            None => by.push((*mechanism, vec![node])),
+        }
+    }
+    let name = |by: &Option<CpuMechanism>| by.map_or("nothing".to_owned(), |by| by.to_string());
+    let place = |nodes: &[&Name]| match nodes {
+        [node] => node.to_string(),
+        nodes => format!("{} nodes", nodes.len()),
+    };
+    match by.as_slice() {
+        [] => said,
+        [(mechanism, _)] if *mechanism == Some(view.cpu_mechanism) => {
+            format!("; kept by {}", name(mechanism))
+        }
+        [(mechanism, _)] => format!("{said}; kept by {}", name(mechanism)),
+        several => {
+            let part = |(by, nodes): &(Option<CpuMechanism>, Vec<&Name>)| {
+                format!("{} on {}", name(by), place(nodes))
+            };
+            let parts: Vec<_> = several.iter().map(part).collect();
+            format!("{said}; kept by {}", parts.join(", "))
+        }
+    }
 }
 
 fn in_millis(span: Nanos) -> String {
@@ -317,6 +350,7 @@ mod tests {
     use crate::rate::steering::State;
     use keeptime_control::Schedule;
     use keeptime_model::units::CpuPpm;
+    use std::collections::BTreeMap;
 
     const BSP: &str = r#"
         name = "bsp"
@@ -361,6 +395,7 @@ mod tests {
             state,
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism: CpuMechanism::Auto,
+            cpu_kept_by: BTreeMap::new(),
         };
         let rank_cpu_ppm = [15, 6].map(CpuPpm::from_percent).to_vec();
         let unequal = State { rank_cpu_ppm, ..held.clone() };
@@ -378,6 +413,47 @@ mod tests {
         assert!(lines[3].ends_with("held; a rank has 6 % at least; 2 corrections refused"));
         assert!(lines[4].ends_with("held; to be kept by user-level; 2 corrections refused"));
         assert_eq!(lines.len(), 5);
+    }
+
+    // Goal: what keeps a share is told as nodes tell it, beside what was said where that is something else.
+    #[test]
+    fn what_keeps_a_share_is_told_where_it_is_known() {
+        use CpuMechanism::{Auto, Bandwidth, Deadline};
+        let state = State {
+            target: Share::from_percent(30).unwrap(),
+            phase: Phase::Steered,
+            actual: None,
+            full_speed: None,
+            schedule: None,
+            rank_cpu_ppm: Vec::new(),
+            refused: 0,
+        };
+        let view = |cpu_mechanism, kept: &[(&str, Option<CpuMechanism>)]| RateView {
+            job: Handle::new(7),
+            application: "bsp".parse().unwrap(),
+            nodes: Vec::new(),
+            state: state.clone(),
+            limit_nanos: Nanos::from_secs(60),
+            cpu_mechanism,
+            cpu_kept_by: kept.iter().map(|(node, by)| (node.parse().unwrap(), *by)).collect(),
+        };
+        let (here, there) = (("n1", Some(Deadline)), ("n2", Some(Bandwidth)));
+        let cases = [
+            (view(Auto, &[]), ""),
+            (view(Deadline, &[]), "; to be kept by deadline"),
+            (view(Auto, &[here]), "; kept by deadline"),
+            (view(Deadline, &[here]), "; kept by deadline"),
+            (view(Deadline, &[there]), "; to be kept by deadline; kept by bandwidth"),
+            (view(Auto, &[here, there]), "; kept by deadline on n1, bandwidth on n2"),
+            (
+                view(Deadline, &[here, there, ("n3", Some(Bandwidth)), ("n4", None)]),
+                "; to be kept by deadline; kept by deadline on n1, bandwidth on 2 nodes, nothing on n4",
+            ),
+        ];
+        for (view, expected) in cases {
+            assert_eq!(kept(&view), expected);
+            assert!(table(&[view]).contains(&format!("held{expected}\n")));
+        }
     }
 
     #[test]
@@ -398,6 +474,7 @@ mod tests {
             state: state(Phase::Steered),
             limit_nanos: Nanos::from_secs(60),
             cpu_mechanism: CpuMechanism::Auto,
+            cpu_kept_by: BTreeMap::new(),
         };
         assert_eq!(turned(&view), "r7 is held at 30 % of full speed from now on");
         let silent = RateView { state: state(Phase::Unreported), ..view };

@@ -11,6 +11,7 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::Handle;
 use keeptime_model::units::{Nanos, Share};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -65,6 +66,9 @@ pub struct RateView {
     /// What was said to keep its share of the CPU.
     #[serde(default)]
     pub cpu_mechanism: CpuMechanism,
+    /// What keeps it, on every node that has told so lately; nothing there: nothing does.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_kept_by: BTreeMap<Name, Option<CpuMechanism>>,
 }
 
 /// Answers until it is dropped.
@@ -223,7 +227,21 @@ mod tests {
         let nodes = vec!["n1".parse().unwrap()];
         let (job, application) = (Handle::new(7), "bsp".parse().unwrap());
         let (limit_nanos, cpu_mechanism) = (Nanos::from_secs(60), CpuMechanism::Auto);
-        RateView { job, application, nodes, state, limit_nanos, cpu_mechanism }
+        let kept = [("n1", Some(CpuMechanism::Deadline)), ("n2", None)];
+        let kept = kept.map(|(node, by)| (node.parse().unwrap(), by));
+        let cpu_kept_by = BTreeMap::from(kept);
+        RateView { job, application, nodes, state, limit_nanos, cpu_mechanism, cpu_kept_by }
+    }
+
+    // Goal: what a run of another version says is understood. Method: without what was added later.
+    #[test]
+    fn a_view_without_what_keeps_its_share_is_understood() {
+        let mut text = serde_json::to_value(view()).unwrap();
+        let kept = text.as_object_mut().unwrap().remove("cpu_kept_by").unwrap();
+        assert_eq!(kept, serde_json::json!({ "n1": "deadline", "n2": null }));
+        let older = RateView { cpu_kept_by: BTreeMap::new(), ..view() };
+        assert_eq!(serde_json::from_value::<RateView>(text.clone()).unwrap(), older);
+        assert_eq!(serde_json::to_value(older).unwrap(), text);
     }
 
     #[test]

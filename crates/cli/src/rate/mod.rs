@@ -31,6 +31,7 @@ use keeptime_model::application::{Application, ProgressSource};
 use keeptime_model::units::{CpuPpm, Nanos};
 use limit::{Allowed, RunTime};
 use nodes::GrantedNodes;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -119,6 +120,7 @@ impl Steered {
             state: keeper.state(),
             limit_nanos: allowed.get(),
             cpu_mechanism: reservation.request.cpu_mechanism,
+            cpu_kept_by: BTreeMap::new(),
         };
         let (inputs, received) = sync_channel(INPUTS_MAX);
         let asks = inputs.clone();
@@ -134,6 +136,7 @@ impl Steered {
             time,
             counts: is_counted.then(Counts::default),
             is_alone: false,
+            asked: None,
             on_news,
             clock,
         };
@@ -200,6 +203,8 @@ struct Way<F> {
     phases: Vec<Phase>,
     /// It has no controller, which was said.
     is_alone: bool,
+    /// When agents were asked last what keeps its share.
+    asked: Option<Instant>,
     on_news: F,
     clock: Instant,
 }
@@ -251,8 +256,22 @@ impl<F: FnMut(News<'_>)> Way<F> {
         }
     }
 
+    /// What keeps its share on its nodes, as their agents see it.
+    fn ask_what_keeps(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        match self.keeper.nodes().kept() {
+            // Where nothing of it runs just then, it is what has kept the last.
+            Some(kept) => self.view.cpu_kept_by.extend(kept),
+            None => self.view.cpu_kept_by.clear(),
+        }
+    }
+
     fn tick(&mut self) {
         drop(self.tell(&Event::Tick { now: self.clock.elapsed().into() }));
+        self.ask_what_keeps();
         let phase = self.view.state.phase;
         if !self.phases.contains(&phase) {
             self.phases.push(phase);
@@ -306,6 +325,8 @@ impl<F: FnMut(News<'_>)> Way<F> {
 const TICK: Duration = Duration::from_secs(2);
 /// How often agents are asked what they count: ranks tell them once a second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often agents are asked what keeps its share: it changes when processes come, or start threads.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Lines are told no more often than this: reports span a second.
 const TOLD_EVERY: Nanos = Nanos::from_millis(100);
 /// Lines that wait while the broker is asked: more say nothing that the next one does not.

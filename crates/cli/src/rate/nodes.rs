@@ -10,10 +10,12 @@ use keeptime_broker::wire::{Problem, ResourceLine, ResourceName, Timeline};
 use keeptime_control::Schedule;
 use keeptime_engine::book::Reservation;
 use keeptime_linux::cgroup::CPU_PERIOD;
+use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// What was granted, changed by changing the reservation.
@@ -25,6 +27,8 @@ pub struct GrantedNodes {
     /// What to ask for, with another share each time.
     request: Request,
     resources: Resources,
+    /// By rank, as their agents.
+    names: Vec<Name>,
     agents: Vec<KeptAgent>,
     clock: Instant,
 }
@@ -51,6 +55,7 @@ impl GrantedNodes {
             job: handle.job(),
             request: reservation.request.clone(),
             resources: Resources { nodes, ..resources.clone() },
+            names: grant.nodes.clone(),
             agents: agents.collect(),
             clock,
         })
@@ -69,6 +74,20 @@ impl GrantedNodes {
             Some(Look::of(&status, clock.elapsed().into()))
         };
         self.agents.iter_mut().map(look).collect()
+    }
+
+    /// What keeps the job's share on each node where it has processes; nothing if one does not answer.
+    pub fn kept(&mut self) -> Option<BTreeMap<Name, Option<CpuMechanism>>> {
+        let job = &self.job;
+        let mut kept = BTreeMap::new();
+        for (name, agent) in self.names.iter().zip(&mut self.agents) {
+            let status = agent.ask(|client| client.job(job)).ok()?;
+            // Of nobody anything can be said.
+            if !status.processes.is_empty() {
+                kept.insert(name.clone(), status.cpu_kept_by);
+            }
+        }
+        Some(kept)
     }
 
     /// Has the reservation last longer by `span`, with what its nodes have now.

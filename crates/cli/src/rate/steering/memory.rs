@@ -1,0 +1,201 @@
+//! All that is known of one job and of its way to its rate: a value with a text form, from which another controller
+//! goes on, and what people are shown of it.
+
+use super::reports::Mark;
+use super::wanted::Wanted;
+use keeptime_control::{Calibration, Controller, FullSpeed, Health, Proposal, Schedule};
+use keeptime_model::Invalid;
+use keeptime_model::units::{CpuPpm, Nanos, Share};
+use serde::{Deserialize, Serialize};
+
+/// All that is known of one job and of its way to its rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    pub(super) wanted: Wanted,
+    /// What a node has while full speed is measured.
+    pub(super) full: CpuPpm,
+    /// How many nodes there are.
+    pub(super) nodes: usize,
+    pub(super) stage: Stage,
+    /// What steered before somebody asked for another target, until that is answered.
+    pub(super) former: Option<Box<Controller>>,
+    /// Where the next report begins.
+    pub(super) mark: Option<Mark>,
+    /// It does not begin before then: what was done earlier is about another schedule.
+    pub(super) fresh_from: Nanos,
+    /// Since when nothing was told, while full speed is measured.
+    pub(super) silent: Option<Nanos>,
+    /// For how long that may be so.
+    pub(super) patience: Nanos,
+    /// Full speed is not tried to be measured again before then.
+    pub(super) again_from: Nanos,
+    /// Full speed, when it was just measured.
+    pub(super) found: Option<FullSpeed>,
+    /// A change that could not be made yet.
+    pub(super) waiting: Option<Waiting>,
+}
+
+/// A change that could not be made yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Waiting {
+    pub(super) proposal: Proposal,
+    pub(super) turn: Turn,
+}
+
+/// When a change may be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Turn {
+    /// At once: somebody has asked for it.
+    Now,
+    /// In turn with other jobs: a correction, asked for at this instant.
+    Waits { asked: Nanos },
+}
+
+/// How far a job is, and what it is steered by then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum Stage {
+    Measured {
+        calibration: Calibration,
+        reports: u32,
+    },
+    Steered(Box<Controller>),
+    /// Full speed is a guess, the share of the CPU is not.
+    Unreported(Box<Controller>),
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Phase {
+    /// It runs at full speed, to find out what that is.
+    Measured,
+    /// It is held at its rate.
+    Steered,
+    /// It tells no progress: it has the part of the CPU, whatever it makes of it.
+    Unreported,
+}
+
+/// What people are shown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// The part of full speed that was asked for.
+    #[serde(rename = "target_ppm")]
+    pub target: Share,
+    /// How far it is.
+    pub phase: Phase,
+    /// The part of full speed that the last report told.
+    pub actual: Option<f64>,
+    /// Work in a second at full speed, now.
+    pub full_speed: Option<f64>,
+    /// What the node has that has most; nothing = as at full speed.
+    pub schedule: Option<Schedule>,
+    /// CPU of each node, in order of rank, where they work unequally; nothing = that of the schedule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rank_cpu_ppm: Vec<CpuPpm>,
+    /// Corrections that were refused.
+    pub refused: u64,
+}
+
+impl Memory {
+    /// Of a job on so many nodes, which have `full` each: its full speed is measured first.
+    ///
+    /// # Errors
+    /// A target or a threshold of nothing.
+    pub fn new(wanted: Wanted, full: CpuPpm, nodes: usize) -> Result<Self, Invalid> {
+        wanted.check()?;
+        let fresh_from = Nanos::default();
+        Ok(Self {
+            wanted,
+            full,
+            nodes,
+            stage: Stage::measured(nodes),
+            former: None,
+            mark: None,
+            fresh_from,
+            silent: None,
+            patience: SILENT_MOST,
+            again_from: fresh_from,
+            found: None,
+            waiting: None,
+        })
+    }
+
+    /// Of one whose full speed is known, on nodes that have what [`Wanted::first_schedules`] says.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn knowing(
+        wanted: Wanted,
+        full: CpuPpm,
+        nodes: usize,
+        full_speed: FullSpeed,
+    ) -> Result<Self, Invalid> {
+        let memory = Self::new(wanted, full, nodes)?;
+        // What it proposes is what they have, as who goes on from here sees.
+        let (controller, _) = memory.start(full_speed, Nanos::default())?;
+        Ok(Self { stage: Stage::Steered(Box::new(controller)), ..memory })
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        match &self.stage {
+            Stage::Measured { .. } => Phase::Measured,
+            Stage::Steered(controller) if controller.view().health == Health::Steered => {
+                Phase::Steered
+            }
+            Stage::Steered(_) | Stage::Unreported(_) => Phase::Unreported,
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self) -> State {
+        let (target, phase) = (self.wanted.target, self.phase());
+        let (actual, full_speed, schedule, rank_cpu_ppm) = (None, None, None, Vec::new());
+        let measured =
+            State { target, phase, actual, full_speed, schedule, rank_cpu_ppm, refused: 0 };
+        let (controller, is_told) = match &self.stage {
+            Stage::Measured { .. } => return measured,
+            Stage::Steered(controller) => (controller, true),
+            Stage::Unreported(controller) => (controller, false),
+        };
+        let view = controller.view();
+        let each = view.schedules.iter().map(|schedule| schedule.cpu());
+        State {
+            actual: view.actual,
+            full_speed: is_told.then_some(view.full_speed),
+            schedule: view.schedules.iter().copied().max_by_key(|schedule| schedule.cpu()),
+            rank_cpu_ppm: if view.schedules.len() > 1 { each.collect() } else { Vec::new() },
+            refused: view.refused,
+            ..measured
+        }
+    }
+
+    pub(super) fn start(
+        &self,
+        full_speed: FullSpeed,
+        now: Nanos,
+    ) -> Result<(Controller, Proposal), Invalid> {
+        Controller::start(self.wanted.settings(self.full, full_speed)?, now)
+    }
+}
+
+impl Stage {
+    /// Nothing is measured yet, on so many nodes.
+    pub(super) fn measured(nodes: usize) -> Self {
+        Self::Measured { calibration: Calibration::new(nodes), reports: 0 }
+    }
+
+    pub(super) fn controller(&mut self) -> Option<&mut Controller> {
+        match self {
+            Self::Measured { .. } => None,
+            Self::Steered(controller) | Self::Unreported(controller) => Some(controller),
+        }
+    }
+}
+
+/// Programs read their input first; after this nothing is expected any more. It is doubled each time, since something
+/// may come all the same,
+const SILENT_MOST: Nanos = Nanos::from_secs(60);
+/// but that no program keeps all its CPU for much longer than a quarter of an hour.
+pub(super) const PATIENCE_MOST: Nanos = Nanos::from_secs(16 * 60);

@@ -1,0 +1,45 @@
+//! What a program has done, and its nodes have used, between two instants: pure.
+
+use keeptime_control::Report;
+use keeptime_model::units::{CpuPpm, Nanos};
+use serde::{Deserialize, Serialize};
+
+/// An instant at which both are known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub(super) at: Nanos,
+    pub(super) work: u64,
+    pub(super) used: Vec<Nanos>,
+}
+
+/// What was done between two marks, with what each node used, as if the busiest used no more than [`UNEQUAL_MOST`] times
+/// that. Nothing if a counter went back: an agent began anew.
+pub(super) fn report(from: &Mark, to: &Mark) -> Option<Report> {
+    let used = from.used.iter().zip(&to.used);
+    let used = used.map(|(from, to)| (to >= from).then(|| to.saturating_sub(*from)));
+    let mut used = used.collect::<Option<Vec<_>>>()?;
+    let least = Nanos::new(used.iter().max()?.get() / UNEQUAL_MOST);
+    used.iter_mut().for_each(|used| *used = least.max(*used));
+    let work = to.work.checked_sub(from.work)?;
+    Report::new(from.at, to.at, work as f64, &used).ok()
+}
+
+/// The same with what the node used that used most.
+pub(super) fn of_one(report: &Report) -> Report {
+    report.clone().with_used(&[most(report)])
+}
+
+fn most(report: &Report) -> Nanos {
+    report.used().iter().copied().max().unwrap_or_default()
+}
+
+/// Whether it takes whatever it is given: then what it uses says nothing about what it does.
+pub(super) fn uses_all(report: &Report, given: CpuPpm) -> bool {
+    let all = given.time_in_floor(report.to().saturating_sub(report.from()));
+    most(report).as_secs_f64() >= USES_ALL * all.as_secs_f64()
+}
+
+const USES_ALL: f64 = 0.9;
+/// The busiest of a program's nodes has no more than so many times what another has: a slice of less than a millisecond
+/// cannot be kept, and what is nearly idle would make the periods of all as much longer.
+const UNEQUAL_MOST: u64 = 4;

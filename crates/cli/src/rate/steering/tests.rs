@@ -1,0 +1,319 @@
+//! The whole way of a simulated run: measured, held, told another rate, and what holds when its controller is killed.
+
+use super::simulated::{FULL, Run, percent, wanted};
+use super::*;
+use crate::rate::counted::Counts;
+use keeptime_control::plant::Plant;
+
+// Goal: a program that uses half a processor at full speed runs at the rate that was asked for, and at another
+// one. Method: a simulated program; the mean over hundreds of iterations.
+#[test]
+fn full_speed_is_found_and_then_the_rate_is_held() {
+    let mut run = Run::start(30);
+    assert_eq!(run.steering.state().phase, Phase::Measured);
+    run.mean(200);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+    run.steering.set(percent(60)).unwrap();
+    run.mean(200);
+    let mean = run.mean(400);
+    assert!((mean - 0.6).abs() < 0.02, "{mean}");
+    let state = run.steering.state();
+    assert!(state.actual.is_some() && state.full_speed.is_some_and(|rate| rate > 5.0));
+}
+
+// Goal: who knows full speed has no more than its part, from the first moment on. Method: the full speed that one
+// run has found, for another.
+#[test]
+fn a_full_speed_that_is_known_needs_no_full_speed() {
+    let mut first = Run::start(30);
+    first.mean(200);
+    let full_speed = first.steering.take_found().unwrap();
+    assert_eq!(first.steering.take_found(), None, "it is told once");
+    let begins = wanted(30, 2).first_schedules(FULL, &full_speed).unwrap();
+    assert_eq!(begins.len(), 1, "ranks that work alike");
+    let Run { mut world, .. } = Run::start(30);
+    // That was reserved.
+    world.apply(&begins, false);
+    let memory = Memory::knowing(wanted(30, 2), FULL, 2, full_speed).unwrap();
+    let mut run = Run::going_on(world, memory);
+    assert_eq!(run.steering.state().phase, Phase::Steered);
+    assert_eq!(run.steering.state().schedule, Some(begins[0]));
+    assert_eq!(run.changes(), 1, "it has that already");
+    assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+    run.mean(100);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    assert_eq!(run.steering.take_found(), None, "nothing was measured");
+}
+
+// Goal: ranks that work unequally have shares of their own, so that nothing is reserved that nobody uses, and the
+// rate is held all the same. Method: one rank computes half of what the other does, or hardly anything.
+#[test]
+fn ranks_that_work_unequally_have_unequal_shares() {
+    for (part, expected) in [(0.5, 0.5..0.75), (0.01, 0.24..0.26)] {
+        let mut run = Run::unequal(part, 30);
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{part}: {mean}");
+        let [busy, other] = run.shares();
+        assert!(expected.contains(&(other / busy)), "{part}: {busy} and {other}");
+        let state = run.steering.state();
+        assert_eq!(state.rank_cpu_ppm.len(), 2);
+        assert_eq!(Some(state.rank_cpu_ppm[0]), state.schedule.map(|s| s.cpu()));
+        run.steering.set(percent(60)).unwrap();
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - 0.6).abs() < 0.02, "{part}: {mean}");
+    }
+}
+
+#[test]
+fn a_rate_that_cannot_be_had_changes_nothing_and_says_why() {
+    let mut run = Run::steered(30);
+    let (share, reason) = (run.share(), "n1 has 3 % of its CPU left".to_owned());
+    run.answer(Some(Applied::Refused { reason: reason.clone() }), false);
+    assert_eq!(run.steering.set(percent(80)), Err(reason));
+    assert_eq!(run.steering.state().target, percent(30));
+    assert_eq!(run.share(), share);
+    run.answer(None, false);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "it is held as before: {mean}");
+    assert!(run.steering.set(percent(0)).unwrap_err().contains("more than 0 %"));
+}
+
+// Goal: who asks for more than there is learns what can be had, and has it then. Method: a program that uses 52 %
+// of a processor at full speed, where the fuller of two nodes could give 26 %.
+#[test]
+fn a_rate_that_cannot_be_had_is_refused_with_the_greatest_that_can() {
+    let mut run = Run::steered(30);
+    run.world.0.borrow_mut().free = Some([40, 26].map(CpuPpm::from_percent).to_vec());
+    run.answer(Some(Applied::Refused { reason: "n2 is short".into() }), false);
+    let said = run.steering.set(percent(80)).unwrap_err();
+    let most = said.strip_prefix("n2 is short; ").unwrap();
+    let most: Share = most.strip_suffix(" of full speed can be had now").unwrap().parse().unwrap();
+    assert!((0.44..0.54).contains(&most.as_f64()), "{said}");
+    assert_eq!(run.steering.state().target, percent(30));
+    run.answer(None, false);
+    run.steering.set(most).unwrap();
+    assert!((0.24..=0.26).contains(&run.share()), "{}", run.share());
+}
+
+// Goal: a correction waits for its turn, is made then, and what a user asks for does not wait. Method: a program that
+// is given too little, on nodes where it is always another job's turn, and then is not.
+#[test]
+fn a_correction_waits_for_its_turn() {
+    let mut run = Run::steered(30);
+    run.world.0.borrow_mut().is_others_turn = true;
+    let before = run.shares();
+    {
+        // Nodes give less than they say.
+        let world = &mut *run.world.0.borrow_mut();
+        let less = world.schedules.iter().flatten();
+        let less = less.map(|s| Schedule::new(CpuPpm::new(s.cpu().get() / 5 * 4), s.period()));
+        world.plant.apply(&less.collect::<Vec<_>>());
+    }
+    run.mean(100);
+    assert!(run.steering.memory.waiting.is_some());
+    assert_eq!((run.shares(), run.steering.state().refused), (before, 0));
+    let now = run.world.0.borrow().plant.now();
+    run.steering.tick(now);
+    assert!(run.steering.memory.waiting.is_some(), "it waits and is not given up");
+    run.world.0.borrow_mut().is_others_turn = false;
+    run.step();
+    assert!(run.steering.memory.waiting.is_none());
+    assert_ne!(run.shares(), before);
+    run.world.0.borrow_mut().is_others_turn = true;
+    run.steering.set(percent(60)).unwrap();
+    run.mean(20);
+    assert!(run.share() > before[0] * 1.5, "{}", run.share());
+}
+
+// Goal: whoever does not answer may have done it or not; either way it goes on from what the nodes have.
+#[test]
+fn what_nobody_answered_to_is_seen_on_the_nodes() {
+    let runs: [fn() -> Run; 2] = [|| Run::start(30), || Run::unequal(0.5, 30)];
+    for (obeys, run) in [false, true].into_iter().flat_map(|o| runs.map(|run| (o, run))) {
+        let mut run = run();
+        run.mean(200);
+        run.answer(Some(Applied::Unknown), obeys);
+        let error = run.steering.set(percent(60)).unwrap_err();
+        assert!(error.contains("follows"), "{error}");
+        run.answer(None, false);
+        let now = run.world.0.borrow().plant.now();
+        run.steering.tick(now);
+        // Where it was not done, the target is aimed at anew from what there is.
+        run.mean(400);
+        let mean = run.mean(400);
+        assert!((mean - 0.6).abs() < 0.03, "obeys: {obeys}: {mean}");
+    }
+}
+
+// Goal: what a program uses while it tells nothing does not decide what it has: it may read its input then. Method:
+// one that uses hardly anything for a minute has its part of all CPU of its file, and so at another target.
+#[test]
+fn a_program_that_tells_nothing_has_its_part_of_the_cpu() {
+    let mut run = Run::start(25);
+    run.read_input(62);
+    let state = run.steering.state();
+    assert_eq!((state.phase, state.actual), (Phase::Unreported, None));
+    assert!((run.share() - 0.25).abs() < 0.001, "{}", run.share());
+    run.steering.set(percent(50)).unwrap();
+    assert!((run.share() - 0.5).abs() < 0.001, "{}", run.share());
+}
+
+// Goal: a program is held at its rate, however long it has told nothing at first. Method: 70 seconds of input, then
+// a simulated program: it is measured as at its start, and what it used before does not count.
+#[test]
+fn a_program_that_begins_to_tell_is_measured_and_held() {
+    let mut run = Run::start(30);
+    run.read_input(70);
+    assert_eq!(run.steering.phase(), Phase::Unreported);
+    run.step();
+    assert_eq!(run.steering.phase(), Phase::Measured);
+    assert!((run.share() - 1.0).abs() < 0.001, "all CPU again: {}", run.share());
+    run.mean(200);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+    assert!((run.share() - 0.3 * 0.52).abs() < 0.02, "{}", run.share());
+    assert!(run.steering.take_found().is_some(), "later runs know it");
+}
+
+// Goal: nodes that others have filled meanwhile keep no program from being held later. Method: they refuse, and
+// then do not.
+#[test]
+fn all_cpu_that_cannot_be_had_is_asked_for_again() {
+    let mut run = Run::start(30);
+    run.read_input(70);
+    run.answer(Some(Applied::Refused { reason: "n1 is full".into() }), false);
+    run.mean(20);
+    assert_eq!(run.steering.phase(), Phase::Unreported);
+    assert!((run.share() - 0.3).abs() < 0.001, "{}", run.share());
+    run.answer(None, false);
+    run.mean(400);
+    assert_eq!(run.steering.phase(), Phase::Steered);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+}
+
+// Goal: a program whose units of work take longer than it is waited for is not at full speed for most of each for
+// ever. Method: the first takes 90 seconds, and so long is waited for the second, which never comes.
+#[test]
+fn a_program_that_tells_rarely_is_waited_for_longer() {
+    let mut run = Run::start(30);
+    run.read_input(89);
+    assert_eq!(run.steering.phase(), Phase::Unreported);
+    run.steering.progress(1, Nanos::from_secs(90));
+    for second in 91..180 {
+        run.steering.tick(Nanos::from_secs(second));
+    }
+    assert_eq!(run.steering.phase(), Phase::Measured);
+    for second in 180..230 {
+        run.steering.tick(Nanos::from_secs(second));
+    }
+    assert_eq!(run.steering.phase(), Phase::Unreported, "two minutes are too long");
+}
+
+// Goal: a program that prints nothing is held by what its MPI calls tell. Method: a simulated one that is looked at
+// once a second; then iterations are found to be others, and it is measured anew.
+#[test]
+fn mpi_calls_tell_as_much_as_lines() {
+    let (mut run, mut counts) = (Run::start(30), Counts::default());
+    let mut step = |run: &mut Run| run.counted_step(&mut counts);
+    run.mean_by(600, &mut step);
+    assert_eq!(run.steering.phase(), Phase::Steered);
+    let mean = run.mean_by(1_000, &mut step);
+    assert!((mean - 0.3).abs() < 0.03, "{mean}");
+    run.steering.recount();
+    run.mean_by(30, &mut step);
+    assert_eq!(run.steering.phase(), Phase::Measured);
+    run.mean_by(600, &mut step);
+    assert_eq!(run.steering.phase(), Phase::Steered);
+}
+
+// Goal: a controller that is killed leaves schedules as they are, and the next one goes on from them without a bump.
+// Method: one after the other is killed, seven reports apart; nothing is measured anew, and what is corrected then is
+// a correction.
+#[test]
+fn a_controller_that_is_killed_is_followed_by_one_that_goes_on() {
+    let runs: [fn() -> Run; 2] = [|| Run::start(30), || Run::unequal(0.5, 30)];
+    for start in runs {
+        let mut run = start();
+        run.mean(200);
+        assert_eq!(run.steering.phase(), Phase::Steered);
+        for _ in 0..20 {
+            let (before, changes) = (run.shares(), run.changes());
+            run.killed(false);
+            assert_eq!((run.shares(), run.changes()), (before, changes), "nothing is changed");
+            assert_eq!(run.steering.phase(), Phase::Steered, "nothing is measured");
+            run.mean(30);
+            // Both are within the threshold of the target, as parts of less than a processor.
+            let bump = run.share() - before[0];
+            assert!(bump.abs() < 0.04, "{bump} after {before:?}");
+        }
+        let mean = run.mean(400);
+        assert!((mean - 0.3).abs() < 0.02, "{mean}");
+        assert!(run.steering.take_found().is_some(), "what the first one has found");
+    }
+}
+
+// Goal: one that is killed while it changes something is followed by one that sees whether that was done. Method: a
+// new target that nodes have, or refuse, and of which the controller did not hear before it was killed.
+#[test]
+fn what_a_killed_controller_was_changing_is_seen_on_the_nodes() {
+    for (refused, expected) in [(false, 60), (true, 30)] {
+        let mut run = Run::steered(30);
+        let before = run.shares();
+        let reason = "n1 is full".to_owned();
+        run.answer(refused.then_some(Applied::Refused { reason }), false);
+        assert_eq!(run.steering.set(percent(60)).is_err(), refused);
+        run.answer(None, false);
+        let (after, changes) = (run.shares(), run.changes());
+        assert_eq!(before == after, refused);
+        run.killed(true);
+        assert_eq!((run.shares(), run.changes()), (after, changes));
+        assert_eq!(run.steering.state().target, percent(expected));
+        run.mean(200);
+        let mean = run.mean(400);
+        assert!((mean - f64::from(expected) / 100.0).abs() < 0.02, "{expected}: {mean}");
+    }
+}
+
+// Goal: full speed that is being measured is measured on, and a broker that is away when a controller begins is asked
+// later. Method: one is killed between two reports; one while nobody answers.
+#[test]
+fn a_controller_can_be_killed_at_any_stage() {
+    let mut run = Run::start(30);
+    run.mean(20);
+    assert_eq!(run.steering.phase(), Phase::Measured);
+    run.killed(false);
+    run.mean(200);
+    assert_eq!(run.steering.phase(), Phase::Steered);
+
+    let schedules = run.world.0.borrow_mut().schedules.take();
+    run.answer(Some(Applied::Unknown), false);
+    run.steering.set(percent(50)).unwrap_err();
+    run.killed(true);
+    assert_eq!(run.steering.state().target, percent(30), "nobody knows yet");
+    run.answer(None, false);
+    run.world.0.borrow_mut().schedules = schedules;
+    let (shares, now) = (run.shares(), run.world.0.borrow().plant.now());
+    run.steering.tick(now);
+    assert_eq!((run.shares(), run.steering.state().target), (shares, percent(30)));
+    run.mean(100);
+    let mean = run.mean(400);
+    assert!((mean - 0.3).abs() < 0.02, "{mean}");
+}
+
+#[test]
+fn a_report_over_an_agents_restart_does_not_count() {
+    let mut run = Run::start(30);
+    for _ in 0..4 {
+        run.mean(15);
+        // It counts from nothing again.
+        run.world.0.borrow_mut().used = vec![Nanos::default(); 2];
+    }
+    run.mean(200);
+    assert!((run.mean(400) - 0.3).abs() < 0.02);
+}
