@@ -198,15 +198,6 @@ static void ask(struct attribute *attribute, MPI_Comm comm, struct attribute *be
 	}
 }
 
-/* Until it is answered, and then holds it no longer. */
-static void wait_for(struct ask *held)
-{
-	if (!held)
-		return;
-	ask_wait(held);
-	ask_drop(held);
-}
-
 static int set(MPI_Comm comm, const keeptime_qos *value)
 {
 	struct attribute *attribute, *before = NULL;
@@ -228,10 +219,11 @@ static int set(MPI_Comm comm, const keeptime_qos *value)
 	if (code != MPI_SUCCESS) {
 		attribute_free(attribute);
 	} else if (!attribute->is_malformed) {
-		waited = ask_hold(&attribute->ask);
+		waited = ask_watch(&attribute->ask);
 	}
 	pthread_mutex_unlock(&using);
-	wait_for(waited);
+	if (waited)
+		ask_wait(waited);
 	return code;
 }
 
@@ -273,9 +265,10 @@ static int copied_to(int code, const MPI_Comm *copy)
 	pthread_mutex_lock(&using);
 	PMPI_Comm_get_attr(*copy, keyval, &attribute, &flag);
 	if (flag && !(attribute->visible.options & KEEPTIME_INHERIT_SHARED))
-		own = ask_hold(&attribute->ask);
+		own = ask_watch(&attribute->ask);
 	pthread_mutex_unlock(&using);
-	wait_for(own);
+	if (own)
+		ask_wait(own);
 	return code;
 }
 

@@ -48,20 +48,45 @@ void text_add(struct text *text, const char *format, ...)
 	text->length += (size_t)length;
 }
 
+static void add_bytes(struct text *text, const char *bytes, size_t count)
+{
+	if (!reserve(text, count))
+		return;
+	memcpy(text->data + text->length, bytes, count);
+	text->length += count;
+	text->data[text->length] = 0;
+}
+
+static bool is_plain(unsigned char c)
+{
+	return c >= 0x20 && c != '"' && c != '\\';
+}
+
 void text_add_string(struct text *text, const char *string)
 {
 	text_add(text, "\"");
-	for (; *string; string++) {
-		unsigned char c = (unsigned char)*string;
+	while (*string) {
+		size_t plain = 0;
 
-		if (c == '"' || c == '\\')
-			text_add(text, "\\%c", c);
-		else if (c < 0x20)
-			text_add(text, "\\u%04x", c);
-		else
-			text_add(text, "%c", c);
+		while (is_plain((unsigned char)string[plain]))
+			plain++;
+		add_bytes(text, string, plain);
+		string += plain;
+		if (*string) {
+			unsigned char c = (unsigned char)*string++;
+
+			text_add(text, c < 0x20 ? "\\u%04x" : "\\%c", c);
+		}
 	}
 	text_add(text, "\"");
+}
+
+void text_cut(struct text *text, size_t length)
+{
+	if (length >= text->length)
+		return;
+	text->length = length;
+	text->data[length] = 0;
 }
 
 void text_free(struct text *text)

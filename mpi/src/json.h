@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The agent reads no longer line, and tells no longer one that would be understood. */
+#define LINE_BYTES_MAX (1u << 20)
+
 /* A line that is being written. Once memory was lacking, `failed` stays set. */
 struct text {
 	char *data;
@@ -19,6 +22,8 @@ struct text {
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A string with its quotes and escapes. */
 void text_add_string(struct text *text, const char *string);
+/* Takes away what was added after it had this length. */
+void text_cut(struct text *text, size_t length);
 void text_free(struct text *text);
 
 /* What is left to be read. */

@@ -20,8 +20,6 @@
 
 #define AGENT_USUAL "/run/keeptime/agent.sock"
 #define PROTOCOL_VERSION 1
-/* The agent reads no longer line, and tells no longer one that would be understood. */
-#define LINE_BYTES_MAX (1u << 20)
 #define PACES_MAX 4096
 #define SEEN_MAX 4096
 /* The agent answers within five seconds, whatever the broker does. */
@@ -38,6 +36,7 @@ struct ask {
 	struct ask *next;
 	uint64_t number; /* of this process, never used again */
 	int references;
+	int watchers; /* among these, who waits for an answer and is no communicator */
 	struct members members;
 	uint32_t index;  /* among those with the same members */
 	uint32_t change; /* counts the values */
@@ -142,13 +141,26 @@ static void look_back(struct ask *ask)
 	ask->seen = seen;
 }
 
-static void waits(struct ask *ask)
+/* Into a state in which nothing is reserved. */
+static void turn_to(struct ask *ask, enum keeptime_qos_state state, const char *reason)
 {
-	ask->state = KEEPTIME_WAITING;
+	ask->state = state;
 	ask->reserved_kbps = 0;
 	ask->bucket_bytes = 0;
 	ask->promised_seconds = 0;
-	snprintf(ask->reason, sizeof ask->reason, "the agent has not answered yet");
+	snprintf(ask->reason, sizeof ask->reason, "%s", reason);
+}
+
+/* The same, as what was answered to its value. */
+static void settle(struct ask *ask, enum keeptime_qos_state state, const char *reason)
+{
+	turn_to(ask, state, reason);
+	ask->told_change = ask->change;
+}
+
+static void waits(struct ask *ask)
+{
+	turn_to(ask, KEEPTIME_WAITING, "the agent has not answered yet");
 	is_dirty = true;
 	must_dial = !is_connected;
 	pthread_cond_signal(&changed);
@@ -227,13 +239,27 @@ struct ask *ask_hold(struct ask *const *place)
 	return ask;
 }
 
+struct ask *ask_watch(struct ask *const *place)
+{
+	struct ask *ask;
+
+	pthread_mutex_lock(&lock);
+	ask = *place;
+	if (ask) {
+		ask->references++;
+		ask->watchers++;
+	}
+	pthread_mutex_unlock(&lock);
+	return ask;
+}
+
 struct ask *ask_take(struct ask **place, bool shared)
 {
 	struct ask *ask;
 
 	pthread_mutex_lock(&lock);
 	ask = *place;
-	if (ask && !shared && ask->references > 1)
+	if (ask && !shared && ask->references - ask->watchers > 1)
 		ask = NULL;
 	if (ask)
 		*place = NULL;
@@ -273,7 +299,9 @@ void ask_wait(struct ask *ask)
 	while (is_running && !must_stop && !is_answered(ask))
 		if (pthread_cond_timedwait(&answered, &lock, &until) == ETIMEDOUT)
 			break;
+	ask->watchers--;
 	pthread_mutex_unlock(&lock);
+	ask_drop(ask);
 }
 
 void ask_tell(const struct ask *ask, keeptime_qos *terms)
@@ -348,7 +376,10 @@ static void add_ask(struct text *line, const struct ask *ask)
 	text_add(line, "}");
 }
 
-/* All that this rank asks for, and which of it is in what place. */
+#define REPORT_END "]}}}\n"
+
+/* All that this rank asks for, and which of it is in what place. What the line has no room for is refused for itself:
+ * the others are told of as if it had not been there. */
 static int write_report(struct text *line, struct sent **sent)
 {
 	int count = 0, at = 0;
@@ -364,14 +395,22 @@ static int write_report(struct text *line, struct sent **sent)
 	add_job(line);
 	text_add(line, "\"rank\":{\"number\":%d,\"size\":%d,\"asks\":[", own_rank, world_size);
 	for (struct ask *ask = asks; ask; ask = ask->next) {
+		size_t before = line->length;
+
 		if (at)
 			text_add(line, ",");
 		add_ask(line, ask);
+		if (line->length + strlen(REPORT_END) > LINE_BYTES_MAX) {
+			text_cut(line, before);
+			settle(ask, KEEPTIME_REFUSED,
+			       "too many pairs of ranks talk: the agent reads no more than a MiB of one rank");
+			continue;
+		}
 		(*sent)[at].number = ask->number;
 		(*sent)[at++].change = ask->change;
 	}
-	text_add(line, "]}}}\n");
-	return count;
+	text_add(line, REPORT_END);
+	return at;
 }
 
 static void write_progress(struct text *line, const struct progress *progress)
@@ -426,16 +465,9 @@ static void apply(const struct sent *sent, const struct answer *answer)
 /* To all that is not granted: what is stays so whatever becomes of the rest, until it is answered for itself. */
 static void apply_to_all(enum keeptime_qos_state state, const char *reason)
 {
-	for (struct ask *ask = asks; ask; ask = ask->next) {
-		if (is_granted(ask))
-			continue;
-		ask->told_change = ask->change;
-		ask->state = state;
-		ask->reserved_kbps = 0;
-		ask->bucket_bytes = 0;
-		ask->promised_seconds = 0;
-		snprintf(ask->reason, sizeof ask->reason, "%s", reason);
-	}
+	for (struct ask *ask = asks; ask; ask = ask->next)
+		if (!is_granted(ask))
+			settle(ask, state, reason);
 }
 
 static bool read_answer(struct json *json, struct answer *answer)
@@ -535,18 +567,28 @@ static bool any_waiting(void)
 
 /* --- the agent ------------------------------------------------------------------------------------ */
 
+/* Calls that have a limit of time say so when the process was stopped meanwhile and goes on (signal(7)), whatever
+ * signals are blocked: agents stop ranks whose share they keep from user space. */
+static bool was_stopped(ssize_t outcome)
+{
+	return outcome < 0 && errno == EINTR;
+}
+
 static int dial(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct timeval limit = { .tv_sec = EXCHANGE_SECONDS };
-	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), failed;
 
 	if (connection < 0)
 		return -1;
 	memcpy(address.sun_path, agent_path, sizeof address.sun_path);
 	setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 	setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-	if (connect(connection, (struct sockaddr *)&address, sizeof address)) {
+	do
+		failed = connect(connection, (struct sockaddr *)&address, sizeof address);
+	while (was_stopped(failed));
+	if (failed) {
 		close(connection);
 		return -1;
 	}
@@ -562,6 +604,8 @@ static char *exchange(int connection, const struct text *line, size_t *length)
 	for (size_t at = 0; answer && at < line->length;) {
 		ssize_t count = send(connection, line->data + at, line->length - at, MSG_NOSIGNAL);
 
+		if (was_stopped(count))
+			continue;
 		if (count <= 0) {
 			free(answer);
 			return NULL;
@@ -571,6 +615,8 @@ static char *exchange(int connection, const struct text *line, size_t *length)
 	for (*length = 0; answer;) {
 		ssize_t count = recv(connection, answer + *length, capacity - *length, 0);
 
+		if (was_stopped(count))
+			continue;
 		if (count <= 0)
 			break;
 		*length += (size_t)count;
@@ -599,6 +645,11 @@ static void connect_agent(void)
 	pthread_mutex_unlock(&lock);
 	connection = dial();
 	pthread_mutex_lock(&lock);
+	/* Who ends it meanwhile has found nothing to hang up on. */
+	if (must_stop && connection >= 0) {
+		close(connection);
+		connection = -1;
+	}
 	agent = connection;
 	is_connected = connection >= 0;
 	if (is_connected) {
@@ -661,8 +712,6 @@ static void report(void)
 	is_dirty = false;
 	if (line.failed)
 		apply_to_all(KEEPTIME_REFUSED, "memory is lacking");
-	else if (line.length > LINE_BYTES_MAX)
-		apply_to_all(KEEPTIME_REFUSED, "too many communicators have attributes");
 	else
 		converse(&line, sent, count);
 	pthread_cond_broadcast(&answered);

@@ -31,7 +31,10 @@ struct ask *ask_hold(struct ask *const *place);
 struct ask *ask_take(struct ask **place, bool shared);
 /* One holds it no longer: the last one gives it back. */
 void ask_drop(struct ask *ask);
-/* Waits until it was answered, at most KEEPTIME_WAIT_SECONDS. */
+/* What is in `place`, if anything is, for who is about to wait for its answer: that is no communicator that shares it, so
+ * that it may be taken and changed meanwhile. */
+struct ask *ask_watch(struct ask *const *place);
+/* Waits until what is watched was answered, at most KEEPTIME_WAIT_SECONDS, and holds it no longer. */
 void ask_wait(struct ask *ask);
 /* What became of it, to the fields of `terms` that tell that. */
 void ask_tell(const struct ask *ask, keeptime_qos *terms);

@@ -37,9 +37,10 @@ static int lowest(const int *ranks, int count)
 	return least;
 }
 
+/* What is longer than any line is refused: no more of it is kept. */
 static void add_pair(struct text *talk, int from, int to)
 {
-	if (from != to)
+	if (from != to && talk->length <= LINE_BYTES_MAX)
 		text_add(talk, talk->length ? " %d>%d" : "%d>%d", from, to);
 }
 

@@ -114,10 +114,19 @@ test_with_agent() {
     stop_recorder
     start_recorder slow || return
     test_that "who waits for a copy holds up nobody" preloaded "$work/agent" 1 copies
+    test_that "who is stopped now and then is answered" preloaded "$work/agent" 1 stopped
+    test_that "another value while the first is waited for" another_value_is_no_other_ask
     stop_recorder
     start_recorder drop || return
     test_that "who is hung up on calls now and then" calls_are_far_between
     stop_recorder
+}
+
+another_value_is_no_other_ask() {
+    : >"$work/record"
+    preloaded "$work/agent" 1 setters >"$work/out" || return
+    cat "$work/out"
+    grep -q skipped "$work/out" || { recorded '"index":0,' && recorded_nothing_of '"index":1,'; }
 }
 
 calls_are_far_between() {

@@ -94,7 +94,15 @@ static void writes_what_reads_back(void)
 	for (int count = 0; count < 1000; count++)
 		text_add(&line, "%d,", count);
 	CHECK(!line.failed && line.length > 3000 && line.data[line.length] == 0);
+	text_cut(&line, 4000000);
+	CHECK(line.length > 3000);
+	text_cut(&line, 5);
+	CHECK(line.length == 5 && line.data[5] == 0);
+	text_add(&line, "x");
+	CHECK(line.length == 6 && line.data[5] == 'x' && line.data[6] == 0);
 	text_free(&line);
+	text_cut(&line, 0);
+	CHECK(!line.data);
 }
 
 int main(void)

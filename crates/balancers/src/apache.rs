@@ -157,7 +157,8 @@ fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
             let factor = number("httpd:loadfactor").unwrap_or(1.0);
             Traffic::On(Weight::try_from(factor.clamp(1.0, 100.0) as u8).ok()?)
         };
-        let in_flight = number("httpd:busy").unwrap_or(0.0) as u64;
+        // Where nobody counts, nobody knows that it has nothing in flight.
+        let in_flight = number("httpd:busy")? as u64;
         let served = number("httpd:elected").map(|elected| elected as u64);
         Some((element(worker, "httpd:name")?.to_string(), Seen { traffic, in_flight, served }))
     };
@@ -167,6 +168,27 @@ fn members(page: &str, balancer: &str) -> Option<BTreeMap<String, Seen>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_is_read_whole_or_not_at_all() {
+        let page = |busy: &str| {
+            format!(
+                "<httpd:balancer><httpd:name>balancer://shop</httpd:name><httpd:workers>\
+                 <httpd:worker><httpd:name>http://10.0.0.1</httpd:name>\
+                 <httpd:loadfactor>50.00</httpd:loadfactor><httpd:elected>7</httpd:elected>\
+                 {busy}<httpd:status>Init Ok </httpd:status></httpd:worker>\
+                 </httpd:workers></httpd:balancer>"
+            )
+        };
+        let read = |busy| members(&page(busy), "shop").unwrap().into_values().collect::<Vec<_>>();
+        let traffic = Traffic::On(Weight::try_from(50).unwrap());
+        let seen = Seen { traffic, in_flight: 2, served: Some(7) };
+        assert_eq!(read("<httpd:busy>2</httpd:busy>"), [seen]);
+        for busy in ["", "<httpd:busy></httpd:busy>", "<httpd:busy>many</httpd:busy>"] {
+            assert!(read(busy).is_empty(), "{busy:?}");
+        }
+        assert_eq!(members(&page(""), "blog"), None);
+    }
 
     #[test]
     fn members_are_called_without_the_port_of_http() {

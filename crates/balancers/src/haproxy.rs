@@ -22,10 +22,13 @@ use std::path::{Path, PathBuf};
 
 /// Bits of `srv_admin_state`: forced and inherited maintenance, by name resolution; drain, forced and
 /// inherited (HAProxy's management guide, "show servers state").
-const MAINTENANCE: u32 = 0x01 | 0x02 | 0x20 | 0x40;
-const DRAIN: u32 = 0x08 | 0x10;
+const MAINTENANCE: u64 = 0x01 | 0x02 | 0x20 | 0x40;
+const DRAIN: u64 = 0x08 | 0x10;
 /// What its processes are called.
 const PROGRAM: &str = "haproxy";
+
+/// One line of a table: fields by their names in its header.
+type Row = BTreeMap<String, String>;
 
 /// One backend of one HAProxy.
 #[derive(Debug)]
@@ -103,18 +106,16 @@ impl HaProxy {
         Err(BalancerError::Refused { balancer, command, answer: answer.trim().into() })
     }
 
-    /// A table of the Runtime API, as one map for each line.
-    fn table(
-        &self,
-        command: &str,
-        separator: char,
-    ) -> Result<Vec<BTreeMap<String, String>>, BalancerError> {
+    /// A table of the Runtime API.
+    fn table(&self, command: &str, separator: char) -> Result<Vec<Row>, BalancerError> {
         let answer = self.ask(command)?;
-        rows(&answer, separator).ok_or_else(|| BalancerError::Unexpected {
-            balancer: self.name.clone(),
-            command: command.into(),
-            problem: answer.lines().next().unwrap_or("nothing").into(),
-        })
+        let first = || answer.lines().next().unwrap_or("nothing");
+        rows(&answer, separator).ok_or_else(|| self.unexpected(command, first()))
+    }
+
+    fn unexpected(&self, command: &str, problem: impl Into<String>) -> BalancerError {
+        let (balancer, command) = (self.name.clone(), command.into());
+        BalancerError::Unexpected { balancer, command, problem: problem.into() }
     }
 
     /// Writes the state of all servers, of other backends too, where it is read from.
@@ -129,13 +130,17 @@ impl HaProxy {
 
     /// Processes that answered before this one and still run.
     fn lingering(&mut self) -> Result<usize, BalancerError> {
-        let info = self.ask("show info")?;
-        let process = info.lines().find_map(|line| line.strip_prefix("Pid: ")?.trim().parse().ok());
-        if process != self.process {
+        const COMMAND: &str = "show info";
+        let info = self.ask(COMMAND)?;
+        let own = |line: &str| line.strip_prefix("Pid: ")?.trim().parse::<u32>().ok();
+        let process = info.lines().find_map(own);
+        let process = process.ok_or_else(|| self.unexpected(COMMAND, "no process number"))?;
+        if self.process != Some(process) {
             self.before.extend(self.process);
-            self.process = process;
+            self.process = Some(process);
         }
-        self.before.retain(|process| is_running(*process, PROGRAM));
+        // One that answers again does not linger.
+        self.before.retain(|before| *before != process && is_running(*before, PROGRAM));
         Ok(self.before.len())
     }
 }
@@ -148,32 +153,11 @@ impl Balancer for HaProxy {
     fn observe(&mut self) -> Result<Observed, BalancerError> {
         let lingering = self.lingering()?;
         let states = self.table(&format!("show servers state {}", self.backend), ' ')?;
-        let counts = self.table(&format!("show stat {} 6 -1", self.backend), ',')?;
-        let number = |row: &BTreeMap<String, String>, field: &str| {
-            row.get(field).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
-        };
-        let mut observed = Observed { lingering, ..Observed::default() };
-        for row in &states {
-            // Servers with names of another form are not ours.
-            let Some(Ok(name)) = row.get("srv_name").map(|name| name.parse::<Name>()) else {
-                continue;
-            };
-            let admin = number(row, "srv_admin_state") as u32;
-            let traffic = traffic_of(admin, number(row, "srv_uweight"));
-            observed.servers.insert(name, Seen { traffic, in_flight: 0, served: None });
-        }
-        for row in &counts {
-            let name = row.get("svname").map_or("", String::as_str);
-            if name == "BACKEND" {
-                observed.queued = number(row, "qcur");
-            } else if let Some(seen) =
-                name.parse::<Name>().ok().and_then(|name| observed.servers.get_mut(&name))
-            {
-                seen.in_flight = number(row, "scur") + number(row, "qcur");
-                seen.served = Some(number(row, "stot"));
-            }
-        }
-        Ok(observed)
+        let command = format!("show stat {} 6 -1", self.backend);
+        let counts = self.table(&command, ',')?;
+        let observed =
+            observed(&states, &counts).map_err(|problem| self.unexpected(&command, problem))?;
+        Ok(Observed { lingering, ..observed })
     }
 
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
@@ -204,7 +188,36 @@ fn connect(path: &Path) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn traffic_of(admin: u32, weight: u64) -> Traffic {
+/// What both tables say of a backend; what is wrong where they do not say all: a node of which nothing is counted is not
+/// one that has nothing in flight.
+fn observed(states: &[Row], counts: &[Row]) -> Result<Observed, String> {
+    let counted = |name: &str| {
+        let mut rows = counts.iter();
+        let row = rows.find(|row| row.get("svname").is_some_and(|found| found == name));
+        row.ok_or_else(|| format!("nothing is counted of {name}"))
+    };
+    let mut servers = BTreeMap::new();
+    for row in states {
+        // Servers with names of another form are not ours.
+        let Some(Ok(name)) = row.get("srv_name").map(|name| name.parse::<Name>()) else {
+            continue;
+        };
+        let traffic = traffic_of(number(row, "srv_admin_state")?, number(row, "srv_uweight")?);
+        let counts = counted(name.as_str())?;
+        let in_flight = number(counts, "scur")?.saturating_add(number(counts, "qcur")?);
+        let served = number(counts, "stot").ok();
+        servers.insert(name, Seen { traffic, in_flight, served });
+    }
+    let queued = number(counted("BACKEND")?, "qcur")?;
+    Ok(Observed { servers, queued, lingering: 0 })
+}
+
+fn number(row: &Row, field: &str) -> Result<u64, String> {
+    let value = row.get(field).map_or("", String::as_str);
+    value.parse().map_err(|_| format!("{field} is {value:?}"))
+}
+
+fn traffic_of(admin: u64, weight: u64) -> Traffic {
     if admin & MAINTENANCE != 0 {
         return Traffic::Off;
     }
@@ -221,7 +234,7 @@ fn traffic_of(admin: u32, weight: u64) -> Traffic {
 }
 
 /// Lines under a header that begins with `#`; nothing if there is no such header.
-fn rows(answer: &str, separator: char) -> Option<Vec<BTreeMap<String, String>>> {
+fn rows(answer: &str, separator: char) -> Option<Vec<Row>> {
     let mut lines = answer.lines().skip_while(|line| !line.starts_with('#'));
     let header: Vec<_> = lines.next()?.trim_start_matches(['#', ' ']).split(separator).collect();
     let row = |line: &str| {
@@ -276,6 +289,31 @@ mod tests {
         let rows = rows(answer, ' ').unwrap();
         assert_eq!((rows.len(), rows[1]["srv_name"].as_str()), (2, "n2"));
         assert_eq!(super::rows("Can't find backend.\n", ' '), None);
+    }
+
+    // Goal: a node is taken to have nothing in flight only where that is said. Method: tables as they are, and with a part missing,
+    // as those of an answer that was cut off.
+    #[test]
+    fn what_is_not_counted_is_not_nothing() {
+        let states = "1\n# srv_name srv_admin_state srv_uweight\nn1 0 50\nn2 8 100\nOther 0 1\n";
+        let counts =
+            "# pxname,svname,qcur,scur,stot\nshop,n1,1,2,70\nshop,n2,0,0,9\nshop,BACKEND,3,2,79\n";
+        let of = |states: &str, counts: &str| {
+            observed(&rows(states, ' ').unwrap(), &rows(counts, ',').unwrap())
+        };
+        let seen = of(states, counts).unwrap();
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let half = Traffic::On(Weight::try_from(50).unwrap());
+        let first = Seen { traffic: half, in_flight: 3, served: Some(70) };
+        let second = Seen { traffic: Traffic::Drain, in_flight: 0, served: Some(9) };
+        let servers = BTreeMap::from([(name("n1"), first), (name("n2"), second)]);
+        assert_eq!((&seen.servers, seen.queued, seen.lingering), (&servers, 3, 0));
+        let without = |part: &str| of(states, &counts.replace(part, "")).unwrap_err();
+        assert_eq!(without("shop,n2,0,0,9\n"), "nothing is counted of n2");
+        assert_eq!(without("shop,BACKEND,3,2,79\n"), "nothing is counted of BACKEND");
+        assert_eq!(without(",0,0,9"), "scur is \"\"");
+        let garbled = states.replace("n2 8", "n2 -");
+        assert_eq!(of(&garbled, counts).unwrap_err(), "srv_admin_state is \"-\"");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
@@ -103,9 +103,8 @@ impl Nginx {
         let number = process_file(&self.configuration).and_then(fs::read_to_string);
         let running = number.as_ref().ok().and_then(|number| process(number.trim().parse().ok()?));
         running.ok_or_else(|| {
-            let ended = |master: Process| process(master.id) != Some(master);
-            let alone = |worker: &Process| process(worker.id) == Some(*worker);
-            if self.master.is_some_and(ended) && !self.workers.iter().any(alone) {
+            let has_ended = self.master.is_some_and(|master| !master.runs());
+            if has_ended && !self.workers.iter().any(|worker| worker.runs()) {
                 return BalancerError::Ended { balancer: self.name.clone() };
             }
             self.unreachable(number.err().unwrap_or_else(|| ErrorKind::NotFound.into()))
@@ -202,10 +201,17 @@ impl Balancer for Nginx {
         }
         // One that was started again has read the file when it started.
         self.master = Some(master);
-        let workers = children(master.id);
+        let own = children(master.id);
+        // Workers go on when another master takes the place of theirs, and do not end what they work on any sooner.
+        let known: BTreeSet<_> = self.workers.iter().chain(&self.before).copied().collect();
+        let left = known.into_iter().filter(|worker| !own.contains(worker) && worker.runs());
+        let workers: Vec<_> = own.iter().copied().chain(left).collect();
         self.before.retain(|worker| workers.contains(worker));
-        let ends =
-            |worker: &&Process| self.before.contains(worker) || title(worker.id).contains(ENDING);
+        let ends = |worker: &&Process| {
+            self.before.contains(worker)
+                || !own.contains(worker)
+                || title(worker.id).contains(ENDING)
+        };
         let lingering = workers.iter().filter(ends).count();
         let connected = connected_to(&workers);
         let seen = |server: &Server| {
@@ -347,6 +353,27 @@ mod tests {
         for other in ["", "# pid /run/nginx.pid;\n", "pid nginx.pid;\n", "pidfile /run/n;\n"] {
             assert!(found(other).unwrap_err().contains("pid /PATH;"), "{other}");
         }
+    }
+
+    // Goal: what a worker has in flight is waited for, though its master has ended and another one runs. Method: this
+    // process is that other one, and the machine's first process, which it did not start, is such a worker.
+    #[test]
+    fn workers_that_outlive_their_master_linger() {
+        let directory = tempfile::tempdir().unwrap();
+        let [configuration, number] =
+            ["nginx.conf", "nginx.pid"].map(|file| directory.path().join(file));
+        fs::write(&number, std::process::id().to_string()).unwrap();
+        fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
+        let mut nginx = Nginx::new(&configuration, "shop", servers()).unwrap();
+        nginx.master = process(std::process::id());
+        let worker = process(1).unwrap();
+        nginx.workers = vec![worker];
+        for _ in 0..2 {
+            assert_eq!(nginx.observe().unwrap().lingering, 1);
+        }
+        // It ended, and its number is another's.
+        nginx.workers = vec![Process { started: worker.started + 1, ..worker }];
+        assert_eq!(nginx.observe().unwrap().lingering, 0);
     }
 
     proptest! {

@@ -13,6 +13,13 @@ pub(crate) struct Process {
     pub started: u64,
 }
 
+impl Process {
+    /// Whether it has not ended.
+    pub fn runs(self) -> bool {
+        process(self.id) == Some(self)
+    }
+}
+
 /// Whether process `id` runs and is called `name`.
 pub(crate) fn is_running(id: u32, name: &str) -> bool {
     let directory = Path::new("/proc").join(id.to_string());
@@ -153,6 +160,9 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(process(child.id()), None);
+        // Nor is its number what it was, once another process has it.
+        let own = process(std::process::id()).unwrap();
+        assert!(own.runs() && !Process { started: own.started + 1, ..own }.runs());
     }
 
     proptest! {

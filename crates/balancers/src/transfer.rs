@@ -115,7 +115,8 @@ impl Transfer {
         if let Phase::Draining { quiet } = self.phase {
             from.want(&self.node, Traffic::Drain);
             let sights = from.reconcile();
-            let in_flight = sights.iter().map(|sight| self.in_flight(sight)).sum();
+            let in_flight = sights.iter().map(|sight| self.in_flight(sight));
+            let in_flight = in_flight.fold(0, u64::saturating_add);
             let unknown: Vec<_> =
                 sights.iter().filter_map(|sight| failure(sight).or(lingering(sight))).collect();
             let is_quiet = in_flight == 0 && unknown.is_empty();

@@ -1,5 +1,5 @@
 //! A directory with a small authority and what it issued: `ca.pem`, `revoked.pem`, `broker.pem`,
-//! `nodes/NODE.pem`, `users/USER.pem`, each with its key beside it.
+//! `nodes/NODE.pem`, `users/USER.pem`, each with its key beside it; `ca.lock`, which one at a time holds.
 
 use anyhow::{Context, Result};
 use keeptime_credentials::authority::{Authority, Issued};
@@ -9,32 +9,43 @@ use keeptime_credentials::identity::Identity;
 use keeptime_credentials::tls::OwnFiles;
 use keeptime_model::units::{Nanos, WallTime};
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An authority outlasts what it issues.
 const AUTHORITY_LASTS: Nanos = Nanos::from_secs(10 * 365 * 24 * 3_600);
+
+/// Longer than it takes to issue a few hundred certificates.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The directory, opened by who may issue.
 pub struct Site {
     directory: PathBuf,
     authority: Authority,
     now: WallTime,
+    /// Whoever changed the list at the same time would lose what was withdrawn here. Let go of at the end.
+    _locked: File,
 }
 
 impl Site {
-    /// The authority in `directory`; a new one if there is none.
+    /// The authority in `directory`; a new one if there is none. One program at a time has it.
     ///
     /// # Errors
-    /// If the directory cannot be made, or what is there cannot be used.
+    /// If the directory cannot be made, what is there cannot be used, or another program has it.
     pub fn open(directory: &Path) -> Result<Self> {
+        Self::open_within(directory, LOCKED_WITHIN)
+    }
+
+    fn open_within(directory: &Path, within: Duration) -> Result<Self> {
         for part in ["", "nodes", "users"] {
             let path = directory.join(part);
             let made = DirBuilder::new().recursive(true).mode(0o755).create(&path);
             made.with_context(|| format!("cannot make {}", path.display()))?;
         }
         let (own, now) = (authority_files(directory), dates::now());
+        let locked = files::lock(&own.certificate, within)?;
         let authority = if own.certificate.exists() || own.key.exists() {
             let issued = Issued {
                 certificate: files::read(&own.certificate, Secrecy::Public)?,
@@ -44,13 +55,14 @@ impl Site {
             loaded.with_context(|| format!("in {}", own.certificate.display()))?
         } else {
             let (authority, issued) = Authority::new("Keeptime", now, AUTHORITY_LASTS)?;
-            write(&own, &issued)?;
-            // Empty, so that a broker can name it from the beginning.
+            // Empty, so that a broker can name it from the beginning; first, so that no authority is without one
+            // if this ends here.
             let list = authority.revoke(None, &[], now, AUTHORITY_LASTS)?;
             files::replace(&revoked_file(directory), &list, Secrecy::Public)?;
+            write(&own, &issued)?;
             authority
         };
-        Ok(Self { directory: directory.into(), authority, now })
+        Ok(Self { directory: directory.into(), authority, now, _locked: locked })
     }
 
     /// Issues a certificate to the broker that is asked by these names and addresses.
@@ -121,4 +133,31 @@ fn write(to: &OwnFiles, issued: &Issued) -> Result<()> {
     files::replace(&to.key, &issued.key, Secrecy::Secret)?;
     files::replace(&to.certificate, &issued.certificate, Secrecy::Public)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn an_authority_never_stands_without_its_list() {
+        // The list cannot be written at first, as on a disk that is full.
+        let directory = tempfile::tempdir().unwrap();
+        let list = revoked_file(directory.path());
+        fs::create_dir(&list).unwrap();
+        assert!(Site::open(directory.path()).is_err());
+        fs::remove_dir(&list).unwrap();
+        assert!(Site::open(directory.path()).is_ok() && list.is_file());
+    }
+
+    #[test]
+    fn one_at_a_time_issues_and_withdraws() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Site::open(directory.path()).unwrap();
+        let error = Site::open_within(directory.path(), Duration::ZERO).err().unwrap();
+        assert!(format!("{error:#}").contains("ca.lock is locked by another program"), "{error:#}");
+        drop(first);
+        assert!(Site::open_within(directory.path(), Duration::ZERO).is_ok());
+    }
 }

@@ -24,6 +24,8 @@ const EARLIER: Nanos = Nanos::from_secs(300);
 /// Who issues certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
+    /// Its name, as what it issues has it (DER).
+    subject: Vec<u8>,
 }
 
 /// A certificate and its key, both PEM.
@@ -67,8 +69,11 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let own = params.self_signed(&key).map_err(AuthorityError::Make)?;
+        let (_, read) = X509Certificate::from_der(own.der())
+            .map_err(|error| AuthorityError::Unfit { reason: error.to_string() })?;
+        let subject = read.subject().as_raw().to_vec();
         let issued = Issued { certificate: own.pem(), key: key.serialize_pem() };
-        Ok((Self { issuer: Issuer::new(params, key) }, issued))
+        Ok((Self { issuer: Issuer::new(params, key), subject }, issued))
     }
 
     /// One that there is.
@@ -86,8 +91,9 @@ impl Authority {
         if read.public_key().raw != key.subject_public_key_info() {
             return Err(unfit("the key belongs to another certificate".into()));
         }
+        let subject = read.subject().as_raw().to_vec();
         let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|e| unfit(e.to_string()))?;
-        Ok(Self { issuer })
+        Ok(Self { issuer, subject })
     }
 
     /// A certificate for a broker that is asked by these names and addresses.
@@ -134,7 +140,7 @@ impl Authority {
     /// A list (CRL, PEM) of what is withdrawn: all of the `former` one, and these certificates (PEM).
     ///
     /// # Errors
-    /// If one of them, or the list, cannot be read.
+    /// If one of them, or the list, cannot be read; if one was issued by somebody else, whose list this is not.
     pub fn revoke(
         &self,
         former: Option<&str>,
@@ -147,6 +153,11 @@ impl Authority {
         for pem in certificates {
             let der = read(pem)?;
             let (_, read) = X509Certificate::from_der(&der).map_err(|e| unfit(e.to_string()))?;
+            if read.issuer().as_raw() != self.subject.as_slice() {
+                // Numbers say something among those of one issuer alone: nothing would be withdrawn.
+                let expected = "one that this authority issued";
+                return Err(Invalid::new("certificate", read.issuer(), expected).into());
+            }
             revoked_certs.push(withdrawn(read.raw_serial(), date(now)?));
         }
         let list = CertificateRevocationListParams {

@@ -211,6 +211,21 @@ fn a_revoked_certificate_is_refused_and_others_are_not() {
 }
 
 #[test]
+fn what_somebody_else_issued_is_not_said_to_be_revoked() {
+    // Nobody looks for it on this list: it would go on to be good.
+    let (site, other) = (Site::new(), Site::new());
+    let foreign = fs::read_to_string(other.issue(&ada(), now()).certificate).unwrap();
+    let error = site.authority.revoke(None, &[foreign], now(), YEAR).unwrap_err().to_string();
+    assert!(error.contains("one that this authority issued"), "{error}");
+    let loaded = Authority::load(&Issued {
+        certificate: fs::read_to_string(site.ca()).unwrap(),
+        key: fs::read_to_string(site.files("ca").key).unwrap(),
+    });
+    let own = fs::read_to_string(site.issue(&ada(), now()).certificate).unwrap();
+    assert!(loaded.ok().unwrap().revoke(None, &[own], now(), YEAR).is_ok());
+}
+
+#[test]
 fn what_was_believed_is_looked_at_again_later() {
     let site = Site::new();
     let files = site.issue(&ada(), now());

@@ -143,8 +143,8 @@ impl LabsLock {
                 .recursive(true)
                 .mode(if nix::unistd::geteuid().is_root() { 0o755 } else { 0o700 })
                 .create(&labs);
-            match made.and_then(|()| std::fs::metadata(runtime)) {
-                Ok(runtime_is) => check_owner(runtime, &runtime_is)?,
+            match made.and_then(|()| named_and_meant(runtime)) {
+                Ok(both) => check_owner(runtime, &both)?,
                 Err(error) if was_removed_meanwhile(&error, &labs) => {
                     std::thread::sleep(LOCK_POLL);
                     continue;
@@ -195,9 +195,16 @@ fn was_removed_meanwhile(error: &io::Error, labs: &Path) -> bool {
     }
 }
 
-/// In a directory such as /tmp somebody else could have made it before.
-fn check_owner(runtime: &Path, runtime_is: &Metadata) -> Result<(), LabError> {
-    if runtime_is.uid() == nix::unistd::geteuid().as_raw() {
+/// What has this name, and what that leads to if it is a link.
+fn named_and_meant(runtime: &Path) -> io::Result<[Metadata; 2]> {
+    Ok([std::fs::symlink_metadata(runtime)?, std::fs::metadata(runtime)?])
+}
+
+/// In a directory such as /tmp somebody else could have made it before, or a link in its place, which may lead
+/// somewhere else tomorrow.
+fn check_owner(runtime: &Path, named_and_meant: &[Metadata; 2]) -> Result<(), LabError> {
+    let own = nix::unistd::geteuid().as_raw();
+    if named_and_meant.iter().all(|it| it.uid() == own) {
         return Ok(());
     }
     let expected = "a directory that belongs to you";
@@ -253,6 +260,22 @@ mod tests {
             }
         });
         assert!(!runtime.exists());
+    }
+
+    #[test]
+    fn a_link_of_somebody_else_in_the_place_of_the_directory_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: root: only root makes links that belong to others");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let [own, link] = ["own", "link"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&own).unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        LabsLock::take(&link).unwrap().release(&link);
+        std::os::unix::fs::lchown(&link, Some(1), Some(1)).unwrap();
+        let error = LabsLock::take(&link).unwrap_err().to_string();
+        assert!(error.contains("a directory that belongs to you"), "{error}");
     }
 
     #[test]

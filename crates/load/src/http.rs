@@ -145,7 +145,13 @@ impl Connection {
             let (line, size) = loop {
                 match httparse::parse_chunk_size(&self.buffer[self.used..]) {
                     Ok(httparse::Status::Complete(chunk)) => break chunk,
-                    Ok(httparse::Status::Partial) => self.more()?,
+                    // What may stand behind the size has no end of its own.
+                    Ok(httparse::Status::Partial) if self.buffer.len() - self.used < HEAD_MAX => {
+                        self.more()?;
+                    }
+                    Ok(httparse::Status::Partial) => {
+                        return Err(Failure::Malformed("a chunk's first line too long"));
+                    }
                     Err(_) => return Err(Failure::Malformed("a chunk without a size")),
                 }
             };
@@ -343,6 +349,14 @@ mod tests {
             let failure = exchange(text.as_bytes(), 100).unwrap_err();
             assert!(matches!(failure, Failure::Broken(_)), "{text:?}: {failure}");
         }
+    }
+
+    #[test]
+    fn what_comes_before_a_chunk_is_bounded() {
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4;";
+        let answer = head.to_owned() + &"x".repeat(4 * HEAD_MAX);
+        let failure = exchange(answer.as_bytes(), BLOCK).unwrap_err();
+        assert!(matches!(failure, Failure::Malformed(_)), "{failure}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use keeptime_model::Invalid;
 use keeptime_model::units::Nanos;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ const WAITING_MAX: usize = 65_536;
 /// a request that is sent just then is lost through the client's own fault.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 const STACK: usize = 256 * 1024;
+/// How often it is looked, after the last request was handed over, whether all is done or to be stopped: a run is so
+/// much longer at the most.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -86,6 +90,8 @@ struct Shared<'a> {
     plan: &'a Plan,
     body: Vec<u8>,
     start: Instant,
+    /// Somebody stopped it all: what waits for a connection is not sent any more.
+    is_stopped: AtomicBool,
 }
 
 /// A request on its way to a connection.
@@ -94,7 +100,8 @@ struct Job {
     rank: u32,
 }
 
-/// Sends what `plan` says and tells what came of it; ends early when `is_stopped`.
+/// Sends what `plan` says and tells what came of it. Ends early when `is_stopped`: what was sent is waited for, and what
+/// waits for a connection is not sent.
 ///
 /// # Errors
 /// If nothing can be sent.
@@ -103,7 +110,8 @@ pub fn run(plan: &Plan, is_stopped: &dyn Fn() -> bool) -> Result<Report, RunErro
     let sites = plan.targets.iter().map(resolve).collect::<Result<Vec<_>, _>>()?;
     let bytes = if let Method::Post(bytes) = plan.method { bytes as usize } else { 0 };
     let start = Instant::now();
-    let shared = Shared { sites: &sites, plan, body: vec![b'x'; bytes], start };
+    let (body, not_yet) = (vec![b'x'; bytes], AtomicBool::new(false));
+    let shared = Shared { sites: &sites, plan, body, start, is_stopped: not_yet };
     let (send, receive) = sync_channel(WAITING_MAX);
     let receive = Mutex::new(receive);
     let tallies = thread::scope(|scope| {
@@ -118,6 +126,12 @@ pub fn run(plan: &Plan, is_stopped: &dyn Fn() -> bool) -> Result<Report, RunErro
             .map_err(|source| RunError::Threads { connections: plan.connections, source })?;
         let mut tallies = keep_schedule(&shared, is_stopped, |job| send.try_send(job));
         drop(send);
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            if is_stopped() {
+                shared.is_stopped.store(true, Ordering::Relaxed);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
         for worker in workers {
             let Ok(more) = worker.join() else { continue };
             tallies.iter_mut().zip(&more).for_each(|(tally, more)| tally.add(more));
@@ -179,6 +193,10 @@ fn serve(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>) -> Vec<Tally> {
         };
         let Ok(job) = job else { return tallies };
         let target = job.intended.target;
+        if shared.is_stopped.load(Ordering::Relaxed) {
+            tallies[target as usize].not_sent();
+            continue;
+        }
         let kept = idle.take().filter(|(to, connection, since)| {
             *to == target && since.elapsed() < IDLE_MAX && connection.is_idle()
         });

@@ -179,6 +179,21 @@ fn it_ends_soon_after_it_is_stopped() {
 }
 
 #[test]
+fn what_waits_when_it_is_stopped_is_not_sent_and_counted_so() {
+    // One connection, and half a second for each answer that never comes: all of them would take minutes.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}/", silent.local_addr().unwrap()).parse().unwrap();
+    let mut plan = plan(vec![target], 2_000.0, 200);
+    (plan.connections, plan.timeout) = (1, Nanos::from_millis(500));
+    let started = Instant::now();
+    let stopped = || started.elapsed() > Duration::from_millis(300);
+    let report = run(&plan, &stopped).unwrap();
+    let counts = &report.all.counts;
+    assert!(counts.not_sent > 0 && counts.timed_out > 0, "{report}");
+    assert_eq!(counts.not_sent + counts.timed_out, counts.intended, "{report}");
+}
+
+#[test]
 fn a_plan_that_makes_no_sense_is_refused() {
     let good = plan(vec!["http://127.0.0.1:1/".parse().unwrap()], 1.0, 1);
     let refused = |change: fn(&mut Plan)| {

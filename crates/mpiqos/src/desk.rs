@@ -6,7 +6,9 @@
 //! for any more is given back.
 
 use crate::overhead;
-use crate::wire::{Answer, Ask, AskState, Communicator, Pace, RankAnswer, RankState, Terms};
+use crate::wire::{
+    Answer, Ask, AskState, Communicator, PAIRS_MAX, Pace, RankAnswer, RankState, Terms, check_pairs,
+};
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
@@ -406,6 +408,8 @@ impl Wanted {
         let Communicator { members, talk, .. } = &self.communicator;
         let flows = talk.flows(u32::try_from(members.len()).unwrap_or(u32::MAX));
         let flows = flows.map_err(|invalid| invalid.within("talk").to_string())?;
+        // Each rank alone has named no more than it may.
+        check_pairs(flows.len() as u64).map_err(|invalid| invalid.to_string())?;
         let ranks = |flow: RankFlow| (members[flow.from as usize], members[flow.to as usize]);
         Ok(flows.into_iter().map(ranks).collect())
     }
@@ -477,10 +481,15 @@ fn flows_by_pattern(grant: &Grant) -> BTreeSet<RankFlow> {
     flows.unwrap_or_default().into_iter().collect()
 }
 
-/// Pairs of a distributed graph: each rank knows its own.
+/// Pairs of a distributed graph: each rank knows its own. Those that are too many already are refused as they are, and
+/// get no more.
 fn together(one: &Pattern, other: &Pattern) -> Pattern {
     match (one, other) {
-        (Pattern::Matrix(some), Pattern::Matrix(more)) => Pattern::Matrix(some | more),
+        (Pattern::Matrix(some), Pattern::Matrix(more)) => {
+            let most = if some.len() < more.len() { more } else { some };
+            let is_too_many = most.len() as u64 > PAIRS_MAX;
+            Pattern::Matrix(if is_too_many { most.clone() } else { some | more })
+        }
         _ => one.clone(),
     }
 }
@@ -694,6 +703,28 @@ mod tests {
         }
         let ends: Vec<_> = world.grant.extension.flows.iter().map(|f| (f.from, f.to)).collect();
         assert_eq!(ends, [(0, 1), (1, 2)]);
+    }
+
+    // Three ranks that each name as many pairs as they may are refused together, and no more of them is kept than says so.
+    #[test]
+    fn of_a_distributed_graph_too_many_pairs_are_refused_and_not_kept() {
+        const RANKS: u32 = 4_096;
+        let mut world = World::new(3, 1_000);
+        for number in 0..3 {
+            let flows = (0..PAIRS_MAX as u32).map(|at| {
+                let (from, to) = (16 * number + at / RANKS, at % RANKS);
+                RankFlow { from, to: if from == to { 100 } else { to } }
+            });
+            let mut one = ask(&Vec::from_iter(0..RANKS), 0, 1, 10);
+            one.communicator.talk = Pattern::Matrix(flows.collect());
+            world.desk.report(&node(number + 1), vec![rank(number, RANKS, vec![one])]);
+        }
+        world.settle();
+        let answer = world.answers(1)[&0].answers[0].clone();
+        assert!(answer.reason.contains("pairs that talk"), "{answer:?}");
+        let kept = world.desk.entries.values().map(|entry| &entry.wanted.communicator.talk);
+        let count = |talk: &Pattern| talk.flows(RANKS).unwrap().len() as u64;
+        assert!(kept.map(count).sum::<u64>() <= 2 * PAIRS_MAX);
     }
 
     #[test]

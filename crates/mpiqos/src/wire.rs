@@ -271,15 +271,26 @@ impl Ask {
         if !seen.contains(&of.number) {
             return Err(Invalid::new("members", "others", format!("rank {} too", of.number)));
         }
-        // Not listed to be counted: they grow with the square.
-        let all = u64::from(count) * u64::from(count - 1);
-        if *talk == Pattern::AllToAll && all > PAIRS_MAX {
-            let expected = format!("at most {PAIRS_MAX} pairs that talk; a topology has fewer");
-            return Err(Invalid::new("talk", format!("{talk}, {all} pairs"), expected));
-        }
-        talk.flows(count).map_err(|invalid| invalid.within("talk"))?;
+        // Of these, which grow with the square, none is listed to be counted.
+        let pairs = match talk {
+            Pattern::AllToAll => u64::from(count) * u64::from(count - 1),
+            _ => talk.flows(count).map_err(|invalid| invalid.within("talk"))?.len() as u64,
+        };
+        check_pairs(pairs)?;
         self.terms.check()
     }
+}
+
+/// Checks that so many pairs of ranks may talk.
+///
+/// # Errors
+/// If they are too many.
+pub(crate) fn check_pairs(pairs: u64) -> Result<(), Invalid> {
+    if pairs <= PAIRS_MAX {
+        return Ok(());
+    }
+    let expected = format!("at most {PAIRS_MAX} pairs that talk; a topology has fewer");
+    Err(Invalid::new("talk", format!("{pairs} pairs"), expected))
 }
 
 impl Terms {
@@ -299,6 +310,7 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::pattern::RankFlow;
     use proptest::prelude::*;
 
     const REPORT: &str = r#"{"version":1,"job":"r17","rank":{"number":0,"size":4,"asks":[
@@ -353,6 +365,22 @@ mod tests {
         let is_refused = |at: &usize| answers[*at].state == AskState::Refused;
         let places: Vec<_> = (0..answers.len()).filter(is_refused).collect();
         assert_eq!(places, [1, ASKS_MAX + 1]);
+    }
+
+    // Pairs that are listed are bounded as those that are meant by a name.
+    #[test]
+    fn too_many_pairs_are_refused_however_they_are_told() {
+        const RANKS: u32 = 257;
+        let report: Report = serde_json::from_str(REPORT).unwrap();
+        let others = |from| (0..RANKS).filter(move |to| *to != from);
+        let flows = (0..RANKS).flat_map(|from| others(from).map(move |to| RankFlow { from, to }));
+        for talk in [Pattern::AllToAll, Pattern::Matrix(flows.collect())] {
+            let mut rank = RankState { size: RANKS, ..report.rank.clone() };
+            rank.asks[0].communicator.members = (0..RANKS).collect();
+            rank.asks[0].communicator.talk = talk;
+            let reason = rank.take_out_refused().remove(&0).unwrap().reason;
+            assert!(reason.contains("65792 pairs") && reason.contains("65536"), "{reason}");
+        }
     }
 
     // As many ranks as there can be, and no more, tell how far they are.

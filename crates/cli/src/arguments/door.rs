@@ -92,7 +92,7 @@ pub struct CertificatesArguments {
     /// For how long what is issued holds
     #[arg(long, value_name = "SPAN", default_value = "90d")]
     pub lasts: Nanos,
-    /// Certificates to withdraw
+    /// Certificates to withdraw, before anything is issued
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub revoke: Vec<PathBuf>,
 }

@@ -252,15 +252,26 @@ fn node_counts(cluster: &Cluster, application: &Application, asked: &[u32]) -> R
     Ok(if asked.is_empty() { possible } else { asked.to_vec() })
 }
 
-/// Bandwidths from a fifth of what can be held for each flow up to all of it, by equal factors: curves
-/// bend where bandwidth is scarce.
+/// The grid up to what can be held for each flow.
 fn default_grid(places: &BTreeMap<u32, Placed>) -> Vec<BitsPerSecond> {
     // Where nothing flows there is no bound, and no curve.
     let rates = places.values().filter(|p| p.bottleneck.is_some()).map(|p| p.rate);
-    let top = rates.min().unwrap_or(BitsPerSecond::from_mbit(1)).get() as f64;
+    grid_up_to(rates.min().unwrap_or(BitsPerSecond::from_mbit(1)))
+}
+
+/// Bandwidths from a fifth of `top` up to all of it, by equal factors: curves bend where bandwidth is scarce.
+fn grid_up_to(top: BitsPerSecond) -> Vec<BitsPerSecond> {
+    let (top, unit) = (top.get() as f64, unit(top));
     let step = |i: u32| top / 5f64.powf(f64::from(STEPS - 1 - i) / f64::from(STEPS - 1));
-    // Whole 100 kbit/s read better, and a rounded-down top still fits.
-    (0..STEPS).map(|i| BitsPerSecond::new((step(i) / 1e5).floor() as u64 * 100_000)).collect()
+    let whole = |i| BitsPerSecond::new((step(i) / unit as f64).floor() as u64 * unit);
+    (0..STEPS).map(whole).collect()
+}
+
+/// What bandwidths up to `top` are rounded down to, so that they read better and still fit. The least two are a
+/// thirteenth of `top` apart: with a twentieth none is the same as another, and none nothing.
+fn unit(top: BitsPerSecond) -> u64 {
+    const UNITS: [u64; 5] = [100_000, 10_000, 1_000, 100, 10];
+    UNITS.into_iter().find(|unit| unit * 20 <= top.get()).unwrap_or(1)
 }
 
 /// The file's profile, which must have been measured under these conditions; nothing where it is begun anew.
@@ -372,6 +383,21 @@ mod tests {
         assert_eq!(lines, ["ray: no model for all numbers of nodes, the runs reject it"]);
         let (application, profile) = measured(&[2, 4], |_| 1.0);
         assert!(across(&application, &profile).is_empty());
+    }
+
+    // Of slow links, too, and of the one that stands for none where nothing flows.
+    #[test]
+    fn the_usual_grid_is_one_whatever_the_links_hold() {
+        const TOPS: [u64; 8] =
+            [20, 950, 64_000, 499_999, 1_000_000, 1_999_999, 94_000_000, 40_000_000_000];
+        for top in TOPS.map(BitsPerSecond::new) {
+            let bandwidths = grid_up_to(top);
+            assert_eq!(bandwidths.len(), STEPS as usize);
+            assert!(bandwidths.last() <= Some(&top), "{bandwidths:?}");
+            assert!(Grid::new(bandwidths).is_ok(), "up to {top}");
+        }
+        let megabits = grid_up_to(BitsPerSecond::from_mbit(100));
+        assert_eq!(megabits[..2], [20_000_000, 27_500_000].map(BitsPerSecond::new));
     }
 
     #[test]

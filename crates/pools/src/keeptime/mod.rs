@@ -153,7 +153,7 @@ impl Seen {
         let offered = self.estimate.offered(average_over);
         let (Some(offered), Some(service)) = (offered, self.estimate.service()) else {
             // Nothing was ever answered: what works on requests is needed, and more may not help.
-            let idle = load.arrived + load.queued + load.in_flight == 0;
+            let idle = [load.arrived, load.queued, load.in_flight] == [0; 3];
             return Need { now: if idle { 0 } else { work.capacity }, ..Need::default() };
         };
         let backlog = load.queued as f64 * service / settings.backlog_within.as_secs_f64();
@@ -172,4 +172,21 @@ impl Seen {
 /// Rounded up; what is not a number needs nothing.
 fn thousandths(nodes: f64) -> u32 {
     (nodes * f64::from(Weight::STANDARD.thousandths())).ceil() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_anything_is_answered_what_works_is_needed_however_much_has_come() {
+        let need = |load: SiteLoad| {
+            let (work, interval) = (Work { capacity: 3_000, busy: 0.0 }, Nanos::from_millis(100));
+            Seen::default().heard(&load, work, interval, &Settings::default()).now
+        };
+        let idle = SiteLoad::default();
+        assert_eq!(need(idle), 0);
+        assert_eq!(need(SiteLoad { in_flight: 1, ..idle }), 3_000);
+        assert_eq!(need(SiteLoad { arrived: u64::MAX, queued: u64::MAX, ..idle }), 3_000);
+    }
 }
