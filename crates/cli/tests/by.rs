@@ -142,6 +142,9 @@ fn a_run_waits_for_room_as_long_as_it_is_told() {
     let listed: Value = serde_json::from_str(&world.run(&["list", "--all", "--json"], 0)).unwrap();
     let starts = listed.as_array().unwrap().iter().map(|found| nanos(&found["from_unix_nanos"]));
     assert!(starts.max() >= Some(nanos(&rest["until_unix_nanos"])), "{listed}");
+    // Who need not wait is told that it was not long.
+    let at_once = run(&world, &program, &["--within", "60s", "--wait", "60s"], 0);
+    assert!((1..60_000_000_000).contains(&nanos(&at_once["waited_nanos"])), "{at_once}");
 }
 
 // Goal: room that nobody knew of beforehand goes to who waits for it. Method: others have the nodes for longer than anybody

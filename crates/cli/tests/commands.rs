@@ -28,10 +28,11 @@ fn said(output: &Output) -> String {
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
     let mechanisms = "auto, bandwidth, deadline or user-level";
-    let cases: [(&[&str], i32, &str); 20] = [
+    let cases: [(&[&str], i32, &str); 21] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best, cheapest or balanced"),
         (&["run", "raycast", "--mechanism", "edf"], 64, mechanisms),
+        (&["reserve", "--until", "18:00", "--wait", "1min"], 64, "cannot be used with"),
         (&["plan", "no-such-app"], 2, "no application \"no-such-app\""),
         (&["plan", "raycast", "--lab", "no-such-lab"], 2, "no lab called no-such-lab"),
         (&["lab", "up", "t-bad", "--nodes", "17"], 64, "17"),

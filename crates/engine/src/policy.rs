@@ -30,7 +30,8 @@ pub struct Policy {
     /// Reservations that one user may have at a time, with those that wait for room.
     pub user_reservations: u32,
     /// Requests that may wait for room at a time. Whenever there may be some, each of them is tried, which takes some
-    /// tenths of a millisecond in a large cluster, and everybody else waits meanwhile.
+    /// tenths of a millisecond in a large cluster, and everybody else waits meanwhile. A thousand tries are made in a second
+    /// at the most, after a few hundred at once.
     pub waiting_requests: u32,
     /// Of one user.
     pub user_waiting_requests: u32,

@@ -22,9 +22,12 @@ pub(crate) struct Asked {
     pub until: Option<Nanos>,
     /// Whether others may have to become slower for it. Once: where that came to nothing, it could be so again and again.
     pub may_make_way: bool,
+    /// Whether it was tried and waits for room. What was not came when others were to be tried before it, and is decided
+    /// with them.
+    pub was_tried: bool,
 }
 
-/// Requests that wait. Handles are given in the order in which requests come.
+/// Requests that wait, and those that have just come after them. Handles are given in the order in which requests come.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queue(BTreeMap<Handle, Asked>);
 
@@ -48,21 +51,25 @@ impl Queue {
         if self.count_of(user) >= user_waiting_requests {
             return Some(Reason::TooManyOfUserWait { user_waiting_requests });
         }
-        let is_full = self.0.len() >= waiting_requests as usize;
+        let is_full = self.len() >= waiting_requests as usize;
         is_full.then_some(Reason::TooManyWait { waiting_requests })
     }
 
-    /// How many of `user` wait.
+    /// How many of `user` wait for room.
     pub fn count_of(&self, user: &UserName) -> u32 {
-        self.0.values().filter(|asked| asked.caller.user == *user).count() as u32
+        self.waiting().filter(|asked| asked.caller.user == *user).count() as u32
     }
 
-    /// How many wait.
+    /// How many wait for room.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.waiting().count()
     }
 
-    /// Whether nobody waits.
+    fn waiting(&self) -> impl Iterator<Item = &Asked> {
+        self.0.values().filter(|asked| asked.was_tried)
+    }
+
+    /// Whether there is nobody, not even one who has just come.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -116,6 +123,7 @@ mod tests {
             request: Request::new(Ask::Resources(Resources::nothing())),
             until: Some(Nanos::from_secs(number)),
             may_make_way: true,
+            was_tried: true,
         }
     }
 
@@ -146,6 +154,22 @@ mod tests {
         let reached = Reason::TooManyWait { waiting_requests: 3 };
         assert_eq!(queue.limit_for(&bob, &policy), Some(reached));
         assert_eq!((queue.len(), queue.count_of(&ada), queue.count_of(&bob)), (3, 2, 1));
+    }
+
+    #[test]
+    fn who_has_just_come_has_a_place_and_counts_in_no_limit() {
+        let policy = Policy { waiting_requests: 2, user_waiting_requests: 2, ..Policy::default() };
+        let ada = "ada".parse().unwrap();
+        let mut queue = Queue::default();
+        queue.put(asked(1, "ada"));
+        for number in 2..=4 {
+            queue.put(Asked { was_tried: false, ..asked(number, "ada") });
+        }
+        assert_eq!((queue.len(), queue.count_of(&ada), queue.handles().len()), (1, 1, 4));
+        assert_eq!(queue.limit_for(&ada, &policy), None);
+        assert!(queue.has(Ticket(4)));
+        queue.take(Handle::new(1)).unwrap();
+        assert_eq!((queue.len(), queue.is_empty()), (0, false));
     }
 
     #[test]

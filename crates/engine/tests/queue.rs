@@ -8,7 +8,7 @@ mod world;
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Input, Policy, Refusal, Ticket};
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
-use keeptime_model::units::{CpuPpm, Nanos};
+use keeptime_model::units::{CpuPpm, Nanos, Share};
 use world::*;
 
 /// So much of n1 from now on for so long.
@@ -132,6 +132,92 @@ fn what_could_never_be_had_is_refused_at_once() {
     let error = world.reserve("c", waiting(0, share(10, 60))).unwrap_err().to_string();
     assert!(error.contains("wait_nanos"), "{error}");
     assert_eq!(world.engine.waiting_count(), 0);
+}
+
+#[test]
+fn what_is_more_than_the_share_of_its_user_does_not_wait() {
+    let user_cpu = Share::from_percent(50).unwrap();
+    let mut world = World::with(star(1), Policy { user_cpu, ..policy() });
+    let too_much = refused(world.reserve("a", waiting(10, share(60, 60))));
+    assert!(too_much.to_string().contains("your share of CPU"), "{too_much}");
+    // Of what one has oneself something can be given back.
+    let first = world.reserve("b", share(40, 3_600)).unwrap();
+    let ticket = begin(&mut world, "ada", "c", waiting(10, share(50, 60)));
+    assert!(is_open(&world, ticket));
+    cancel(&mut world, first);
+    assert_eq!(world.jobs_of(0), [granted(&world, ticket).to_string()]);
+}
+
+fn go_on(world: &mut World, millis: u64) {
+    let span = Nanos::from_millis(millis);
+    world.now = world.now.saturating_add(span);
+    world.steady = world.steady.saturating_add(span);
+    world.input(Input::Passed);
+    world.pump();
+}
+
+// Goal: however many wait and however much is given back, tries take a bounded part of the broker's time; what comes
+// meanwhile, or has waited long enough, passes nobody who came before. Method: two hundred wait for more than is given back
+// at one instant, until it is enough.
+#[test]
+fn tries_are_bounded_and_nobody_is_passed_meanwhile() {
+    let mut world = World::with(star(1), Policy { user_waiting_requests: 200, ..policy() });
+    let most = world.reserve("most", share(60, 3_600)).unwrap();
+    let little = ["x", "y", "z"].map(|key| world.reserve(key, share(10, 3_600)).unwrap());
+    let wanted = || share(60, 600);
+    let first = begin(&mut world, "ada", "first", waiting(60, wanted()));
+    let second = begin(&mut world, "ada", "second", waiting(60, wanted()));
+    for number in 0..197 {
+        begin(&mut world, "ada", &format!("more{number}"), waiting(60, wanted()));
+    }
+    let wait_nanos = Some(Nanos::from_millis(100));
+    let short = begin(&mut world, "ada", "short", Request { wait_nanos, ..wanted() });
+    assert_eq!(world.engine.waiting_count(), 200);
+    // Two times 200 tries are counted as 400 ms, of which 256 may be at once.
+    little.into_iter().for_each(|handle| cancel(&mut world, handle));
+    cancel(&mut world, most);
+    let late = begin(&mut world, "eve", "late", wanted());
+    let never = begin(&mut world, "eve", "never", waiting(60, share(150, 60)));
+    assert_eq!(world.engine.waiting_count(), 200, "who has just come does not wait for room");
+    let open = |world: &World| [first, short, late, never].map(|ticket| is_open(world, ticket));
+    assert_eq!(open(&world), [true; 4]);
+    assert_eq!(world.engine.idle(), Some(Nanos::from_millis(100)));
+    go_on(&mut world, 100);
+    assert_eq!(open(&world), [true; 4], "its wait is over, and others come first");
+    assert_eq!(world.engine.idle(), Some(Nanos::from_millis(44)));
+    go_on(&mut world, 44);
+    assert_eq!(open(&world), [false; 4]);
+    let found = &world.engine.book().reservations()[&granted(&world, first)];
+    assert_eq!(found.state, State::Active);
+    for ticket in [short, late, never] {
+        assert!(matches!(told(&world, ticket).1.reason, Reason::Lacking(_)));
+    }
+    assert!(is_open(&world, second));
+    assert_eq!(world.engine.waiting_count(), 198);
+}
+
+// Goal: to look whether others can be made slower is counted as more than a try. Method: one that is malleable, beside
+// one that is not and leaves too little whatever becomes of that.
+#[test]
+fn ways_are_bounded() {
+    let mut world = World::star(1);
+    world.reserve("most", share(50, 3_600)).unwrap();
+    let cpu_most_ppm = CpuPpm::from_percent(20);
+    let malleable = Some(Malleable { by_unix_nanos: at(9_000), cpu_most_ppm });
+    world.reserve("patient", Request { malleable, ..share(20, 100) }).unwrap();
+    let little = (0..17).map(|n| world.reserve(&format!("l{n}"), share(1, 3_600)).unwrap());
+    let little: Vec<_> = little.collect();
+    let ticket = begin(&mut world, "ada", "b", waiting(60, share(90, 60)));
+    for handle in little {
+        assert_ne!(world.engine.idle(), Some(Nanos::from_millis(16)));
+        cancel(&mut world, handle);
+    }
+    // Sixteen times 17 ms, of which 256 may be at once.
+    assert_eq!(world.engine.idle(), Some(Nanos::from_millis(16)));
+    assert!(is_open(&world, ticket));
+    go_on(&mut world, 16);
+    assert_ne!(world.engine.idle(), Some(Nanos::new(0)), "it is tried, and not again and again");
+    assert!(is_open(&world, ticket));
 }
 
 #[test]

@@ -184,7 +184,7 @@ pub struct ReserveArguments {
     #[command(flatten)]
     pub wanted: Wanted,
     /// Where it does not fit now, wait so long for what others give back, an hour at the most
-    #[arg(long, value_name = "SPAN", conflicts_with_all = ["from", "by", "dry_run"])]
+    #[arg(long, value_name = "SPAN", conflicts_with_all = ["from", "until", "by", "dry_run"])]
     pub wait: Option<Nanos>,
     /// The request's own key: sent again with it, it is carried out once [default: a new one]
     #[arg(long)]

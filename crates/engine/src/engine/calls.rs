@@ -65,8 +65,14 @@ impl Engine {
         let handle = Handle::new(self.next);
         let (tickets, caller) = (vec![ticket], caller.clone());
         let until = request.wait_nanos.map(|wait| self.after(wait));
-        let may_make_way = true;
-        let asked = Asked { handle, tickets, caller, key, request, until, may_make_way };
+        let (may_make_way, was_tried) = (true, false);
+        let asked = Asked { handle, tickets, caller, key, request, until, may_make_way, was_tried };
+        if self.queue_due_after().is_some() {
+            // There may be room, and who waits for it comes first.
+            self.next += 1;
+            self.queue.put(asked);
+            return Ok(None);
+        }
         let answer = self.admit(asked);
         // What is invalid comes to nothing, not even to a refusal.
         if !matches!(answer, Err(CallError::Invalid(_))) {

@@ -31,6 +31,7 @@ use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_planner::outline::Outline;
 use keeptime_planner::translate::Decision;
 use making_way::Waiting;
+use queueing::Empty;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -179,6 +180,10 @@ pub struct Engine {
     was_given_back: bool,
     /// Whether they are about to be tried.
     is_try_due: bool,
+    /// When the time has passed that their tries are counted as.
+    tries_until: Nanos,
+    /// What there would be for them, were nothing reserved: made when somebody asks.
+    empty: Option<Empty>,
     /// Of corrections.
     turns: Turns,
     /// When the holder of a reservation with a lease was heard of last.
@@ -270,6 +275,8 @@ impl Engine {
             queue: Queue::default(),
             was_given_back: false,
             is_try_due: false,
+            tries_until: Nanos::new(0),
+            empty: None,
             turns: Turns::default(),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
@@ -335,9 +342,9 @@ impl Engine {
         let deadline = self.deadlines.first().map(|(time, _)| time.saturating_since(self.now));
         let timeout = self.timeouts.first();
         let timeout = timeout.map(|(time, _)| time.saturating_sub(self.steady));
-        let has_room = self.has_room || (self.was_given_back && !self.queue.is_empty());
-        let room = has_room.then_some(Nanos::new(0));
-        deadline.into_iter().chain(timeout).chain(room).min()
+        let room = self.has_room.then_some(Nanos::new(0));
+        let queue = self.queue_due_after();
+        deadline.into_iter().chain(timeout).chain(room).chain(queue).min()
     }
 
     /// Everything that was recorded.

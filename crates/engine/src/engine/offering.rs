@@ -173,14 +173,16 @@ impl Engine {
         if let Some(tables) = self.users.get(owner) {
             return *tables;
         }
-        let [cpu, sent] = self.cluster.totals();
-        let share = |all: u64, part: u32| (u128::from(all) * u128::from(part) / 1_000_000) as u64;
-        let tables = [
-            self.calendar.add_resource(share(cpu, self.policy.user_cpu.into())),
-            self.calendar.add_resource(share(sent, self.policy.user_bandwidth.into())),
-        ];
+        let tables = self.shares_of_a_user().map(|share| self.calendar.add_resource(share));
         self.users.insert(owner.clone(), tables);
         tables
+    }
+
+    /// What one user may have reserved at a time: CPU and sent rate.
+    pub(super) fn shares_of_a_user(&self) -> [u64; 2] {
+        let [cpu, sent] = self.cluster.totals();
+        let share = |all: u64, part: u32| (u128::from(all) * u128::from(part) / 1_000_000) as u64;
+        [share(cpu, self.policy.user_cpu.into()), share(sent, self.policy.user_bandwidth.into())]
     }
 
     /// What starts until then is told to agents now.

@@ -24,8 +24,10 @@ use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
 use keeptime_model::reservation::{Handle, State};
+use keeptime_model::units::Nanos;
 use keeptime_planner::translate::Decision;
 use serde::Serialize;
+use std::time::Instant;
 
 /// What `keeptime run --json` prints.
 #[derive(Debug, Serialize)]
@@ -35,6 +37,9 @@ struct Outcome<'a> {
     reservation: Option<Handle>,
     reserved: bool,
     actual_nanos: Option<u64>,
+    /// From when it was asked for to when it began, where it might wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_nanos: Option<u64>,
     /// Where and when what is short, and when it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<&'a Refusal>,
@@ -61,6 +66,7 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
             println!("{line}");
         }
     };
+    let asked = Instant::now();
     let admitted = match (arguments.unprotected, arguments.wait) {
         (true, _) => admit_unprotected(&session, goal),
         (false, None) => admit(&session, goal, manner),
@@ -84,8 +90,9 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     if arguments.wait.is_some() {
         begun(arguments, &session, hold.handle())?;
     }
+    let waited = arguments.wait.map(|_| asked.elapsed().into());
     let (promised, hold, ran) = run_told(arguments, &session, Promised::from(&plan), hold)?;
-    tell_outcome(arguments, Some(&decision), &promised, &hold, &ran)?;
+    tell_outcome(arguments, Some(&decision), waited, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
@@ -111,7 +118,7 @@ fn run_in(arguments: &RunArguments, session: &Session, handle: Handle) -> Result
     let promised = Promised::of_reservation(&reservation, application, topology)?;
     let hold = Hold::of_reservation(&session.cluster, handle)?;
     let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
-    tell_outcome(arguments, None, &promised, &hold, &ran)?;
+    tell_outcome(arguments, None, None, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
@@ -206,15 +213,21 @@ fn moved(
 fn tell_outcome(
     arguments: &RunArguments,
     decision: Option<&Decision>,
+    waited: Option<Nanos>,
     promised: &Promised,
     hold: &Hold,
     ran: &Ran,
 ) -> Result<()> {
     let reserved = !arguments.unprotected;
     if arguments.json {
-        let (reservation, actual_nanos) = (Some(hold.handle()), Some(ran.time.get()));
-        let refusal = None;
-        return print_json(&Outcome { decision, reservation, reserved, actual_nanos, refusal });
+        return print_json(&Outcome {
+            decision,
+            reservation: Some(hold.handle()),
+            reserved,
+            actual_nanos: Some(ran.time.get()),
+            waited_nanos: waited.map(Nanos::get),
+            refusal: None,
+        });
     }
     let (actual, promised) = (ran.time.as_secs_f64(), promised.time.as_secs_f64());
     let with = if reserved { "with its reservation" } else { "without a reservation" };
@@ -230,9 +243,14 @@ fn tell_refusal(
     refusal: Option<&Refusal>,
 ) -> Result<()> {
     if arguments.json {
-        let (decision, reservation, actual_nanos) = (Some(decision), None, None);
-        let reserved = false;
-        return print_json(&Outcome { decision, reservation, reserved, actual_nanos, refusal });
+        return print_json(&Outcome {
+            decision: Some(decision),
+            reservation: None,
+            reserved: false,
+            actual_nanos: None,
+            waited_nanos: None,
+            refusal,
+        });
     }
     print!("{}", story::decision(decision, session.cluster.topology()));
     let Some(refusal) = refusal else { return Ok(()) };
