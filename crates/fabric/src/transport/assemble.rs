@@ -77,9 +77,9 @@ impl Assembler {
         }
     }
 
-    /// Whether a payload has begun to arrive.
-    pub fn has_begun(&self) -> bool {
-        self.begun.is_some()
+    /// How long the payload is that has begun to arrive, if one has.
+    pub fn begun(&self) -> Option<usize> {
+        self.begun.as_ref().map(|begun| begun.head.length as usize)
     }
 
     /// The next head, if all of it is there; it is taken off `bytes`.

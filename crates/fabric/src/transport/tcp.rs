@@ -24,9 +24,10 @@ const COPIED_MOST: usize = 16 << 10;
 const JOINED_MOST: usize = 256;
 /// How the kernel is given something.
 const CARRY: MsgFlags = MsgFlags::MSG_NOSIGNAL.union(MsgFlags::MSG_DONTWAIT);
-/// Bytes that are read ahead: several short frames by one call.
-const AHEAD: usize = 64 << 10;
-/// Bytes read ahead behind a long payload: what lands there has to be copied to its own buffer.
+/// Bytes that are read ahead: by one call as many short frames as are sent by one.
+const AHEAD: usize = GATHERED + COPIED_MOST;
+/// Bytes read ahead behind a long payload: what lands there has to be copied to its own buffer. Behind a short one more
+/// short ones are likely, and calls are dearer than copies.
 const AHEAD_OF_LONG: usize = 4 << 10;
 /// Milliseconds of silence after which a node is gone to which something was sent: as many as one has that was sent
 /// nothing, and is asked whether it is there.
@@ -222,11 +223,12 @@ impl TcpReceiver {
     /// were read ahead; none if nothing has arrived.
     fn read(&mut self) -> Result<Option<usize>, Broken> {
         let fd = self.stream.as_raw_fd();
+        let is_long = self.assembler.begun().is_some_and(|length| length >= COPIED_MOST);
         let (bytes, missing) = match self.assembler.missing() {
             // A call for one buffer is cheaper than one for two.
             None => (received(|| recv(fd, &mut self.ahead, MsgFlags::MSG_DONTWAIT))?, 0),
             Some(missing) => {
-                let ahead = &mut self.ahead[..AHEAD_OF_LONG];
+                let ahead = &mut self.ahead[..if is_long { AHEAD_OF_LONG } else { AHEAD }];
                 let parts = [
                     libc::iovec { iov_base: missing.as_mut_ptr().cast(), iov_len: missing.len() },
                     libc::iovec { iov_base: ahead.as_mut_ptr().cast(), iov_len: ahead.len() },
@@ -267,7 +269,7 @@ impl Receiver for TcpReceiver {
         loop {
             let Some(ahead) = self.read()? else { return Ok(0) };
             let frames = self.assembler.feed(&self.ahead[..ahead], sink)?;
-            if frames > 0 || !self.assembler.has_begun() {
+            if frames > 0 || self.assembler.begun().is_none() {
                 return Ok(frames);
             }
         }
@@ -357,6 +359,25 @@ mod tests {
             sender.flush().unwrap();
             receiver.poll(&mut collected).unwrap();
         }
+        assert!(collected.0 == expected);
+    }
+
+    /// Of many short frames as many are read by one call behind one that has begun to arrive as by any other.
+    #[test]
+    fn short_frames_behind_a_part_of_one_are_read_with_its_rest() {
+        let (mut one, other) = streams();
+        let mut receiver = ends(other).unwrap().receiver;
+        let expected: Vec<_> = (0..6).map(|number| message(number, 8 << 10)).collect();
+        let bytes: Vec<u8> = expected
+            .iter()
+            .flat_map(|(head, payload)| [&head.encode(), &payload[..]].concat())
+            .collect();
+        let (begun, rest) = bytes.split_at(100);
+        let mut collected = Collected::default();
+        one.write_all(begun).unwrap();
+        assert_eq!(receiver.poll(&mut collected), Ok(0));
+        one.write_all(rest).unwrap();
+        assert_eq!(receiver.poll(&mut collected), Ok(expected.len()));
         assert!(collected.0 == expected);
     }
 
