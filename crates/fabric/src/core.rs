@@ -270,8 +270,7 @@ impl Core {
                 Taken::Message(message, None) => message,
                 Taken::Message(message, Some(bytes)) => {
                     if let Some(link) = self.links.numbered(message.link) {
-                        link.answer(Frame::Credit { place, bytes });
-                        self.flush_soon(&link);
+                        self.answer(&link, Frame::Credit { place, bytes });
                     }
                     message
                 }
@@ -295,7 +294,7 @@ impl Core {
         let Some(Left { messages, owed, senders }) = self.inboxes.close(place) else { return };
         for (number, bytes) in owed {
             if let Some(link) = self.links.numbered(number) {
-                link.answer(Frame::Credit { place, bytes });
+                self.answer(&link, Frame::Credit { place, bytes });
             }
         }
         for message in messages {
@@ -382,7 +381,7 @@ impl Core {
         }
         if link.take_offer(token, size as usize).is_err() {
             let (from, reason) = (from.place, Refusal::NoRoom { left: 0 });
-            link.answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
+            self.answer(link, Frame::Rejected { from, to, tag, token, bytes: 0, reason });
             return None;
         }
         self.inboxes.with(to, |inbox| {
@@ -390,6 +389,7 @@ impl Core {
             for (link, token, size) in inbox.fetch_ahead(wanted) {
                 // Without memory for it now it is fetched when it is wanted.
                 let _ = link.take_offer(token, size as usize);
+                self.flush_soon(&link);
             }
         });
         let arrived = || match link.assembled(token) {
@@ -920,6 +920,13 @@ impl Core {
             Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
             Body::Whole(_) => link.answer(rejected(0)),
         }
+        self.flush_soon(&link);
+    }
+
+    /// Says `frame`, now or as soon as there is room, whatever this thread does next.
+    fn answer(&self, link: &Link, frame: Frame) {
+        link.answer(frame);
+        self.flush_soon(link);
     }
 
     /// Carries what was gathered. Returns whether there was something.

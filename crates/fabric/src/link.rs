@@ -355,10 +355,6 @@ impl Link {
             }
             let piece = out.piece().min(data.len() - *sent);
             if !self.write(&mut out, Frame::Piece { token }, &data[*sent..*sent + piece])? {
-                // Whoever was enlisted while there was room has filled it by now, and is to be told of the next.
-                if out.sender.as_mut().is_some_and(|sender| !sender.falls_asleep()) {
-                    continue;
-                }
                 out.mark(token, Data::Lent(Lent::Cleared));
                 return Ok(None);
             }
@@ -423,19 +419,17 @@ impl Link {
     }
 
     /// Has `parker` woken when there may be room. What it waits for is to be tried again after
-    /// this.
+    /// this: a try that finds none has the next room told.
     pub fn enlist(&self, parker: &Arc<Parker>) {
         let mut waiting = lock(&self.waiting);
         if !waiting.iter().any(|other| Arc::ptr_eq(other, parker)) {
             waiting.push(parker.clone());
         }
-        drop(waiting);
-        if let Ok(mut out) = self.out()
-            && let Some(sender) = &mut out.sender
-        {
-            // If there is room already, the next try finds it.
-            let _ = sender.falls_asleep();
-        }
+    }
+
+    /// Whether somebody is to be woken when there may be room.
+    fn is_awaited(&self) -> bool {
+        !lock(&self.waiting).is_empty()
     }
 
     /// Takes an offer, unless it is taken: its pieces are written to a buffer of their own.
@@ -872,10 +866,17 @@ impl Link {
     ) -> Result<transport::Sent, Broken> {
         let head = Head { frame, length: payload.len() as u32, seen }.encode();
         let sender = out.sender.as_mut().ok_or(Broken::Closed)?;
-        let sent = if with_others {
-            sender.send_with_others(&head, payload)?
-        } else {
-            sender.send(&head, payload)?
+        let sent = loop {
+            let sent = if with_others {
+                sender.send_with_others(&head, payload)?
+            } else {
+                sender.send(&head, payload)?
+            };
+            // Now, and not when a thread is enlisted: it, or another one, may fill what room there is then before it
+            // sleeps. While nobody is enlisted nobody is told: all of them look.
+            if sent != transport::Sent::Full || !self.is_awaited() || sender.falls_asleep() {
+                break sent;
+            }
         };
         if sent != transport::Sent::Full {
             out.said = seen;

@@ -131,7 +131,9 @@ impl Progress {
     }
 
     /// Works until `ready` gives something or `deadline` has passed. Before it sleeps it calls
-    /// `enlist` with what is to be woken when `ready` may give something.
+    /// `enlist` with what is to be woken when `ready` may give something, and then `ready` once more.
+    /// What that finds missing has to be told as well: it may have done a part of its work, and other
+    /// threads may have come between, so that what `enlist` has seen is no more.
     pub fn wait<W: Work, T>(
         &self,
         work: &W,

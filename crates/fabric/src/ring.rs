@@ -143,12 +143,13 @@ impl<M: Memory> Writer<M> {
     }
 
     /// Says that the writer sleeps until there is room for the longest frame. Returns whether there
-    /// is none: if there is, it must not sleep.
+    /// is none: if there is, it must not sleep. What was said before is not taken back: another
+    /// thread of the writer's side may rely on it.
     pub fn falls_asleep(&mut self) -> bool {
-        self.memory.writer_asleep().store(1, Relaxed);
+        let was_said = self.memory.writer_asleep().swap(1, Relaxed) == 1;
         self.memory.fence();
         let room = self.has_room(longest(self.memory.slots()));
-        if room {
+        if room && !was_said {
             self.memory.writer_asleep().store(0, Relaxed);
         }
         !room
@@ -432,6 +433,26 @@ mod tests {
     #[test]
     fn frames_that_wrap_around_pass() {
         passes(4, &[8, 70, 70]);
+    }
+
+    /// There is room before the reader has told so. A thread that finds it leaves those asleep who are to be told.
+    #[test]
+    fn who_finds_room_takes_nothing_back_on_which_others_rely() {
+        loom::model(|| {
+            let shared = ring(16);
+            let (mut writer, mut reader) =
+                (Writer::new(shared.clone()), Reader::new(shared.clone()));
+            let is_said = || shared.writer_asleep().load(Relaxed) == 1;
+            assert!(!writer.falls_asleep() && !is_said(), "all of it is free");
+            for number in 0..8 {
+                assert_eq!(writer.push(&head(number), &[0; 8]), Push::Done { wake: false });
+            }
+            assert!(writer.falls_asleep() && is_said());
+            let mut payload = Vec::new();
+            assert!(!reader.take(8, &mut payload), "less than an eighth was read");
+            assert!(!writer.falls_asleep() && is_said());
+            assert!(reader.take(8, &mut payload));
+        });
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub struct Streams {
 
 #[derive(Debug, Default)]
 struct State {
+    /// That of the last attempt.
     last: u64,
     /// By the number of the link.
     all: BTreeMap<u32, Arc<Stream>>,
@@ -84,7 +85,8 @@ pub enum Wanted {
 }
 
 impl Streams {
-    /// A number for a stream that this context begins.
+    /// A number for one more attempt of this context's to reach another, higher than all before. It is that of the stream,
+    /// if it makes one; whoever is called knows by it, of streams and of links of one connection, which call is the latest.
     pub fn next_number(&self) -> u64 {
         let mut state = lock(&self.state);
         state.last += 1;
@@ -111,7 +113,7 @@ impl Streams {
         Wanted::Stream
     }
 
-    /// One more.
+    /// One more. It is not kept if its link has broken before: whoever ended that has found no stream to remove.
     pub fn insert(
         &self,
         link: Arc<Link>,
@@ -128,6 +130,9 @@ impl Streams {
         let (allowance, is_busy) = (self.allowance.clone(), AtomicBool::new(false));
         let stream = Arc::new(Stream { link, rails, allowance, number, is_own, making, is_busy });
         lock(&self.state).all.insert(stream.link.id, stream.clone());
+        if stream.link.broken().is_some() {
+            self.remove(stream.link.id);
+        }
         stream
     }
 
@@ -241,7 +246,11 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Frame, Head};
+    use crate::frame::{Frame, Head, Malformed, Refusal};
+    use crate::id::Place;
+    use crate::inbox::{Arrived, Undelivered};
+    use crate::link::Home;
+    use crate::progress::{Progress, Wait};
     use crate::transport::testing::{Collected, streams};
     use crate::transport::{rails, tcp};
 
@@ -258,6 +267,43 @@ mod tests {
         let (one, other) = streams();
         stream.rails.join(tcp::ends(one).unwrap()).unwrap();
         tcp::ends(other).unwrap()
+    }
+
+    /// A context in which nothing happens.
+    struct Quiet(Progress);
+
+    impl Home for Quiet {
+        fn message_most(&self) -> u64 {
+            0
+        }
+
+        fn deliver(&self, _: Place, _: Arrived) -> Result<Option<Refusal>, Malformed> {
+            Ok(None)
+        }
+
+        fn begun(&self, _: &Arc<Link>, _: u32) -> Result<(), Malformed> {
+            Ok(())
+        }
+
+        fn notify(&self, _: Place, _: Undelivered) {}
+
+        fn progress(&self) -> &Progress {
+            &self.0
+        }
+    }
+
+    /// Another thread has read its link, and ended it, before there was a stream; nobody does so again.
+    #[test]
+    fn a_stream_whose_link_has_broken_is_not_kept() {
+        let home = Quiet(Progress::new(Wait::Block).unwrap());
+        for breaks in [false, true] {
+            let all = Streams::default();
+            let ((_ends, rails), (idle, _)) = (rails::ends().unwrap(), rails::ends().unwrap());
+            let link = Arc::new(Link::new(1, ContextId::new(2), idle));
+            assert!(!breaks || link.end(Broken::Closed, &home));
+            all.insert(link, rails, 1, None);
+            assert_eq!(all.all().len(), usize::from(!breaks));
+        }
     }
 
     /// How long it is alone when it is looked at so many seconds after it began.

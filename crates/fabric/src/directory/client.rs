@@ -525,6 +525,8 @@ impl State {
         if stands && whole {
             self.server = Some(server);
         } else {
+            // The thread that hears the server may sleep on it, and another one may be the first to find this.
+            let _ = server.stream.shutdown(Shutdown::Both);
             self.subscriptions.values_mut().for_each(|subscription| subscription.current = false);
         }
         read
@@ -826,6 +828,20 @@ mod tests {
         state.hear(Answer::Done { number: 1 });
         state.hear(Answer::Refused { number: Some(2), why: "too many".into() });
         assert_eq!(state.registered, BTreeMap::from([(taken, attributes)]));
+    }
+
+    /// A thread that asks hears the server as well, and is the first to find that it is none: who sleeps on the connection
+    /// is woken, and joins the next.
+    #[test]
+    fn what_is_no_server_wakes_who_hears_it() {
+        let (stream, mut other) = UnixStream::pair().unwrap();
+        let watched = stream.try_clone().unwrap();
+        let server = Some(Connection { stream, bytes: Vec::new() });
+        let mut state = State { server, ..State::default() };
+        other.write_all(&[u8::MAX; 64]).unwrap();
+        assert_eq!((state.hear_all(), state.server.is_some()), (64, false));
+        let mut ready = [PollFd::new(watched.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut ready, PollTimeout::ZERO), Ok(1), "it sleeps on");
     }
 
     /// Whoever drops a client waits for the thread that hears the server.

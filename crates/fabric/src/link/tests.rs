@@ -22,8 +22,18 @@ struct Wire {
     broken: bool,
     /// What was taken before is not carried.
     stuck: bool,
-    /// Whoever reads next tells that there is room.
+    /// Whoever reads tells when half of it is free.
     writer_asleep: bool,
+    /// That was told, and nobody has heard it.
+    is_rung: bool,
+}
+
+impl Wire {
+    fn tell_room(&mut self) {
+        if self.writer_asleep && self.frames.len() <= CAPACITY / 2 {
+            (self.writer_asleep, self.is_rung) = (false, true);
+        }
+    }
 }
 
 type SharedWire = Arc<Mutex<Wire>>;
@@ -51,8 +61,9 @@ impl Sender for WireSender {
 
     fn falls_asleep(&mut self) -> bool {
         let mut wire = lock(&self.0);
-        wire.writer_asleep = wire.frames.len() >= CAPACITY;
-        wire.writer_asleep
+        let is_full = wire.frames.len() >= CAPACITY;
+        wire.writer_asleep |= is_full;
+        is_full
     }
 
     fn piece(&self) -> usize {
@@ -70,7 +81,9 @@ impl Receiver for WireReceiver {
         loop {
             let (frame, broken) = {
                 let mut wire = lock(&self.0);
-                (wire.frames.pop_front(), wire.broken)
+                let frame = wire.frames.pop_front();
+                wire.tell_room();
+                (frame, wire.broken)
             };
             let Some((head, payload)) = frame else {
                 return if broken { Err(Broken::Closed) } else { Ok(0) };
@@ -529,21 +542,165 @@ fn answers_that_are_not_read_end_the_link() {
     assert_eq!(world.links[0].pump(&world.sides[0]), Err(Broken::Unread { waiting }));
 }
 
+/// A long message that is lent and was taken: its offer.
+fn lend(world: &mut World, data: &[u8]) -> u32 {
+    let offered = world.links[0].offer_lent(world.from, world.to[0], Tag(1), data.len());
+    let token = offered.unwrap().unwrap();
+    world.arrive(1);
+    world.links[1].take_offer(token, data.len()).unwrap();
+    world.arrive(0);
+    token
+}
+
 /// Who has something long to send finds room when it is about to sleep, and fills it: it is told of the next room as well.
 #[test]
 fn who_fills_the_room_that_it_found_is_told_of_the_next() {
     let mut world = World::new();
     let data = vec![0_u8; (CAPACITY + 2) * EAGER_MOST];
-    let link = world.links[0].clone();
-    let offered = link.offer_lent(world.from, world.to[0], Tag(1), data.len()).unwrap();
-    let (token, mut sent) = (offered.unwrap(), 0);
-    world.arrive(1);
-    world.links[1].take_offer(token, data.len()).unwrap();
-    world.arrive(0);
+    let (token, mut sent) = (lend(&mut world, &data), 0);
+    let link = &world.links[0];
     link.enlist(&Parker::current());
     assert!(!lock(&world.wires[0]).writer_asleep, "there is room");
     assert_eq!(link.send_lent(token, &data, &mut sent), Ok(None));
     assert!(sent > 0 && lock(&world.wires[0]).writer_asleep, "{sent} bytes were sent");
+}
+
+/// So is one that finds room, which others have filled when it tries again.
+#[test]
+fn who_finds_no_room_any_more_is_told_of_the_next() {
+    let world = World::new();
+    let (link, to) = (&world.links[0], world.to[0]);
+    let send = || link.message(world.from, to, Tag(1), &[], 0).unwrap();
+    link.enlist(&Parker::current());
+    // Behind that by which messages begin.
+    for _ in 1..CAPACITY {
+        assert_eq!(send(), Attempt::Done);
+    }
+    assert!(!lock(&world.wires[0]).writer_asleep, "there was room for all of these");
+    assert_eq!(send(), Attempt::Wait);
+    assert!(lock(&world.wires[0]).writer_asleep);
+}
+
+/// As long as nobody is about to sleep, the other end makes no call to tell anybody.
+#[test]
+fn who_looks_for_room_itself_is_not_told() {
+    let world = World::new();
+    let send = || world.links[0].message(world.from, world.to[0], Tag(1), &[], 0).unwrap();
+    while send() == Attempt::Done {}
+    assert!(!lock(&world.wires[0]).writer_asleep);
+}
+
+/// What a thread has to send.
+enum Load {
+    /// So many short messages.
+    Short(usize),
+    /// What it lends by this offer, from here on.
+    Lent(u32, usize),
+}
+
+/// What a thread does next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Next {
+    Try,
+    Enlist,
+    TryAgain,
+    Sleep,
+    Nothing,
+}
+
+/// A thread that sends by the first link, one thing after the other as [`Progress::wait`] has it.
+struct Thread {
+    parker: Arc<Parker>,
+    to: Place,
+    load: Load,
+    next: Next,
+}
+
+impl Thread {
+    fn new(to: Place, load: Load) -> Self {
+        // Each thread has one of its own.
+        let parker = std::thread::spawn(Parker::current).join().unwrap();
+        Self { parker, to, load, next: Next::Try }
+    }
+
+    fn step(&mut self, world: &World, data: &[u8]) {
+        let link = &world.links[0];
+        match self.next {
+            Next::Try => self.tries(world, data, Next::Enlist),
+            Next::Enlist => {
+                link.enlist(&self.parker);
+                self.next = Next::TryAgain;
+            }
+            Next::TryAgain => self.tries(world, data, Next::Sleep),
+            Next::Sleep => {
+                let is_told = !lock(&link.waiting).iter().any(|p| Arc::ptr_eq(p, &self.parker));
+                self.next = if is_told { Next::Try } else { Next::Sleep };
+            }
+            Next::Nothing => {}
+        }
+    }
+
+    /// Sends a short message, or what there is room for of a long one. If it is not through, it goes on with `without`.
+    fn tries(&mut self, world: &World, data: &[u8], without: Next) {
+        let link = &world.links[0];
+        let is_all = match &mut self.load {
+            Load::Short(left) => {
+                let attempt = link.message(world.from, self.to, Tag(2), &[], 0).unwrap();
+                let is_sent = attempt == Attempt::Done;
+                *left -= usize::from(is_sent);
+                is_sent.then_some(*left == 0)
+            }
+            Load::Lent(token, sent) => {
+                link.send_lent(*token, data, sent).unwrap().map(|sent| sent.is_ok())
+            }
+        };
+        self.next = match is_all {
+            None => without,
+            Some(false) => Next::Try,
+            Some(true) => Next::Nothing,
+        };
+    }
+}
+
+/// Hears that there is room, if that was told.
+fn hear_bell(world: &World) {
+    let is_rung = std::mem::take(&mut lock(&world.wires[0]).is_rung);
+    if is_rung {
+        world.links[0].signalled(&world.sides[0]).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    /// However threads that send by one link come between each other's steps, and the other end between them: nobody sleeps
+    /// until there is room without being told of it.
+    #[test]
+    fn nobody_sleeps_on_when_there_is_room(order in prop::collection::vec(0..5_usize, 0..300)) {
+        let mut world = World::new();
+        let data = vec![0_u8; 2 * CAPACITY * EAGER_MOST];
+        let lent = Load::Lent(lend(&mut world, &data), 0);
+        let loads = [lent, Load::Short(8), Load::Short(8)];
+        let mut threads: Vec<_> =
+            world.to.iter().zip(loads).map(|(to, load)| Thread::new(*to, load)).collect();
+        for step in order {
+            match step {
+                3 => world.arrive(1),
+                4 => hear_bell(&world),
+                thread => threads[thread].step(&world, &data),
+            }
+        }
+        // Many times what all of it takes.
+        for _ in 0..1_000 {
+            world.arrive(1);
+            hear_bell(&world);
+            threads.iter_mut().for_each(|thread| thread.step(&world, &data));
+            if threads.iter().all(|thread| thread.next == Next::Nothing) {
+                break;
+            }
+        }
+        let left: Vec<_> = threads.iter().map(|thread| thread.next).collect();
+        prop_assert_eq!(left, [Next::Nothing; 3]);
+    }
 }
 
 /// However often an offer is taken, it is sent once, and kept in mind once.

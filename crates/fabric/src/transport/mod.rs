@@ -88,8 +88,9 @@ pub trait Sender: Send {
     /// Carries on what was taken and not yet carried. Returns whether nothing is left.
     fn flush(&mut self) -> Result<bool, Broken>;
 
-    /// The caller is going to sleep because of [`Sent::Full`]: what is watched becomes ready when
-    /// there is room. Returns false if there is room already.
+    /// A thread is going to sleep because of [`Sent::Full`]: what is watched becomes ready when
+    /// there is room. Returns false if there is room already, for any frame; threads that have gone
+    /// to sleep before are told all the same.
     fn falls_asleep(&mut self) -> bool;
 
     /// The best length of a piece of a long message.

@@ -206,8 +206,9 @@ impl Sender for NativeSender {
         if let Some(instead) = &mut state.instead {
             return instead.falls_asleep();
         }
-        state.writer_asleep = !state.end.has_room();
-        state.writer_asleep
+        let is_full = !state.end.has_room();
+        state.writer_asleep |= is_full;
+        is_full
     }
 
     fn piece(&self) -> usize {
