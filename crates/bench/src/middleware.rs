@@ -415,8 +415,8 @@ fn improved(figures: &mut Figures, experiment: &Experiment) {
     }
 }
 
-/// How far the simulation is off the lab: with times of its own, also given how fast the machine was where that is known,
-/// and given the lab's, where nothing but decisions is left to differ.
+/// How far the simulation is off the lab: with times of its own, of experiments where it is known how fast the machine was
+/// also given that, and given the lab's, where nothing but decisions is left to differ.
 fn checked(figures: &mut Figures, check: &Check) {
     foreseen(figures, &check.foreseen, "");
     if check.speeds > 0 {

@@ -422,7 +422,8 @@ fn median(values: &[f64]) -> String {
 
 /// What is left of that when it is given how fast the machine was.
 fn speeds_given(raw: &Raw) -> Markup {
-    let (check, given) = (&raw.check, &raw.check.given_speed);
+    let (check, given, not_given) =
+        (&raw.check, &raw.check.given_speed, &raw.check.not_given_speed);
     let titles = ["load", "time of a frame alone, in parts of when curves were measured"];
     let measured = |experiment: &Experiment| Some((experiment.load, experiment.slowness?));
     let measured = raw.experiments.iter().filter_map(measured);
@@ -430,11 +431,11 @@ fn speeds_given(raw: &Raw) -> Markup {
         p {
             "Given how fast the machine was: right before " (check.speeds) " of " (raw.experiments.len())
             " experiments each setting of the renderer was drawn once, alone. In the table is how long that took in parts of what it took \
-             when curves were measured (the median of the settings), and with simulated run times multiplied by \
-             that, 1 where it was not measured, they are " (median(&given.with_percent)) " % off at the median with Keeptime (n = "
-            (given.with_percent.len()) "; " (median(&check.foreseen.with_percent)) " % by the curves alone, as above), and "
+             when curves were measured (the median of the settings). With simulated run times multiplied by \
+             that, those of these experiments are " (median(&given.with_percent)) " % off at the median with Keeptime (n = "
+            (given.with_percent.len()) "; " (median(&not_given.with_percent)) " % by the curves alone), and "
             (median(&given.without_percent)) " % without (n = " (given.without_percent.len()) "; "
-            (median(&check.foreseen.without_percent)) " %). Then " (share(&given.alike_percent)) " % of the requests are \
+            (median(&not_given.without_percent)) " %). Then " (share(&given.alike_percent)) " % of their requests are \
              decided as in the lab. Promises are made without it: nobody knows it beforehand."
         }
         div.wide {
