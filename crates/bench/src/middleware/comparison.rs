@@ -79,7 +79,9 @@ impl Check {
             };
             seeds.clone().map(draw).collect::<Result<Vec<_>>>()
         };
-        self.add_simulated(lab, &simulated(case)?, |slowness| simulated(Case { slowness, ..case }))?;
+        self.add_simulated(lab, &simulated(case)?, |slowness| {
+            simulated(Case { slowness, ..case })
+        })?;
         let ends = ends(lab);
         self.add_decided(lab, &ends, &case.decide(&lab.requests, &ends)?);
         Ok(())
