@@ -497,10 +497,11 @@ mod tests {
         ("simulation: decisions alike, the lab's ends given", (99.11, 336, None, Some(false))),
         ("simulation: promises alike, the lab's ends given", (100.0, 252, None, None)),
     ];
-    const RECORDED_PAGE: [&str; 6] = [
+    const RECORDED_PAGE: [&str; 7] = [
         "100.0 (n = 46)",
         "Figure 4.15",
         "0.1404",
+        "n = 528, by <code>make eval-middleware",
         "2.3 % off at the median with Keeptime (n = 112",
         "99.1 % of 336",
         "the lab refused request 11, 0.020 s after a run had ended there",
