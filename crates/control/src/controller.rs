@@ -394,6 +394,7 @@ impl Controller {
             utilisation_most: full.utilisations().fold(0.0, f64::max),
             utilisation_least: full.utilisations().fold(f64::INFINITY, f64::min),
             sleeps: !full.polls(),
+            is_followed: full.is_followed(),
             share_now: self.shares_now().map(|shares| mean(&shares)),
             share_most: self.shares_of(&self.granted).fold(f64::INFINITY, f64::min),
         }

@@ -94,6 +94,11 @@ impl FullSpeed {
         self.polls
     }
 
+    /// Whether reports tell how it wanders.
+    pub fn is_followed(&self) -> bool {
+        !self.polls || self.computed.is_some()
+    }
+
     /// How many nodes the application has.
     pub fn nodes(&self) -> usize {
         self.used.len()

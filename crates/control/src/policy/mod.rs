@@ -34,6 +34,8 @@ pub struct Aim {
     pub utilisation_least: f64,
     /// Whether it sleeps while it waits; one that polls uses what it is given.
     pub sleeps: bool,
+    /// Whether full speed is followed as it wanders. If not, a rate that is off may be the processors' doing.
+    pub is_followed: bool,
     /// What the nodes have, as a part of what the program would use of them now; nothing = as it was asked for.
     pub share_now: Option<f64>,
     /// The greatest share that what is granted suffices for on every node.

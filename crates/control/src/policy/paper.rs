@@ -93,6 +93,7 @@ mod tests {
             utilisation_most: 1.0,
             utilisation_least: 1.0,
             sleeps: false,
+            is_followed: false,
             share_now: None,
             share_most: 1.0,
         }

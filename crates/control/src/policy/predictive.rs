@@ -12,7 +12,7 @@
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
 //! * **Locked periods**: a program that sleeps while it waits may lose the budget that it does not use meanwhile. Whether it
-//!   does is seen, since its rate then falls short by what that costs. From then on it has a period that its iteration takes
+//!   does is seen, since its rate then falls short by what that costs, by one report where that is much. From then on it has a period that its iteration takes
 //!   a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
 //!   it. If that is not the target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
@@ -110,16 +110,16 @@ impl Predictive {
         self.window.add(sample, far);
         self.since.add(sample, far);
 
+        if self.has_lost_asleep(aim, setting.share, sample) {
+            self.loses_asleep = true;
+            return Some(self.start(aim));
+        }
         let known = self.seen(setting.share, &self.window);
         let error = (known.fraction - aim.target).abs();
         let explained =
             (CONFIDENCE * known.variance.sqrt()).max(self.by_phase(aim, setting.period));
         if error <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
-        }
-        if self.has_lost_asleep(aim, setting.share) {
-            self.loses_asleep = true;
-            return Some(self.start(aim));
         }
         let other = self.relock(aim, setting, known).or_else(|| self.step(aim, setting, known));
         if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
@@ -144,7 +144,7 @@ impl Predictive {
         // eight times as large.
         let share = band(aim).clamp(aim.target + (had - gives) * times.min(times.sqrt()));
         let holds = aim.range.holds(share * aim.utilisation_least, setting.period);
-        let same = holds.then_some(setting.period);
+        let same = (holds && aim.is_followed).then_some(setting.period);
         let lock = locked(aim).filter(|_| self.loses_asleep);
         let period = lock.or(same).or_else(|| self.cheapest_first(aim).first().copied());
         let period = period.unwrap_or(aim.range.period_most_nanos);
@@ -178,17 +178,24 @@ impl Predictive {
         Seen { share, fraction: window.mean(), variance }
     }
 
-    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps. What was expected
-    /// says nothing of that: it is seen under this share, or not at all.
-    fn has_lost_asleep(&self, aim: &Aim, share: f64) -> bool {
+    /// Whether the rate falls short as that of a program does that loses what it does not use while it sleeps: some reports
+    /// tell a small loss, the last one alone a large one. What was expected says nothing of that: it is seen under this
+    /// share, or not at all.
+    fn has_lost_asleep(&self, aim: &Aim, share: f64, last: Sample) -> bool {
+        if self.loses_asleep || !sleeps(aim) {
+            return false;
+        }
+        let (wanted, lost) = (aim.target.min(share), lost_asleep(aim));
+        let tells = |fraction: f64, chance: f64, clear: f64| {
+            let missing = wanted - fraction;
+            missing - chance > clear
+                && missing > lost * LOST_LEAST
+                && missing - chance < lost * LOST_MOST
+        };
         let since = self.seen(share, &self.since);
-        let (missing, lost) = (aim.target.min(share) - since.fraction, lost_asleep(aim));
         let chance = CONFIDENCE * since.variance.sqrt();
-        !self.loses_asleep
-            && sleeps(aim)
-            && missing - chance > aim.threshold
-            && missing > lost * LOST_LEAST
-            && missing - chance < lost * LOST_MOST
+        (self.since.count() > 0.0 && tells(since.fraction, chance, aim.threshold))
+            || tells(last.fraction, 0.0, aim.threshold * LOST_CLEARLY)
     }
 
     /// The periods whose slices can be kept, the one that is expected to do best first.
@@ -403,6 +410,8 @@ pub fn period_costs(aim: &Aim, period: Nanos, loses_asleep: bool) -> f64 {
     let slice = target * aim.utilisation_most * period;
     let skew = target * iterations / (1.0 + iterations) * SKEW / (slice + SKEW);
     let scatter = SCATTER * pauses * iterations;
+    // Where full speed is not followed, feedback cannot tell what nodes lose by that from slower processors.
+    let skew = if aim.is_followed { skew } else { skew * SKEW_UNSEEN };
     asleep + beat + skew + scatter
 }
 
@@ -453,6 +462,8 @@ const SLOPE_LEAST: f64 = 0.5;
 const SLOPE_MOST: f64 = 2.0;
 /// Seconds that nodes' clocks may be apart.
 const SKEW: f64 = 0.001;
+/// What no feedback mends counts so many times.
+const SKEW_UNSEEN: f64 = 5.0;
 /// Weights found on the simulated programs of `plant::bsp`.
 const BEAT: f64 = 0.02;
 const SCATTER: f64 = 0.05;
@@ -460,6 +471,8 @@ const SCATTER: f64 = 0.05;
 const SLEEPS_TO: f64 = 0.9;
 /// Of what is missing if all is lost that is not used asleep, so much is enough to tell.
 const LOST_LEAST: f64 = 0.5;
+/// So many thresholds are no chance, even of one report.
+const LOST_CLEARLY: f64 = 5.0;
 /// Where more is missing than all that, something else is the reason.
 const LOST_MOST: f64 = 1.5;
 /// What computing may get slower by until an iteration does not fit into its periods any more.
@@ -482,6 +495,7 @@ mod tests {
             utilisation_most: 1.0,
             utilisation_least: 1.0,
             sleeps: true,
+            is_followed: true,
             share_now: None,
             share_most: 1.0,
         }
@@ -662,6 +676,38 @@ mod tests {
         assert!(found.is_some());
         let next = policy.retarget(0.5, &sleeper(0.6)).unwrap();
         assert_eq!(Some(next.period), locked(&sleeper(0.6)));
+    }
+
+    // Goal: where sleeping costs much, one report tells; one that falls short by more than that is a hiccup.
+    #[test]
+    fn one_report_tells_a_large_loss() {
+        let sleeper = Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.5,
+            utilisation_least: 0.5,
+            ..aim(0.8)
+        };
+        let after = |fraction: f64| {
+            let mut policy = Predictive::default();
+            policy.start(&sleeper);
+            policy.observe(&sleeper, sample(fraction)).map(|setting| setting.period)
+        };
+        assert_eq!(after(1.0 / (1.0 / 0.8 + 0.5)), locked(&sleeper));
+        assert_eq!(after(0.3), None);
+    }
+
+    // Goal: whose full speed is not followed has the longer periods in which nodes lose less by clocks that differ, at a
+    // new target too.
+    #[test]
+    fn what_cannot_be_seen_is_avoided() {
+        let polls = Aim { iteration_seconds: 0.06, sleeps: false, ..aim(0.8) };
+        let unseen = Aim { is_followed: false, ..polls };
+        let first = |aim: &Aim| Predictive::default().start(aim).period;
+        assert!(first(&unseen) > first(&polls));
+        let mut policy = Predictive::default();
+        let small = Aim { target: 0.1, ..unseen };
+        assert!(policy.start(&small).period != first(&unseen));
+        assert_eq!(policy.retarget(0.1, &unseen).unwrap().period, first(&unseen));
     }
 
     // Goal: a program that falls short asleep, by less than if it lost all, is tried in longer periods before shorter ones.
