@@ -99,7 +99,7 @@ pub enum SendError {
     Broken(#[from] Broken),
     /// The directory does not say where the receiver is.
     #[error(transparent)]
-    Directory(DirectoryError),
+    Directory(#[from] DirectoryError),
 }
 
 /// A message was not received.

@@ -192,6 +192,13 @@ impl Links {
     }
 }
 
+impl View {
+    /// All of them: those in memory first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+        self.in_memory.iter().chain(&self.others)
+    }
+}
+
 impl Table {
     /// Those that go before `link`, by which its peer begins to send.
     fn begun(&mut self, link: &Link, number: u32) -> Result<Vec<Arc<Link>>, Malformed> {

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -332,12 +332,8 @@ impl Progress {
         }
     }
 
-    fn try_lead(&self) -> Option<std::sync::MutexGuard<'_, Vec<EpollEvent>>> {
-        match self.lead.try_lock() {
-            Ok(lead) => Some(lead),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    fn try_lead(&self) -> Option<MutexGuard<'_, Vec<EpollEvent>>> {
+        try_lock(&self.lead)
     }
 
     /// Wakes the leader, if there is one: what it sleeps on has changed.
@@ -370,8 +366,17 @@ pub fn after(time: Duration) -> Instant {
 
 /// Locks, whatever happened to a thread that held the lock: what is locked in this crate is whole
 /// between any two calls that could panic.
-pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, unless another thread holds the lock.
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(locked) => Some(locked),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 #[cfg(test)]

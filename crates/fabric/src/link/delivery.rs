@@ -1,6 +1,8 @@
 //! What arrives on a link: each frame goes where it belongs.
 
-use super::{Data, Home, Lent, Link};
+use super::assemblies::Ended;
+use super::offers::SentBy;
+use super::{Home, Link};
 use crate::flow::{CHARGE_LEAST, Sent, charge};
 use crate::frame::{Frame, Head, Malformed, Refusal};
 use crate::id::{Place, ResourceId};
@@ -21,13 +23,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
     fn buffer(&mut self, head: &Head) -> Result<Vec<u8>, Malformed> {
         let length = head.length as usize;
         let Frame::Piece { token } = head.frame else { return Ok(Vec::with_capacity(length)) };
-        let mut assemblies = lock(&self.link.assemblies);
-        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
-        let buffer = assembly.buffer.take().ok_or(Malformed::Unknown("a piece"))?;
-        if length == 0 || buffer.len() + length > assembly.size {
-            return Err(Malformed::Unknown("a piece"));
-        }
-        Ok(buffer)
+        self.link.assemblies.buffer(token, length)
     }
 
     fn frame(&mut self, head: &Head, buffer: Vec<u8>) -> Result<(), Malformed> {
@@ -47,7 +43,7 @@ impl<H: Home> Sink for Delivery<'_, H> {
             Frame::Clear { token } => self.cleared(token)?,
             Frame::Piece { token } => self.piece(token, buffer)?,
             Frame::Done { token } => {
-                lock(&self.link.out).offers.remove(&token);
+                lock(&self.link.out).offers.remove(token);
             }
             Frame::Withdrawn { token } => self.withdrawn(token)?,
             Frame::Credit { place, bytes } => self.credited(place, bytes)?,
@@ -109,96 +105,47 @@ impl<H: Home> Delivery<'_, H> {
     }
 
     fn cleared(&self, token: u32) -> Result<(), Malformed> {
-        let mut guard = lock(&self.link.out);
-        let out = &mut *guard;
-        match out.offers.get_mut(&token).map(|offer| (offer.sent.to, &mut offer.data)) {
-            Some((to, Data::Given(..))) => {
-                out.clear(to, token);
-                drop(guard);
+        let sent_by = lock(&self.link.out).offers.taken(token)?;
+        match sent_by {
+            SentBy::Link => {
                 // If it breaks, that is found by whoever receives or sends next.
                 let _ = self.link.pump(self.home);
             }
-            Some((_, Data::Lent(lent))) if *lent == Lent::Waiting => {
-                *lent = Lent::Cleared;
-                drop(guard);
-                self.link.wake_waiting(self.home);
-            }
-            // Its sender has given up meanwhile: the receiver has to know.
-            Some((_, Data::Withdrawn)) | None if token <= out.last_token => {
-                out.offers.remove(&token);
-                drop(guard);
-                self.link.answer(Frame::Withdrawn { token });
-            }
-            _ => return Err(Malformed::Unknown("an offer")),
+            SentBy::Lender => self.link.wake_waiting(self.home),
+            // The receiver has to know.
+            SentBy::Nobody => self.link.answer(Frame::Withdrawn { token }),
         }
         Ok(())
     }
 
     fn piece(&self, token: u32, buffer: Vec<u8>) -> Result<(), Malformed> {
-        let mut assemblies = lock(&self.link.assemblies);
-        let assembly = assemblies.get_mut(&token).ok_or(Malformed::Unknown("a piece"))?;
-        assembly.done = buffer.len() == assembly.size;
-        assembly.buffer = Some(buffer);
-        if !assembly.done {
-            return Ok(());
+        if let Some(ended) = self.link.assemblies.piece(token, buffer)? {
+            self.ended(ended);
         }
-        let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
-        if rejection.is_some() {
-            assemblies.remove(&token);
-        }
-        drop(assemblies);
-        if let Some(parker) = parker {
-            self.home.progress().wake(&parker);
-        }
-        self.link.answer(Frame::Done { token });
-        rejection.into_iter().for_each(|rejection| self.link.answer(rejection));
         Ok(())
     }
 
     fn withdrawn(&self, token: u32) -> Result<(), Malformed> {
-        let mut assemblies = lock(&self.link.assemblies);
-        let coming = assemblies.get_mut(&token).filter(|assembly| assembly.is_coming());
-        let assembly = coming.ok_or(Malformed::Unknown("a taken offer"))?;
-        (assembly.is_withdrawn, assembly.buffer) = (true, None);
-        let (parker, rejection) = (assembly.parker.take(), assembly.rejection);
-        if rejection.is_some() {
-            assemblies.remove(&token);
-        }
-        drop(assemblies);
-        if let Some(parker) = parker {
-            self.home.progress().wake(&parker);
-        }
-        rejection.into_iter().for_each(|rejection| self.link.give_back(rejection));
+        self.ended(self.link.assemblies.withdrawn(token)?);
         Ok(())
     }
 
+    /// Nothing more of a long message arrives: wakes who waits for that, and says what is to be said then.
+    fn ended(&self, Ended { parker, answers }: Ended) {
+        parker.iter().for_each(|parker| self.home.progress().wake(parker));
+        answers.into_iter().flatten().for_each(|answer| self.link.answer(answer));
+    }
+
     fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Refusal) -> Result<(), Malformed> {
-        let mut guard = lock(&self.link.out);
-        let out = &mut *guard;
+        let mut out = lock(&self.link.out);
         out.flow.credit(sent.to, u64::from(bytes))?;
         // What an offer was charged with was given back before it is fetched.
-        let size = out.offers.get(&token).map(|offer| offer.size as u64);
+        let size = out.offers.get(token).map(|offer| offer.size as u64);
         let asked = size.filter(|_| bytes == 0).unwrap_or(bytes.into());
         let why = why.told(asked);
-        // A thread that lends is told by what its call returns, also if it has given up.
-        let mut by_call = false;
-        match out.offers.get_mut(&token).map(|offer| &mut offer.data) {
-            Some(Data::Lent(state)) => {
-                *state = Lent::Failed(why);
-                by_call = true;
-            }
-            Some(Data::Withdrawn) => {
-                out.offers.remove(&token);
-                by_call = true;
-            }
-            Some(Data::Given(data, _)) => {
-                out.parked -= data.len();
-                out.offers.remove(&token);
-            }
-            Some(Data::Gone) | None => {}
-        }
-        drop(guard);
-        if !by_call {
+        let is_told_by_call = out.offers.rejected(token, why);
+        drop(out);
+        if !is_told_by_call {
             self.home.notify(sent.from, self.link.undelivered(sent.to, sent.tag, why));
         }
         self.link.wake_waiting(self.home);

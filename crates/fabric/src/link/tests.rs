@@ -2,16 +2,19 @@
 //! breaks: every message is taken or told, once and in order, and nothing holds more than its
 //! bound.
 
+use super::delivery::Delivery;
+use super::out::ANSWERS_MOST;
 use super::*;
-use crate::flow::{GONE_MOST, WINDOW};
-use crate::frame::HEAD;
+use crate::flow::{CHARGE_LEAST, GONE_MOST, WINDOW};
+use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
 use crate::inbox::{Body, Inboxes, Taken};
 use crate::links::Links;
 use crate::matching::Match;
+use crate::payload::Buffer;
 use crate::progress::Wait;
-use crate::transport::{Sent as Carried, Sink};
+use crate::transport::{Sender, Sent as Carried, Sink};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Frames that fit on the wire.
 const CAPACITY: usize = 6;
@@ -470,8 +473,7 @@ proptest! {
         // Nothing waits, and without a break all windows are open again.
         prop_assert!(world.lent.is_empty() && world.arriving.is_empty());
         if !broke {
-            let parked = lock(&world.links[0].out).parked;
-            prop_assert_eq!((parked, lock(&world.links[0].out).offers.len()), (0, 0));
+            prop_assert_eq!(lock(&world.links[0].out).offers.held(), (0, 0));
         }
     }
 }
@@ -495,7 +497,7 @@ fn what_was_given_up_is_not_told_again() {
         }
         world.arrive(0);
         assert!(lock(&world.sides[0].notices).is_empty());
-        assert!(lock(&world.links[0].out).offers.is_empty());
+        assert_eq!(lock(&world.links[0].out).offers.held(), (0, 0));
     }
 }
 
@@ -509,7 +511,7 @@ fn what_was_given_up_while_it_was_fetched_is_not_told_again() {
         world.send(0, Kind::Lent(100_000));
         world.give_up();
         world.arrive(1);
-        let token = lock(&world.links[0].out).last_token;
+        let token = lock(&world.links[0].out).offers.last_token();
         world.links[1].take_offer(token, 100_000).unwrap();
         world.arrive(0);
         if hears_first {
@@ -711,14 +713,46 @@ fn an_offer_that_is_taken_again_is_sent_once() {
     // Longer than the wire holds.
     let mut data = Buffer::from(vec![0_u8; 2 * CAPACITY * EAGER_MOST]);
     assert_eq!(link.offer_given(world.from, world.to[0], Tag(1), &mut data), Ok(Attempt::Done));
-    let token = lock(&link.out).last_token;
+    let token = lock(&link.out).offers.last_token();
     let head = Head { frame: Frame::Clear { token }, length: 0, seen: 0 };
     for _ in 0..3 {
         Delivery { link, home: side }.frame(&head, Vec::new()).unwrap();
     }
-    let out = lock(&link.out);
-    let waiting: Vec<_> = out.cleared.iter().map(|(_, tokens)| tokens.len()).collect();
-    assert_eq!(waiting, [1]);
+    assert_eq!(lock(&link.out).offers.waiting(), [1]);
+}
+
+/// What the other end says to have counts as parked no longer, although not all of it was sent: others would wait for its
+/// room for ever.
+#[test]
+fn what_the_other_end_says_to_have_takes_no_room() {
+    let world = World::new();
+    let (link, side) = (&world.links[0], &world.sides[0]);
+    let mut data = Buffer::from(vec![0_u8; 100_000]);
+    assert_eq!(link.offer_given(world.from, world.to[0], Tag(1), &mut data), Ok(Attempt::Done));
+    assert_eq!(lock(&link.out).offers.held(), (1, 100_000));
+    let token = lock(&link.out).offers.last_token();
+    let head = Head { frame: Frame::Done { token }, length: 0, seen: 0 };
+    Delivery { link, home: side }.frame(&head, Vec::new()).unwrap();
+    assert_eq!(lock(&link.out).offers.held(), (0, 0));
+}
+
+/// A thread that panics while it sends has nothing held up for those that only carry what waits.
+#[test]
+fn what_waits_is_carried_after_a_panic() {
+    let world = World::new();
+    let link = &world.links[0];
+    let answer = Frame::Credit { place: world.from, bytes: 1 };
+    (0..=CAPACITY).for_each(|_| link.answer(answer));
+    assert!(link.has_backlog());
+    let sender = link.clone();
+    let panicked = std::thread::spawn(move || {
+        let _out = lock(&sender.out);
+        panic!("as is wanted");
+    });
+    assert!(panicked.join().is_err() && link.out.is_poisoned());
+    lock(&world.wires[0]).frames.clear();
+    assert_eq!(link.pump_if_free(&world.sides[0]), Ok(()));
+    assert_eq!((lock(&world.wires[0]).frames.len(), link.has_backlog()), (1, false));
 }
 
 /// Goal: what a sender was told of comes before what it sends after that, or never. Method: its connection is over for it
@@ -811,7 +845,7 @@ fn without_memory_a_sender_is_told_how_much_was_asked() {
     world.send(0, Kind::Given(100_000));
     world.arrive(1);
     let (from, to, tag) = (world.from, world.to[0], Tag(0));
-    let token = lock(&world.links[0].out).last_token;
+    let token = lock(&world.links[0].out).offers.last_token();
     let reason = Refusal::NoRoom { left: 0 };
     world.links[1].answer(Frame::Rejected { from, to, tag, token, bytes: 0, reason });
     world.arrive(0);

@@ -116,7 +116,7 @@ impl Context {
     /// Reads and carries what there is.
     pub fn tend(&self) {
         let view = self.links.view();
-        for link in view.in_memory.iter().chain(&view.others) {
+        for link in view.all() {
             for _ in 0..LOOKS {
                 if self.receive_on(link) == 0 {
                     break;
@@ -131,8 +131,7 @@ impl Context {
     /// Finds out which nodes are gone.
     pub fn look_after_links(&self) {
         let view = self.links.view();
-        let links = view.in_memory.iter().chain(&view.others);
-        for link in links.filter(|link| link.is_looked_after) {
+        for link in view.all().filter(|link| link.is_looked_after) {
             if let Err(broken) = link.look_after() {
                 self.lost(link, broken);
             }

@@ -378,7 +378,7 @@ impl World {
 /// No sender has more waiting at a receiver than that has lent it.
 fn check_windows(context: &Context, id: ResourceId) -> Result<(), String> {
     let view = context.links.view();
-    for link in view.in_memory.iter().chain(&view.others) {
+    for link in view.all() {
         let window = if link.in_memory { WINDOW } else { WINDOW_CARRIED };
         let charged = context.inboxes.with(id.place, |inbox| inbox.charged_by(link.id));
         if charged.is_some_and(|charged| charged > window) {

@@ -1,0 +1,163 @@
+//! What is done on links by whoever has time: what has arrived is handled, and what waits is carried.
+
+use super::Core;
+use crate::flow::Unsent;
+use crate::frame::Greeting;
+use crate::link::{Home, Link};
+use crate::links::Current;
+use crate::listen::Listeners;
+use crate::progress::{Work, lock};
+use crate::transport::Broken;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// So many links over the kernel are asked one by one while spinning.
+const ASKED_ONE_BY_ONE: usize = 2;
+/// How often it is looked whether all is sent: the kernel does not say so.
+const DRAIN_STEP: Duration = Duration::from_millis(1);
+
+impl Core {
+    /// Works until everything that was sent is with the other ends, or with their kernels, or
+    /// `deadline` has passed.
+    pub fn drain(&self, deadline: Instant) {
+        let drained = || self.links.view().all().all(|link| self.is_drained(link));
+        loop {
+            let now = Instant::now();
+            if drained() || now >= deadline {
+                return;
+            }
+            self.progress.wait(self, Some((now + DRAIN_STEP).min(deadline)), || None::<()>, |_| {});
+        }
+    }
+
+    /// The same. Returns what may not have arrived, but for what resources are told that are still there.
+    pub fn unsent(&self, deadline: Instant) -> Option<Unsent> {
+        // Connections that have broken already are found out first.
+        self.progress.look(self);
+        self.drain(deadline);
+        let view = self.links.view();
+        let left = view.all().filter(|link| !self.is_drained(link)).flat_map(|link| link.unsent());
+        let left: Vec<_> = left.collect();
+        // After that look, which may have found another one broken.
+        let untold = *lock(&self.untold);
+        left.into_iter().fold(untold, |before, to| Some(Unsent::with(before, to)))
+    }
+
+    /// Whether everything that was sent by `link` is with the other end, or with its kernel. If it breaks now nothing
+    /// more is sent: senders are told.
+    fn is_drained(&self, link: &Arc<Link>) -> bool {
+        link.is_drained(self).unwrap_or_else(|broken| {
+            self.lost(link, broken);
+            true
+        })
+    }
+
+    /// Carries what was gathered. Returns whether there was something.
+    pub fn flush(&self) -> bool {
+        let view = self.links.view();
+        let any = view.all().any(|link| link.has_backlog());
+        for link in view.all() {
+            self.flush_by(link, Link::pump_if_free);
+            // Whoever waits does that as well, and one is in the way of the other.
+            if link.is_unsettled() && !link.is_attended() {
+                self.receive_on(link, self);
+            }
+        }
+        any
+    }
+
+    /// Has what waits carried, whatever this thread does next.
+    pub(super) fn flush_soon(&self, link: &Link) {
+        if link.has_backlog() {
+            self.flusher.notice();
+        }
+    }
+
+    /// Has what waits on `link` carried by `pump`.
+    fn flush_by(&self, link: &Arc<Link>, pump: impl Fn(&Link, &Self) -> Result<(), Broken>) {
+        if link.has_backlog()
+            && let Err(broken) = pump(link, self)
+        {
+            self.lost(link, broken);
+        }
+    }
+
+    pub(super) fn receive_on(&self, link: &Arc<Link>, home: &impl Home) -> usize {
+        let handled = link.receive(home).unwrap_or_else(|broken| {
+            self.lost(link, broken);
+            1
+        });
+        // Pieces of what is taken now may have to wait for their times.
+        self.flush_soon(link);
+        handled
+    }
+
+    /// [`Work::poll`], with everything for `home`.
+    pub(super) fn poll_for(&self, home: &impl Home, view: &mut Current, ask_kernel: bool) -> usize {
+        self.links.refresh(view);
+        let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
+        let mut handled: usize = in_memory.map(|link| self.receive_on(link, home)).sum();
+        if ask_kernel && !self.are_many(view) {
+            for link in &view.others {
+                handled += self.receive_on(link, home);
+            }
+        } else {
+            for link in &view.others {
+                self.watch(link);
+                self.flush_by(link, Link::pump);
+            }
+        }
+        handled
+    }
+
+    /// [`Work::signalled`], with everything for `home`.
+    pub(super) fn signalled_for(&self, home: &impl Home, token: u64) {
+        if Listeners::is_theirs(token) {
+            let lets_in = |greeting: &Greeting| self.lets_in(greeting);
+            let greeted = self.listeners.signalled(token, self.id, &self.progress, lets_in);
+            if let Some((greeting, ends)) = greeted {
+                self.greeted(&greeting, ends);
+            }
+        } else if let Some(link) = self.links.numbered(token as u32) {
+            match link.signalled(home) {
+                Ok(()) => self.flush_soon(&link),
+                Err(broken) => self.lost(&link, broken),
+            }
+        }
+    }
+}
+
+impl Work for Core {
+    type View = Current;
+
+    fn view(&self) -> Current {
+        self.links.view()
+    }
+
+    fn poll(&self, view: &mut Current, ask_kernel: bool) -> usize {
+        self.poll_for(self, view, ask_kernel)
+    }
+
+    fn is_in_memory(&self, view: &Current) -> bool {
+        view.others.is_empty()
+    }
+
+    fn are_many(&self, view: &Current) -> bool {
+        view.others.len() > ASKED_ONE_BY_ONE
+    }
+
+    fn falls_asleep(&self) -> bool {
+        let view = self.links.view();
+        view.others.iter().for_each(|link| self.watch(link));
+        // All of them, even if one has something: the words of those that were told are taken back.
+        view.in_memory.iter().filter(|link| !link.falls_asleep()).count() == 0
+    }
+
+    fn wakes_up(&self) {
+        self.links.view().in_memory.iter().for_each(|link| link.wakes_up());
+    }
+
+    fn signalled(&self, token: u64) {
+        self.signalled_for(self, token);
+    }
+}

@@ -1,0 +1,151 @@
+//! The way of a message in: to its inbox, from there to who wants it, and what its sender is told.
+
+use super::catcher::Catcher;
+use super::{Core, Patience, Received};
+use crate::frame::{Frame, Malformed, Reason, Refusal};
+use crate::id::{Place, ResourceId};
+use crate::inbox::{Arrived, Body, Inbox, Left, Taken, Undelivered};
+use crate::link::{Assembled, Home, Link};
+use crate::matching::{Match, Tag};
+use crate::payload::Buffer;
+use crate::progress::Parker;
+use std::sync::Arc;
+
+impl Core {
+    /// The first message that `wanted` wants, or what became of one that was sent. None if there is
+    /// none in time.
+    pub fn receive(
+        &self,
+        place: Place,
+        wanted: Match,
+        patience: Patience,
+    ) -> Option<Result<Received, Undelivered>> {
+        loop {
+            let message = match self.take(place, wanted, patience)? {
+                Taken::Notice(undelivered) => return Some(Err(undelivered)),
+                Taken::Message(message, None) => message,
+                Taken::Message(message, Some(bytes)) => {
+                    self.give_back(place, message.link, bytes);
+                    message
+                }
+            };
+            let data = match message.body {
+                Body::Whole(data) => Some(data),
+                Body::Offered { link, token, size, .. } => {
+                    let envelope = (message.from, place, message.tag);
+                    self.fetch(&link, token, size, envelope, &wanted).map(Buffer::from)
+                }
+            };
+            if let Some(data) = data {
+                return Some(Ok((message.from, message.tag, data)));
+            }
+        }
+    }
+
+    /// Closes an inbox: who sent what nobody took is told.
+    pub fn close(&self, place: Place) {
+        self.release(place, None);
+        let Some(Left { messages, owed, senders }) = self.inboxes.close(place) else { return };
+        for (number, bytes) in owed {
+            self.give_back(place, number, bytes);
+        }
+        for message in messages {
+            self.reject(place, message);
+        }
+        senders.iter().for_each(|parker| self.progress.wake(parker));
+    }
+
+    fn take(&self, place: Place, wanted: Match, patience: Patience) -> Option<Taken> {
+        let catcher = Catcher::new(self, place, wanted);
+        match patience {
+            Patience::None => catcher.look(),
+            Patience::Until(deadline) => catcher.wait(deadline),
+        }
+    }
+
+    /// Fetches an offered message, and begins to fetch those that `wanted` will want after it. None if it will never
+    /// arrive; its sender is told.
+    ///
+    /// It waits for the end of it, whatever the patience of the caller: put back, it would have lost its place among
+    /// those that this receiver did not want.
+    fn fetch(
+        &self,
+        link: &Arc<Link>,
+        token: u32,
+        size: u64,
+        (from, to, tag): (ResourceId, Place, Tag),
+        wanted: &Match,
+    ) -> Option<Vec<u8>> {
+        // What was fetched ahead may be there all the same.
+        if link.broken().is_some() && !link.has_taken(token) {
+            return None;
+        }
+        if link.take_offer(token, size as usize).is_err() {
+            let (from, reason) = (from.place, Refusal::NoRoom { left: 0 });
+            self.answer(link, Frame::Rejected { from, to, tag, token, bytes: 0, reason });
+            return None;
+        }
+        self.inboxes.with(to, |inbox| {
+            // Nobody else takes them out meanwhile.
+            for (link, token, size) in inbox.fetch_ahead(wanted) {
+                // Without memory for it now it is fetched when it is wanted.
+                let _ = link.take_offer(token, size as usize);
+                self.flush_soon(&link);
+            }
+        });
+        let arrived = || match link.assembled(token) {
+            Assembled::NotYet => None,
+            Assembled::Whole(data) => Some(Some(data)),
+            Assembled::Never => Some(None),
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist_fetch(token, parker);
+        self.progress.wait(self, None, arrived, enlist).flatten()
+    }
+
+    /// [`Home::deliver`] by a thread that waits itself as `own`, if it does.
+    pub(super) fn deliver_by(
+        &self,
+        own: Option<&Arc<Parker>>,
+        to: Place,
+        message: Arrived,
+    ) -> Result<Option<Refusal>, Malformed> {
+        let deliver = |inbox: &mut Inbox, message| inbox.deliver(message, own);
+        match self.inboxes.give(to, message, deliver) {
+            Ok(receiver) => {
+                receiver?.iter().for_each(|parker| self.progress.wake(parker));
+                Ok(None)
+            }
+            Err(reason) => Ok(Some(reason)),
+        }
+    }
+
+    /// Tells the sender of `message` that nobody took it.
+    fn reject(&self, to: Place, message: Arrived) {
+        let (from, tag) = (message.from, message.tag);
+        if message.link == 0 {
+            let to = ResourceId { context: self.id, place: to };
+            return self.notify(from.place, Undelivered { to, tag, reason: Reason::Gone });
+        }
+        let Some(link) = self.links.numbered(message.link) else { return };
+        let (from, bytes, reason) = (from.place, message.charge, Refusal::Gone);
+        let rejected = |token| Frame::Rejected { from, to, tag, token, bytes, reason };
+        match message.body {
+            Body::Offered { token, .. } => link.reject_offer(token, rejected(token)),
+            Body::Whole(_) => link.answer(rejected(0)),
+        }
+        self.flush_soon(&link);
+    }
+
+    /// Tells by the link of this number, if it is there, that `place` has taken so much of what came by it.
+    fn give_back(&self, place: Place, number: u32, bytes: u64) {
+        if let Some(link) = self.links.numbered(number) {
+            self.answer(&link, Frame::Credit { place, bytes });
+        }
+    }
+
+    /// Says `frame`, now or as soon as there is room, whatever this thread does next.
+    fn answer(&self, link: &Link, frame: Frame) {
+        link.answer(frame);
+        self.flush_soon(link);
+    }
+}

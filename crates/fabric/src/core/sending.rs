@@ -1,0 +1,207 @@
+//! The way of a message out: within the context, by a link at once, or as soon as there is room and a taker.
+
+use super::waiting::Look;
+use super::{Core, Patience};
+use crate::error::SendError;
+use crate::flow::charge;
+use crate::frame::EAGER_MOST;
+use crate::id::{Place, ResourceId};
+use crate::inbox::{Arrived, Body};
+use crate::link::{Attempt, Home, Link};
+use crate::matching::Tag;
+use crate::pacing::Carriage;
+use crate::payload::{Buffer, Payload};
+use crate::progress::Parker;
+use crate::transport::Broken;
+use std::sync::Arc;
+
+impl Core {
+    /// Sends a short message by `link` if nothing has to be waited for; false if it has to be sent
+    /// otherwise.
+    pub fn send_at_once(
+        &self,
+        from: Place,
+        to: ResourceId,
+        tag: Tag,
+        payload: &[u8],
+        link: &Link,
+    ) -> bool {
+        if payload.len() > EAGER_MOST || !self.turns.are_free() || !link.leads_to(to.context) {
+            return false;
+        }
+        let credit = self.inboxes.credit_with_message(from, link.id);
+        let sent = link.message(from, to.place, tag, payload, credit) == Ok(Attempt::Done);
+        if sent {
+            self.flush_soon(link);
+        } else if credit > 0 {
+            self.inboxes.with(from, |inbox| {
+                // If it breaks after this look, that is forgotten with it; before, it would be kept for ever.
+                if link.broken().is_none() {
+                    inbox.put_back(link.id, credit);
+                }
+            });
+        }
+        sent
+    }
+
+    /// Sends a message. `last` is the link that was used last, if that led to the same context.
+    pub fn send(
+        &self,
+        from: Place,
+        to: ResourceId,
+        tag: Tag,
+        payload: Payload<'_>,
+        patience: Patience,
+        last: &mut Option<Arc<Link>>,
+    ) -> Result<(), SendError> {
+        if payload.len() as u64 > self.config.message_most {
+            let (bytes, most) = (payload.len(), self.config.message_most);
+            return Err(SendError::TooLong { bytes, most });
+        }
+        if self.turns.post((from, to)) {
+            let is_long = payload.len() > EAGER_MOST && to.context != self.id;
+            let carriage = if is_long { Carriage::InPieces } else { Carriage::Whole };
+            self.wait_for_turn((from, to), payload.len(), carriage, patience)?;
+        }
+        if to.context == self.id {
+            return self.send_within(from, to.place, tag, payload, patience);
+        }
+        let link = match last.take().filter(|link| link.leads_to(to.context)) {
+            Some(link) => link,
+            None => self.link_to(to.context)?,
+        };
+        let link = &*last.insert(link);
+        let sent = match payload {
+            Payload::Given(data) if data.len() > EAGER_MOST => {
+                self.give(link, from, to.place, tag, data, patience)
+            }
+            Payload::Lent(data) if data.len() > EAGER_MOST => {
+                self.lend(link, from, to.place, tag, data, patience)
+            }
+            short => {
+                let data = short.as_bytes();
+                self.attempt(link, patience, || link.message(from, to.place, tag, data, 0))
+            }
+        };
+        self.flush_soon(link);
+        sent.inspect_err(|error| {
+            if let SendError::Broken(broken) = error {
+                self.lost(link, broken.clone());
+            }
+        })
+    }
+
+    fn give(
+        &self,
+        link: &Link,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        mut data: Buffer,
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        self.attempt(link, patience, || link.offer_given(from, to, tag, &mut data))
+    }
+
+    fn lend(
+        &self,
+        link: &Link,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        data: &[u8],
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        let mut token = None;
+        self.attempt(link, patience, || {
+            token = link.offer_lent(from, to, tag, data.len())?;
+            Ok(if token.is_some() { Attempt::Done } else { Attempt::Wait })
+        })?;
+        let Some(token) = token else { return Ok(()) };
+        let deadline = match patience {
+            Patience::Until(deadline) => deadline,
+            Patience::None if link.withdraw(token) => return Err(SendError::WouldBlock),
+            // Another thread has heard already that it is taken.
+            Patience::None => None,
+        };
+        let flow = (from, ResourceId { context: link.peer, place: to });
+        let mut sent = 0;
+        let mut send = || match link.send_lent(token, data, &mut sent) {
+            Ok(None) if link.is_held(token) => Look::At(self.turns.piece_at(flow)),
+            Ok(None) => Look::Later,
+            Ok(Some(Ok(()))) => Look::Done(Ok(())),
+            Ok(Some(Err(reason))) => Look::Done(Err(SendError::Rejected(reason))),
+            Err(broken) => Look::Done(Err(SendError::Broken(broken))),
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist(parker);
+        if let Some(result) = self.wait_in_turn(flow, deadline, &mut send, enlist) {
+            return result;
+        }
+        if link.withdraw(token) {
+            return Err(SendError::TimedOut);
+        }
+        // It was taken at the last moment: half a message is no message.
+        self.wait_in_turn(flow, None, send, enlist).unwrap_or(Err(SendError::TimedOut))
+    }
+
+    /// Tries until it is done or patience is at its end.
+    fn attempt(
+        &self,
+        link: &Link,
+        patience: Patience,
+        mut attempt: impl FnMut() -> Result<Attempt, Broken>,
+    ) -> Result<(), SendError> {
+        let mut attempt = || match attempt() {
+            Ok(Attempt::Done) => Some(Ok(())),
+            Ok(Attempt::Wait) => None,
+            Err(broken) => Some(Err(SendError::Broken(broken))),
+        };
+        if let Some(done) = attempt() {
+            return done;
+        }
+        let Patience::Until(deadline) = patience else {
+            self.progress.look(self);
+            return attempt().unwrap_or(Err(SendError::WouldBlock));
+        };
+        let enlist = |parker: &Arc<Parker>| link.enlist(parker);
+        let done = self.progress.wait(self, deadline, attempt, enlist);
+        done.unwrap_or(Err(SendError::TimedOut))
+    }
+
+    fn send_within(
+        &self,
+        from: Place,
+        to: Place,
+        tag: Tag,
+        payload: Payload<'_>,
+        patience: Patience,
+    ) -> Result<(), SendError> {
+        // A given buffer was there before; only what is copied takes memory.
+        let charge = if payload.is_given() { charge(0) } else { charge(payload.len()) };
+        let id = ResourceId { context: self.id, place: to };
+        let has_room = || self.inboxes.with(to, |inbox| inbox.has_room(charge));
+        let room = || match has_room() {
+            None => Some(Err(SendError::Gone(id))),
+            Some(true) => Some(Ok(())),
+            Some(false) => None,
+        };
+        match (room(), patience) {
+            (Some(room), _) => room?,
+            (None, Patience::None) => return Err(SendError::WouldBlock),
+            (None, Patience::Until(deadline)) => {
+                let enlist = |parker: &Arc<Parker>| {
+                    self.inboxes.with(to, |inbox| inbox.enlist_sender(parker));
+                };
+                let waited = self.progress.wait(self, deadline, room, enlist);
+                waited.unwrap_or(Err(SendError::TimedOut))?;
+            }
+        }
+        let from = ResourceId { context: self.id, place: from };
+        let body = Body::Whole(payload.into_buffer());
+        let message = Arrived { from, tag, body, link: 0, charge };
+        match self.deliver(to, message) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(SendError::Gone(id)),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What has arrived on a link is looked for and handled, and long messages are fetched.
+
+use super::assemblies::Assembled;
+use super::delivery::Delivery;
+use super::{Home, Link};
+use crate::frame::{Frame, Malformed};
+use crate::progress::{Parker, lock, try_lock};
+use crate::transport::Broken;
+use std::collections::TryReserveError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Looks for what has arrived on a link that ends: at some 64 KiB each, more than any kernel keeps for one connection.
+const LAST_LOOKS: u32 = 4096;
+
+impl Link {
+    /// Whether [`Self::receive`] may have something to do.
+    pub fn may_have_frames(&self) -> bool {
+        self.glance.as_ref().is_none_or(|glance| glance()) || self.has_backlog()
+    }
+
+    /// Handles frames that have arrived, unless another thread does. Returns how many.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn receive(self: &Arc<Self>, home: &impl Home) -> Result<usize, Broken> {
+        let Some(mut input) = try_lock(&self.input) else { return Ok(0) };
+        let Some(receiver) = input.as_mut() else { return Ok(0) };
+        self.attended.store(true, Relaxed);
+        let polled = receiver.poll(&mut Delivery { link: self, home });
+        let frames = polled.map_err(end_of)?;
+        if receiver.owes() {
+            // With the lock, so that nobody who has looked before says that nothing waits.
+            let _out = lock(&self.out);
+            self.backlog.store(true, Relaxed);
+        }
+        if frames == 0 && self.has_backlog() {
+            drop(input);
+            self.pump(home)?;
+        }
+        Ok(frames)
+    }
+
+    /// Handles all frames that have arrived, after those that another thread just handles.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn receive_all(self: &Arc<Self>, home: &impl Home) -> Result<(), Broken> {
+        let mut input = self.input();
+        let Some(receiver) = input.as_mut() else { return Ok(()) };
+        for _ in 0..LAST_LOOKS {
+            let polled = receiver.poll(&mut Delivery { link: self, home });
+            if polled.map_err(end_of)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is watched became ready: frames, room, or the end.
+    ///
+    /// # Errors
+    /// If the link breaks.
+    pub fn signalled(self: &Arc<Self>, home: &impl Home) -> Result<(), Broken> {
+        if let Some(receiver) = self.input().as_mut() {
+            receiver.signalled();
+        }
+        self.receive(home)?;
+        if self.has_backlog() {
+            return self.pump(home);
+        }
+        self.wake_waiting(home);
+        Ok(())
+    }
+
+    /// The caller is going to sleep. Returns false if there is something to do.
+    pub fn falls_asleep(&self) -> bool {
+        self.input().as_mut().is_none_or(|receiver| receiver.falls_asleep())
+    }
+
+    /// It is awake again.
+    pub fn wakes_up(&self) {
+        if let Some(receiver) = self.input().as_mut() {
+            receiver.wakes_up();
+        }
+    }
+
+    /// Takes an offer, unless it is taken: its pieces are written to a buffer of their own.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn take_offer(&self, token: u32, size: usize) -> Result<(), TryReserveError> {
+        if self.assemblies.begin(token, size)? {
+            self.answer(Frame::Clear { token });
+        }
+        Ok(())
+    }
+
+    /// Whether an offer was taken, and nobody has what arrived.
+    pub fn has_taken(&self, token: u32) -> bool {
+        self.assemblies.has(token)
+    }
+
+    /// Says `rejection` of an offer that nobody wants any more; if it was taken, when all of it has arrived:
+    /// its sender does not stop before.
+    pub fn reject_offer(&self, token: u32, rejection: Frame) {
+        if let Some(answer) = self.assemblies.reject(token, rejection) {
+            self.answer(answer);
+        }
+    }
+
+    /// Has `parker` woken when a taken offer has arrived, or never will. Look again after this.
+    pub fn enlist_fetch(&self, token: u32, parker: &Arc<Parker>) {
+        self.assemblies.enlist(token, parker);
+    }
+
+    /// What has become of a taken offer.
+    pub fn assembled(&self, token: u32) -> Assembled {
+        self.assemblies.take(token, self.broken.get().is_some())
+    }
+}
+
+/// Why a link is over on which what came could not be handled.
+fn end_of(broken: Broken) -> Broken {
+    match broken {
+        // Its other end has made a later one, and no mistake.
+        Broken::Malformed(Malformed::GivenUp) => Broken::Closed,
+        broken => broken,
+    }
+}
