@@ -62,7 +62,8 @@ impl Failure {
     }
 
     fn tell(self) -> Outcome {
-        LAST.set(self.text);
+        // What a thread ends last, such as an object of C++ that closes something, may call when this is gone already.
+        let _ = LAST.try_with(|last| last.replace(self.text));
         self.outcome
     }
 }
@@ -91,18 +92,23 @@ pub unsafe fn drop_handle<T>(handle: *mut T) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ktf_error_text(buffer: *mut c_char, length: usize) -> usize {
-    LAST.with_borrow(|text| {
-        let bytes = text.as_bytes();
-        if !buffer.is_null() && length > 0 {
-            let copied = bytes.len().min(length - 1);
-            // SAFETY: the caller says that there are `length` bytes.
-            unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), copied);
-                *buffer.add(copied) = 0;
-            }
+    // SAFETY: the caller says that there are `length` bytes.
+    let copy = |text: &str| unsafe { copy_text(text, buffer, length) };
+    LAST.try_with(|last| copy(&last.borrow())).unwrap_or_else(|_| copy(""))
+}
+
+/// Writes as much of `text` as there is room for, each character whole or not at all, and a zero byte. Returns how long
+/// all of it is.
+unsafe fn copy_text(text: &str, buffer: *mut c_char, length: usize) -> usize {
+    if !buffer.is_null() && length > 0 {
+        let copied = text.floor_char_boundary(length - 1);
+        // SAFETY: as the header says.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), copied);
+            *buffer.add(copied) = 0;
         }
-        bytes.len()
-    })
+    }
+    text.len()
 }
 
 impl From<OpenError> for Failure {
@@ -231,6 +237,51 @@ pub fn timed_out() -> Failure {
 mod tests {
     use super::*;
     use fabric::directory::client::DirectoryError;
+    use std::ffi::CStr;
+    use std::sync::{Arc, OnceLock};
+
+    /// What went wrong last in this thread, as far as there is room: how long all of it is, and what is written.
+    fn error_text(room: usize) -> (usize, String) {
+        let mut bytes = vec![1_u8; room];
+        // SAFETY: there are so many.
+        let whole = unsafe { ktf_error_text(bytes.as_mut_ptr().cast(), bytes.len()) };
+        let text = CStr::from_bytes_until_nul(&bytes).unwrap();
+        (whole, text.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_sentence_is_cut_between_characters() {
+        assert_eq!(outcome_of(|| Err(Failure::invalid("na\u{ef}ve"))), Outcome::Invalid);
+        for (room, written) in [(7, "na\u{ef}ve"), (6, "na\u{ef}v"), (4, "na"), (1, "")] {
+            assert_eq!(error_text(room), (6, written.to_owned()));
+        }
+        // SAFETY: nothing is written.
+        assert_eq!(unsafe { ktf_error_text(std::ptr::null_mut(), 0) }, 6);
+    }
+
+    /// Goal: what a thread ends last may call still. Method: it is begun before the library's own data of the thread, and so
+    /// ends after that. A panic there would end the process.
+    #[test]
+    fn a_thread_that_ends_may_call() {
+        struct EndsLast(Arc<OnceLock<(Outcome, (usize, String))>>);
+        impl Drop for EndsLast {
+            fn drop(&mut self) {
+                let outcome = outcome_of(|| Err(Failure::invalid("late")));
+                let _ = self.0.set((outcome, error_text(8)));
+            }
+        }
+        thread_local! {
+            static HELD: RefCell<Option<EndsLast>> = const { RefCell::new(None) };
+        }
+        let told = Arc::new(OnceLock::new());
+        let tells = EndsLast(told.clone());
+        let ends = std::thread::spawn(move || {
+            HELD.set(Some(tells));
+            outcome_of(|| Err(Failure::invalid("early")))
+        });
+        assert_eq!(ends.join().unwrap(), Outcome::Invalid);
+        assert_eq!(told.get(), Some(&(Outcome::Invalid, (0, String::new()))));
+    }
 
     /// What the header says of each: what is too much, the caller can mend; a refusal, the daemon's
     /// administrator.

@@ -77,8 +77,9 @@ static __always_inline int add(struct region_packet *packet, struct region_slot 
 	if (!session)
 		return STATUS_NO_SESSION;
 	if (number == READ_ONCE(session->taken)) {
-		/* A copy. If the first is being carried out on another processor, it answers. */
-		if (number != READ_ONCE(session->done))
+		/* A copy. If the first is being carried out on another processor, it answers. The
+		 * answer was written before the number that says so: it is read after that. */
+		if (number != LOAD_SEQUENCE(session->done))
 			return -1;
 		packet->value = READ_ONCE(session->answer);
 		return STATUS_OK;

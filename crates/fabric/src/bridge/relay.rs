@@ -206,7 +206,8 @@ impl Shell {
             Err(refusal) => return self.refuse(number, refusal),
         };
         let mut made = lock(&self.made);
-        if made.calling >= CALLING_MOST || self.pairs.len() + made.pairs.len() >= RELAYED_MOST {
+        let promised = self.pairs.len() + made.pairs.len() + made.calling;
+        if made.calling >= CALLING_MOST || promised >= RELAYED_MOST {
             drop(made);
             return self.refuse(number, Refusal::Full);
         }

@@ -184,6 +184,7 @@ impl Client {
     /// # Errors
     /// If the server refuses, or does not answer.
     pub fn register(&self, place: Place, attributes: Attributes) -> Result<(), DirectoryError> {
+        attributes.check().map_err(|invalid| DirectoryError::Refused(invalid.to_string()))?;
         self.ask(|number| Request::Register { number, place, attributes }).map(drop)
     }
 
@@ -214,31 +215,40 @@ impl Client {
         deadline: Option<Instant>,
         mut look: impl FnMut(&BTreeMap<ResourceId, Record>) -> Option<T>,
     ) -> Result<Option<T>, DirectoryError> {
+        // A server would disconnect who says something so long, and not say why.
+        query.check().map_err(|invalid| DirectoryError::Refused(invalid.to_string()))?;
         self.catch_up()?;
         let mut state = lock(&self.shared.state);
-        let number = state.subscription(query);
-        let answer_by = Instant::now() + ANSWER_TIME;
+        let mut number = state.subscription(query);
+        // Until when an answer is waited for: from when it is asked for, which it is anew when the server has ended.
+        let mut answer_by = None;
         loop {
             if let Some(Err(why)) = state.answers.remove(&number) {
                 state.forget(number);
                 return Err(DirectoryError::Refused(why));
             }
-            // Another thread that was refused the same question has forgotten it.
             let Some(subscription) = state.subscriptions.get(&number) else {
-                return Err(DirectoryError::Silent);
+                // Another thread was refused the same question, or there were too many others: it is asked anew.
+                number = state.subscription(query);
+                continue;
             };
             let now = Instant::now();
-            if subscription.current {
+            let until = if subscription.current {
                 if let Some(found) = look(&subscription.records) {
                     return Ok(Some(found));
                 }
                 if deadline.is_none_or(|deadline| now >= deadline) {
                     return Ok(None);
                 }
-            } else if now >= answer_by || state.closed {
-                return Err(state.silence());
-            }
-            let until = if subscription.current { deadline.unwrap_or(now) } else { answer_by };
+                answer_by = None;
+                deadline.unwrap_or(now)
+            } else {
+                let until = *answer_by.get_or_insert(now + ANSWER_TIME);
+                if now >= until || state.closed {
+                    return Err(state.silence());
+                }
+                until
+            };
             let time = until.saturating_duration_since(now);
             let waited = self.shared.changed.wait_timeout(state, time);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -307,7 +317,7 @@ impl Client {
             state.answers.remove(&number).map(|answer| answer.map_err(DirectoryError::Refused))
         });
         if answer.is_err() {
-            lock(&self.shared.state).open.remove(&number);
+            lock(&self.shared.state).give_up(number);
         }
         answer
     }
@@ -462,9 +472,23 @@ impl Shared {
 }
 
 impl State {
+    /// A number that no question has whose answer may come or is kept: numbers begin again after the last.
     fn next_number(&mut self) -> u32 {
-        self.number = self.number.wrapping_add(1);
-        self.number
+        loop {
+            self.number = self.number.wrapping_add(1);
+            let number = self.number;
+            let is_asked = self.open.contains_key(&number) || self.again.contains_key(&number);
+            let is_kept = self.subscriptions.contains_key(&number);
+            if !is_asked && !is_kept && !self.answers.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Nobody waits for that answer any more, though it may have come a moment ago.
+    fn give_up(&mut self, number: u32) {
+        self.open.remove(&number);
+        self.answers.remove(&number);
     }
 
     /// Why nothing is answered: it is refused as a whole, or nobody says.
@@ -633,12 +657,16 @@ impl Connection {
 }
 
 impl Subscription {
-    /// Everything anew: the first time, or from the next server.
+    /// Everything anew: the first time, or from the next server. What that one says otherwise, as when its node has
+    /// another name now, is told as elsewhere: gone, and there again.
     fn found(&mut self, records: Vec<Record>) {
         self.current = true;
         let now: BTreeMap<_, _> = records.into_iter().map(|record| (record.id, record)).collect();
-        let gone: Vec<_> =
-            self.records.keys().filter(|id| !now.contains_key(id)).copied().collect();
+        let before = self.records.iter();
+        let gone: Vec<_> = before
+            .filter(|(id, record)| now.get(*id) != Some(*record))
+            .map(|(id, _)| *id)
+            .collect();
         gone.into_iter().for_each(|id| self.gone(id));
         for (id, record) in now {
             if !self.records.contains_key(&id) {
@@ -828,6 +856,130 @@ mod tests {
         state.hear(Answer::Done { number: 1 });
         state.hear(Answer::Refused { number: Some(2), why: "too many".into() });
         assert_eq!(state.registered, BTreeMap::from([(taken, attributes)]));
+    }
+
+    /// A record, as a server on `node` tells it.
+    fn record(node: &str, attributes: Attributes) -> Record {
+        let context = ContextId::new(2);
+        let (node, callers, addresses) = (node.into(), Callers::SameUser, Vec::new());
+        let carriers = Carriers::default();
+        let home = ContextInfo { id: context, node, owner: 0, callers, addresses, carriers };
+        Record { id: ResourceId { context, place: PLACE }, attributes, home }
+    }
+
+    /// A daemon that is started again with another name of its node knows the same contexts, which are elsewhere now.
+    #[test]
+    fn what_the_next_server_says_otherwise_is_told_and_kept() {
+        let [old, new] = ["n1", "n2"].map(|node| record(node, Attributes::new()));
+        let mut subscription = Subscription {
+            query: Attributes::new(),
+            records: BTreeMap::new(),
+            current: false,
+            used: 0,
+            watchers: HashMap::from([(1, VecDeque::new())]),
+        };
+        for record in [&old, &old, &new, &new] {
+            subscription.found(vec![record.clone()]);
+        }
+        let events: Vec<Event> = subscription.watchers.remove(&1).unwrap().into();
+        let id = old.id;
+        assert_eq!(events, [Event::Appeared(old), Event::Gone(id), Event::Appeared(new.clone())]);
+        assert_eq!(subscription.records, BTreeMap::from([(id, new)]));
+    }
+
+    /// After some four thousand million questions: an answer would be taken for that of another.
+    #[test]
+    fn a_number_that_is_in_use_is_not_given_out_again() {
+        let mut state = State { number: u32::MAX, ..State::default() };
+        assert_eq!(state.subscription(&attrs! { "a" => "b" }), 0);
+        let request = Request::Resolve { number: 1, context: ContextId::new(1) };
+        state.open.insert(1, request);
+        state.again.insert(2, PLACE);
+        state.answers.insert(3, Ok(None));
+        state.number = u32::MAX;
+        assert_eq!(state.next_number(), 4);
+    }
+
+    #[test]
+    fn an_answer_that_comes_as_it_is_given_up_is_not_kept() {
+        let mut state = State::default();
+        let request = Request::Resolve { number: 1, context: ContextId::new(1) };
+        state.open.insert(1, request);
+        state.hear(Answer::Resolved { number: 1, found: None });
+        state.give_up(1);
+        assert!(state.open.is_empty() && state.answers.is_empty());
+        state.hear(Answer::Resolved { number: 1, found: None });
+        assert!(state.answers.is_empty(), "nobody has asked");
+    }
+
+    /// A server would disconnect who says something so long, and so would each that it is said to again.
+    #[test]
+    fn what_no_server_takes_is_not_said() {
+        let (name, listener, home) = listen("long");
+        let long = attrs! { "a" => "b".repeat(2 << 20) };
+        let why = DirectoryError::Refused(long.check().unwrap_err().to_string());
+        thread::scope(|scope| {
+            let served = scope.spawn(|| {
+                let mut asked = 0;
+                serve(accept(&listener), |request| match request {
+                    Request::Hello { .. } => Some(vec![welcome()]),
+                    _ => {
+                        asked += 1;
+                        None
+                    }
+                });
+                asked
+            });
+            let client = Client::connect(&name, home).unwrap();
+            assert_eq!(client.find(&long, None, |_| Some(())), Err(why.clone()));
+            assert_eq!(client.register(PLACE, long), Err(why));
+            drop(client);
+            assert_eq!(served.join().unwrap(), 0);
+        });
+    }
+
+    /// Goal: who waits for a resource gets it, however many other questions are asked meanwhile. Method: so many that
+    /// the one that is waited for is given up; it is answered when it is asked for the second time.
+    #[test]
+    fn who_waits_is_answered_whatever_others_ask() {
+        let (name, listener, home) = listen("many");
+        let wanted = attrs! { "wanted" => "yes" };
+        let (told, asked) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut times = 0;
+                serve(accept(&listener), |request| {
+                    Some(match request {
+                        Request::Hello { .. } => vec![welcome()],
+                        Request::Subscribe { number, query } => {
+                            let is_wanted = query == wanted;
+                            times += i32::from(is_wanted);
+                            let is_there = is_wanted && times > 1;
+                            let records = is_there.then(|| record("n0", query)).into_iter();
+                            let _ = is_wanted.then(|| told.send(()));
+                            vec![Answer::Found { number, records: records.collect() }]
+                        }
+                        Request::Resolve { number, .. } => {
+                            vec![Answer::Resolved { number, found: None }]
+                        }
+                        _ => vec![],
+                    })
+                });
+            });
+            let client = Client::connect(&name, home.clone()).unwrap();
+            let deadline = Some(Instant::now() + LONG);
+            let found = thread::scope(|inner| {
+                let waits = inner
+                    .spawn(|| client.find(&wanted, deadline, |all| all.keys().next().copied()));
+                asked.recv_timeout(LONG).unwrap();
+                for other in 0..KEPT_MOST {
+                    let other = attrs! { "other" => other.to_string() };
+                    assert_eq!(client.find(&other, None, |all| Some(all.len())), Ok(Some(0)));
+                }
+                waits.join().unwrap()
+            });
+            assert_eq!(found, Ok(Some(record("n0", wanted.clone()).id)));
+        });
     }
 
     /// A thread that asks hears the server as well, and is the first to find that it is none: who sleeps on the connection

@@ -36,6 +36,9 @@ const DIAL_TIME: Duration = Duration::from_secs(1);
 const HAIL_TIME: Duration = Duration::from_secs(5);
 /// Callers that have not shown that they are servers. If more come, the oldest goes: it is silent, or slow.
 const CALLERS_MOST: usize = 64;
+/// Longest message of a program, which may be anybody's: what it has begun to say is kept. A hello with a few thousand
+/// addresses, or many times what attributes can be.
+const REQUEST_MOST: usize = 1 << 20;
 /// Longest message of a server that has not shown yet that it has the key: it says that it is alive.
 const FIRST_MOST: usize = 64;
 const PROGRAMS: u64 = 0;
@@ -457,6 +460,15 @@ impl Speaks {
     fn is_unknown(self) -> bool {
         matches!(self, Self::Hail(_) | Self::First)
     }
+
+    /// Bytes of the longest message that is taken.
+    fn longest(self) -> usize {
+        match self {
+            Self::Requests { .. } => REQUEST_MOST,
+            Self::Hail(_) | Self::First => FIRST_MOST,
+            Self::Tellings | Self::Hearings => MESSAGE_MOST,
+        }
+    }
 }
 
 /// What has come on a connection.
@@ -523,8 +535,8 @@ impl Connection {
         if let Speaks::Hail(own) = self.speaks {
             return Ok(self.hailed(&own, key));
         }
-        let most = if self.speaks.is_unknown() { FIRST_MOST } else { MESSAGE_MOST };
-        let Some(message) = framed(&self.read, most)? else { return Ok(Next::Nothing) };
+        let message = framed(&self.read, self.speaks.longest())?;
+        let Some(message) = message else { return Ok(Next::Nothing) };
         let mut length = message.len();
         if let Some(Sealers { heard, .. }) = &mut self.sealers {
             let Some(seal) = self.read[length..].first_chunk::<SEAL>() else {
@@ -606,12 +618,11 @@ impl Write for Stream {
 mod tests {
     use super::*;
 
-    /// It is closed when it has taken what it was told, which it never does.
-    #[test]
-    fn what_is_said_on_a_connection_that_closes_is_not_kept() {
-        let (stream, mut program) = UnixStream::pair().unwrap();
+    /// That of a program, and the program's end.
+    fn connection() -> (Connection, UnixStream) {
+        let (stream, program) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
-        let mut connection = Connection {
+        let connection = Connection {
             stream: Stream::Unix(stream),
             speaks: Speaks::Requests { user: 0 },
             sealers: None,
@@ -620,6 +631,27 @@ mod tests {
             closing: false,
             waits_for_room: false,
         };
+        (connection, program)
+    }
+
+    /// Everybody on a node can be a program: what each has begun to say and does not end would be the daemon's memory.
+    #[test]
+    fn a_program_says_nothing_long() {
+        let (mut connection, _program) = connection();
+        let mut begins = |length: usize| {
+            connection.read = (length as u32).to_le_bytes().to_vec();
+            connection.next(ConnectionId(1), None)
+        };
+        assert!(matches!(begins(REQUEST_MOST), Ok(Next::Nothing)));
+        let too_long = Garbled::TooLong { length: REQUEST_MOST + 1, most: REQUEST_MOST };
+        let refused = begins(REQUEST_MOST + 1);
+        assert!(matches!(refused, Err(GivenUp::Garbled(why)) if why == too_long));
+    }
+
+    /// It is closed when it has taken what it was told, which it never does.
+    #[test]
+    fn what_is_said_on_a_connection_that_closes_is_not_kept() {
+        let (mut connection, mut program) = connection();
         program.write_all(&[1; 1000]).unwrap();
         assert!(connection.fill());
         assert_eq!(connection.read.len(), 1000);

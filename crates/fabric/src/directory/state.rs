@@ -109,12 +109,14 @@ pub struct Directory {
     listeners: BTreeMap<ConnectionId, Listener>,
     /// Connections that others made, to be heard.
     tellers: BTreeMap<ConnectionId, Teller>,
+    /// Those of others' connections on which nobody has told anything yet, since when they are there.
+    callers: BTreeMap<ConnectionId, Duration>,
     /// Who waits until all listeners have applied a change.
     waiting: BTreeMap<u64, (ConnectionId, u32)>,
     /// How many tellers come before the one that the next sign of life names first.
     named: usize,
-    /// Why another server refuses this one.
-    refused: Option<String>,
+    /// Where a server refuses this one, and why.
+    refused: Option<(SocketAddr, String)>,
 }
 
 /// A program of this node.
@@ -181,6 +183,7 @@ impl Directory {
             members: Members::new(others),
             listeners: BTreeMap::new(),
             tellers: BTreeMap::new(),
+            callers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             named: 0,
             refused: None,
@@ -201,7 +204,7 @@ impl Directory {
             Input::Dialed { address, connection, reached_at } => {
                 self.dialed(address, connection, reached_at, &mut outputs);
             }
-            Input::Unreachable(address) => self.members.failed(address),
+            Input::Unreachable(address) => self.is_silent(address),
             Input::Stranger(address, why) => self.is_strange(address, &why, &mut outputs),
             Input::Closed(connection) => self.closed(connection, &mut outputs),
             Input::Tick => self.tick(&mut outputs),
@@ -319,7 +322,7 @@ impl Directory {
         outputs: &mut Vec<Output>,
     ) -> Result<(), String> {
         attributes.check().map_err(|invalid| invalid.to_string())?;
-        if let Some(why) = &self.refused {
+        if let Some((_, why)) = &self.refused {
             return Err(format!("this node is refused by another: {why}"));
         }
         let Some(program) = self.programs.get_mut(&from) else { return Ok(()) };
@@ -383,8 +386,11 @@ impl Directory {
     /// further.
     fn told(&mut self, from: ConnectionId, telling: Telling, outputs: &mut Vec<Output>) {
         let now = self.now;
-        if let Some(teller) = self.tellers.get_mut(&from) {
-            teller.heard = now;
+        match self.tellers.get_mut(&from) {
+            Some(teller) => teller.heard = now,
+            None => {
+                self.callers.entry(from).or_insert(now);
+            }
         }
         match telling {
             Telling::Alive => {}
@@ -421,9 +427,14 @@ impl Directory {
                     heard: now,
                 };
                 self.tellers.insert(from, teller);
+                self.callers.remove(&from);
                 let contexts = contexts.into_iter().map(Change::Opened);
                 let resources = resources.into_iter().map(|(id, a)| Change::Registered(id, a));
                 contexts.chain(resources).for_each(|what| self.apply(from, what, outputs));
+                if !self.tellers.contains_key(&from) {
+                    // Something of it cannot be: it was hung up on, and is not to take itself for heard.
+                    return;
+                }
                 if address != self.address {
                     self.members.appeared(&node, address, now);
                 }
@@ -504,8 +515,9 @@ impl Directory {
                 self.answer_applied(outputs);
             }
             Heard::Refused { why } => {
-                outputs.push(Output::Complain(format!("{} refuses: {why}", listener.address)));
-                self.refused = Some(why);
+                let address = listener.address;
+                outputs.push(Output::Complain(format!("{address} refuses: {why}")));
+                self.refused = Some((address, why));
                 self.hang_up(from, outputs);
             }
         }
@@ -571,8 +583,21 @@ impl Directory {
         }
     }
 
+    /// Nobody answers at `address`.
+    fn is_silent(&mut self, address: SocketAddr) {
+        self.members.failed(address);
+        self.is_refused_no_more(address);
+    }
+
+    /// The server that was at `address` is not there: what it had against this one holds this one up no longer, as
+    /// nobody else would take that back. If it comes again and still has it, it says so again.
+    fn is_refused_no_more(&mut self, address: SocketAddr) {
+        self.refused.take_if(|(refuser, _)| *refuser == address);
+    }
+
     /// What is at `address` is complained of once, and nothing else follows from what it says.
     fn is_strange(&mut self, address: SocketAddr, why: &str, outputs: &mut Vec<Output>) {
+        self.is_refused_no_more(address);
         if self.members.is_strange(address, why) {
             outputs.push(Output::Complain(format!("nothing is told to {address}: {why}")));
         }
@@ -600,6 +625,7 @@ impl Directory {
             teller.resources.into_iter().for_each(|id| self.vanish(id, outputs));
             teller.contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
         }
+        self.callers.remove(&connection);
         if let Some(listener) = self.listeners.remove(&connection) {
             self.members.lost(listener.address, self.now);
             self.answer_applied(outputs);
@@ -611,7 +637,9 @@ impl Directory {
         let silent = |heard: Duration| now.saturating_sub(heard) > SILENCE_MOST;
         let tellers = self.tellers.iter().filter(|(_, t)| silent(t.heard)).map(|(id, _)| *id);
         let listeners = self.listeners.iter().filter(|(_, l)| silent(l.heard)).map(|(id, _)| *id);
-        let dead: Vec<_> = tellers.chain(listeners).collect();
+        // Such as one that was cut off before it had told what there is: its end may never be told here.
+        let callers = self.callers.iter().filter(|(_, since)| silent(**since)).map(|(id, _)| *id);
+        let dead: Vec<_> = tellers.chain(listeners).chain(callers).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
         outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
         let alive = self.alive();
@@ -702,6 +730,26 @@ mod tests {
         Telling::Snapshot { node, incarnation: number, address, change: 0, contexts, resources }
     }
 
+    fn context(number: u64) -> ContextInfo {
+        let (node, callers, addresses) = (String::new(), Callers::SameUser, Vec::new());
+        let (id, carriers) = (ContextId::new(number), Carriers::default());
+        ContextInfo { id, node, owner: 0, callers, addresses, carriers }
+    }
+
+    /// It would confirm registers to its programs which this server knows nothing of.
+    #[test]
+    fn who_tells_what_cannot_be_is_not_welcome() {
+        let (program, other) = (ConnectionId(1), ConnectionId(2));
+        let mut directory = Directory::new("n0", 0, at(0), [], None);
+        let hello = Request::Hello { version: VERSION, context: context(1) };
+        directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
+        let mut told = snapshot(2);
+        let Telling::Snapshot { contexts, .. } = &mut told else { unreachable!() };
+        contexts.push(context(1));
+        let outputs = directory.step(Duration::ZERO, Input::Told(other, told));
+        assert_eq!(outputs, [Output::Close(other)]);
+    }
+
     /// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.
     #[test]
     fn so_many_addresses_of_a_context_are_kept_and_no_more() {
@@ -720,6 +768,58 @@ mod tests {
         };
         assert_eq!(found.context.addresses, addresses[..ADDRESSES_MOST]);
         assert_eq!(found.context.carriers, carriers);
+    }
+
+    /// Who was cut off between the first word and what there is would be kept for ever, and so would whoever says that he is
+    /// there and nothing else.
+    #[test]
+    fn a_caller_that_tells_nothing_is_not_kept() {
+        let mut directory = Directory::new("n0", 0, at(0), [], None);
+        let [idle, tells] = [1, 2].map(ConnectionId);
+        let alive = |connection| Input::Told(connection, Telling::Alive);
+        for connection in [idle, tells] {
+            assert_eq!(directory.step(Duration::ZERO, alive(connection)), []);
+        }
+        directory.step(Duration::ZERO, Input::Told(tells, snapshot(2)));
+        let is_close = |output: &Output| matches!(output, Output::Close(_));
+        let early = directory.step(SILENCE_MOST, Input::Tick);
+        assert!(!early.iter().any(is_close), "{early:?}");
+        let late = SILENCE_MOST + ALIVE_EVERY;
+        for connection in [idle, tells] {
+            directory.step(late, alive(connection));
+        }
+        let mut outputs = directory.step(late, Input::Tick);
+        outputs.retain(is_close);
+        assert_eq!(outputs, [Output::Close(idle)]);
+        // Nothing is left of it.
+        assert!(directory.callers.is_empty());
+    }
+
+    /// Goal: a server that has refused this one and then ends does not keep its programs from registering for ever.
+    /// Method: the only other server takes this one for a second of its name, and is called in vain when it is due again.
+    #[test]
+    fn who_refuses_and_is_gone_refuses_no_more() {
+        let (program, listener) = (ConnectionId(1), ConnectionId(2));
+        let mut directory = Directory::new("n0", 0, at(0), [at(1)], None);
+        let hello = Request::Hello { version: VERSION, context: context(1) };
+        directory.step(Duration::ZERO, Input::Asked(program, 0, hello));
+        directory.step(Duration::ZERO, Input::Tick);
+        let dialed = Input::Dialed { address: at(1), connection: listener, reached_at: at(0) };
+        directory.step(Duration::ZERO, dialed);
+        let why = "the name n0 is taken".to_owned();
+        directory.step(Duration::ZERO, Input::Heard(listener, Heard::Refused { why }));
+        let register = |directory: &mut Directory, number| {
+            let place = Place { slot: number, generation: 0 };
+            let request = Request::Register { number, place, attributes: Attributes::new() };
+            let outputs = directory.step(Duration::ZERO, Input::Asked(program, 0, request));
+            outputs.contains(&Output::Answer(program, Answer::Done { number }))
+        };
+        assert!(!register(&mut directory, 1));
+        // Another that is not there changes nothing.
+        directory.step(Duration::ZERO, Input::Unreachable(at(2)));
+        assert!(!register(&mut directory, 2));
+        directory.step(Duration::ZERO, Input::Unreachable(at(1)));
+        assert!(register(&mut directory, 3));
     }
 
     /// Goal: whoever listens learns of all that its neighbour hears, whenever that was, a few at a

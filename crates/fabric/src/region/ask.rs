@@ -73,8 +73,11 @@ impl Asker {
         let slots = Vec::with_capacity(region.layout.stride() as usize * SLOT);
         let (number, bytes) = (random()?, Box::new([0; LONGEST + 1]));
         let mut asker = Self { socket, region, wait, number, session: None, bytes, slots };
-        asker.slots(0, 0, 1, Instant::now() + time)?;
-        Ok(asker)
+        match asker.slots(0, 0, 1, Instant::now() + time) {
+            // Whether it is just being written does not matter: somebody answers for it.
+            Ok(_) | Err(Unanswered::Refused(Refusal::Busy)) => Ok(asker),
+            Err(why) => Err(why),
+        }
     }
 
     /// Reads the data of a record. None if it was written meanwhile.
@@ -258,5 +261,44 @@ fn is_passing(error: &io::Error) -> bool {
 impl From<io::Error> for Unanswered {
     fn from(error: io::Error) -> Self {
         Self::System(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::Layout;
+    use super::*;
+    use std::thread;
+
+    /// For anything, on a busy machine.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A region of which it is answered, to the first question, that.
+    fn opened(refusal: Refusal) -> Result<Asker, Unanswered> {
+        let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let socket = UdpSocket::bind((here, 0)).unwrap();
+        socket.set_read_timeout(Some(LONG)).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let answering = thread::spawn(move || {
+            let mut bytes = [0; LONGEST];
+            let (length, from) = socket.recv_from(&mut bytes).unwrap();
+            let question = Question::decode(&bytes[..length]).unwrap();
+            let answer = Answer { question, by: AnsweredBy::Responder, result: Err(refusal) };
+            socket.send_to(&answer.encode(&[]), from).unwrap();
+            // Copies of the question find somebody there.
+            socket
+        });
+        let region = Address { slot: 3, key: 7, port, layout: Layout::CELL };
+        let opened = Asker::new(here, region, Wait::Block, LONG);
+        drop(answering.join().unwrap());
+        opened
+    }
+
+    /// Its publisher writes at any time: what is opened may be in the middle of that.
+    #[test]
+    fn a_region_that_is_being_written_can_be_opened() {
+        assert!(opened(Refusal::Busy).is_ok());
+        let gone = opened(Refusal::Gone);
+        assert!(matches!(gone, Err(Unanswered::Refused(Refusal::Gone))), "{gone:?}");
     }
 }
