@@ -8,6 +8,7 @@ use crate::cgroup::{
     CgroupError, Group, Hierarchy, move_into, read, refused, remove_directory, retry,
 };
 use crate::process::Identity;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -92,7 +93,9 @@ impl Group {
         // In version 2 first: from then on it is known to be borrowed.
         move_into(inner, pid)?;
         let others = self.hierarchies().iter().filter(|h| h.controller().is_some());
-        others.map(|h| h.root().join(self.path())).try_for_each(|d| move_into(&d, pid))
+        let others: Vec<_> = others.map(|h| h.root().join(self.path())).collect();
+        others.iter().try_for_each(|directory| move_into(directory, pid))?;
+        others.iter().try_for_each(|directory| take_along(inner, directory))
     }
 
     /// The processes that were taken in, and those that they started since.
@@ -176,6 +179,29 @@ impl Origin {
             moved => moved,
         }
     }
+}
+
+/// Moves all that is in the group `inner` into `directory`, of another hierarchy, too: what a process starts after it was
+/// moved in the one, and before it is in the other, is in the one alone.
+fn take_along(inner: &Path, directory: &Path) -> Result<(), CgroupError> {
+    for _ in 0..ROUNDS {
+        let there: BTreeSet<i32> = pids_in(directory)?.into_iter().collect();
+        let mut moved = false;
+        for pid in pids_in(inner)?.into_iter().filter(|pid| !there.contains(pid)) {
+            match move_into(directory, pid) {
+                // It has ended meanwhile.
+                Err(error) if error.is_away() && directory.exists() => {}
+                done => {
+                    done?;
+                    moved = true;
+                }
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a group inside with a name that no other has.
@@ -283,6 +309,28 @@ mod tests {
         assert_eq!(origin.path(Some("blkio")), Some("/x"));
         assert_eq!(origin.path(None), Some("/u/v"));
         assert_eq!(origin.path(Some("io")), None);
+    }
+
+    // Goal: what a process starts while it is moved belongs to the job in every hierarchy. Method: files in the place of
+    // the kernel's lists: a child is in the one, and not in the other.
+    #[test]
+    fn what_was_started_on_the_way_comes_along() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |name: &str, list: &str| {
+            let directory = root.path().join(name);
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("cgroup.procs"), list).unwrap();
+            directory
+        };
+        let inner = group("inner", "0\n8\n");
+        let list = |directory: &Path| std::fs::read_to_string(directory.join("cgroup.procs"));
+        let without = group("without", "7\n");
+        take_along(&inner, &without).unwrap();
+        assert_eq!(list(&without).unwrap(), "8");
+        let with = group("with", "7\n8\n");
+        take_along(&inner, &with).unwrap();
+        assert_eq!(list(&with).unwrap(), "7\n8\n", "who is there is not moved again");
+        assert!(take_along(&inner, &root.path().join("away")).unwrap_err().is_away());
     }
 
     proptest! {

@@ -102,7 +102,7 @@ impl Group {
         Ok(names)
     }
 
-    /// Makes it, with the groups above it. Nothing happens if it is there.
+    /// Makes it, with the groups above it. Those that are there are made ready, where they are ours to write.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -111,6 +111,16 @@ impl Group {
             retry(|| self.create_in(&**hierarchy))?;
         }
         Ok(())
+    }
+
+    /// The same, for a group whose packets are to be told apart.
+    ///
+    /// # Errors
+    /// If there is no hierarchy of version 2: nothing is made then. Or the kernel refuses.
+    pub fn create_known(&self) -> Result<GroupId, CgroupError> {
+        self.known_in()?;
+        self.create()?;
+        self.id()
     }
 
     fn create_in(&self, hierarchy: &dyn Hierarchy) -> Result<(), CgroupError> {
@@ -124,11 +134,18 @@ impl Group {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(refused("mkdir", &directory)(error));
                 }
-                Err(_) => {}
+                // Whoever made it may have been killed before more was done; and what others made for us to use is
+                // not always ours to write.
+                Err(_) => drop(hierarchy.prepare(&group, rank)),
                 Ok(()) => hierarchy.prepare(&group, rank)?,
             }
         }
         Ok(())
+    }
+
+    /// True if it is there in every hierarchy: whoever takes it from one takes what it was limited to there.
+    pub fn is_whole(&self) -> bool {
+        self.directories().iter().all(|directory| directory.is_dir())
     }
 
     /// True if it is there, in any hierarchy.
@@ -275,10 +292,15 @@ impl Group {
     /// # Errors
     /// If there is no hierarchy of version 2, or the group is away.
     pub fn id(&self) -> Result<GroupId, CgroupError> {
-        let unified = self.version_2("telling packets apart")?;
+        let unified = self.known_in()?;
         let path = unified.root().join(&self.path);
         let id = std::fs::metadata(&path).map_err(refused("stat", &path))?.ino();
         Ok(GroupId { id, level: unified.depth + self.path.components().count() as u32 })
+    }
+
+    /// The hierarchy by whose numbers the kernel's programs know groups.
+    fn known_in(&self) -> Result<&V2, CgroupError> {
+        self.version_2("telling packets apart")
     }
 
     /// The hierarchies that it is in.
@@ -305,5 +327,45 @@ impl Group {
 
     fn directories(&self) -> Vec<PathBuf> {
         self.hierarchies.all.iter().map(|h| h.root().join(&self.path)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{v2_fixture, with_files};
+    use super::*;
+
+    // Goal: an agent that is killed at any line leaves nothing that the next one cannot use. Method: groups that were made,
+    // and nothing more.
+    #[test]
+    fn a_group_that_was_only_begun_is_made_ready_by_the_next() {
+        let (directory, v2) = v2_fixture("cpu");
+        let (above, begun) =
+            (directory.path().join("keeptime"), directory.path().join("keeptime/n1"));
+        for path in [&above, &begun] {
+            with_files(path, &[("cgroup.subtree_control", ""), ("cpu.weight", "100")]);
+        }
+        let all = Hierarchies::of(None, None, Some(v2)).unwrap();
+        all.group("keeptime/n1").unwrap().create().unwrap();
+        let content = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        for parent in [directory.path(), above.as_path()] {
+            assert_eq!(content(parent.join("cgroup.subtree_control")), "+cpu");
+        }
+        assert_eq!(content(begun.join("cpu.weight")), "10000");
+    }
+
+    #[test]
+    fn a_group_that_is_away_in_one_hierarchy_is_not_whole() {
+        let (cpu, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (v1, v1_disk) = (V1::at(cpu.path()), V1Disk::at(disk.path()));
+        let all = Hierarchies::of(Some(v1), Some(v1_disk), None).unwrap();
+        let group = all.group("keeptime/n1").unwrap();
+        assert!(!group.is_whole());
+        for root in [&cpu, &disk] {
+            std::fs::create_dir_all(root.path().join("keeptime/n1")).unwrap();
+        }
+        assert!(group.is_whole());
+        std::fs::remove_dir(cpu.path().join("keeptime/n1")).unwrap();
+        assert!(group.exists() && !group.is_whole());
     }
 }

@@ -209,11 +209,13 @@ fn parse_v2(line: &str) -> Option<(DiskId, DiskRates)> {
     Some((disk, rates))
 }
 
-/// A disk, and `key=value` words.
+/// A disk, and `key=value` words. Some kernels (Linux 5.15 among them) begin the line with disks of which they have nothing
+/// to say ("blk-cgroup: always terminate io.stat lines"): it is about the last one.
 fn parse_keyed(line: &str) -> Option<(DiskId, BTreeMap<&str, &str>)> {
-    let mut words = line.split_ascii_whitespace();
-    let disk = words.next()?.parse().ok()?;
-    Some((disk, words.filter_map(|word| word.split_once('=')).collect()))
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let named = words.iter().take_while(|word| !word.contains('=')).count();
+    let disk = words.get(named.checked_sub(1)?)?.parse().ok()?;
+    Some((disk, words[named..].iter().filter_map(|word| word.split_once('=')).collect()))
 }
 
 fn v1_file(direction: DiskDirection) -> &'static str {
@@ -300,6 +302,16 @@ mod tests {
         let wanted = [(disk("8:16"), rates(Some(2 << 20), Some(7)))].into();
         throttle.apply(group, &diff(&wanted, &found)).unwrap();
         assert_eq!(content(), "8:16 wbps=7");
+    }
+
+    #[test]
+    fn a_disk_of_which_nothing_is_said_has_not_the_counters_of_another() {
+        let stat = "8:0 8:16 254:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n7:0 \n";
+        let directory = fixture(&[("io.stat", stat)]);
+        let counted = Throttle::v2(directory.path()).counters(Path::new("job")).unwrap();
+        assert_eq!(counted[&disk("254:0")].read, Bytes::new(4_096));
+        let elsewhere = counted.iter().filter(|(other, _)| **other != disk("254:0"));
+        assert!(elsewhere.map(|(_, counters)| counters).all(|c| *c == DiskCounters::default()));
     }
 
     #[test]

@@ -280,6 +280,17 @@ impl Flows {
         self.settings.set(0, raw, 0).map_err(map_error(SETTINGS))
     }
 
+    /// Has these settings hold: the program may be that of an agent with another control group.
+    ///
+    /// # Errors
+    /// [`FlowsError::Map`].
+    pub fn keep_settings(&mut self, wanted: &Settings) -> Result<(), FlowsError> {
+        match self.settings()? == *wanted {
+            true => Ok(()),
+            false => self.set_settings(wanted),
+        }
+    }
+
     fn from_maps([table, bound, settings]: [Map; 3], is_current: bool) -> Result<Self, MapError> {
         Ok(Self {
             table: HashMap::try_from(table)?,

@@ -66,6 +66,10 @@ fn a_restarted_agent_finds_the_table_of_the_one_before() {
         assert_eq!(adopted.read().unwrap(), before);
         assert_eq!(adopted.settings().unwrap(), settings);
         assert!(adopted.is_current(), "its name came back from the kernel");
+        // This one has its jobs elsewhere.
+        let moved = Settings { job_level: 3, ..settings };
+        adopted.keep_settings(&moved).unwrap();
+        assert_eq!(adopted.settings().unwrap(), moved);
         let after = table(&[(7, Some(2), 0x12), (9, Some(3), 0x11)]);
         let ops = diff(&after, &before);
         assert_eq!(ops.len(), 4);

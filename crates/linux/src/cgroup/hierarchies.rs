@@ -200,6 +200,23 @@ mod tests {
         assert!(!directory.path().join("keeptime/lab/cpu.max").exists());
     }
 
+    // After a boot there is no group of a node: it is made where it can be known, and nothing where it cannot.
+    #[test]
+    fn a_group_that_is_to_be_known_is_made_where_it_can_be() {
+        let (directory, _) = v2_fixture("memory");
+        let line = format!("1 2 0:3 / {} rw - cgroup2 x rw", directory.path().display());
+        let all = Hierarchies::any_from_mountinfo(&line).unwrap();
+        let group = all.group("keeptime/n1").unwrap();
+        assert!(group.id().unwrap_err().is_away());
+        let made = group.create_known().unwrap();
+        assert_eq!((made, made.level), (group.id().unwrap(), 2));
+        let directory = tempfile::tempdir().unwrap();
+        let all = Hierarchies::of(Some(V1::at(directory.path())), None, None).unwrap();
+        let refused = all.group("keeptime/n1").unwrap().create_known().unwrap_err();
+        assert!(matches!(refused, CgroupError::Unsupported { .. }), "{refused}");
+        assert!(!directory.path().join("keeptime").exists());
+    }
+
     #[test]
     fn groups_outside_of_the_mark_are_refused() {
         let all = Hierarchies::of(Some(V1::at("/nowhere")), None, None).unwrap();

@@ -18,7 +18,8 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Called for each of our new directories from the top, with its rank among its siblings.
+    /// Makes one of our directories ready, with its rank among its siblings: called for each from the top, also for
+    /// those that are there already.
     ///
     /// # Errors
     /// If the kernel refuses.
