@@ -82,6 +82,11 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Whoever takes everything off a node has more time.
 const CLEAR_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often a device is looked for that is not there yet.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Together a minute: the slowest drivers have loaded their firmware by then.
+const LOOKS_MAX: usize = 600;
+
 /// What the node that `config` describes can give, enforced by `enforcer`.
 pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
     let found = enforcer.capabilities();
@@ -98,8 +103,9 @@ pub fn capacity(config: &Config, enforcer: &dyn Enforcer) -> Capacity {
 }
 
 impl Kernel {
-    /// The kernel as `config` describes it, in the network namespace of this process. Sets free what an agent that
-    /// was killed has left standing still, and changes nothing else. What starts a `guard`: see [`enforcer`].
+    /// The kernel as `config` describes it, in the network namespace of this process. Makes the node's group, sets free
+    /// what an agent that was killed has left standing still, and changes nothing else. What starts a `guard`: see
+    /// [`enforcer`].
     ///
     /// # Errors
     /// If the device or the control groups are not there, or this process may not use them.
@@ -117,8 +123,8 @@ impl Kernel {
             Some((major, minor)) => Attach::Under(Handle { major, minor }),
         };
         let group = Hierarchies::discover_any()?.group(group)?;
-        // Jobs are told apart by their groups' numbers: without them nothing can be enforced.
-        group.id()?;
+        // After a boot it is not there. Jobs are told apart by their groups' numbers: without them nothing can be enforced.
+        group.create_known()?;
         if let Err(error) = set_free(&group) {
             tracing::error!(
                 "what was scheduled from user space may stand still: {}",
@@ -213,11 +219,22 @@ impl Kernel {
     }
 
     fn make_group(&mut self, assignment: &Assignment) -> Result<(), BoxedError> {
-        self.cpu.keep(assignment, &self.group.child(assignment.job.as_str())?)
+        let group = self.group.child(assignment.job.as_str())?;
+        self.look_for(&group);
+        self.cpu.keep(assignment, &group)
     }
 
     fn keep_rest(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), CgroupError> {
-        self.cpu.keep_rest(wanted, &self.group.rest()?)
+        let rest = self.group.rest()?;
+        self.look_for(&rest);
+        self.cpu.keep_rest(wanted, &rest)
+    }
+
+    /// A group that somebody has taken away is made again, and has no limit of a disk then.
+    fn look_for(&mut self, group: &Group) {
+        if !group.is_whole() {
+            self.disk_limits = None;
+        }
     }
 
     /// Those that have a group: without one a job has no packets and no processes.
@@ -325,25 +342,38 @@ impl Kernel {
     fn set_table(&mut self, observed: &FlowTable, wanted: &FlowTable) -> Result<(), BoxedError> {
         let installed =
             !tc::programs(&mut self.socket, self.place.ifindex, tc::Hook::Egress)?.is_empty();
+        let settings = Settings {
+            job_level: self.group.id()?.level + 1,
+            control: None,
+            control_class: None,
+            major: self.place.major,
+        };
         match &mut self.flows {
             Some(flows) if installed && flows.is_current() => {
+                flows.keep_settings(&settings)?;
                 flows.apply(&flows::diff(wanted, observed))?
             }
             _ => {
-                let settings = Settings {
-                    job_level: self.group.id()?.level + 1,
-                    control: None,
-                    control_class: None,
-                    major: self.place.major,
-                };
                 let ifindex = self.place.ifindex;
                 let bound = self.flows.as_ref().map(Flows::bound).transpose()?.unwrap_or_default();
-                let mut flows = Flows::install(&mut self.socket, ifindex, &settings, wanted)?;
+                let fresh = Flows::install(&mut self.socket, ifindex, &settings, wanted)?;
+                // From here on its tables are those that packets are looked up in, whatever else fails.
+                let flows = self.flows.insert(fresh);
                 bound.into_iter().try_for_each(|(cookie, group)| flows.bind(cookie, group))?;
-                self.flows = Some(flows);
             }
         }
         Ok(())
+    }
+
+    /// Turns to what has the device's name now, where the device itself is gone. Whether that is so.
+    fn follow_device(&mut self) -> bool {
+        let there = interfaces(&mut self.socket).unwrap_or_default();
+        let Some(ifindex) = successor(&self.link.name, self.place.ifindex, &there) else {
+            return false;
+        };
+        tracing::warn!("{} was taken away and is there again", self.link.name);
+        self.place.ifindex = ifindex;
+        true
     }
 
     /// Class counters of the entries of one job, by destination.
@@ -374,7 +404,11 @@ impl Enforcer for Kernel {
             false => Cow::Owned(self.standing(wanted)),
         };
         failures.add(self.limit_disks(&standing));
-        failures.note_of_all(self.set_egress(&standing));
+        let mut egress = self.set_egress(&standing);
+        if egress.is_err() && self.follow_device() {
+            egress = self.set_egress(&standing);
+        }
+        failures.note_of_all(egress);
         failures.into_result()
     }
 
@@ -492,6 +526,38 @@ pub fn enforcer(config: &Config, guard: &[OsString]) -> Box<dyn Enforcer> {
     }
 }
 
+/// Waits for the device that `config` names, for a minute at most: after a boot it may come later than its agent, which
+/// would enforce nothing until it starts anew. Nobody waits where nothing is to be enforced.
+pub fn await_device(config: &Config) {
+    let name = &config.device;
+    if config.cgroup.is_none() || is_device(name) {
+        return;
+    }
+    tracing::warn!("there is no network device {name} yet: waiting for it");
+    let rest = || std::thread::sleep(LOOK_EVERY);
+    if !comes(|| is_device(name), rest, LOOKS_MAX) {
+        tracing::error!("there is no network device {name}: start this agent anew when there is");
+    }
+}
+
+/// Whether a device has this name. Where that cannot be asked there is nothing to wait for: whoever uses it says why.
+fn is_device(name: &str) -> bool {
+    match Socket::open().and_then(|mut socket| interfaces(&mut socket)) {
+        Ok(there) => there.iter().any(|(found, _)| found == name),
+        Err(_) => true,
+    }
+}
+
+/// Looks so many times, with a rest between two. Whether it is there at one of them.
+fn comes(is_there: impl Fn() -> bool, rest: impl Fn(), looks: usize) -> bool {
+    (0..looks).any(|look| {
+        if look > 0 {
+            rest();
+        }
+        is_there()
+    })
+}
+
 /// Takes off this node all that agents put on it, for when none will come back: what was bound goes back to where it
 /// was, what was started in jobs ends, and whatever else runs below the agent's group goes on without limits. Nothing
 /// is changed where a job is still enforced, unless `end_jobs`.
@@ -511,6 +577,15 @@ fn set_free(node: &Group) -> Result<(), SharingError> {
         tracing::warn!("the guard of a former agent may not have ended: {}", chain(&error));
     }
     user_level::jobs::give_back_all(node)
+}
+
+/// The device that has taken the place of one that is gone, as when its driver was loaded anew: it has its name, and
+/// another number. One that was only renamed is still the one that jobs use.
+fn successor(name: &str, ifindex: u32, there: &[(String, u32)]) -> Option<u32> {
+    if there.iter().any(|(_, index)| *index == ifindex) {
+        return None;
+    }
+    there.iter().find(|(found, _)| found == name).map(|(_, index)| *index)
 }
 
 /// Moves this process out of the group of best-effort processes.
@@ -534,4 +609,41 @@ fn kernel_flow(cgroup_id: u64, flow: &AssignedFlow) -> Flow {
 /// The unspecified address stands for every destination without a flow of its own.
 fn destination(flow: &AssignedFlow) -> Option<Ipv4Addr> {
     Some(flow.destination).filter(|address| !address.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_comes_late_is_waited_for_and_what_never_comes_is_not_for_ever() {
+        let (looks, rests) = (Cell::new(0), Cell::new(0));
+        let rest = || rests.set(rests.get() + 1);
+        let at_look = |number: u32| {
+            looks.set(looks.get() + 1);
+            looks.get() == number
+        };
+        assert!(comes(|| at_look(3), rest, 5));
+        assert_eq!((looks.take(), rests.take()), (3, 2));
+        assert!(!comes(|| at_look(6), rest, 5));
+        assert_eq!((looks.take(), rests.take()), (5, 4));
+    }
+
+    #[test]
+    fn devices_are_found_by_their_names() {
+        assert!(is_device("lo"));
+        assert!(!is_device("nowhere0"));
+    }
+
+    #[test]
+    fn a_device_that_comes_again_is_followed_and_one_that_is_renamed_is_kept() {
+        let there = |devices: &[(&str, u32)]| -> Vec<(String, u32)> {
+            devices.iter().map(|(name, index)| ((*name).to_owned(), *index)).collect()
+        };
+        assert_eq!(successor("eth0", 3, &there(&[("lo", 1), ("eth0", 3)])), None);
+        assert_eq!(successor("eth0", 3, &there(&[("lo", 1)])), None);
+        assert_eq!(successor("eth0", 3, &there(&[("lo", 1), ("eth0", 7)])), Some(7));
+        assert_eq!(successor("eth0", 3, &there(&[("lan0", 3), ("eth0", 7)])), None);
+    }
 }

@@ -14,7 +14,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,8 @@ const STRANGERS_MAX: usize = 256;
 const STRANGER_MAX: usize = 64;
 /// A connection that says nothing for so long is closed, unless a command of a job lasts as long as it.
 const IDLE_MAX: Duration = Duration::from_secs(300);
+/// After a connection that could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A command whose connection has ended is ended by so many tries, so long after each other: five seconds.
 const END_TRIES: usize = 50;
 const END_PAUSE: Duration = Duration::from_millis(50);
@@ -74,15 +76,19 @@ pub fn serve<E: Enforcer + 'static>(
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
+            // Who waits where there is no descriptor left is there at the next look, too.
+            std::thread::sleep(ACCEPT_PAUSE);
             continue;
         };
         let seats = if is_trusted(user) { &trusted } else { &strangers };
         let Some(seat) = seats.take(user) else { continue };
         let agent = Arc::clone(agent);
-        std::thread::spawn(move || {
+        let conversation = move || {
             let _seat = seat;
             let _ = converse(&agent, stream, &requester(user));
-        });
+        };
+        // Where no thread can be made, the connection is closed, and the others and the node's jobs go on.
+        let _ = std::thread::Builder::new().spawn(conversation);
     }
     Ok(())
 }
@@ -156,17 +162,25 @@ fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
     check_free(socket)?;
     // Nobody answers: what stands there was left by an agent that was killed.
     let bind = || {
-        if let Err(error) = fs::remove_file(socket)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
+        remove_left(socket)?;
         let listener = UnixListener::bind(socket)?;
         // Who may ask for what is decided by who asks; users bind processes of their own.
         fs::set_permissions(socket, fs::Permissions::from_mode(0o666))?;
         Ok(listener)
     };
     bind().map_err(|source| ServeError::Listen { socket: socket.into(), source })
+}
+
+/// Removes a socket at which nobody answers. Whatever else has that name is not ours.
+fn remove_left(socket: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(socket) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(found) if !found.file_type().is_socket() => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is something else than a socket",
+        )),
+        found => found.and_then(|_| fs::remove_file(socket)),
+    }
 }
 
 fn tick_for_ever<E: Enforcer>(agent: &Mutex<Agent<E>>) {
@@ -412,6 +426,21 @@ mod tests {
         assert!(second.contains("pairs that talk"), "{second}");
         let gone = reasons("r2");
         assert!(gone.len() == 3 && gone.iter().all(|why| why.contains("no job r2")), "{gone:?}");
+    }
+
+    // What an agent that was killed has left is no obstacle, and a wrong path in a configuration costs nobody a file.
+    #[test]
+    fn a_socket_that_was_left_is_replaced_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let (socket, file) = (directory.path().join("socket"), directory.path().join("file"));
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(socket.exists());
+        let listener = listen(&socket).unwrap();
+        assert!(matches!(listen(&socket), Err(ServeError::Taken { .. })));
+        drop(listener);
+        fs::write(&file, "theirs").unwrap();
+        assert!(matches!(listen(&file), Err(ServeError::Listen { .. })));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "theirs");
     }
 
     // What is remembered of a job's ranks is bounded by how many ranks there can be.

@@ -152,7 +152,7 @@ impl Kernel {
         for process in processes {
             match group.borrow(*process) {
                 // It has ended meanwhile.
-                Err(error) if error.is_away() => continue,
+                Err(error) if error.is_away() && group.is_whole() => continue,
                 borrowed => borrowed?,
             }
             self.bind_sockets(job, &sockets::of_process(process.pid, &all)?)?;

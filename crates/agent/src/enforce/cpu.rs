@@ -222,8 +222,10 @@ impl CpuKeeper {
     /// Makes a group with this limit, once.
     fn limit(&mut self, name: &str, group: &Group, limit: Limit) -> Result<(), CgroupError> {
         let Limit { cpu, period, offset } = limit;
-        let before = self.limits.remove(name).filter(|_| group.exists());
-        group.create()?;
+        let before = self.limits.remove(name).filter(|_| group.is_whole());
+        if before.is_none() {
+            group.create()?;
+        }
         let aligned = match (before, offset) {
             (Some(before), _) if (before.cpu, before.period) == (cpu, period) => before.aligned,
             (Some(Limited { aligned: Some(aligned), .. }), Some(offset)) => {

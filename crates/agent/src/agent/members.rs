@@ -1,0 +1,248 @@
+//! What runs already and counts to a job that has begun: its commands, bound processes and connections, and how much of
+//! its CPU they use.
+
+use super::{Agent, Requester};
+use crate::book::Refusal;
+use crate::enforcer::{BindError, BoxedError, Enforcer};
+use crate::wire::{Place, Response};
+use keeptime_linux::started::Started;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::errors::chain;
+use keeptime_model::name::Name;
+use keeptime_model::units::{CpuPpm, WallTime};
+
+impl<E: Enforcer> Agent<E> {
+    /// The job that a process speaks for: the one that it names, if that is its user's, or else the
+    /// one whose groups it is in.
+    ///
+    /// # Errors
+    /// Why there is none, in the user's words.
+    pub fn job_for(
+        &self,
+        named: Option<Name>,
+        process: i32,
+        requester: &Requester,
+    ) -> Result<Name, String> {
+        let Some(job) = named else {
+            let found = self.enforcer.job_of(process);
+            return found.ok_or_else(|| format!("process {process} belongs to no job"));
+        };
+        match requester {
+            Requester::User { name, .. } => self.check_of(&job, name)?,
+            Requester::Trusted if self.book.assignments().contains_key(&job) => {}
+            Requester::Trusted => return Err(format!("no job {job} is assigned here")),
+        }
+        Ok(job)
+    }
+
+    /// Counts a process, with all that it starts from now on, to a job as a command of its own.
+    ///
+    /// # Errors
+    /// If the requester may not, the job has not begun, or the kernel refuses.
+    pub fn start_command(
+        &mut self,
+        job: &Name,
+        process: i32,
+        requester: &Requester,
+        now: WallTime,
+    ) -> Result<(Place, Option<Started>), BindError> {
+        self.now = now;
+        if let Requester::User { name, .. } = requester {
+            self.check_of(job, name).map_err(BindError::Refused)?;
+        }
+        self.begun(job)?;
+        let started = self.enforcer.start(job, process, requester.user_id())?;
+        // It has the job's schedule at once.
+        self.reconcile_for(job).map_err(BindError::Failed)?;
+        let device = self.enforcer.device().map(str::to_owned);
+        Ok((Place { node: self.node.clone(), device }, started))
+    }
+
+    /// Ends a command of a job with all that it started.
+    ///
+    /// # Errors
+    /// If something does not end at once; asked again, it may have.
+    pub fn end_command(&mut self, job: &Name, command: &Started) -> Result<(), BoxedError> {
+        self.enforcer.end(job, command)
+    }
+
+    pub(super) fn bind(
+        &mut self,
+        job: &Name,
+        mut processes: Vec<u32>,
+        user: Option<u32>,
+    ) -> Response {
+        processes.sort_unstable();
+        processes.dedup();
+        if processes.len() > BOUND_MAX {
+            let reason = format!("{} processes at once; at most {BOUND_MAX}", processes.len());
+            return Response::Refused { reason };
+        }
+        let bound = self.begun(job).and_then(|_| self.enforcer.bind(job, &processes, user));
+        // What was bound has the job's schedule at once.
+        let bound = bound.and_then(|()| self.reconcile_for(job).map_err(BindError::Failed));
+        response(bound)
+    }
+
+    pub(super) fn bind_flow(
+        &mut self,
+        job: &Name,
+        flow: &ConnectionPattern,
+        user: Option<u32>,
+    ) -> Response {
+        let assignment = self.begun(job);
+        response(assignment.and_then(|a| self.enforcer.bind_flow(&a, flow, user)))
+    }
+
+    pub(super) fn restrain(&mut self, job: Name, cpu: CpuPpm) -> Response {
+        let assigned = match self.begun(&job) {
+            Ok(assignment) => assignment.cpu_ppm,
+            Err(error) => return response(Err(error)),
+        };
+        if cpu.get() == 0 {
+            return Response::Refused { reason: format!("cpu: {job} needs more than nothing") };
+        }
+        let former = match cpu < assigned {
+            true => self.restrained.insert(job.clone(), cpu),
+            false => self.restrained.remove(&job),
+        };
+        let Err(error) = self.reconcile_for(&job) else { return Response::Done };
+        match former {
+            Some(former) => self.restrained.insert(job, former),
+            None => self.restrained.remove(&job),
+        };
+        // The next tick tries again if this does not go back either.
+        let _ = self.reconcile();
+        Response::Failed { error: chain(error.as_ref()) }
+    }
+
+    /// A job that is enforced now.
+    fn begun(&self, job: &Name) -> Result<Assignment, BindError> {
+        if !self.book.assignments().contains_key(job) {
+            return Err(BindError::Refused(Refusal::Unknown { job: job.clone() }.to_string()));
+        }
+        let not_now = || BindError::Refused(format!("job {job} has not begun, or is over"));
+        self.wanted().remove(job).ok_or_else(not_now)
+    }
+}
+
+fn response(bound: Result<(), BindError>) -> Response {
+    bound.map_or_else(Response::from, |()| Response::Done)
+}
+
+/// Processes that are bound at a time: what a person or a script names one by one. Each is looked at while others
+/// wait.
+const BOUND_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{FakeKernel, ROOT, assignment, at, start};
+    use super::*;
+    use crate::wire::Request;
+    use keeptime_model::units::Nanos;
+    use keeptime_mpiqos::wire::Progress;
+
+    // Each process that is bound costs others time: a list is taken up to a bound, and each of it once.
+    #[test]
+    fn so_many_processes_are_bound_at_a_time_and_each_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "a".parse().unwrap();
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let bind = |count: u32| {
+            let processes = (2..count + 2).chain(2..count + 2).collect();
+            Request::Bind { job: job.clone(), processes }
+        };
+        let most = BOUND_MAX as u32;
+        let refused = agent.answer(bind(most + 1), ROOT, at(1));
+        assert!(matches!(refused, Response::Refused { .. }), "{refused:?}");
+        assert_eq!(agent.answer(bind(most), ROOT, at(1)), Response::Done);
+        let each: Vec<u32> = (2..most + 2).collect();
+        assert_eq!(agent.enforcer.1, [(job.clone(), each, None)]);
+    }
+
+    #[test]
+    fn a_job_uses_less_than_it_was_assigned_as_long_as_it_is_told_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let job: Name = "a".parse().unwrap();
+        let all = assignment("a", 9);
+        let restrain = |cpu_ppm| Request::Restrain { job: job.clone(), cpu_ppm };
+        let unknown = agent.answer(restrain(CpuPpm::new(1)), ROOT, at(1));
+        assert!(matches!(unknown, Response::Refused { .. }), "{unknown:?}");
+        assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
+        let nothing = agent.answer(restrain(CpuPpm::new(0)), ROOT, at(1));
+        assert!(matches!(nothing, Response::Refused { .. }), "{nothing:?}");
+        let half = CpuPpm::new(all.cpu_ppm.get() / 2);
+        assert_eq!(agent.answer(restrain(half), ROOT, at(1)), Response::Done);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, half);
+        // What was assigned is still what is told, and what it goes back to.
+        assert!(agent.assignments().all(|told| told.cpu_ppm == all.cpu_ppm));
+        assert_eq!(agent.answer(restrain(all.cpu_ppm), ROOT, at(2)), Response::Done);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+        // Another agent knows nothing of it.
+        assert_eq!(agent.answer(restrain(half), ROOT, at(2)), Response::Done);
+        let agent = start(&directory, agent.enforcer, 3);
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+    }
+
+    // Goal: nothing of a job that has ended is its successor's. Method: one of the same name that comes before the next tick.
+    #[test]
+    fn a_job_with_the_name_of_one_that_has_ended_begins_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let (job, all): (Name, _) = ("a".parse().unwrap(), assignment("a", 9));
+        let half = CpuPpm::new(all.cpu_ppm.get() / 2);
+        let progress = Progress { rank: 0, operations: 60, period: 6, told: 0 };
+        assert_eq!(agent.answer(Request::Enforce(all.clone()), ROOT, at(1)), Response::Done);
+        agent.programs().progress(job.clone(), progress, at(1));
+        let requests = [
+            Request::Restrain { job: job.clone(), cpu_ppm: half },
+            Request::Withdraw { job: job.clone() },
+            Request::Enforce(all.clone()),
+        ];
+        for request in requests {
+            assert_eq!(agent.answer(request, ROOT, at(1)), Response::Done);
+        }
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, all.cpu_ppm);
+        assert_eq!(agent.programs().progress_of(&job), None);
+    }
+
+    #[test]
+    fn users_start_commands_in_their_own_jobs_and_see_how_these_stand() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let owner = Some("ada".parse().unwrap());
+        let theirs = Assignment { owner: owner.clone(), ..assignment("theirs", 9) };
+        let later = Assignment { from_unix_nanos: at(5), owner, ..assignment("later", 9) };
+        for wanted in [theirs, later, assignment("nobodys", 9)] {
+            assert_eq!(agent.answer(Request::Enforce(wanted), ROOT, at(1)), Response::Done);
+        }
+        let user = &Requester::User { id: 7, name: "ada".parse().unwrap() };
+        let job = |name: &str| name.parse::<Name>().unwrap();
+        let (place, _) = agent.start_command(&job("theirs"), 9, user, at(1)).unwrap();
+        assert_eq!(place.node.as_str(), "n1");
+        assert_eq!(agent.enforcer.1, [(job("theirs"), vec![9], Some(7))]);
+        for (name, expected) in [
+            ("nobodys", "no job nobodys of ada"),
+            ("away", "no job away of ada"),
+            ("later", "has not begun"),
+        ] {
+            match agent.start_command(&job(name), 9, user, at(1)) {
+                Err(BindError::Refused(reason)) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        let told = agent.answer(Request::Job { job: job("theirs") }, user, at(1));
+        assert!(matches!(told, Response::Job(_)), "{told:?}");
+        let told = agent.answer(Request::Used { job: job("theirs") }, user, at(1));
+        assert_eq!(told, Response::Used(Nanos::default()));
+        for (name, requester) in [("nobodys", user), ("away", user), ("away", ROOT)] {
+            for request in [Request::Job { job: job(name) }, Request::Used { job: job(name) }] {
+                let told = agent.answer(request, requester, at(1));
+                assert!(matches!(told, Response::Refused { .. }), "{name}: {told:?}");
+            }
+        }
+    }
+}

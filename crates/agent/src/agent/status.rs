@@ -1,0 +1,72 @@
+//! What an agent tells of its node and of each job.
+
+use super::Agent;
+use crate::book::Refusal;
+use crate::enforcer::Enforcer;
+use crate::wire::{JobStatus, Response, Status};
+use keeptime_model::assignment::Assignment;
+use keeptime_model::name::Name;
+
+impl<E: Enforcer> Agent<E> {
+    /// What `tell` says of a job that is assigned.
+    pub(super) fn told_of(
+        &mut self,
+        job: &Name,
+        tell: impl FnOnce(&mut Self, &Assignment) -> Response,
+    ) -> Response {
+        match self.book.assignments().get(job).cloned() {
+            Some(assignment) => tell(self, &assignment),
+            None => Response::Refused { reason: Refusal::Unknown { job: job.clone() }.to_string() },
+        }
+    }
+
+    pub(super) fn job_status(&mut self, assignment: &Assignment) -> JobStatus {
+        JobStatus {
+            progress: self.programs.progress_of(&assignment.job),
+            now_unix_nanos: self.now,
+            ..self.enforcer.measure(assignment)
+        }
+    }
+
+    pub(super) fn status(&mut self) -> Status {
+        // What is over and not ended yet is in nobody's way any more.
+        let lasting = |a: &&Assignment| self.now < a.until_unix_nanos;
+        let jobs: Vec<_> = self.book.assignments().values().filter(lasting).cloned().collect();
+        let jobs = jobs.iter().map(|assignment| self.job_status(assignment)).collect();
+        Status {
+            node: self.node.clone(),
+            process: std::process::id(),
+            since_unix_nanos: self.since,
+            cpu_ppm: self.capacity.cpu,
+            disks: self.capacity.disks.clone(),
+            capabilities: self.capacity.capabilities.clone(),
+            jobs,
+            not_enforced: self.enforcer.not_enforced(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{FakeKernel, ROOT, assignment, at, start};
+    use super::*;
+    use crate::wire::Request;
+    use keeptime_mpiqos::wire::Progress;
+
+    // Goal: whoever has another clock knows how old a count is. Method: one that is told, and asked for a second later.
+    #[test]
+    fn how_far_a_job_is_is_told_with_when_that_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        assert_eq!(agent.answer(Request::Enforce(assignment("a", 9)), ROOT, at(1)), Response::Done);
+        let job: Name = "a".parse().unwrap();
+        let progress = Progress { rank: 0, operations: 60, period: 6, told: 0 };
+        agent.programs().progress(job.clone(), progress, at(2));
+        let Response::Job(status) = agent.answer(Request::Job { job }, ROOT, at(3)) else {
+            panic!()
+        };
+        let progress = status.progress.unwrap();
+        assert_eq!((progress.iterations, progress.at_unix_nanos), (10, at(2)));
+        assert_eq!(status.now_unix_nanos, at(3));
+    }
+}

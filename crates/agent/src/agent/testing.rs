@@ -1,0 +1,105 @@
+//! An agent over a kernel that is not there.
+
+use super::{Agent, Requester};
+use crate::book::Capacity;
+use crate::enforcer::{BindError, BoxedError, Enforcer, Failures};
+use crate::store::Store;
+use crate::wire::JobStatus;
+use keeptime_linux::started::Started;
+use keeptime_model::assignment::Assignment;
+use keeptime_model::capability::Capabilities;
+use keeptime_model::connection::ConnectionPattern;
+use keeptime_model::name::Name;
+use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
+use std::collections::{BTreeMap, BTreeSet};
+use tempfile::TempDir;
+
+/// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, and leaves out those
+/// whose names start with `odd`; and what was bound to which job for whom.
+#[derive(Debug, Default)]
+pub(super) struct FakeKernel(
+    pub(super) BTreeMap<Name, Assignment>,
+    pub(super) Vec<(Name, Vec<u32>, Option<u32>)>,
+);
+
+impl Enforcer for FakeKernel {
+    fn enforced(&self) -> BTreeSet<Name> {
+        self.0.keys().cloned().collect()
+    }
+
+    fn reconcile(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
+        self.0.retain(|job, _| wanted.contains_key(job));
+        let mut failures = Failures::default();
+        for (job, assignment) in wanted {
+            if job.as_str().starts_with("bad") {
+                return Err(BoxedError::from(format!("no room for {job}")).into());
+            }
+            if job.as_str().starts_with("odd") {
+                failures.note(job, Err(format!("no group for {job}")));
+                continue;
+            }
+            self.0.insert(job.clone(), assignment.clone());
+        }
+        failures.into_result()
+    }
+
+    fn bind(&mut self, job: &Name, processes: &[u32], user: Option<u32>) -> Result<(), BindError> {
+        if processes.contains(&1) {
+            return Err(BindError::Refused("process 1 is nobody's".into()));
+        }
+        self.1.push((job.clone(), processes.to_vec(), user));
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        job: &Name,
+        process: i32,
+        user: Option<u32>,
+    ) -> Result<Option<Started>, BindError> {
+        self.bind(job, &[process as u32], user).map(|()| None)
+    }
+
+    fn bind_flow(
+        &mut self,
+        assignment: &Assignment,
+        _flow: &ConnectionPattern,
+        user: Option<u32>,
+    ) -> Result<(), BindError> {
+        self.bind(&assignment.job, &[], user)
+    }
+
+    fn capabilities(&self) -> Option<&Capabilities> {
+        None
+    }
+
+    fn measure(&mut self, assignment: &Assignment) -> JobStatus {
+        JobStatus::unmeasured(assignment.clone())
+    }
+
+    fn not_enforced(&self) -> Vec<String> {
+        vec![]
+    }
+}
+
+pub(super) const ROOT: &Requester = &Requester::Trusted;
+
+pub(super) fn at(seconds: u64) -> WallTime {
+    WallTime::from_unix_nanos(seconds * 1_000_000_000)
+}
+
+pub(super) fn assignment(job: &str, until: u64) -> Assignment {
+    Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), at(until))
+}
+
+pub(super) fn start(directory: &TempDir, kernel: FakeKernel, now: u64) -> Agent<FakeKernel> {
+    let capacity = Capacity {
+        cpu: CpuPpm::from_percent(40),
+        reservable: BitsPerSecond::from_mbit(190),
+        disks: BTreeMap::new(),
+        capabilities: None,
+        schedules: None,
+    };
+    let store = Store::at(&directory.path().join("assignments.json"));
+    Agent::start("n1".parse().unwrap(), capacity, store, kernel, at(now)).unwrap()
+}
