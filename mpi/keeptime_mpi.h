@@ -114,10 +114,16 @@ __attribute__((unused)) static inline int keeptime_qos_keyval(void)
 {
 	if (keeptime_mpi_keyval)
 		return keeptime_mpi_keyval();
-	if (keeptime_keyval_without_library == MPI_KEYVAL_INVALID)
-		MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN,
-				       &keeptime_keyval_without_library, NULL);
-	return keeptime_keyval_without_library;
+	/* Of threads that make one at the same time, the first one's counts. */
+	if (__atomic_load_n(&keeptime_keyval_without_library, __ATOMIC_ACQUIRE) == MPI_KEYVAL_INVALID) {
+		int made = MPI_KEYVAL_INVALID, none = MPI_KEYVAL_INVALID;
+
+		MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &made, NULL);
+		if (!__atomic_compare_exchange_n(&keeptime_keyval_without_library, &none, made, 0,
+						 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			MPI_Comm_free_keyval(&made);
+	}
+	return __atomic_load_n(&keeptime_keyval_without_library, __ATOMIC_ACQUIRE);
 }
 
 /* Tells that the program has finished so many iterations since it began. Costs a store. */

@@ -113,6 +113,25 @@ static void attribute_free(struct attribute *attribute)
 	free(attribute);
 }
 
+/* --- beginning ------------------------------------------------------------------------------------ */
+
+static void begin(void)
+{
+	MPI_Comm parent = MPI_COMM_NULL;
+	int rank, size, has_world = 0;
+
+	/* Sessions alone have none. */
+	if (PMPI_Initialized(&has_world) != MPI_SUCCESS || !has_world)
+		return;
+	/* A world that was spawned counts its ranks from 0 again: nobody could tell them from those of the
+	 * world that did that. */
+	if (PMPI_Comm_get_parent(&parent) != MPI_SUCCESS || parent != MPI_COMM_NULL)
+		return;
+	if (PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS &&
+	    PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS)
+		keeper_start(rank, size);
+}
+
 /* --- what MPI tells ------------------------------------------------------------------------------- */
 
 static int copied(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
@@ -151,6 +170,8 @@ static void make_keyval(void)
 {
 	if (PMPI_Comm_create_keyval(copied, deleted, &keyval, NULL) != MPI_SUCCESS)
 		keyval = MPI_KEYVAL_INVALID;
+	/* MPI_Init of a program in Fortran does not come by here with every MPI, but it has been. */
+	begin();
 }
 
 int keeptime_mpi_keyval(void)
@@ -318,21 +339,7 @@ int MPI_Attr_delete(MPI_Comm comm, int key)
 	return MPI_Comm_delete_attr(comm, key);
 }
 
-/* --- beginning and end ---------------------------------------------------------------------------- */
-
-static void begin(void)
-{
-	MPI_Comm parent = MPI_COMM_NULL;
-	int rank, size;
-
-	/* A world that was spawned counts its ranks from 0 again: nobody could tell them from those of the
-	 * world that did that. */
-	if (PMPI_Comm_get_parent(&parent) != MPI_SUCCESS || parent != MPI_COMM_NULL)
-		return;
-	if (PMPI_Comm_rank(MPI_COMM_WORLD, &rank) == MPI_SUCCESS &&
-	    PMPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS)
-		keeper_start(rank, size);
-}
+/* --- what begins and ends ------------------------------------------------------------------------- */
 
 int MPI_Init(int *argc, char ***argv)
 {

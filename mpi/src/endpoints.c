@@ -6,6 +6,7 @@
 #include "pacing.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,8 +62,13 @@ static int greet(MPI_Comm comm, int peers)
 static int gather(MPI_Comm comm, int peers, const struct ends *own, int own_count, int **counts,
 		  int **starts, struct ends **all)
 {
-	int bytes = own_count * (int)sizeof *own, sum = 0, code;
+	int size = 1, most, bytes, sum = 0, code;
 
+	/* What all tell is counted by an int. The rest is left out: that takes thousands of ranks with as many
+	 * connections each. */
+	PMPI_Comm_size(comm, &size);
+	most = INT_MAX / (int)sizeof *own / size;
+	bytes = (own_count < most ? own_count : most) * (int)sizeof *own;
 	*counts = calloc((size_t)peers, sizeof **counts);
 	*starts = calloc((size_t)peers, sizeof **starts);
 	if (!*counts || !*starts)

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,8 +28,10 @@
 #define MILLISECOND 1000000ll
 /* Between reports while something is asked for: what changed meanwhile is heard of then. */
 #define REPORT_EVERY (1000 * MILLISECOND)
-/* The same while something waits for other ranks or for the broker. */
+/* The same while something waits for other ranks or for the broker, and the program may be waiting for that. */
 #define REPORT_SOON (50 * MILLISECOND)
+/* Between calls of an agent whose queue is full. */
+#define CALL_EVERY (20 * MILLISECOND)
 /* Between two looks for connections that were opened since. */
 #define PACE_EVERY (200 * MILLISECOND)
 
@@ -67,7 +70,7 @@ struct sent {
 
 /* Written once before the thread starts. */
 static int own_rank, world_size;
-static const char *own_job;
+static char *own_job; /* a copy: programs that set their title write over the environment that they began with */
 static char agent_path[sizeof((struct sockaddr_un *)0)->sun_path];
 
 /* Everything below belongs to who has the lock. */
@@ -79,6 +82,7 @@ static int agent = -1;
 static struct ask *asks;
 static struct circle *circles;
 static uint64_t asks_made;
+static int64_t hurry_until;
 
 /* The thread's own. */
 static struct pace paces[PACES_MAX];
@@ -163,6 +167,7 @@ static void waits(struct ask *ask)
 	turn_to(ask, KEEPTIME_WAITING, "the agent has not answered yet");
 	is_dirty = true;
 	must_dial = !is_connected;
+	hurry_until = now() + KEEPTIME_WAIT_SECONDS * 1000 * MILLISECOND;
 	pthread_cond_signal(&changed);
 }
 
@@ -556,7 +561,7 @@ static bool read_response(const char *line, size_t length, const struct sent *se
 	return true;
 }
 
-/* Whether something may be answered differently soon. */
+/* Whether something waits for its answer. */
 static bool any_waiting(void)
 {
 	for (struct ask *ask = asks; ask; ask = ask->next)
@@ -574,25 +579,26 @@ static bool was_stopped(ssize_t outcome)
 	return outcome < 0 && errno == EINTR;
 }
 
+/* At once, or not: of a queue that is full the kernel says EAGAIN. */
 static int dial(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	struct timeval limit = { .tv_sec = EXCHANGE_SECONDS };
-	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), failed;
+	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), cause;
 
 	if (connection < 0)
 		return -1;
 	memcpy(address.sun_path, agent_path, sizeof address.sun_path);
 	setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 	setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-	do
-		failed = connect(connection, (struct sockaddr *)&address, sizeof address);
-	while (was_stopped(failed));
-	if (failed) {
-		close(connection);
-		return -1;
-	}
-	return connection;
+	/* From then on it waits. */
+	if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0 &&
+	    fcntl(connection, F_SETFL, 0) == 0)
+		return connection;
+	cause = errno;
+	close(connection);
+	errno = cause;
+	return -1;
 }
 
 /* Sends a line and receives one, which the caller frees; nothing if that failed. */
@@ -637,21 +643,28 @@ static char *exchange(int connection, const struct text *line, size_t *length)
 
 /* From here to the end of the section: with the lock, which is given away while waiting for others. */
 
-static void connect_agent(void)
+/* Calls an agent whose queue is full again and again, for as long as an answer may take. Who ends it meanwhile does not
+ * wait for that, and who forks finds the connection in its place. */
+static int call(void)
 {
+	int64_t until = now() + EXCHANGE_SECONDS * 1000 * MILLISECOND;
 	int connection;
 
-	must_dial = false;
-	pthread_mutex_unlock(&lock);
-	connection = dial();
-	pthread_mutex_lock(&lock);
-	/* Who ends it meanwhile has found nothing to hang up on. */
-	if (must_stop && connection >= 0) {
-		close(connection);
-		connection = -1;
+	while ((connection = dial()) < 0 && errno == EAGAIN && now() < until) {
+		struct timespec again = timespec_of(now() + CALL_EVERY);
+
+		pthread_cond_timedwait(&changed, &lock, &again);
+		if (must_stop)
+			return -1;
 	}
-	agent = connection;
-	is_connected = connection >= 0;
+	return connection;
+}
+
+static void connect_agent(void)
+{
+	must_dial = false;
+	agent = call();
+	is_connected = agent >= 0;
 	if (is_connected) {
 		has_answered = false;
 		is_dirty = true;
@@ -749,7 +762,7 @@ static int64_t work(void)
 	}
 	if (is_connected && (is_dirty || (asks && time >= report_at))) {
 		report();
-		report_at = now() + (any_waiting() ? REPORT_SOON : REPORT_EVERY);
+		report_at = now() + (any_waiting() && now() < hurry_until ? REPORT_SOON : REPORT_EVERY);
 		/* An agent that went away may be back already, if it was not one that lets nobody in. */
 		if (!is_connected && has_answered)
 			dial_at = now();
@@ -812,6 +825,34 @@ static bool find_agent(void)
 	return true;
 }
 
+/* A child has neither the thread nor MPI. Its copy of the connection would have the agent take it for the rank when that
+ * has ended. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void)
+{
+	if (agent >= 0)
+		hang_up();
+	is_running = false;
+	must_stop = true;
+	pthread_mutex_unlock(&lock);
+}
+
+static char *job_of_environment(void)
+{
+	const char *job = getenv("KEEPTIME_JOB");
+
+	return job && *job ? strdup(job) : NULL;
+}
+
 void keeper_start(int rank, int size)
 {
 	pthread_condattr_t steady;
@@ -824,9 +865,8 @@ void keeper_start(int rank, int size)
 	}
 	own_rank = rank;
 	world_size = size;
-	own_job = getenv("KEEPTIME_JOB");
-	if (own_job && !*own_job)
-		own_job = NULL;
+	free(own_job);
+	own_job = job_of_environment();
 	pthread_condattr_init(&steady);
 	pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
 	pthread_cond_init(&changed, &steady);
@@ -837,6 +877,8 @@ void keeper_start(int rank, int size)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	is_running = pthread_create(&thread, NULL, keep, NULL) == 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (is_running)
+		pthread_atfork(before_fork, after_fork, after_fork_in_child);
 	progress_count_from_now(is_running);
 	pthread_mutex_unlock(&lock);
 }

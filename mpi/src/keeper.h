@@ -11,8 +11,8 @@
 /* What is asked for one communicator, and for those that share it. */
 struct ask;
 
-/* Starts it if an agent may be there: KEEPTIME_AGENT names its socket, or the usual one exists. Once;
- * after MPI was initialised. */
+/* Starts it if an agent may be there: KEEPTIME_AGENT names its socket, or the usual one exists. After MPI was
+ * initialised; where it runs already, or has ended, nothing happens. A child that the process forks has none of it. */
 void keeper_start(int rank, int size);
 /* Ends it: the agent gives back all that was asked for. */
 void keeper_stop(void);

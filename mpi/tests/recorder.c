@@ -3,7 +3,7 @@
  * connection has a process of its own; it ends with the connection, the whole with its standard input. A line
  * that names messages of 666 bytes is refused as a whole. HOW is so many milliseconds, for which nobody who
  * calls is let in; "drop": whoever calls is hung up on, and `called` is written down; "slow": each answer takes
- * two seconds. */
+ * two seconds; "never": nothing is decided, and each answer says so at once. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define ANSWER "{\"state\":\"granted\",\"reason\":\"\",\"wire_bits_per_second\":999000000000,\"burst_bytes\":6056,\"promised_nanos\":200000000}"
+#define UNDECIDED "{\"state\":\"waiting\",\"reason\":\"nothing is decided\",\"wire_bits_per_second\":0,\"burst_bytes\":0,\"promised_nanos\":0}"
 #define PACE "{\"address\":\"127.0.0.1\",\"bits_per_second\":80000000}"
 #define REFUSED "{\"refused\":{\"reason\":\"messages of 666 bytes\"}}\n"
 
@@ -26,6 +27,14 @@ static int asks_in(const char *line)
 	for (const char *at = line; (at = strstr(at, "\"communicator\"")); at++)
 		count++;
 	return count;
+}
+
+static void answer_each(FILE *out, int count, const char *answer)
+{
+	fputs("{\"mpi\":{\"answers\":[", out);
+	for (int at = 0; at < count; at++)
+		fprintf(out, at ? ",%s" : "%s", answer);
+	fprintf(out, "],\"pace\":[%s]}}\n", count ? PACE : "");
 }
 
 static void serve(int connection, const char *path, const char *how)
@@ -48,10 +57,7 @@ static void serve(int connection, const char *path, const char *how)
 		} else if (strstr(line, "\"message_bytes_max\":666,")) {
 			fputs(REFUSED, out);
 		} else {
-			fputs("{\"mpi\":{\"answers\":[", out);
-			for (int at = 0; at < count; at++)
-				fputs(at ? "," ANSWER : ANSWER, out);
-			fprintf(out, "],\"pace\":[%s]}}\n", count ? PACE : "");
+			answer_each(out, count, strcmp(how, "never") ? ANSWER : UNDECIDED);
 		}
 		fflush(out);
 	}

@@ -41,7 +41,7 @@ preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
 }
 
 # An agent at $work/agent that writes $work/record.
-start_recorder() { # [MILLISECONDS | drop | slow]
+start_recorder() { # [MILLISECONDS | drop | slow | never]
     rm -f "$work/agent" "$work/record" "$work/ready"
     touch "$work/record"
     # Given the end of a pipe that is open as long as it shall run.
@@ -98,6 +98,7 @@ test_without() {
         test_that "no agent answers, $ranks ranks" preloaded /nowhere/agent.sock "$ranks" attributes 1
     done
     test_that "threads, no agent answers" preloaded /nowhere/agent.sock 2 threads
+    test_that "threads, no library" mpi 2 "$build/threads"
 }
 
 test_with_agent() {
@@ -111,6 +112,8 @@ test_with_agent() {
     test_that "endpoints are mirror images" endpoints_are_mirror_images
     test_that "a goal" goal_is_promised
     test_that "what is refused leaves what was granted" preloaded "$work/agent" 2 refused
+    test_that "a child has no connection" preloaded "$work/agent" 1 forked
+    test_that "begun by another name" preloaded "$work/agent" 2 foreign
     stop_recorder
     start_recorder slow || return
     test_that "who waits for a copy holds up nobody" preloaded "$work/agent" 1 copies
@@ -119,6 +122,12 @@ test_with_agent() {
     stop_recorder
     start_recorder drop || return
     test_that "who is hung up on calls now and then" calls_are_far_between
+    stop_recorder
+    start_recorder never || return
+    test_that "what is not decided is asked for less often later" reports_become_fewer
+    stop_recorder
+    start_recorder 60000 || return
+    test_that "who ends does not wait to be let in" preloaded "$work/agent" 1 leaves
     stop_recorder
 }
 
@@ -135,6 +144,16 @@ calls_are_far_between() {
     echo "$(grep -c called "$work/record") calls in two seconds"
     # Each when it starts, when it asks, and once a second; more where the machine is slow.
     [ "$(grep -c called "$work/record")" -le 40 ] && [ "$(grep -o 'hangs up' "$work/out" | wc -l)" = 2 ]
+}
+
+# Every 50 ms for the six seconds that the program waits, and once a second after that; fewer where the machine is slow.
+reports_become_fewer() {
+    local reports
+    preloaded "$work/agent" 1 holds 1000 8 >"$work/out" || return
+    cat "$work/out"
+    reports=$(grep -c '"change":1,' "$work/record")
+    echo "$reports reports in eight seconds"
+    [ "$reports" -ge 3 ] && [ "$reports" -le 135 ] && grep -q 'state 1 .*nothing is decided' "$work/out"
 }
 
 test_spawned() {

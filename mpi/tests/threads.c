@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Threads that set, get, copy and delete attributes of communicators of their own at once, and of one
- * that all look at. */
+/* Threads that ask for the attribute's key at once, and set, get, copy and delete attributes of communicators of their
+ * own at once, and of one that all look at. */
 #include "check.h"
 #include <keeptime_mpi.h>
 
@@ -10,6 +10,29 @@
 #define ROUNDS 25
 
 static MPI_Comm own[THREADS];
+static pthread_barrier_t all_there;
+
+/* All are told one key. */
+static void *look_up(void *key)
+{
+	pthread_barrier_wait(&all_there);
+	*(int *)key = KEEPTIME_QOS;
+	return NULL;
+}
+
+static void look_up_at_once(void)
+{
+	pthread_t threads[THREADS];
+	int keys[THREADS];
+
+	CHECK(!pthread_barrier_init(&all_there, NULL, THREADS));
+	for (int at = 0; at < THREADS; at++)
+		CHECK(!pthread_create(&threads[at], NULL, look_up, &keys[at]));
+	for (int at = 0; at < THREADS; at++)
+		CHECK(!pthread_join(threads[at], NULL));
+	for (int at = 0; at < THREADS; at++)
+		CHECK(keys[at] != MPI_KEYVAL_INVALID && keys[at] == KEEPTIME_QOS);
+}
 
 static void *use(void *argument)
 {
@@ -44,6 +67,7 @@ int main(int argc, char **argv)
 		MPI_Finalize();
 		return 0;
 	}
+	look_up_at_once();
 	qos.bandwidth_kbps = 77;
 	CHECK(MPI_Comm_set_attr(MPI_COMM_WORLD, KEEPTIME_QOS, &qos) == MPI_SUCCESS);
 	for (int at = 0; at < THREADS; at++)

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Begins and ends by the names of the profiling interface, as Open MPI's Fortran does: an attribute asks all the same.
+ * With the recorder. */
+#include "check.h"
+#include <keeptime_mpi.h>
+
+int main(int argc, char **argv)
+{
+	keeptime_qos qos = KEEPTIME_QOS_INIT, *got = NULL;
+	int flag = 0;
+
+	PMPI_Init(&argc, &argv);
+	qos.qos_class = KEEPTIME_PREMIUM;
+	qos.bandwidth_kbps = 1000;
+	CHECK(MPI_Comm_set_attr(MPI_COMM_WORLD, KEEPTIME_QOS, &qos) == MPI_SUCCESS);
+	CHECK(MPI_Comm_get_attr(MPI_COMM_WORLD, KEEPTIME_QOS, &got, &flag) == MPI_SUCCESS && flag);
+	printf("state %u: %s\n", got->state, got->reason);
+	CHECK(got->state == KEEPTIME_GRANTED);
+	PMPI_Finalize();
+	return 0;
+}
