@@ -15,13 +15,15 @@ Disk::Disk(const std::string& path, std::size_t bytes) : path_(path), bytes_(byt
     file_ = open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (file_ < 0) {
         cannot_be("made");
+        return;
     }
+    // Whoever is killed leaves nothing behind, and is not in the way of who comes next.
+    unlink(path.c_str());
 }
 
 Disk::~Disk() {
     if (file_ >= 0) {
         close(file_);
-        unlink(path_.c_str());
     }
 }
 

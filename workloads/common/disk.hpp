@@ -7,7 +7,8 @@
 
 namespace workload {
 
-/// A file that is written from its start again and again, and removed at the end.
+/// A file that is written from its start again and again. It has no name once it is made: nothing of it is left,
+/// whatever ends the program.
 class Disk {
   public:
     /// No file if `bytes` is 0.

@@ -59,7 +59,7 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     options.number("--memory-mib", &settings.memory_mib, 0, 65'536, "memory of which every page is touched again and again");
     options.number("--disk-mib", &settings.disk_mib, 0, 4'096, "MiB written at a time, with fsync, again and again");
     options.number("--disk-rate", &settings.disk_rate, 0, 100'000, "MiB/s at most; 0: as fast as the disk");
-    options.file("--disk-file", &settings.disk_file, false, "where; removed at the end");
+    options.file("--disk-file", &settings.disk_file, false, "where; nothing is left of it");
     return options.parse(argc, argv);
 }
 

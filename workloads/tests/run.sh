@@ -319,6 +319,11 @@ loads() { # KEY LEAST MOST ARGUMENTS...
     awk -v key="$key" -v least="$least" -v most="$most" '$1 == key { value = $2 } END { exit !(value >= least && value <= most) }' "$work/load"
 }
 
+leaves_no_file_when_killed() {
+    timeout -s KILL 1 "$build/load" --disk-mib 1 --disk-rate 2 --seconds 60 --disk-file "$work/killed"
+    [ "$?" = 137 ] && [ ! -e "$work/killed" ]
+}
+
 at_most_competed() {
     awk '$1 == "competed_seconds" { competed = $2 } $1 == "cpu_seconds" { used = $2 }
         END { exit !(used > 0 && used < competed + 0.1) }' "$work/load"
@@ -332,6 +337,7 @@ test_load() {
     test_that "memory" loads memory_passes 1 1e9 --memory-mib 4 --seconds 1
     test_that "a disk within its rate" at_last loads disk_mib 1 5 --disk-mib 1 --disk-rate 2 --seconds 1 --disk-file "$work/loaded"
     test_that "its file is removed" test ! -e "$work/loaded"
+    test_that "killed, it leaves none" leaves_no_file_when_killed
     printf '0 1\n0 2\n' >"$work/trace"
     test_that "a trace that does not go on" refuses 2 'line 2: "0 2": not accepted' "$build/load" --trace "$work/trace"
     test_that "without end" refuses 64 "--seconds 3601: not accepted" "$build/load" --seconds 3601

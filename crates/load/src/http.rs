@@ -56,10 +56,7 @@ impl Connection {
     /// # Errors
     /// [`Failure::NotConnected`], [`Failure::TimedOut`].
     pub fn open(address: SocketAddr, deadline: Instant) -> Result<Self, Failure> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Failure::TimedOut);
-        }
+        let left = left_until(deadline)?;
         let stream = TcpStream::connect_timeout(&address, left).map_err(|error| {
             if is_timeout(&error) { Failure::TimedOut } else { Failure::NotConnected(error) }
         })?;
@@ -74,8 +71,7 @@ impl Connection {
     /// All but [`Failure::NotConnected`].
     pub fn exchange(&mut self, request: &[u8], deadline: Instant) -> Result<Answer, Failure> {
         self.deadline = deadline;
-        self.stream.set_write_timeout(Some(self.left()?)).map_err(Failure::Broken)?;
-        self.stream.write_all(request).map_err(broken)?;
+        self.send(request)?;
         loop {
             let head = self.head()?;
             // What comes before the answer, as in 100 Continue, has no body.
@@ -104,6 +100,18 @@ impl Connection {
         };
         self.used == self.buffer.len()
             && look().is_err_and(|error: std::io::Error| error.kind() == ErrorKind::WouldBlock)
+    }
+
+    fn send(&self, request: &[u8]) -> Result<(), Failure> {
+        let mut rest = request;
+        while !rest.is_empty() {
+            let limit = TcpStream::set_write_timeout;
+            match in_time(&self.stream, self.deadline, limit, |mut stream| stream.write(rest))? {
+                0 => return Err(Failure::Broken(ErrorKind::WriteZero.into())),
+                written => rest = &rest[written..],
+            }
+        }
+        Ok(())
     }
 
     fn head(&mut self) -> Result<Head, Failure> {
@@ -214,19 +222,35 @@ impl Connection {
         // What is used goes, so that the buffer stays as small as one answer's head and a block.
         self.buffer.drain(..self.used);
         self.used = 0;
-        let left = self.left()?;
-        self.stream.set_read_timeout(Some(left)).map_err(Failure::Broken)?;
         let old = self.buffer.len();
         self.buffer.resize(old + BLOCK, 0);
-        let read = self.stream.read(&mut self.buffer[old..]);
+        let (limit, block) = (TcpStream::set_read_timeout, &mut self.buffer[old..]);
+        let read = in_time(&self.stream, self.deadline, limit, |mut stream| stream.read(block));
         self.buffer.truncate(old + *read.as_ref().unwrap_or(&0));
-        read.map_err(broken)
+        read
     }
+}
 
-    fn left(&self) -> Result<Duration, Failure> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(Failure::TimedOut) } else { Ok(left) }
+/// Has `call` wait until `deadline` at most, by the `limit` of the stream. What waits with a limit is interrupted whenever
+/// the process was stopped and goes on (signal(7)): it is called again then, with what is left.
+fn in_time(
+    stream: &TcpStream,
+    deadline: Instant,
+    limit: fn(&TcpStream, Option<Duration>) -> std::io::Result<()>,
+    mut call: impl FnMut(&TcpStream) -> std::io::Result<usize>,
+) -> Result<usize, Failure> {
+    loop {
+        limit(stream, Some(left_until(deadline)?)).map_err(Failure::Broken)?;
+        match call(stream) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome.map_err(broken),
+        }
     }
+}
+
+fn left_until(deadline: Instant) -> Result<Duration, Failure> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(Failure::TimedOut) } else { Ok(left) }
 }
 
 struct Head {
@@ -281,6 +305,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::net::TcpListener;
+    use std::sync::mpsc::RecvTimeoutError::Timeout;
 
     /// What a client makes of `answer`, sent in pieces of `piece` bytes, then the end.
     fn exchange(answer: &[u8], piece: usize) -> Result<Answer, Failure> {
@@ -365,6 +390,57 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(50);
         let mut connection = Connection::open(listener.local_addr().unwrap(), deadline).unwrap();
         assert!(matches!(connection.exchange(b"ask", deadline), Err(Failure::TimedOut)));
+    }
+
+    // Goal: who is stopped and goes on reads on, and not for ever. Method: a call that is interrupted twice, and one that
+    // always is.
+    #[test]
+    fn what_is_interrupted_is_called_again_until_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut calls = 0;
+        let read = in_time(&stream, deadline, TcpStream::set_read_timeout, |_| {
+            calls += 1;
+            if calls < 3 { Err(ErrorKind::Interrupted.into()) } else { Ok(7) }
+        });
+        assert_eq!((read.unwrap(), calls), (7, 3));
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let read = in_time(&stream, deadline, TcpStream::set_read_timeout, |_| {
+            Err(ErrorKind::Interrupted.into())
+        });
+        assert!(matches!(read, Err(Failure::TimedOut)), "{read:?}");
+    }
+
+    // Goal: sending is over at the deadline, however slowly the request is taken. Method: a server that takes a block every
+    // now and then, so that each call succeeds in part.
+    #[test]
+    fn a_request_that_is_taken_slowly_is_given_up_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // Many times what the kernel's buffers take: without an end it would be sent for seconds.
+        let request = vec![b'x'; 64 << 20];
+        std::thread::scope(|scope| {
+            let (given_up, until_given_up) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut block = vec![0; 384 << 10];
+                let pause = Duration::from_millis(50);
+                while until_given_up.recv_timeout(pause).is_err_and(|error| error == Timeout) {
+                    if stream.read(&mut block).unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+            });
+            let began = Instant::now();
+            let deadline = began + Duration::from_millis(300);
+            let outcome = Connection::open(address, deadline)
+                .and_then(|mut connection| connection.exchange(&request, deadline));
+            let took = began.elapsed();
+            drop(given_up);
+            assert!(matches!(outcome, Err(Failure::TimedOut)), "{outcome:?}");
+            assert!(took < Duration::from_secs(5), "{took:?}");
+        });
     }
 
     proptest! {

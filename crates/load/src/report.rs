@@ -40,7 +40,7 @@ pub struct Counts {
     pub refused: BTreeMap<u16, u64>,
     /// Never sent: no connection.
     pub not_connected: u64,
-    /// Never sent: too many waited for a connection, or it was stopped while they did.
+    /// Never sent: too many waited for a connection, or the run was over or stopped while they did.
     pub not_sent: u64,
     /// Sent, at least in part, and not answered: the connection broke.
     pub broken: u64,

@@ -38,7 +38,8 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// When.
     pub arrivals: Arrivals,
-    /// Until when requests are sent.
+    /// Until when requests are meant to be sent. Those that still wait for a connection then are sent as long as one more
+    /// `timeout` allows: so a run ends two of these later at the most.
     pub length: Nanos,
     /// How.
     pub method: Method,
@@ -193,7 +194,7 @@ fn serve(shared: &Shared<'_>, jobs: &Mutex<Receiver<Job>>) -> Vec<Tally> {
         };
         let Ok(job) = job else { return tallies };
         let target = job.intended.target;
-        if shared.is_stopped.load(Ordering::Relaxed) {
+        if shared.is_over() {
             tallies[target as usize].not_sent();
             continue;
         }
@@ -271,6 +272,12 @@ fn resolve(target: &Target) -> Result<Site, RunError> {
 }
 
 impl Shared<'_> {
+    /// Whether nothing more is sent: nobody waits for it any more.
+    fn is_over(&self) -> bool {
+        let end = self.plan.length.saturating_add(self.plan.timeout);
+        self.is_stopped.load(Ordering::Relaxed) || self.now() >= end
+    }
+
     /// Since the start.
     fn now(&self) -> Nanos {
         self.start.elapsed().into()

@@ -193,6 +193,22 @@ fn what_waits_when_it_is_stopped_is_not_sent_and_counted_so() {
     assert_eq!(counts.not_sent + counts.timed_out, counts.intended, "{report}");
 }
 
+// Goal: a site that does not answer does not make a run go on for longer than it was asked for. Method: as above, with nobody
+// who stops it.
+#[test]
+fn what_waits_when_the_run_is_over_is_not_sent_and_counted_so() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}/", silent.local_addr().unwrap()).parse().unwrap();
+    let mut plan = plan(vec![target], 2_000.0, 100);
+    (plan.connections, plan.timeout) = (1, Nanos::from_millis(400));
+    let started = Instant::now();
+    let report = go(&plan);
+    assert!(started.elapsed() < Duration::from_secs(30), "{report}");
+    let counts = &report.all.counts;
+    assert!(counts.not_sent > 0 && counts.timed_out > 0, "{report}");
+    assert_eq!(counts.not_sent + counts.timed_out, counts.intended, "{report}");
+}
+
 #[test]
 fn a_plan_that_makes_no_sense_is_refused() {
     let good = plan(vec!["http://127.0.0.1:1/".parse().unwrap()], 1.0, 1);
