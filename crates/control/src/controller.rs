@@ -14,7 +14,7 @@
 use crate::full_speed::FullSpeed;
 use crate::policy::{Aim, Policy, Setting};
 use crate::report::Report;
-use crate::schedule::{Range, Schedule, cpu_floor, utilisation};
+use crate::schedule::{Range, Schedule, cpu_ceil, cpu_floor, utilisation};
 use crate::window::Sample;
 use keeptime_model::Invalid;
 use keeptime_model::units::{CpuPpm, Nanos, Share};
@@ -154,9 +154,8 @@ impl Settings {
 
     fn of_each_node(&self, share: f64, drift: f64) -> Vec<CpuPpm> {
         let ceil = |used: f64| {
-            let rounded_up = cpu_floor(share * used * drift).get().saturating_add(1);
-            // No more than the processors that the program keeps busy.
-            CpuPpm::new(rounded_up).min(cpu_floor(used.ceil()))
+            // No more than the processors that the program keeps busy, and not nothing.
+            cpu_ceil(share * used * drift).min(cpu_floor(used.ceil())).max(CpuPpm::new(1))
         };
         self.full_speed.utilisations().map(ceil).collect()
     }
@@ -541,6 +540,19 @@ mod tests {
     }
 
     #[test]
+    fn the_greatest_target_that_a_refusal_tells_is_kept_by_what_is_granted() {
+        for (granted, reach) in [([26, 13], 50), ([39, 30], 75), ([52, 13], 50)] {
+            let start = |target| {
+                let granted_ppm = Some(granted.map(CpuPpm::from_percent).to_vec());
+                Controller::start(Settings { granted_ppm, ..settings(target) }, at(0))
+            };
+            let refusal = start(reach + 1).unwrap_err();
+            assert_eq!(refusal.expected, format!("at most {reach} %"));
+            assert_eq!(start(reach).map(drop), Ok(()), "{reach} %");
+        }
+    }
+
+    #[test]
     fn a_report_of_two_schedules_does_not_count() {
         let (mut controller, proposal) = Controller::start(settings(50), at(0)).unwrap();
         // Before the first schedule is in force, and while it begins to be.
@@ -624,22 +636,20 @@ mod tests {
         let mut restarted = steady.clone();
         for step in 1..200u64 {
             let text = serde_json::to_string(&restarted).unwrap();
-            restarted = serde_json::from_str(&text).unwrap();
+            let read: Controller = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, restarted, "to the last bit, at {step}");
+            restarted = read;
             let now = at(step * 1_000);
             assert_eq!(restarted.resume(now, &steady.view().schedules), None);
-            // Were they the same again and again, the last bit of a text would decide.
             let report = iteration(step * 1_000, 250 + step % 7 * 4 + step % 11);
             let (one, two) = (steady.report(&report).unwrap(), restarted.report(&report).unwrap());
-            assert_eq!(one.is_some(), two.is_some(), "at {step}");
+            assert_eq!(one, two, "at {step}");
             for (controller, proposal) in [(&mut steady, one), (&mut restarted, two)] {
                 if let Some(proposal) = proposal {
                     controller.resolve(proposal.sequence, Outcome::InForce { since: now });
                 }
             }
-            for (a, b) in steady.view().schedules.iter().zip(&restarted.view().schedules) {
-                // Text may differ from memory in the last bit.
-                assert!(a.cpu().get().abs_diff(b.cpu().get()) <= 1 && a.period() == b.period());
-            }
+            assert_eq!(steady.view().schedules, restarted.view().schedules);
         }
     }
 

@@ -97,11 +97,19 @@ impl Default for Range {
 }
 
 /// `utilisation` (1 = one processor) as what a node is told, rounded down; what is not a number or
-/// below zero is nothing. The only way from the controllers' floating point to a promise.
+/// below zero is nothing. With [`cpu_ceil`] the only way from the controllers' floating point to a promise.
 pub fn cpu_floor(utilisation: f64) -> CpuPpm {
     // Half a millionth of a millionth makes up for decimals that binary fractions cannot hold.
     let ppm = (utilisation * 1e6 + 1e-6).floor();
     // `as` saturates, and makes 0 of what is not a number.
+    CpuPpm::new(ppm as u32)
+}
+
+/// `utilisation` (1 = one processor) as what a node is asked for, rounded up; what is not a number or below zero is
+/// nothing.
+pub fn cpu_ceil(utilisation: f64) -> CpuPpm {
+    // The same for decimals, of as many processors as a node may have.
+    let ppm = (utilisation * 1e6 - 1e-4).ceil();
     CpuPpm::new(ppm as u32)
 }
 
@@ -134,16 +142,19 @@ mod tests {
     #[test]
     fn what_is_no_share_becomes_nothing() {
         for wrong in [f64::NAN, -0.1, f64::NEG_INFINITY] {
-            assert_eq!(cpu_floor(wrong), CpuPpm::new(0));
+            assert_eq!([cpu_floor(wrong), cpu_ceil(wrong)], [CpuPpm::new(0); 2]);
         }
         assert_eq!(cpu_floor(f64::INFINITY), CpuPpm::new(u32::MAX));
         assert_eq!(cpu_floor(0.3 * 0.52), CpuPpm::new(156_000));
+        assert_eq!(cpu_ceil(0.3 * 0.52), CpuPpm::new(156_000));
+        assert_eq!(cpu_ceil(0.300_000_5 * 0.52), CpuPpm::new(156_001));
     }
 
     proptest! {
         #[test]
         fn a_share_survives_both_ways(ppm in 0u32..64_000_000) {
-            prop_assert_eq!(cpu_floor(utilisation(CpuPpm::new(ppm))), CpuPpm::new(ppm));
+            let share = utilisation(CpuPpm::new(ppm));
+            prop_assert_eq!([cpu_floor(share), cpu_ceil(share)], [CpuPpm::new(ppm); 2]);
         }
 
         #[test]

@@ -252,7 +252,7 @@ impl TryFrom<ApplicationFile> for Application {
             return Err(Invalid::new("nodes", "[]", "at least one number of nodes"));
         }
         for nodes in &file.nodes {
-            file.pattern.flows(*nodes)?;
+            file.pattern.check(*nodes)?;
         }
         if file.cpu == CpuPpm::default() {
             return Err(Invalid::new("cpu", file.cpu, "more than 0 %"));

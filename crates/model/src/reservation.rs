@@ -401,7 +401,7 @@ impl Resources {
                     let expected = "more than 0 bit/s for the flows of a pattern";
                     return Err(Invalid::new("bits_per_second", rate, expected));
                 }
-                pattern.flows(count).map(drop)
+                pattern.check(count)
             }
             (None, BitsPerSecond::ZERO) => Ok(()),
             (None, rate) => {

@@ -7,7 +7,6 @@ use crate::reservation::{NodeChoice, Resources};
 use crate::service::{ServiceName, check_services};
 use crate::units::CpuPpm;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -132,11 +131,34 @@ impl SiteSpec {
             let expected = format!("1 to {BALANCERS_MAX} balancers");
             return Err(Invalid::new("balancers", count, expected));
         }
-        let mut seen = BTreeSet::new();
-        match self.balancers.iter().find(|place| !seen.insert(*place)) {
-            Some(twice) => Err(Invalid::new("balancers", twice, "every balancer once")),
+        let is_again = |(at, place): &(usize, &BalancerPlace)| {
+            self.balancers[..*at].iter().any(|before| before.clashes_with(place))
+        };
+        match self.balancers.iter().enumerate().find(is_again) {
+            Some((_, twice)) => Err(Invalid::new("balancers", twice, "every balancer once")),
             None => Ok(()),
         }
+    }
+
+    /// Checks that it has no balancer's backend together with another site: at every look each of them would
+    /// take out what the other has put in.
+    ///
+    /// # Errors
+    /// The first balancer that one of `others` has.
+    pub fn check_beside<'a>(
+        &self,
+        others: impl IntoIterator<Item = &'a SiteSpec>,
+    ) -> Result<(), Invalid> {
+        for other in others {
+            let is_taken = |place: &&BalancerPlace| {
+                other.balancers.iter().any(|theirs| theirs.clashes_with(place))
+            };
+            if let Some(taken) = self.balancers.iter().find(is_taken) {
+                let expected = format!("one that no other site has; {} has it", other.name);
+                return Err(Invalid::new("balancers", taken, expected));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -144,6 +166,19 @@ impl BalancerPlace {
     /// How one is written.
     pub const FORMS: &'static str = "haproxy:SOCKET/BACKEND, nginx:CONFIGURATION/UPSTREAM@LOG or \
         apache:http://ADDRESS:PORT/PATH/BALANCER";
+
+    /// Whether both are the same backend of the same balancer, or need for themselves what there is once: the
+    /// file beside nginx's configuration, and where its log is heard.
+    pub fn clashes_with(&self, other: &Self) -> bool {
+        let (
+            Self::Nginx { configuration, upstream, log },
+            Self::Nginx { configuration: others, upstream: name, log: address },
+        ) = (self, other)
+        else {
+            return self == other;
+        };
+        log == address || (upstream == name && configuration.parent() == others.parent())
+    }
 }
 
 impl SiteNode {
@@ -299,5 +334,27 @@ mod tests {
         assert_eq!(field(SiteSpec { port: 0, ..spec.clone() }), "port");
         assert_eq!(field(SiteSpec { balancers: vec![], ..spec.clone() }), "balancers");
         assert_eq!(field(SiteSpec { balancers: vec![place.clone(), place], ..spec }), "balancers");
+    }
+
+    #[test]
+    fn places_clash_where_one_would_undo_what_the_other_does() {
+        let clash = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| text.parse::<BalancerPlace>().unwrap());
+            assert_eq!(one.clashes_with(&other), other.clashes_with(&one));
+            one.clashes_with(&other)
+        };
+        assert!(clash("haproxy:/run/s/shop", "haproxy:/run//s/shop"));
+        assert!(!clash("haproxy:/run/s/shop", "haproxy:/run/s/blog"));
+        assert!(!clash("haproxy:/run/s/shop", "haproxy:/run/t/shop"));
+        assert!(!clash("haproxy:/run/s/shop", "nginx:/run/s/shop@127.0.0.1:5140"));
+        let nginx = "nginx:/etc/nginx/nginx.conf/shop@127.0.0.1:5140";
+        assert!(clash(nginx, "nginx:/etc/nginx/nginx.conf/shop@127.0.0.1:5141"), "one file");
+        assert!(clash(nginx, "nginx:/etc/nginx/other.conf/shop@127.0.0.1:5141"), "one file, too");
+        assert!(clash(nginx, "nginx:/srv/nginx.conf/blog@127.0.0.1:5140"), "one log");
+        assert!(!clash(nginx, "nginx:/etc/nginx/nginx.conf/blog@127.0.0.1:5141"));
+        assert!(!clash(nginx, "nginx:/srv/nginx.conf/shop@127.0.0.1:5141"));
+        let apache = "apache:http://127.0.0.1:8080/balancer-manager/shop";
+        assert!(clash(apache, apache));
+        assert!(!clash(apache, "apache:http://127.0.0.1:8081/balancer-manager/shop"));
     }
 }

@@ -41,6 +41,31 @@ pub struct Availability {
     /// By [`NodeIndex`].
     cpu_free: Vec<CpuPpm>,
     cpu_reservable: Vec<CpuPpm>,
+    limit: Limit,
+}
+
+/// What one job may have in all, wherever it is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// CPU of all its nodes together, in parts per million of one.
+    pub cpu_ppm: u64,
+    /// What all its flows send together, in bit/s.
+    pub bits_per_second: u64,
+}
+
+impl Limit {
+    /// As much as there is.
+    pub const NONE: Self = Self { cpu_ppm: u64::MAX, bits_per_second: u64::MAX };
+
+    /// How many nodes may have `cpu` each.
+    pub fn nodes(self, cpu: CpuPpm) -> u64 {
+        self.cpu_ppm.checked_div(cpu.get().into()).unwrap_or(u64::MAX)
+    }
+
+    /// What each of so many flows may have, rounded down; the greatest rate there is if nothing flows.
+    pub fn rate(self, flows: u64) -> BitsPerSecond {
+        BitsPerSecond::new(self.bits_per_second.checked_div(flows).unwrap_or(u64::MAX))
+    }
 }
 
 /// An amount that a whole cluster has, at most 10^30.
@@ -76,6 +101,7 @@ impl Availability {
             link_reservable,
             cpu_free: cpu_reservable.clone(),
             cpu_reservable,
+            limit: Limit::NONE,
         }
     }
 
@@ -92,7 +118,7 @@ impl Availability {
         let nodes = topology.node_indices().map(|n| (topology.node(n).cpu, cpu_free(n)));
         let (link_reservable, link_free) = links.unzip();
         let (cpu_reservable, cpu_free) = nodes.map(|(all, free)| (all, free.min(all))).unzip();
-        Self { link_free, link_reservable, cpu_free, cpu_reservable }
+        Self { link_free, link_reservable, cpu_free, cpu_reservable, limit: Limit::NONE }
     }
 
     /// The same cluster with nothing taken.
@@ -103,6 +129,17 @@ impl Availability {
             cpu_free: self.cpu_reservable.clone(),
             ..self.clone()
         }
+    }
+
+    /// The same cluster for a job that may have no more of it than that.
+    #[must_use]
+    pub fn limited(self, limit: Limit) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// What one job may have in all.
+    pub fn limit(&self) -> Limit {
+        self.limit
     }
 
     /// What a link direction has free.

@@ -35,7 +35,7 @@ mod testing;
 pub use rank_flows::RankFlows;
 pub use search::{PROPOSALS_MIN, SEARCH_STEPS_MAX};
 
-use crate::availability::{Availability, Placement, PlannedFlow};
+use crate::availability::{Availability, Limit, Placement, PlannedFlow};
 use crate::price::Reserved;
 use crate::tree::PlacementIndex;
 use judge::Counts;
@@ -51,9 +51,10 @@ use supply::Supply;
 pub struct Placed {
     /// The node of each rank, in order of rank.
     pub nodes: Vec<NodeIndex>,
-    /// What each flow can have; the greatest rate there is if nothing flows.
+    /// What each flow can have, of what one job may have too ([`Limit`]); the greatest rate there is if nothing
+    /// flows.
     pub rate: BitsPerSecond,
-    /// The link direction that allows no more; none if nothing flows.
+    /// The link direction that allows no more, whatever one job may have; none if nothing flows.
     pub bottleneck: Option<Bottleneck>,
 }
 
@@ -68,10 +69,10 @@ pub struct Bottleneck {
     pub free: BitsPerSecond,
 }
 
-/// Fewer nodes than needed have enough CPU free.
+/// Fewer nodes than needed have enough CPU free, or may be had by one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooFewNodes {
-    /// How many have.
+    /// How many have, and may.
     pub free: u32,
 }
 
@@ -81,6 +82,9 @@ pub struct Allocator<'a> {
     flows: &'a BTreeMap<u32, RankFlows>,
     supply: Supply,
     reserved: Reserved,
+    limit: Limit,
+    /// So many nodes have the CPU, and may be had by one job.
+    nodes_most: u32,
     counts: Counts,
     found: BTreeMap<u32, Result<Placed, TooFewNodes>>,
 }
@@ -125,8 +129,10 @@ impl<'a> Allocator<'a> {
     ) -> Self {
         let supply = Supply::new(index, availability, cpu);
         let reserved = Reserved::of(availability);
+        let limit = availability.limit();
+        let nodes_most = limit.nodes(cpu).min(supply.ranked.len() as u64) as u32;
         let counts = Counts::new(index.vertex_count());
-        Self { index, flows, supply, reserved, counts, found: BTreeMap::new() }
+        Self { index, flows, supply, reserved, limit, nodes_most, counts, found: BTreeMap::new() }
     }
 
     /// How much of the cluster is reserved.
@@ -139,11 +145,12 @@ impl<'a> Allocator<'a> {
     pub fn max_rate(&mut self, nodes: u32) -> Option<&Result<Placed, TooFewNodes>> {
         if !self.found.contains_key(&nodes) {
             let flows = self.flows.get(&nodes)?;
-            let found = if self.supply.ranked.len() < nodes as usize {
-                Err(TooFewNodes { free: self.supply.ranked.len() as u32 })
+            let found = if self.nodes_most < nodes {
+                Err(TooFewNodes { free: self.nodes_most })
             } else {
                 let (index, supply) = (self.index, &self.supply);
-                Ok(Search::new(index, supply, &mut self.counts, flows).run())
+                let placed = Search::new(index, supply, &mut self.counts, flows).run();
+                Ok(Placed { rate: placed.rate.min(self.limit.rate(flows.count())), ..placed })
             };
             self.found.insert(nodes, found);
         }
@@ -217,6 +224,30 @@ mod tests {
         assert_eq!(placed(&index, &free, &Pattern::Ring, 3), Err(TooFewNodes { free: 2 }));
         let found = placed(&index, &free, &Pattern::Ring, 2).unwrap();
         assert!(!found.nodes.contains(&NodeIndex(1)));
+    }
+
+    #[test]
+    fn no_placement_has_more_than_one_job_may_have() {
+        let index = racks(1, 4, 100);
+        let within = |cpu_ppm, bits_per_second| {
+            let free = full(&index).limited(Limit { cpu_ppm, bits_per_second });
+            placed(&index, &free, &Pattern::Ring, 4)
+        };
+        let all = 4 * u64::from(CPU.get());
+        let flows = RankFlows::new(&Pattern::Ring, 4).unwrap().count();
+        let unlimited = within(all, u64::MAX).unwrap();
+        assert_eq!(Ok(&unlimited), placed(&index, &full(&index), &Pattern::Ring, 4).as_ref());
+        assert!(unlimited.rate > BitsPerSecond::from_mbit(5));
+        let sent = BitsPerSecond::from_mbit(5).get() * flows;
+        let limited = within(all, sent).unwrap();
+        assert_eq!(limited, Placed { rate: BitsPerSecond::from_mbit(5), ..unlimited.clone() });
+        let less = within(all, sent - 1).unwrap();
+        assert_eq!(less.rate, BitsPerSecond::new(4_999_999), "rounded down");
+        assert_eq!(within(all - 1, u64::MAX), Err(TooFewNodes { free: 3 }));
+        // What does not flow has no rate that a limit could be compared with.
+        let free = full(&index).limited(Limit { cpu_ppm: all, bits_per_second: 0 });
+        let alone = placed(&index, &free, &Pattern::Ring, 1).unwrap();
+        assert_eq!(alone.rate, BitsPerSecond::new(u64::MAX));
     }
 
     #[test]
