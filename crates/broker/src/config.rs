@@ -4,7 +4,7 @@ use crate::tcp::config::Tcp;
 use keeptime_engine::Policy;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::UserName;
-use keeptime_model::units::{self, Nanos, Share};
+use keeptime_model::units::{self, Bytes, Nanos, Share};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,9 @@ const REQUESTS_PER_SECOND_MAX: u32 = 1_000_000;
 /// What the names of its sockets leave.
 const FABRIC_BYTES_MAX: usize = 64;
 
+/// A hundred of the longest reservations.
+const USER_MEMORY_MIN: Bytes = Bytes::new(64_000_000);
+
 /// Each has a connection meanwhile, of which there are 1,024.
 const WAITING_MAX: u32 = 512;
 
@@ -83,8 +86,11 @@ pub struct PolicyFile {
     /// The part of what all nodes can send that one user may have reserved at any time.
     #[serde(with = "units::text")]
     pub user_bandwidth: Share,
-    /// Reservations that one user may have at a time, with those that wait for room.
+    /// Reservations that one user may have at a time, with those that wait for room, for agents or for others.
     pub user_reservations: u32,
+    /// What one user's reservations may take of the broker's memory, about, with those that are over and remembered.
+    #[serde(with = "units::text")]
+    pub user_memory: Bytes,
     /// Requests that may wait for room at a time.
     pub waiting_requests: u32,
     /// Of one user.
@@ -170,6 +176,7 @@ impl PolicyFile {
             user_cpu: self.user_cpu,
             user_bandwidth: self.user_bandwidth,
             user_reservations: self.user_reservations,
+            user_memory: self.user_memory,
             waiting_requests: self.waiting_requests,
             user_waiting_requests: self.user_waiting_requests,
         }
@@ -197,6 +204,10 @@ impl PolicyFile {
             let expected = "at least 1";
             return Err(Invalid::new("user_reservations", 0, expected).within("policy"));
         }
+        if self.user_memory < USER_MEMORY_MIN {
+            let expected = format!("{USER_MEMORY_MIN} or more");
+            return Err(Invalid::new("user_memory", self.user_memory, expected).within("policy"));
+        }
         if self.waiting_requests > WAITING_MAX {
             let expected = format!("{WAITING_MAX} at most");
             let invalid = Invalid::new("waiting_requests", self.waiting_requests, expected);
@@ -219,6 +230,7 @@ impl Default for PolicyFile {
             user_cpu: policy.user_cpu,
             user_bandwidth: policy.user_bandwidth,
             user_reservations: policy.user_reservations,
+            user_memory: policy.user_memory,
             waiting_requests: policy.waiting_requests,
             user_waiting_requests: policy.user_waiting_requests,
         }
@@ -264,6 +276,11 @@ mod tests {
             ("\"keeptime-fabric\"", "\"\"", "fabric: \"\" is not accepted; expected 1 to 64 bytes"),
             ("\"ada\"", "\"a b\"", "user: \"a b\""),
             ("[policy]", "requests_per_second = 0\n[policy]", "expected 1 to 1000000"),
+            (
+                "user_cpu",
+                "user_memory = \"63 MB\"\n        user_cpu",
+                "policy.user_memory: \"63 MB\"",
+            ),
             (
                 "user_cpu",
                 "waiting_requests = 513\n        user_cpu",

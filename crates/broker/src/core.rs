@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// Inputs of users that wait or whose answers do, and inputs of agents that wait. At some ten
 /// microseconds each, the last waits well under a second.
 const ROOM: usize = 4_096;
-/// The wall clock may be set forward, and who waits may go: it is looked at this often.
+/// The wall clock may be set forward, and what was offered to one who is gone may wait again: it is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long nothing is tried when the disk was full.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -97,13 +97,43 @@ enum Message {
     Read(Box<dyn FnOnce(&Engine) -> Leaving + Send>, OwnedSemaphorePermit),
     Agent(Input, OwnedSemaphorePermit),
     Written { attempt: u64, outcome: Result<Revision, WriteError> },
+    HungUp,
     Stop,
 }
 
+/// What comes of a call.
+type Outcome = Result<Result<Answer, Box<CallError>>, Unavailable>;
+
 /// Who waits for an answer, and its place in the row.
 struct Asker {
-    reply: oneshot::Sender<Result<Result<Answer, Box<CallError>>, Unavailable>>,
+    reply: oneshot::Sender<Outcome>,
     _place: OwnedSemaphorePermit,
+}
+
+/// The other end: where the answer comes. If it is dropped before, whoever asked has hung up, and the thread looks who
+/// that is.
+struct Listener {
+    replied: oneshot::Receiver<Outcome>,
+    is_answered: bool,
+    messages: Sender<Message>,
+}
+
+impl Listener {
+    async fn answer(mut self) -> Outcome {
+        let answer = (&mut self.replied).await;
+        self.is_answered = true;
+        answer.unwrap_or(Err(Unavailable::Stopping))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.replied.close();
+            // If the thread has ended, nobody is granted anything.
+            let _ = self.messages.send(Message::HungUp);
+        }
+    }
 }
 
 /// The way in, for any number of askers.
@@ -133,7 +163,8 @@ pub struct Counters {
 }
 
 impl Handle {
-    /// Asks for a change, and waits for its answer.
+    /// Asks for a change, and waits for its answer. Whoever drops this before has hung up: a request that waits is not
+    /// granted then.
     ///
     /// # Errors
     /// [`Unavailable`] at once if too many wait.
@@ -146,7 +177,8 @@ impl Handle {
         let asker = Asker { reply, _place: self.place()? };
         let message = Message::Call { caller, call: Box::new(call), asker };
         self.messages.send(message).map_err(|_| Unavailable::Stopping)?;
-        replied.await.unwrap_or(Err(Unavailable::Stopping))
+        let messages = self.messages.clone();
+        Listener { replied, is_answered: false, messages }.answer().await
     }
 
     /// Looks at the state, after everything before and when that is durable. `look` has to be quick:
@@ -214,6 +246,8 @@ pub struct Core {
     snapshots: Snapshots,
     /// When it was looked last who is gone.
     looked: Instant,
+    /// Whether somebody has gone since.
+    is_somebody_gone: bool,
     /// When the steady clock began.
     began: Instant,
     /// When the next step is due if nothing comes in before.
@@ -277,6 +311,7 @@ impl Core {
             pause: None,
             snapshots,
             looked: began,
+            is_somebody_gone: false,
             began,
             due: began,
         };
@@ -332,6 +367,7 @@ impl Core {
             Message::Written { attempt, outcome } if attempt == self.attempt => {
                 self.written(outcome)?;
             }
+            Message::HungUp => self.is_somebody_gone = true,
             Message::Written { .. } | Message::Stop => {}
         }
         Ok(())
@@ -349,9 +385,10 @@ impl Core {
         self.step(Input::Call { ticket, caller, call })
     }
 
-    /// Whoever waits for room and has hung up is not to be granted anything: nobody would know of it.
+    /// Whoever waits for room, or until others are slower, and has hung up is not to be granted anything: nobody would know
+    /// of it.
     fn forget_who_is_gone(&mut self) -> Result<(), CoreError> {
-        if self.looked.elapsed() < LOOK_EVERY {
+        if !std::mem::take(&mut self.is_somebody_gone) && self.looked.elapsed() < LOOK_EVERY {
             return Ok(());
         }
         self.looked = Instant::now();
@@ -627,5 +664,46 @@ pub(crate) mod testing {
                 Core::new(cluster, Policy::default(), writer.clone(), Arc::clone(&hub)).unwrap();
             Self { topology, writer, hub, core, handle, feed, counters }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::Still;
+    use super::*;
+    use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
+    use keeptime_model::units::CpuPpm;
+    use std::task::{Context, Waker};
+
+    /// What the thread does with one message.
+    fn receive_one(core: &mut Core) {
+        let message = core.messages.try_recv().unwrap();
+        core.receive(message).unwrap();
+        core.forget_who_is_gone().unwrap();
+    }
+
+    // Goal: a request of one who has hung up does not wait, from then on. Method: no agent is there, so that it waits; it is
+    // not looked for who is gone before a second has passed, unless somebody says that there is one.
+    #[test]
+    fn who_hangs_up_is_forgotten_at_once() {
+        let Still { mut core, handle, .. } = Still::new();
+        let nodes = NodeChoice::Named(vec!["n1".parse().unwrap()]);
+        let cpu_ppm = CpuPpm::from_percent(10);
+        let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+        let wait_nanos = Some(Nanos::from_secs(60));
+        let request = Request { wait_nanos, ..Request::new(Ask::Resources(resources)) };
+        let call = Call::Reserve { key: "waits".parse().unwrap(), request };
+        let caller = Caller { user: "ada".parse().unwrap(), operator: false };
+        let mut asking = Box::pin(handle.call(caller, call));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(asking.as_mut().poll(&mut context).is_pending());
+        core.looked = Instant::now();
+        receive_one(&mut core);
+        assert_eq!(core.engine.waiting_count(), 1);
+        drop(asking);
+        core.looked = Instant::now();
+        receive_one(&mut core);
+        assert_eq!((core.engine.waiting_count(), core.askers.len()), (0, 0));
+        assert!(core.messages.try_recv().is_err());
     }
 }

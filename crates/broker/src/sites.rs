@@ -118,9 +118,11 @@ impl Engines {
         self.compared = Some(Instant::now());
         let outdated = self.runtime.block_on(self.core.read(outdated)).unwrap_or_default();
         for node in outdated {
-            let (core, turn) = (self.core.clone(), self.turn(&node));
+            // While an agent is slow to answer, tries that wait for each other would hold up the node's next move.
+            let Ok(turn) = self.turn(&node).try_lock_owned() else { continue };
+            let core = self.core.clone();
             self.runtime.spawn(async move {
-                let _turn = turn.lock().await;
+                let _turn = turn;
                 if let Err(why) = hold_as_described(&core, &node).await {
                     tracing::info!("{node} stays as it was reserved for its site: {why}");
                 }

@@ -14,10 +14,10 @@ use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
-use keeptime_planner::availability::Availability;
+use keeptime_planner::availability::{Availability, Limit};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
-use keeptime_planner::refusal;
+use keeptime_planner::refusal::{self, CounterOffer};
 use keeptime_planner::translate::{Decision, Options, Plan, Verdict, schedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub(crate) struct Admission<'a> {
     pub user: Option<[ResourceId; 2]>,
     /// What is to keep its share of the CPU.
     pub mechanism: CpuMechanism,
+    /// Nodes that are kept for others who wait, by their positions; empty where none is.
+    pub kept: Vec<bool>,
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -44,6 +46,14 @@ pub(crate) struct Admission<'a> {
 pub(crate) struct Need {
     pub resources: Resources,
     pub promise: Option<Promise>,
+}
+
+/// A goal, decided on what is free and on what its user may have.
+struct Decided<'a> {
+    profile: &'a FittedProfile,
+    decision: Decision,
+    /// Other goals that would be admitted, where what is planned is more than its user may have.
+    instead: Vec<CounterOffer>,
 }
 
 /// What came of a request.
@@ -95,9 +105,11 @@ impl Admission<'_> {
     /// What would be granted over `span`. For a goal, what the planner finds on what is free during
     /// all of it.
     pub fn grant(&self, ask: &Ask, span: Span) -> Outcome {
+        let mut instead = Vec::new();
         let (found, decision) = match ask {
             Ask::Goal { application, goal } => match self.decide(application, goal, span) {
-                Ok((profile, decision)) => {
+                Ok(Decided { profile, decision, instead: offers }) => {
+                    instead = offers;
                     (self.planned(profile, &decision, span), Some(Arc::new(decision)))
                 }
                 Err(invalid) => (Err(invalid.into()), None),
@@ -117,6 +129,7 @@ impl Admission<'_> {
         let granted = granted.map_err(|denied| match denied {
             Denied::Refused(mut refusal) => {
                 refusal.without_mechanism = self.without_mechanism(&refusal);
+                refusal.counter_offers.append(&mut instead);
                 Denied::Refused(refusal)
             }
             Denied::Invalid(invalid) => Denied::Invalid(invalid),
@@ -141,18 +154,37 @@ impl Admission<'_> {
         named.iter().chain(&refusal.unusable).filter_map(without).take(NAMED_MAX).collect()
     }
 
-    /// What the planner finds for a goal on what is free during all of `span`.
-    fn decide(
-        &self,
-        application: &Name,
-        goal: &Goal,
-        span: Span,
-    ) -> Result<(&FittedProfile, Decision), Invalid> {
+    /// What the planner finds for a goal on what is free during all of `span`, and on what its user may have: where that
+    /// is less than it would take, less is planned, and no more is offered.
+    fn decide(&self, application: &Name, goal: &Goal, span: Span) -> Result<Decided<'_>, Invalid> {
         let profile = self.profile(application)?;
         goal.check(profile.application())?;
         let free = self.free(span, &Need::least_of(profile));
-        let decision = schedule(goal, profile, self.cluster.index(), &free, &Options::default());
-        Ok((profile, decision))
+        let plan = |free: &Availability| {
+            schedule(goal, profile, self.cluster.index(), free, &Options::default())
+        };
+        let mut decision = plan(&free);
+        let (limit, mut instead) = (self.limit(span), Vec::new());
+        if !is_within(limit, profile, &decision.verdict) {
+            let limited = plan(&free.limited(limit));
+            match limited.verdict {
+                Verdict::Planned(_) => decision = limited,
+                // Why not is told of what is free; what could be had is within the limit.
+                Verdict::Refused(less) => match &mut decision.verdict {
+                    Verdict::Planned(_) => instead = less.counter_offers,
+                    Verdict::Refused(refusal) => refusal.counter_offers = less.counter_offers,
+                },
+            }
+        }
+        Ok(Decided { profile, decision, instead })
+    }
+
+    /// What its user may have beside what they have during all of `span`.
+    fn limit(&self, span: Span) -> Limit {
+        let Some(tables) = self.user else { return Limit::NONE };
+        let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
+        let [cpu_ppm, bits_per_second] = tables.map(free);
+        Limit { cpu_ppm, bits_per_second }
     }
 
     /// `grant` with `extension` beside, over `span`. Its nodes stay.
@@ -238,6 +270,25 @@ impl Admission<'_> {
         open.filter(move |node| self.is_usable(*node, &asked))
     }
 
+    /// Nodes that `ask` could be given: those that it names, or all that have during all of `span` what each needs of
+    /// its own.
+    pub fn candidates(&self, ask: &Ask, span: Span) -> Vec<NodeIndex> {
+        let resources = match ask {
+            Ask::Resources(resources) => resources.clone(),
+            Ask::SiteNode(asked) => asked.resources(),
+            Ask::Goal { application, .. } => match self.profile(application) {
+                Ok(profile) => Need::least_of(profile),
+                Err(_) => return Vec::new(),
+            },
+        };
+        match &resources.nodes {
+            NodeChoice::Named(names) => {
+                names.iter().filter_map(|name| self.cluster.node(name).ok()).collect()
+            }
+            NodeChoice::Any(_) => self.open(span, &resources).collect(),
+        }
+    }
+
     /// The nodes that can hold the greatest rate during `span`, if that is enough.
     pub fn choose(&self, need: &Need, count: u32, span: Span) -> Result<Placed, Unplaced> {
         match self.best(need, count, span)? {
@@ -320,11 +371,13 @@ impl Admission<'_> {
             let own = cpu_and_disk(resources, node).into_iter();
             own.filter_map(move |(of, amount)| self.lack(of, amount, span))
         };
-        let unusable = nodes().filter(|node| !is_usable(node));
-        let unusable = unusable.map(|node| self.cluster.name(node).clone());
+        let name = |node: NodeIndex| self.cluster.name(node).clone();
+        let unusable = nodes().filter(|node| !self.can_enforce(*node, &asked)).map(name);
+        let kept = nodes().filter(|node| self.is_kept(*node) && self.can_enforce(*node, &asked));
         Refusal {
             lacking: nodes().filter(is_usable).flat_map(lacks_of).take(NAMED_MAX).collect(),
             unusable: unusable.take(NAMED_MAX).collect(),
+            kept: kept.map(name).take(NAMED_MAX).collect(),
             ..reason.into()
         }
     }
@@ -336,8 +389,17 @@ impl Admission<'_> {
         Some(self.lacking(&keeptime_calendar::calendar::Lacking { resource, lack }))
     }
 
-    /// Whether a node's agent is there, where it has to be, and can enforce all that is asked.
+    /// Whether a node is kept for nobody, and its agent is there, where it has to be, and can enforce all that is asked.
     pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
+        !self.is_kept(node) && self.can_enforce(node, asked)
+    }
+
+    /// Whether a node is kept for somebody else.
+    pub fn is_kept(&self, node: NodeIndex) -> bool {
+        self.kept.get(node.0 as usize).is_some_and(|is_kept| *is_kept)
+    }
+
+    fn can_enforce(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
         self.is_there(node) && self.agents.refused(node, asked).is_none()
     }
 
@@ -359,11 +421,15 @@ impl Admission<'_> {
 
     /// Whether all of these nodes are usable.
     pub fn check_usable(&self, names: &[Name], asked: &BTreeSet<Guarantee>) -> Result<(), Denied> {
-        let (mut away, mut refused) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        let (mut away, mut kept) = (Vec::new(), Vec::new());
+        let mut refused = BTreeMap::<_, Vec<_>>::new();
         for name in names {
             let node = self.cluster.node(name)?;
             if !self.is_there(node) {
                 away.push(name.clone());
+            }
+            if self.is_kept(node) {
+                kept.push(name.clone());
             }
             if let Some(guarantee) = self.agents.refused(node, asked) {
                 refused.entry(guarantee).or_default().push(name.clone());
@@ -372,8 +438,9 @@ impl Admission<'_> {
         // Whoever is away may come back; what cannot be enforced is told first.
         match refused.pop_first() {
             Some((asked, nodes)) => Err(Reason::NotEnforced { asked, nodes }.into()),
-            None if away.is_empty() => Ok(()),
-            None => Err(Reason::NodesAway(away).into()),
+            None if !away.is_empty() => Err(Reason::NodesAway(away).into()),
+            None if !kept.is_empty() => Err(Reason::NodesKept(kept).into()),
+            None => Ok(()),
         }
     }
 
@@ -455,6 +522,24 @@ fn guarantees_beside(extension: &Extension) -> BTreeSet<Guarantee> {
         disk.iter().any(|rate| rate.get() > 0).then_some(Guarantee::DiskRate),
     ];
     asked.into_iter().flatten().collect()
+}
+
+/// Whether nothing of what is planned or offered is more than one job may have.
+fn is_within(limit: Limit, profile: &FittedProfile, verdict: &Verdict) -> bool {
+    let cpu = profile.application().cpu();
+    let is_had = |nodes: u32, rate: BitsPerSecond| {
+        let flows = profile.flows().get(&nodes).map_or(0, RankFlows::count);
+        u64::from(nodes) <= limit.nodes(cpu) && (flows == 0 || rate <= limit.rate(flows))
+    };
+    match verdict {
+        Verdict::Planned(plan) => {
+            is_had(plan.placement.nodes.len() as u32, plan.bandwidth_bits_per_second)
+        }
+        Verdict::Refused(refusal) => {
+            let mut offers = refusal.counter_offers.iter();
+            offers.all(|offer| is_had(offer.nodes, offer.bandwidth_bits_per_second))
+        }
+    }
 }
 
 /// Where nothing flows, all nodes that are open are as good.

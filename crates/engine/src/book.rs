@@ -2,17 +2,19 @@
 //! give the same book.
 
 use crate::call::Refusal;
-use crate::event::Event;
+use crate::event::{Event, Modified};
+use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::site::{HostedSite, SiteNode};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Bytes, WallTime};
 use keeptime_planner::drift::{Drift, Observation, RUNS};
 use keeptime_planner::fitted::FittedProfile;
 use serde::{Deserialize, Serialize};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -77,6 +79,8 @@ pub struct Book {
     successors: BTreeMap<Handle, Handle>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
+    /// What all reservations of each user take of memory, about, in bytes; with what was asked at first.
+    weights: BTreeMap<UserName, u64>,
     /// Live reservations that may become slower or faster.
     malleable: BTreeSet<Handle>,
     /// Greater than any handle that was given.
@@ -145,6 +149,11 @@ impl Book {
         self.live.get(owner).copied().unwrap_or(0)
     }
 
+    /// What a user's reservations take of memory, about: those that are live, and those that are over and remembered.
+    pub fn memory(&self, owner: &UserName) -> Bytes {
+        Bytes::new(self.weights.get(owner).copied().unwrap_or(0))
+    }
+
     /// Live reservations that may become slower or faster.
     pub(crate) fn malleable(&self) -> &BTreeSet<Handle> {
         &self.malleable
@@ -181,6 +190,14 @@ impl Book {
         }
         for reservation in snapshot.reservations {
             book.insert(reservation);
+        }
+        let original = |(handle, request): (&Handle, &Request)| {
+            let owner = book.reservations.get(handle)?.owner.clone();
+            Some((owner, weight::of_request(request)))
+        };
+        let originals: Vec<_> = book.originals.iter().filter_map(original).collect();
+        for (owner, weight) in originals {
+            book.weigh(&owner, weight, 0);
         }
         let named = |site: HostedSite| (site.spec.name.clone(), site);
         book.sites = snapshot.sites.into_iter().map(named).collect();
@@ -223,20 +240,7 @@ impl Book {
                 replaces: None,
                 since_unix_nanos: time,
             }),
-            Event::Modified { handle, modified } => {
-                if let Some(reservation) = self.reservations.get_mut(handle).map(Arc::make_mut) {
-                    let former =
-                        std::mem::replace(&mut reservation.request, modified.request.clone());
-                    self.originals.entry(*handle).or_insert(former);
-                    reservation.from_unix_nanos = modified.from_unix_nanos;
-                    reservation.until_unix_nanos = modified.until_unix_nanos;
-                    reservation.grant = Some(modified.grant.clone());
-                    match modified.request.malleable {
-                        Some(_) => self.malleable.insert(*handle),
-                        None => self.malleable.remove(handle),
-                    };
-                }
-            }
+            Event::Modified { handle, modified } => self.modify(*handle, modified),
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
             Event::Cancelled { handle, .. } | Event::Abandoned { handle } => {
@@ -252,7 +256,9 @@ impl Book {
             Event::Forgotten { handle } => {
                 if let Some(old) = self.reservations.remove(handle) {
                     self.keys.remove(&(old.owner.clone(), old.key.clone()));
-                    self.originals.remove(handle);
+                    let original = self.originals.remove(handle);
+                    let original = original.as_ref().map_or(0, weight::of_request);
+                    self.weigh(&old.owner, 0, weight::of_reservation(&old) + original);
                     if let Some(lost) = old.replaces {
                         self.successors.remove(&lost);
                     }
@@ -297,9 +303,40 @@ impl Book {
         known.fitted = Arc::new(fitted.with_drift(Drift::estimate(&known.runs)));
     }
 
+    fn modify(&mut self, handle: Handle, modified: &Modified) {
+        let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
+            return;
+        };
+        let before = weight::of_reservation(reservation);
+        let former = std::mem::replace(&mut reservation.request, modified.request.clone());
+        reservation.from_unix_nanos = modified.from_unix_nanos;
+        reservation.until_unix_nanos = modified.until_unix_nanos;
+        reservation.grant = Some(modified.grant.clone());
+        let (owner, after) = (reservation.owner.clone(), weight::of_reservation(reservation));
+        match modified.request.malleable {
+            Some(_) => self.malleable.insert(handle),
+            None => self.malleable.remove(&handle),
+        };
+        let kept = match self.originals.entry(handle) {
+            Entry::Vacant(place) => weight::of_request(place.insert(former)),
+            Entry::Occupied(_) => 0,
+        };
+        self.weigh(&owner, after + kept, before);
+    }
+
+    /// A user's reservations take so much more, and so much less.
+    fn weigh(&mut self, owner: &UserName, more: u64, less: u64) {
+        let weight = self.weights.entry(owner.clone()).or_default();
+        *weight = (*weight + more).saturating_sub(less);
+        if *weight == 0 {
+            self.weights.remove(owner);
+        }
+    }
+
     fn insert(&mut self, reservation: impl Into<Arc<Reservation>>) {
         let reservation = reservation.into();
         let handle = reservation.handle;
+        self.weigh(&reservation.owner, weight::of_reservation(&reservation), 0);
         self.next = self.next.max(handle.number() + 1);
         self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
         if let Some(lost) = reservation.replaces {

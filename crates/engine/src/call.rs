@@ -10,7 +10,7 @@ use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, Resources, State, UserName};
 use keeptime_model::site::SiteSpec;
-use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
+use keeptime_model::units::{BitsPerSecond, Bytes, Nanos, WallTime};
 use keeptime_planner::refusal::{self, CounterOffer};
 use keeptime_planner::translate::Decision;
 use serde::{Deserialize, Serialize};
@@ -220,6 +220,9 @@ pub struct Refusal {
     /// [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unusable: Vec<Name>,
+    /// Nodes that are kept for others, which wait for room and were passed too often: at most [`NAMED_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Name>,
     /// Nodes on which the mechanism that was asked for keeps no share of the CPU: at most [`NAMED_MAX`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_mechanism: Vec<WithoutMechanism>,
@@ -294,6 +297,8 @@ pub enum Reason {
     },
     /// The agents of these nodes are not connected.
     NodesAway(Vec<Name>),
+    /// These nodes are kept for others, which wait for room and were passed too often.
+    NodesKept(Vec<Name>),
     /// These nodes cannot enforce what is asked of them.
     NotEnforced {
         /// What.
@@ -310,6 +315,12 @@ pub enum Reason {
     TooMany {
         /// At most.
         user_reservations: u32,
+    },
+    /// What the user has, and what is remembered of them, takes so much of the broker's memory already. This refusal is not
+    /// remembered.
+    TooMuch {
+        /// At most, about.
+        user_memory_bytes: Bytes,
     },
     /// It does not fit now, and so many requests wait for room already.
     TooManyWait {
@@ -355,6 +366,9 @@ impl Refusal {
             let nodes = list(&self.unusable);
             parts.push(format!("not connected, or not able to enforce it: {nodes}"));
         }
+        if !self.kept.is_empty() {
+            parts.push(format!("kept for who waits longer: {}", list(&self.kept)));
+        }
         parts.extend(self.without_mechanism.iter().map(ToString::to_string));
         parts.join("; ")
     }
@@ -387,6 +401,9 @@ impl Reason {
             Self::NodesAway(names) => {
                 format!("the agents of these nodes are not connected: {}", list(names))
             }
+            Self::NodesKept(names) => {
+                format!("these nodes are kept for who waits longer: {}", list(names))
+            }
             Self::NotEnforced { asked, nodes } => {
                 format!("these nodes cannot enforce {asked}: {}", list(nodes))
             }
@@ -396,6 +413,10 @@ impl Reason {
             Self::TooMany { user_reservations } => {
                 format!("a user may have {user_reservations} reservations at a time")
             }
+            Self::TooMuch { user_memory_bytes } => format!(
+                "a user's reservations may take {user_memory_bytes} of the broker's memory, with those that are \
+                 over and not forgotten yet"
+            ),
             Self::TooManyWait { waiting_requests } => {
                 format!(
                     "it does not fit now, and {waiting_requests} requests wait for room already"
@@ -456,6 +477,7 @@ impl From<Reason> for Refusal {
             reason,
             lacking: Vec::new(),
             unusable: Vec::new(),
+            kept: Vec::new(),
             without_mechanism: Vec::new(),
             earliest_start_unix_nanos: None,
             counter_offers: Vec::new(),

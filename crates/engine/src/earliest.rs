@@ -12,9 +12,8 @@ use crate::admission::{Admission, Need, cpu_and_disk};
 use crate::cluster::Resource;
 use keeptime_calendar::{Demand, Span, When};
 use keeptime_model::goal::{Goal, Preference};
-use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, Grant, NodeChoice, Resources};
+use keeptime_model::reservation::{Ask, Grant, NodeChoice};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::WallTime;
 use keeptime_planner::placement::Placed;
@@ -29,10 +28,11 @@ impl Admission<'_> {
     pub fn earliest(&self, ask: &Ask, when: When) -> Option<(WallTime, Grant)> {
         let need = self.least_need(ask)?;
         match &need.resources.nodes {
-            NodeChoice::Named(nodes) if self.can_ever(nodes, &need.resources) => {
+            NodeChoice::Named(nodes) => {
+                // What is away, refuses it, or is kept for others may be so at any start.
+                self.check_usable(nodes, &self.guarantees(&need.resources)).ok()?;
                 self.earliest_on(need.on(nodes.clone()), when)
             }
-            NodeChoice::Named(_) => None,
             NodeChoice::Any(count) => self.earliest_anywhere(&need, *count, when),
         }
     }
@@ -57,13 +57,6 @@ impl Admission<'_> {
             Verdict::Planned(plan) => Some(Need::of_plan(profile, &plan)),
             Verdict::Refused(_) => None,
         }
-    }
-
-    /// Whether these nodes are known to refuse nothing of it.
-    fn can_ever(&self, nodes: &[Name], resources: &Resources) -> bool {
-        let asked = self.guarantees(resources);
-        let refused = |node| self.agents.refused(node, &asked).is_some();
-        !nodes.iter().any(|name| self.cluster.node(name).is_ok_and(refused))
     }
 
     fn earliest_on(&self, grant: Grant, when: When) -> Option<(WallTime, Grant)> {
@@ -150,6 +143,10 @@ impl Admission<'_> {
 
 /// The least number of flows out of any rank, and into any.
 fn least_degrees(pattern: Option<&Pattern>, ranks: u32) -> [u64; 2] {
+    // Only this one grows so fast that it should not be listed to be counted.
+    if pattern == Some(&Pattern::AllToAll) {
+        return [u64::from(ranks.saturating_sub(1)); 2];
+    }
     let flows = pattern.and_then(|pattern| pattern.flows(ranks).ok()).unwrap_or_default();
     let mut degrees = vec![[0u64; 2]; ranks as usize];
     for flow in flows {
@@ -157,4 +154,25 @@ fn least_degrees(pattern: Option<&Pattern>, ranks: u32) -> [u64; 2] {
         degrees[flow.to as usize][1] += 1;
     }
     [0, 1].map(|way| degrees.iter().map(|degree| degree[way]).min().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::pattern::RANKS_MAX;
+
+    #[test]
+    fn what_every_rank_has_of_flows_is_counted_as_if_it_were_listed() {
+        for ranks in 1..=9 {
+            let listed = Pattern::AllToAll.flows(ranks).unwrap();
+            let matrix = Pattern::Matrix(listed.into_iter().collect());
+            let counted = least_degrees(Some(&Pattern::AllToAll), ranks);
+            assert_eq!(counted, least_degrees(Some(&matrix), ranks), "{ranks} ranks");
+        }
+        let out_of_one: Pattern = "0>1 0>2 1>0".parse().unwrap();
+        assert_eq!(least_degrees(Some(&out_of_one), 3), [0, 1]);
+        assert_eq!(least_degrees(None, 3), [0, 0]);
+        // Nobody waits for seventeen million flows.
+        assert_eq!(least_degrees(Some(&Pattern::AllToAll), RANKS_MAX), [4_095; 2]);
+    }
 }

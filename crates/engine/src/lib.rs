@@ -61,6 +61,7 @@ pub mod engine;
 pub mod event;
 pub mod policy;
 
+mod claims;
 mod earliest;
 mod less;
 mod malleable;
@@ -68,6 +69,7 @@ mod offers;
 mod queue;
 mod spare;
 mod turns;
+mod weight;
 
 pub use call::{Answer, Call, CallError, Caller, Refusal};
 pub use cluster::Cluster;

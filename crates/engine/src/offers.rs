@@ -2,6 +2,7 @@
 
 use crate::admission::Denied;
 use crate::engine::Ticket;
+use crate::queue::Asked;
 use keeptime_calendar::Span;
 use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, UserName};
 use keeptime_model::topology::NodeIndex;
@@ -68,6 +69,9 @@ pub(crate) enum Kind {
     New {
         /// The lost one whose place it takes.
         replaces: Option<Handle>,
+        /// What goes back to its place in the queue if its agents do not take it, but for who is to be answered; nothing =
+        /// it would not have waited.
+        waits: Option<Box<Asked>>,
     },
     /// A change of a reservation that is there.
     Change {

@@ -1,6 +1,6 @@
 //! Times and limits that an operator sets.
 
-use keeptime_model::units::{Nanos, Share};
+use keeptime_model::units::{Bytes, Nanos, Share};
 use serde::{Deserialize, Serialize};
 
 /// How patient and how generous the broker is.
@@ -27,8 +27,12 @@ pub struct Policy {
     /// The part of what all nodes can send that one user may have reserved at any time.
     #[serde(rename = "user_bandwidth_ppm")]
     pub user_bandwidth: Share,
-    /// Reservations that one user may have at a time, with those that wait for room.
+    /// Reservations that one user may have at a time, with those that wait for room, for agents or for others.
     pub user_reservations: u32,
+    /// What the reservations of one user may take of the broker's memory, about: those that they have, and those that are
+    /// over and remembered. Who has so much is refused more, of which nothing is remembered.
+    #[serde(rename = "user_memory_bytes")]
+    pub user_memory: Bytes,
     /// Requests that may wait for room at a time. Whenever there may be some, each of them is tried, which takes some
     /// tenths of a millisecond in a large cluster, and everybody else waits meanwhile. A thousand tries are made in a second
     /// at the most, after a few hundred at once.
@@ -51,6 +55,7 @@ impl Default for Policy {
             user_cpu: ALL,
             user_bandwidth: ALL,
             user_reservations: 100_000,
+            user_memory: Bytes::new(4_000_000_000),
             waiting_requests: 256,
             user_waiting_requests: 64,
         }

@@ -1,11 +1,13 @@
-//! Who waits for room: requests that did not fit when they came and may wait, in the order in which they came. Nothing
-//! of it is recorded: after a restart, whoever asked asks again.
+//! Who waits for room: requests that did not fit when they came and may wait, in the order in which they came, and which
+//! nodes those keep from whoever came later. Nothing of it is recorded: after a restart, whoever asked asks again.
 
 use crate::call::{Caller, Reason};
-use crate::engine::Ticket;
+use crate::claims::Claim;
+use crate::engine::{Moment, Ticket};
 use crate::policy::Policy;
 use keeptime_model::reservation::{Handle, Request, RequestKey, UserName};
-use keeptime_model::units::Nanos;
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
 
 /// A request that is not decided yet.
@@ -22,9 +24,13 @@ pub(crate) struct Asked {
     pub until: Option<Nanos>,
     /// Whether others may have to become slower for it. Once: where that came to nothing, it could be so again and again.
     pub may_make_way: bool,
-    /// Whether it was tried and waits for room. What was not came when others were to be tried before it, and is decided
-    /// with them.
-    pub was_tried: bool,
+    /// What it has of having come first, since it was tried and waits for room. What was not came when others were to be
+    /// tried before it, and is decided with them.
+    pub claim: Option<Claim>,
+    /// How often its agents did not take what they were offered, and it went back to its place.
+    pub returns: u32,
+    /// It is not tried before, by the steady clock.
+    pub rests_until: Nanos,
 }
 
 /// Requests that wait, and those that have just come after them. Handles are given in the order in which requests come.
@@ -32,6 +38,29 @@ pub(crate) struct Asked {
 pub(crate) struct Queue(BTreeMap<Handle, Asked>);
 
 impl Asked {
+    /// One that has just come and may wait until `until`.
+    pub fn new(
+        handle: Handle,
+        ticket: Ticket,
+        caller: Caller,
+        key: RequestKey,
+        request: Request,
+        until: Option<Nanos>,
+    ) -> Self {
+        Self {
+            handle,
+            tickets: vec![ticket],
+            caller,
+            key,
+            request,
+            until,
+            may_make_way: true,
+            claim: None,
+            returns: 0,
+            rests_until: Nanos::new(0),
+        }
+    }
+
     /// Whether it is what `user` asked with `key`.
     pub fn is_of(&self, user: &UserName, key: &RequestKey) -> bool {
         self.caller.user == *user && self.key == *key
@@ -40,6 +69,31 @@ impl Asked {
     /// Whether its wait is not over at `now`.
     pub fn may_wait(&self, now: Nanos) -> bool {
         self.until.is_some_and(|until| until > now)
+    }
+
+    /// Whether it was tried and waits for room.
+    pub fn was_tried(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// The nodes that are kept for it at `now`.
+    pub fn kept(&self, now: Nanos) -> &[NodeIndex] {
+        self.claim.as_ref().map(|claim| claim.kept(now)).unwrap_or_default()
+    }
+
+    /// Whether what begins at `from` may be in its way, should it have room before its wait is over.
+    pub fn may_meet(&self, from: WallTime, at: Moment) -> bool {
+        let left = self.until.unwrap_or(at.steady).saturating_sub(at.steady);
+        let begins = at.wall.saturating_add(left);
+        let ends = self.request.duration_nanos.map(|duration| begins.saturating_add(duration));
+        ends.is_none_or(|ends| from < ends)
+    }
+
+    /// Whoever was to be answered so is gone. Whether it was the last who waited for it.
+    pub fn forget(&mut self, ticket: Ticket) -> bool {
+        let waited = self.tickets.len();
+        self.tickets.retain(|other| *other != ticket);
+        self.tickets.len() < waited && self.tickets.is_empty()
     }
 }
 
@@ -66,7 +120,7 @@ impl Queue {
     }
 
     fn waiting(&self) -> impl Iterator<Item = &Asked> {
-        self.0.values().filter(|asked| asked.was_tried)
+        self.0.values().filter(|asked| asked.was_tried())
     }
 
     /// Whether there is nobody, not even one who has just come.
@@ -99,32 +153,66 @@ impl Queue {
         self.0.values().any(|asked| asked.tickets.contains(&ticket))
     }
 
-    /// Whoever was to be answered so is gone. What nobody waits for any more is not to be granted.
-    pub fn forget(&mut self, ticket: Ticket) {
+    /// Whoever was to be answered so is gone. What nobody waits for any more is not to be granted; whether nodes were kept
+    /// for that at `now`.
+    pub fn forget(&mut self, ticket: Ticket, now: Nanos) -> bool {
+        let mut gives_nodes = false;
         self.0.retain(|_, asked| {
-            let waited = asked.tickets.len();
-            asked.tickets.retain(|other| *other != ticket);
-            asked.tickets.len() == waited || !asked.tickets.is_empty()
+            let is_over = asked.forget(ticket);
+            gives_nodes |= is_over && !asked.kept(now).is_empty();
+            !is_over
         });
+        gives_nodes
+    }
+
+    /// Nodes that are kept for those who came before `handle`, from what begins at `from`; some of them several times.
+    pub fn kept_from(
+        &self,
+        handle: Handle,
+        from: WallTime,
+        at: Moment,
+    ) -> impl Iterator<Item = NodeIndex> {
+        let before = self.0.range(..handle).map(|(_, asked)| asked);
+        let met = before.filter(move |asked| asked.may_meet(from, at));
+        met.flat_map(move |asked| asked.kept(at.steady)).copied()
+    }
+
+    /// `handle` of `user` is to have `nodes`, which ascend, from `from` on: it passes all of others who came before it, wait,
+    /// and could use any of them. (Who passes oneself has chosen so, and could have nodes kept by that.) Until when nodes
+    /// are kept for some of these from now on, where that was once too often.
+    pub fn passed_by(
+        &mut self,
+        handle: Handle,
+        user: &UserName,
+        nodes: &[NodeIndex],
+        from: WallTime,
+        at: Moment,
+    ) -> Option<Nanos> {
+        let before = self.0.range_mut(..handle).map(|(_, asked)| asked);
+        let of_others = before.filter(|asked| asked.caller.user != *user);
+        let met = of_others.filter(|asked| asked.may_meet(from, at));
+        let claims = met.filter_map(|asked| asked.claim.as_mut());
+        let passed = claims.filter(|claim| claim.is_on_any_of(nodes));
+        passed.filter_map(|claim| claim.pass(at.steady)).max()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::claims::{KEPT_FOR, PASSES_MAX};
     use keeptime_model::reservation::{Ask, Resources};
+    use proptest::collection::vec;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+    use std::collections::BTreeSet;
 
     fn asked(number: u64, user: &str) -> Asked {
-        Asked {
-            handle: Handle::new(number),
-            tickets: vec![Ticket(number)],
-            caller: Caller { user: user.parse().unwrap(), operator: false },
-            key: format!("k{number}").parse().unwrap(),
-            request: Request::new(Ask::Resources(Resources::nothing())),
-            until: Some(Nanos::from_secs(number)),
-            may_make_way: true,
-            was_tried: true,
-        }
+        let caller = Caller { user: user.parse().unwrap(), operator: false };
+        let key = format!("k{number}").parse().unwrap();
+        let request = Request::new(Ask::Resources(Resources::nothing()));
+        let until = Some(Nanos::from_secs(number));
+        let asked = Asked::new(Handle::new(number), Ticket(number), caller, key, request, until);
+        Asked { claim: Some(Claim::on(Vec::new())), ..asked }
     }
 
     #[test]
@@ -163,7 +251,7 @@ mod tests {
         let mut queue = Queue::default();
         queue.put(asked(1, "ada"));
         for number in 2..=4 {
-            queue.put(Asked { was_tried: false, ..asked(number, "ada") });
+            queue.put(Asked { claim: None, ..asked(number, "ada") });
         }
         assert_eq!((queue.len(), queue.count_of(&ada), queue.handles().len()), (1, 1, 4));
         assert_eq!(queue.limit_for(&ada, &policy), None);
@@ -178,10 +266,10 @@ mod tests {
         queue.put(asked(1, "ada"));
         let (user, key) = ("ada".parse().unwrap(), "k1".parse().unwrap());
         queue.find_mut(&user, &key).unwrap().tickets.push(Ticket(7));
-        queue.forget(Ticket(5));
-        queue.forget(Ticket(1));
+        let now = Nanos::new(0);
+        assert!(!queue.forget(Ticket(5), now) && !queue.forget(Ticket(1), now));
         assert!(!queue.has(Ticket(1)) && queue.has(Ticket(7)));
-        queue.forget(Ticket(7));
+        assert!(!queue.forget(Ticket(7), now), "nothing was kept for it");
         assert!(queue.is_empty());
     }
 
@@ -191,5 +279,107 @@ mod tests {
         let waits = asked(1, "ada");
         assert!(waits.may_wait(Nanos::new(second.get() - 1)) && !waits.may_wait(second));
         assert!(!Asked { until: None, ..waits }.may_wait(Nanos::new(0)));
+    }
+
+    fn moment(seconds: u64) -> Moment {
+        let span = Nanos::from_secs(seconds);
+        Moment { wall: WallTime::default().saturating_add(span), steady: span }
+    }
+
+    /// One that could use these nodes, for a minute if it has room within 100 seconds of the start.
+    fn on(number: u64, nodes: &[u32]) -> Asked {
+        let nodes = nodes.iter().map(|node| NodeIndex(*node)).collect();
+        let before = asked(number, "ada");
+        let duration_nanos = Some(Nanos::from_secs(60));
+        let request = Request { duration_nanos, ..before.request.clone() };
+        let until = Some(Nanos::from_secs(100));
+        Asked { claim: Some(Claim::on(nodes)), request, until, ..before }
+    }
+
+    #[test]
+    fn only_those_who_came_later_and_at_the_same_time_are_kept_from_nodes() {
+        let mut queue = Queue::default();
+        queue.put(on(5, &[1, 2]));
+        let (now, later) = (moment(0), moment(160));
+        let mut pass = |number, user: &str, from: Moment| {
+            let (handle, user) = (Handle::new(number), user.parse().unwrap());
+            queue.passed_by(handle, &user, &[NodeIndex(2)], from.wall, now)
+        };
+        for _ in 0..PASSES_MAX {
+            assert_eq!(pass(4, "bob", now), None, "it was first");
+            assert_eq!(pass(6, "bob", later), None, "the other has ended by then");
+            assert_eq!(pass(6, "ada", now), None, "it is of the same user");
+        }
+        let kept: Vec<_> = (0..PASSES_MAX).filter_map(|_| pass(6, "bob", now)).collect();
+        assert_eq!(kept, [KEPT_FOR]);
+        let from = |number, from: Moment| -> Vec<_> {
+            queue.kept_from(Handle::new(number), from.wall, now).collect()
+        };
+        assert_eq!(from(6, now), [1, 2].map(NodeIndex));
+        assert_eq!(from(6, moment(159)), [1, 2].map(NodeIndex));
+        assert!(from(6, later).is_empty());
+        assert!(from(5, now).is_empty() && from(4, now).is_empty());
+    }
+
+    #[test]
+    fn who_leaves_says_whether_nodes_were_kept_for_it() {
+        let (mut queue, now) = (Queue::default(), moment(0));
+        queue.put(on(5, &[1]));
+        let bob = "bob".parse().unwrap();
+        for _ in 0..PASSES_MAX {
+            queue.passed_by(Handle::new(6), &bob, &[NodeIndex(1)], now.wall, now);
+        }
+        assert!(!queue.clone().forget(Ticket(5), KEPT_FOR), "that is over");
+        assert!(queue.forget(Ticket(5), now.steady) && queue.is_empty());
+    }
+
+    // Goal: within any span for which nodes are kept, nobody is passed more often than the bound; who is held up touches
+    // something of one that was passed so often, and of nobody else; whoever came first is held up by nobody, so that there
+    // is always one that goes on. Method: requests with any of six nodes come, some of which wait for ever and all others
+    // are granted unless a node of theirs is kept, beside a list of all passes.
+    proptest! {
+        #[test]
+        fn nobody_is_passed_too_often_and_nobody_is_held_up_without_need(
+            coming in vec((0u32..8, 1u32..64, 0u64..60), 1..300),
+        ) {
+            let (mut queue, bob) = (Queue::default(), "bob".parse().unwrap());
+            let mut waiting: Vec<(u32, Vec<u64>)> = Vec::new();
+            let mut now = 0;
+            for (number, (kind, mask, after)) in (1..).zip(coming) {
+                now += after;
+                let (handle, at) = (Handle::new(number), moment(now));
+                let nodes: Vec<_> = (0..6u32).filter(|node| (mask & (1 << *node)) != 0).collect();
+                if kind == 0 {
+                    let endless = Request::new(Ask::Resources(Resources::nothing()));
+                    let until = Some(Nanos::new(u64::MAX));
+                    queue.put(Asked { request: endless, until, ..on(number, &nodes) });
+                    waiting.push((mask, Vec::new()));
+                    continue;
+                }
+                let kept: BTreeSet<_> = queue.kept_from(handle, at.wall, at).collect();
+                let nodes: Vec<_> = nodes.into_iter().map(NodeIndex).collect();
+                let is_held_up = nodes.iter().any(|node| kept.contains(node));
+                let kept_for = KEPT_FOR.get() / 1_000_000_000;
+                let touched = waiting.iter_mut().filter(|(of, _)| (of & mask) != 0);
+                let mut is_with_reason = false;
+                for (_, passes) in touched {
+                    let last = passes.last().is_some_and(|last| last + kept_for > now);
+                    is_with_reason |= last && passes.len() >= PASSES_MAX as usize;
+                    if !is_held_up {
+                        passes.push(now);
+                        let of_late = passes.iter().filter(|pass| *pass + kept_for > now).count();
+                        prop_assert!(of_late <= PASSES_MAX as usize);
+                    }
+                }
+                prop_assert!(!is_held_up || is_with_reason);
+                if !is_held_up {
+                    queue.passed_by(handle, &bob, &nodes, at.wall, at);
+                }
+            }
+            let at = moment(now);
+            if let Some(first) = queue.handles().first() {
+                prop_assert_eq!(queue.kept_from(*first, at.wall, at).count(), 0);
+            }
+        }
     }
 }

@@ -7,12 +7,12 @@ mod world;
 
 use keeptime_engine::call::Reason;
 use keeptime_engine::event::Granted;
-use keeptime_engine::{Answer, Call, CallError, Event};
+use keeptime_engine::{Answer, Call, CallError, Event, Policy};
 use keeptime_model::pattern::{Pattern, RankFlow};
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
+use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources};
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
-use world::{World, at, named, refused, request};
+use world::{Manner, World, at, named, policy, refused, request, star};
 
 /// Something of two nodes, for 100 seconds.
 fn of_two(from: u64, set: impl FnOnce(&mut Resources)) -> Request {
@@ -83,6 +83,20 @@ fn a_nanosecond_at_the_end_of_time_is_reserved() {
     assert!(matches!(late.reason, Reason::TooFarAhead { .. }), "{late}");
 }
 
+/// What agents have not accepted before it ends is refused then, and not granted when they do.
+#[test]
+fn what_is_over_is_not_granted() {
+    let mut world = World::star(1);
+    world.agents[0].manner = Manner::Silent;
+    let call =
+        Call::Reserve { key: "a".parse().unwrap(), request: request(named(&["n1"]), 10, 0, 0, 1) };
+    let ticket = world.begin("ada", call);
+    world.pass(1);
+    let refusal = refused(world.answers[&ticket].clone());
+    assert_eq!(refusal.reason, Reason::AgentsSilent(vec!["n1".parse().unwrap()]));
+    assert_eq!(world.kinds(), ["refused"]);
+}
+
 /// openpbs/openpbs#2398: two reservations were confirmed in one scheduling cycle for the same nodes.
 /// Here both are asked for before any agent has said anything.
 #[test]
@@ -98,6 +112,40 @@ fn two_requests_in_one_cycle_do_not_get_the_same() {
     assert!(matches!(first, Ok(Answer::Reservation(_))), "{first:?}");
     assert!(matches!(refused(second).reason, Reason::Lacking(_)));
     assert_eq!([world.jobs_of(0), world.jobs_of(1)], [vec!["r1".to_string()], vec!["r1".into()]]);
+}
+
+/// As many as a user may have, whatever agents or others have not answered yet: two requests are asked for before anybody
+/// has said anything, the second time beside one that has to become slower.
+#[test]
+fn two_requests_in_one_cycle_are_no_more_than_a_user_may_have() {
+    let mut world = World::with(star(2), Policy { user_reservations: 2, ..policy() });
+    let begin = |world: &mut World, user: &str, key: &str, request| {
+        world.begin(user, Call::Reserve { key: key.parse().unwrap(), request })
+    };
+    let cpu_most_ppm = CpuPpm::from_percent(80);
+    let malleable = Some(Malleable { by_unix_nanos: at(9_000), cpu_most_ppm });
+    let share = |node, percent| request(named(&[node]), percent, 0, 0, 60);
+    let of_bob = begin(&mut world, "bob", "m", Request { malleable, ..share("n2", 80) });
+    world.pump();
+    assert!(world.answers[&of_bob].is_ok());
+    for (round, nodes) in [["n1", "n1"], ["n2", "n1"]].into_iter().enumerate() {
+        let [first, second] = [0, 1].map(|at| {
+            let asked = share(nodes[at], 30);
+            begin(&mut world, "ada", &format!("{round}-{at}"), asked)
+        });
+        let third = begin(&mut world, "ada", &format!("{round}-2"), share("n1", 1));
+        let refusal = refused(world.answers[&third].clone());
+        assert_eq!(refusal.reason, Reason::TooMany { user_reservations: 2 });
+        world.pump();
+        for ticket in [first, second] {
+            let found = match world.answers[&ticket].clone() {
+                Ok(Answer::Reservation(found)) => found,
+                other => panic!("{other:?}"),
+            };
+            let gone = world.call("ada", Call::Cancel { handle: found.handle });
+            assert!(matches!(gone, Some(Ok(_))), "{gone:?}");
+        }
+    }
 }
 
 /// oar-team/oar3#61: backfill put more than one job of a list into the same hole. Each is moldable here:

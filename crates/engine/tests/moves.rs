@@ -6,12 +6,12 @@
 mod world;
 
 use keeptime_engine::book::Reservation;
-use keeptime_engine::{Answer, Call, CallError, Event};
+use keeptime_engine::{Answer, Call, CallError, Event, Policy};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Grant, Handle, NodeChoice, Request, State};
 use std::sync::Arc;
-use world::{Manner, World, at, goal, refused, request};
+use world::{Manner, World, at, goal, policy, refused, request, star};
 
 fn reservation(world: &World, handle: Handle) -> Arc<Reservation> {
     Arc::clone(&world.engine.book().reservations()[&handle])
@@ -133,4 +133,21 @@ fn a_move_that_waits_for_agents_is_answered_to_all_who_ask_for_it() {
     let answers = tickets.map(|ticket| world.answers[&ticket].clone().unwrap());
     assert_eq!(answers[0], answers[1]);
     assert_eq!(world.kinds().iter().filter(|kind| **kind == "granted").count(), 2);
+}
+
+// Whoever has as many reservations as they may has no more of them afterwards.
+#[test]
+fn what_is_lost_is_moved_though_its_user_may_have_no_more() {
+    let mut world = World::with(star(2), Policy { user_reservations: 1, ..policy() });
+    let moves = |nodes| Request {
+        on_loss: Some(OnLoss::Move),
+        ..request(NodeChoice::Any(nodes), 50, 0, 0, 600)
+    };
+    let first = world.reserve("a", moves(1)).unwrap();
+    lose(&mut world, first);
+    assert!(offered(&world, first).is_some());
+    let next = world.engine.book().successor(first).unwrap();
+    assert_eq!(reservation(&world, next).state, State::Active);
+    let more = refused(world.reserve("b", moves(1)));
+    assert_eq!(more.to_string(), "a user may have 1 reservations at a time");
 }

@@ -1,12 +1,14 @@
-//! Who may wait has room as soon as there is some, in the order in which all came, and is told in any case when the wait is
-//! over.
+//! Who may wait has room as soon as there is some, in the order in which all came, is passed so often and no more, and is told
+//! in any case when the wait is over.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod world;
 
+use keeptime_engine::agents::Act;
 use keeptime_engine::call::Reason;
-use keeptime_engine::{Answer, Call, CallError, Input, Policy, Refusal, Ticket};
+use keeptime_engine::{Answer, Call, CallError, Input, Output, Policy, Refusal, Ticket};
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
 use keeptime_model::units::{CpuPpm, Nanos, Share};
 use world::*;
@@ -337,4 +339,185 @@ fn who_had_others_asked_in_vain_waits_for_what_they_give_back() {
     cancel(&mut world, first);
     world.pass(1);
     assert_eq!(world.jobs_of(0), [granted(&world, ticket).to_string()]);
+}
+
+/// So often one is passed before nodes are kept for it.
+const PASSES: usize = 16;
+
+/// A tenth of n1 is had and given back.
+fn come_and_go(world: &mut World, key: &str) {
+    let handle = world.reserve(key, share(10, 60)).unwrap();
+    cancel(world, handle);
+}
+
+/// The same as often as one is passed.
+fn pass_by(world: &mut World, key: &str) {
+    (0..PASSES).for_each(|number| come_and_go(world, &format!("{key}{number}")));
+}
+
+fn is_kept(world: &mut World, key: &str) -> bool {
+    match world.reserve(key, share(10, 60)) {
+        Ok(handle) => {
+            cancel(world, handle);
+            false
+        }
+        refused_here => {
+            let reason = refused(refused_here).reason;
+            assert_eq!(reason, Reason::NodesKept(vec!["n1".parse().unwrap()]));
+            true
+        }
+    }
+}
+
+// Goal: what is large does not wait for ever behind what is small, and what does not touch it is not held up. Method: what
+// has no end leaves too little for a large one, beside which small ones come and go.
+#[test]
+fn a_large_request_is_passed_so_often_and_then_nodes_are_kept_for_it() {
+    let mut world = World::star(2);
+    let endless = world.reserve("endless", share(40, 0)).unwrap();
+    let large = begin(&mut world, "bob", "large", waiting(3_000, share(80, 60)));
+    pass_by(&mut world, "small");
+    assert!(is_kept(&mut world, "late"));
+    let both = refused(world.reserve("both", request(NodeChoice::Any(2), 10, 0, 0, 60)));
+    assert_eq!(both.kept, ["n1".parse::<Name>().unwrap()]);
+    assert!(both.to_string().contains("kept for who waits longer: n1"), "{both}");
+    let considered = world.call("eve", Call::Consider { request: share(10, 60) }).unwrap();
+    assert!(matches!(refused(considered).reason, Reason::NodesKept(_)));
+    let patient = begin(&mut world, "eve", "patient", waiting(3_000, share(10, 60)));
+    assert!(is_open(&world, patient));
+    // Elsewhere there is room, also for what names no nodes.
+    let any = world.reserve("any", request(NodeChoice::Any(1), 10, 0, 0, 60)).unwrap();
+    let grant = world.engine.book().reservations()[&any].grant.clone().unwrap();
+    assert_eq!(grant.nodes, ["n2".parse::<Name>().unwrap()]);
+    assert!(world.reserve("other", request(named(&["n2"]), 10, 0, 0, 60)).is_ok());
+    // Nor is anybody held up who comes when it will have ended.
+    let after = Request { from_unix_nanos: Some(at(3_060)), ..share(10, 60) };
+    assert!(world.reserve("after", after).is_ok());
+    cancel(&mut world, endless);
+    let found = &world.engine.book().reservations()[&granted(&world, large)];
+    assert_eq!(found.state, State::Active);
+    assert!(!is_open(&world, patient), "what is left is for others again");
+    assert!(!is_kept(&mut world, "last"));
+}
+
+/// What is large waits so long beside what has no end, was passed too often, and a small one waits for it.
+fn held_up(world: &mut World, seconds: u64) -> [u64; 2] {
+    world.reserve("endless", share(40, 0)).unwrap();
+    let large = begin(world, "bob", "large", waiting(seconds, share(80, 60)));
+    pass_by(world, "small");
+    let patient = begin(world, "eve", "patient", waiting(3_000, share(10, 60)));
+    assert!(is_open(world, large) && is_open(world, patient));
+    [large, patient]
+}
+
+#[test]
+fn nodes_are_kept_for_ten_minutes_at_a_time() {
+    let mut world = World::star(1);
+    let [large, patient] = held_up(&mut world, 3_000);
+    world.pass(590);
+    assert!(is_open(&world, patient));
+    world.pass(20);
+    granted(&world, patient);
+    assert!(is_open(&world, large));
+    // It is counted as one that passes, too.
+    (1..PASSES).for_each(|number| come_and_go(&mut world, &format!("more{number}")));
+    assert!(is_kept(&mut world, "late"));
+}
+
+#[test]
+fn who_gives_up_or_is_refused_holds_up_nobody() {
+    let mut world = World::star(1);
+    let [large, patient] = held_up(&mut world, 100);
+    world.pass(101);
+    assert!(matches!(told(&world, large).1.reason, Reason::Lacking(_)));
+    granted(&world, patient);
+
+    let mut world = World::star(1);
+    let [large, patient] = held_up(&mut world, 100);
+    world.input(Input::Gone { ticket: Ticket(large) });
+    world.pass(1);
+    granted(&world, patient);
+    assert!(!is_kept(&mut world, "late"));
+}
+
+#[test]
+fn after_a_restart_who_asks_again_may_be_passed_as_often_again() {
+    let mut world = World::star(1);
+    held_up(&mut world, 3_000);
+    world.restart();
+    world.connect_all();
+    world.pump();
+    assert!(!is_kept(&mut world, "between"));
+    let large = begin(&mut world, "bob", "large", waiting(2_990, share(80, 60)));
+    pass_by(&mut world, "anew");
+    assert!(is_kept(&mut world, "late") && is_open(&world, large));
+}
+
+fn orders(world: &World) -> usize {
+    let is_order = |output: &&Output| match output {
+        Output::Order { order, .. } => matches!(order.act, Act::Enforce(_)),
+        _ => false,
+    };
+    world.outputs.iter().filter(is_order).count()
+}
+
+#[test]
+fn what_an_agent_refuses_waits_on_in_its_place() {
+    let mut world = World::star(1);
+    world.agents[0].manner = Manner::Refuses;
+    let first = begin(&mut world, "ada", "first", waiting(30, share(60, 600)));
+    assert!(is_open(&world, first) && world.engine.is_waiting(Ticket(first)));
+    assert!(world.kinds().is_empty(), "that it waits on is not recorded");
+    world.agents[0].manner = Manner::Obeys;
+    let again = begin(&mut world, "ada", "first", waiting(29, share(60, 600)));
+    world.pass(2);
+    assert_eq!(granted(&world, first), granted(&world, again));
+    assert_eq!((world.kinds(), orders(&world)), (vec!["granted", "started"], 2));
+}
+
+#[test]
+fn what_agents_go_on_to_refuse_is_refused() {
+    for (manner, seconds) in [(Manner::Refuses, 5), (Manner::Silent, 15)] {
+        let mut world = World::star(1);
+        world.agents[0].manner = manner;
+        let ticket = begin(&mut world, "ada", "a", waiting(60, share(60, 600)));
+        world.pass(seconds);
+        let (handle, refusal) = told(&world, ticket);
+        let is_of_agent =
+            matches!(refusal.reason, Reason::AgentRefused { .. } | Reason::AgentsSilent(_));
+        assert!(handle.is_some() && is_of_agent, "{refusal}");
+        assert_eq!((count(&world, "refused"), orders(&world)), (1, 4));
+        assert_eq!(world.engine.waiting_count(), 0);
+    }
+    // What would not wait, or not any more, is told at once.
+    for wait in [None, Some(Nanos::from_millis(500))] {
+        let mut world = World::star(1);
+        world.agents[0].manner = Manner::Refuses;
+        let asked = Request { wait_nanos: wait, ..share(60, 600) };
+        let ticket = begin(&mut world, "ada", "a", asked);
+        assert_eq!(is_open(&world, ticket), wait.is_some());
+        world.pass(1);
+        assert!(matches!(told(&world, ticket).1.reason, Reason::AgentRefused { .. }));
+    }
+}
+
+#[test]
+fn nobody_stays_slower_for_one_who_has_hung_up() {
+    let mut world = World::star(1);
+    let cpu_most_ppm = CpuPpm::from_percent(80);
+    let malleable = Some(Malleable { by_unix_nanos: at(900), cpu_most_ppm });
+    let first = world.reserve("a", Request { malleable, ..share(80, 100) }).unwrap();
+    world.agents[0].manner = Manner::Silent;
+    let gone = begin(&mut world, "ada", "b", share(50, 60));
+    assert!(world.engine.is_waiting(Ticket(gone)) && world.engine.offer_count() == 1);
+    world.input(Input::Gone { ticket: Ticket(gone) });
+    assert!(!world.engine.is_waiting(Ticket(gone)) && world.engine.offer_count() == 0);
+    world.agents[0].manner = Manner::Obeys;
+    world.pump();
+    world.pass(3);
+    assert_eq!(world.jobs_of(0), [first.to_string()]);
+    let held = &world.agents[0].holding[&first.job()];
+    assert_eq!(held.cpu_ppm, CpuPpm::from_percent(80));
+    assert_eq!(count(&world, "modified"), 0);
+    assert!(is_open(&world, gone));
 }

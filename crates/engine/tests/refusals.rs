@@ -8,10 +8,10 @@ use keeptime_engine::call::{Lacking, NAMED_MAX, Reason, ResourceOffer};
 use keeptime_engine::{Answer, Call, Policy, Refusal};
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, NodeChoice, Request};
-use keeptime_model::units::{BytesPerSecond, Share};
-use keeptime_planner::refusal;
-use world::{World, at, goal, named, policy, refused, request, star};
+use keeptime_model::reservation::{Ask, Malleable, NodeChoice, Request};
+use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
+use keeptime_planner::refusal::{self, Change};
+use world::{World, application, at, goal, named, policy, refused, request, star};
 
 fn lacking(resource: &str, lacking: &str, first: u64) -> Lacking {
     let (resource, lacking) = (resource.into(), lacking.into());
@@ -170,4 +170,110 @@ fn less_keeps_to_the_share_of_the_user() {
     assert_eq!(offers(&mut world, "a", wide), ["50 Mbit/s for each flow"]);
     let both = request(NodeChoice::Any(2), 60, 0, 2_000, 100);
     assert_eq!(offers(&mut world, "b", both), ["1 node"]);
+}
+
+/// Asks for the same at the earliest start that a refusal of it tells: it would be granted.
+fn earliest(world: &mut World, key: &str, asked: Request) -> Option<WallTime> {
+    let refusal = refused(world.reserve(key, asked.clone()));
+    let from_unix_nanos = refusal.earliest_start_unix_nanos;
+    if from_unix_nanos.is_some() {
+        let request = Request { from_unix_nanos, ..asked };
+        let answer = world.call("ada", Call::Consider { request });
+        assert!(matches!(answer, Some(Ok(Answer::Possible { .. }))), "{key}: {answer:?}");
+    }
+    from_unix_nanos
+}
+
+#[test]
+fn no_start_is_told_that_is_further_ahead_than_may_be_asked_for() {
+    let ahead_max_nanos = Nanos::from_secs(7_200);
+    let mut world = World::with(star(2), Policy { ahead_max_nanos, ..policy() });
+    let all = |node, from, seconds| request(named(&[node]), 100, 0, from, seconds);
+    world.reserve("a", all("n1", 1_000, 6_200)).unwrap();
+    world.reserve("b", all("n2", 1_000, 6_201)).unwrap();
+    assert_eq!(earliest(&mut world, "c", all("n1", 1_500, 60)), Some(at(7_200)));
+    assert_eq!(earliest(&mut world, "d", all("n2", 1_500, 60)), None);
+    let either = request(NodeChoice::Any(1), 100, 0, 1_500, 60);
+    assert_eq!(earliest(&mut world, "e", either), Some(at(7_200)));
+    let both = request(NodeChoice::Any(2), 100, 0, 1_500, 60);
+    assert_eq!(earliest(&mut world, "f", both), None);
+}
+
+#[test]
+fn no_start_is_told_from_which_what_is_malleable_would_be_late() {
+    let mut world = World::star(1);
+    world.reserve("a", request(named(&["n1"]), 100, 0, 1_000, 300)).unwrap();
+    let by = |seconds| {
+        let (by_unix_nanos, cpu_most_ppm) = (at(seconds), CpuPpm::from_percent(80));
+        let malleable = Some(Malleable { by_unix_nanos, cpu_most_ppm });
+        Request { malleable, ..request(named(&["n1"]), 80, 0, 1_000, 100) }
+    };
+    assert_eq!(earliest(&mut world, "b", by(1_400)), Some(at(1_300)));
+    assert_eq!(earliest(&mut world, "c", by(1_399)), None);
+}
+
+#[test]
+fn no_start_is_told_on_nodes_that_are_away() {
+    let mut world = World::star(2);
+    world.disconnect(0);
+    let refusal = refused(world.reserve("a", request(named(&["n1", "n2"]), 10, 0, 0, 60)));
+    assert_eq!(refusal.reason, Reason::NodesAway(vec!["n1".parse().unwrap()]));
+    assert_eq!(refusal.earliest_start_unix_nanos, None);
+    // In advance nobody has to be there yet.
+    assert!(world.reserve("b", request(named(&["n1", "n2"]), 100, 0, 3_600, 60)).is_ok());
+    let later = request(named(&["n1", "n2"]), 10, 0, 3_600, 60);
+    assert_eq!(earliest(&mut world, "c", later), Some(at(3_660)));
+}
+
+#[test]
+fn what_has_begun_is_told_no_later_start() {
+    let mut world = World::star(1);
+    let handle = world.reserve("a", request(named(&["n1"]), 50, 0, 0, 600)).unwrap();
+    world.reserve("b", request(named(&["n1"]), 40, 0, 3_600, 600)).unwrap();
+    let longer = request(named(&["n1"]), 70, 0, 0, 3_700);
+    let refusal = refused(world.call("ada", Call::Modify { handle, request: longer }).unwrap());
+    assert!(matches!(refusal.reason, Reason::Lacking(_)), "{refusal}");
+    assert_eq!(refusal.earliest_start_unix_nanos, None);
+}
+
+/// Two nodes, an application, and users of whom each may have 40 Mbit/s of all that is sent.
+fn world_of_shares() -> World {
+    let user_bandwidth = Share::from_percent(20).unwrap();
+    let mut world = World::with(star(2), Policy { user_bandwidth, ..policy() });
+    let (application, profile) = application();
+    let (application, profile) = (Box::new(application), Box::new(profile));
+    world.call("root", Call::Register { application, profile }).unwrap().unwrap();
+    world
+}
+
+// The fastest that the links hold, 80 Mbit/s for each of two flows, is more than a user may have. What is slower and
+// fast enough is granted.
+#[test]
+fn a_goal_is_planned_with_what_its_user_may_have() {
+    let mut world = world_of_shares();
+    let handle = world.reserve("a", goal(2_500, 2_000, 100)).unwrap();
+    let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+    assert_eq!(grant.bits_per_second, BitsPerSecond::from_mbit(20));
+    // Nothing is left of it then.
+    assert_eq!(earliest(&mut world, "b", goal(2_500, 2_050, 100)), Some(at(2_100)));
+}
+
+#[test]
+fn what_is_offered_instead_of_a_goal_is_no_more_than_its_user_may_have() {
+    let mut world = world_of_shares();
+    // The links hold the first, and not the user's share. Nobody can have the second.
+    for (key, millis) in [("a", 1_100), ("b", 500)] {
+        let asked = goal(millis, 2_000, 100);
+        let refusal = refused(world.reserve(key, asked.clone()));
+        let share = "your share of bandwidth (40 Mbit/s in all) lacks ";
+        assert_eq!(refusal.to_string().starts_with(share), key == "a", "{refusal}");
+        assert_eq!(refusal.earliest_start_unix_nanos, None);
+        let [offer] = refusal.counter_offers.as_slice() else { panic!("{refusal:?}") };
+        assert_eq!(offer.change, Change::LongerTime);
+        assert_eq!(offer.bandwidth_bits_per_second, BitsPerSecond::from_mbit(20));
+        let Ask::Goal { application, .. } = asked.ask.clone() else { panic!() };
+        let ask = Ask::Goal { application, goal: offer.goal.clone() };
+        let answer = world.call("ada", Call::Consider { request: Request { ask, ..asked } });
+        assert!(matches!(answer, Some(Ok(Answer::Possible { .. }))), "{answer:?}");
+    }
 }

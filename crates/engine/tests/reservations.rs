@@ -4,7 +4,7 @@
 
 mod world;
 
-use keeptime_engine::book::Reservation;
+use keeptime_engine::book::{Book, Reservation};
 use keeptime_engine::call::Reason;
 use keeptime_engine::{Answer, Call, CallError, Event, Input, Output, Policy};
 use keeptime_model::assignment::CpuMechanism;
@@ -16,7 +16,7 @@ use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
 use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share};
+use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::outline::Outline;
 use keeptime_planner::translate::{Decision, Verdict};
 use std::collections::BTreeSet;
@@ -654,6 +654,40 @@ fn a_user_has_no_more_than_their_share() {
     assert_eq!(refusal.reason, Reason::TooMany { user_reservations: 3 });
     let far = refused(world.reserve("g", request(named(&["n2"]), 10, 0, 400 * 86_400, 100)));
     assert!(far.to_string().contains("at most"), "{far}");
+}
+
+// Goal: one user does not fill the broker's memory, neither with what they have nor with what is remembered of them, and
+// loses nothing by that. Method: room for two and a half. The third is granted, since how much it takes is known afterwards.
+#[test]
+fn a_users_reservations_take_no_more_memory_than_a_user_may() {
+    let (user_memory, remember_nanos) = (Bytes::new(3_000), Nanos::from_secs(60));
+    let mut world = World::with(star(3), Policy { user_memory, remember_nanos, ..policy() });
+    let on = |names: &[&str], seconds| request(named(names), 10, 0, 1_000, seconds);
+    let asked = on(&["n1", "n2"], 100);
+    let [first, ..] = ["a", "b", "c"].map(|key| world.reserve(key, asked.clone()).unwrap());
+    let refusal = refused(world.reserve("d", asked.clone()));
+    assert_eq!(refusal.reason, Reason::TooMuch { user_memory_bytes: user_memory });
+    assert_eq!(world.engine.book().reservations().len(), 3, "nothing is remembered of it");
+    assert_eq!(world.reserve("a", asked.clone()), Ok(first), "what was granted is told again");
+    let mut change = |request| world.call("ada", Call::Modify { handle: first, request }).unwrap();
+    assert!(change(on(&["n1", "n2"], 200)).is_ok(), "it takes no more");
+    assert!(matches!(change(on(&["n1", "n2", "n3"], 200)), Err(CallError::Refused { .. })));
+    let extension = Extension { flows: vec![flow(0, 1, 1)], ..Extension::default() };
+    let extended = world.call("ada", Call::Extend { handle: first, extension }).unwrap();
+    assert!(matches!(extended, Err(CallError::Refused { .. })), "{extended:?}");
+    let others = Call::Reserve { key: "a".parse().unwrap(), request: asked.clone() };
+    assert!(world.call("eve", others).unwrap().is_ok(), "others are not concerned");
+
+    let (ada, book) = ("ada".parse().unwrap(), world.engine.book());
+    let restored = Book::restore(book.snapshot()).unwrap();
+    let replayed = world.replayed();
+    assert_eq!(restored.memory(&ada), book.memory(&ada));
+    assert_eq!(replayed.book().memory(&ada), book.memory(&ada));
+
+    assert!(world.call("ada", Call::Cancel { handle: first }).unwrap().is_ok());
+    refused(world.reserve("e", asked.clone()));
+    world.pass(61);
+    assert!(world.reserve("e", asked).is_ok(), "what is forgotten takes nothing");
 }
 
 #[test]

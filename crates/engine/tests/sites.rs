@@ -139,6 +139,29 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     );
 }
 
+// Goal: two sites that take each other's nodes out of one backend are not accepted, one that only leaves included.
+#[test]
+fn a_backend_is_one_sites() {
+    let mut world = World::star(3);
+    add(&mut world, "shop", 1).unwrap();
+    let mut add_behind = |site: &str, of: &str| {
+        let site = Box::new(SiteSpec { balancers: spec(of, 1).balancers, ..spec(site, 1) });
+        world.call(OPERATOR, Call::AddSite { site }).unwrap()
+    };
+    assert_eq!(field(add_behind("blog", "shop")), "balancers");
+    add_behind("blog", "blog").unwrap();
+    assert_eq!(field(add_behind("shop", "blog")), "balancers", "described anew");
+    add_behind("shop", "shop").unwrap();
+    world.reserve("a", node("shop", "n1")).unwrap();
+    remove(&mut world, "shop").unwrap();
+    let site = Box::new(SiteSpec { balancers: spec("shop", 1).balancers, ..spec("wiki", 1) });
+    let call = Call::AddSite { site };
+    assert_eq!(field(world.call(OPERATOR, call.clone()).unwrap()), "balancers", "it drains");
+    let held = serves(world.engine.book(), "n1").unwrap().0;
+    world.call("ada", Call::Cancel { handle: held }).unwrap().unwrap();
+    world.call(OPERATOR, call).unwrap().unwrap();
+}
+
 #[test]
 fn a_site_is_gone_when_its_last_node_is_given_back() {
     let mut world = World::star(2);

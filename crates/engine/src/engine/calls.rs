@@ -1,5 +1,6 @@
 //! What users ask: each call is carried out, refused, or waits for agents.
 
+use super::offering::Place;
 use super::{Engine, Ticket, outline};
 use crate::admission::Denied;
 use crate::book::Reservation;
@@ -7,9 +8,10 @@ use crate::call::{Answer, Call, CallError, Caller, Reason};
 use crate::event::{Event, Refused};
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::queue::Asked;
+use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::extension::Extension;
-use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::units::Nanos;
 use keeptime_planner::drift::Observation;
 use keeptime_planner::translate::Verdict;
@@ -62,11 +64,13 @@ impl Engine {
         if let Some(answer) = self.repeated(ticket, caller, &key, &request)? {
             return Ok(answer);
         }
+        // Nodes of sites are nobody's.
+        if !matches!(request.ask, Ask::SiteNode(_)) {
+            self.check_memory(&caller.user)?;
+        }
         let handle = Handle::new(self.next);
-        let (tickets, caller) = (vec![ticket], caller.clone());
         let until = request.wait_nanos.map(|wait| self.after(wait));
-        let (may_make_way, was_tried) = (true, false);
-        let asked = Asked { handle, tickets, caller, key, request, until, may_make_way, was_tried };
+        let asked = Asked::new(handle, ticket, caller.clone(), key, request, until);
         if self.queue_due_after().is_some() {
             // There may be room, and who waits for it comes first.
             self.next += 1;
@@ -83,17 +87,21 @@ impl Engine {
 
     /// Offers what was asked, or refuses it; where it would fit if others were slower, and they may be made so, it
     /// waits for them, and where it may wait for room, for that.
-    pub(super) fn admit(&mut self, asked: Asked) -> Result<Option<Answer>, CallError> {
+    pub(super) fn admit(&mut self, mut asked: Asked) -> Result<Option<Answer>, CallError> {
         let (handle, owner) = (asked.handle, asked.caller.user.clone());
-        match self.propose(&owner, asked.key.clone(), asked.request.clone(), None) {
+        let place = Place::Own(handle);
+        match self.propose(&owner, asked.key.clone(), asked.request.clone(), place) {
             Ok(proposal) => {
                 self.explain_later(handle, proposal.decision.clone());
-                Ok(self.offer(handle, proposal, Kind::New { replaces: None }, asked.tickets))
+                self.passes(handle, &proposal);
+                let tickets = std::mem::take(&mut asked.tickets);
+                let waits = asked.until.is_some().then(|| Box::new(asked));
+                Ok(self.offer(handle, proposal, Kind::New { replaces: None, waits }, tickets))
             }
             Err(Declined { denied: Denied::Invalid(invalid), .. }) => Err(invalid.into()),
             Err(Declined { denied: Denied::Refused(mut refusal), decision }) => {
                 if asked.may_make_way
-                    && let Some(way) = self.find_way(&owner, &asked.key, &asked.request)
+                    && let Some(way) = self.find_way(handle, &owner, &asked.key, &asked.request)
                 {
                     self.make_way(asked, way.slower);
                     return Ok(None);
@@ -170,12 +178,15 @@ impl Engine {
         request: &Request,
     ) -> Result<Answer, CallError> {
         let key: RequestKey = "considered".parse()?;
-        let found = match self.propose(&caller.user, key.clone(), request.clone(), None) {
+        // As what would come now.
+        let (handle, owner) = (Handle::new(self.next), &caller.user);
+        let place = Place::Own(handle);
+        let found = match self.propose(owner, key.clone(), request.clone(), place) {
             Ok(proposal) => proposal,
             Err(Declined { denied: denied @ Denied::Invalid(_), .. }) => {
                 return Err(without_handle(denied));
             }
-            Err(Declined { denied, .. }) => match self.find_way(&caller.user, &key, request) {
+            Err(Declined { denied, .. }) => match self.find_way(handle, owner, &key, request) {
                 Some(way) => way.proposal,
                 None => return Err(without_handle(denied)),
             },
@@ -193,7 +204,8 @@ impl Engine {
     ) -> Result<Answer, CallError> {
         let key: RequestKey = "explained".parse()?;
         let refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
-        match self.propose(&caller.user, key, request, None) {
+        let place = Place::Own(Handle::new(self.next));
+        match self.propose(&caller.user, key, request, place) {
             Ok(Proposal { decision: Some(decision), .. }) => Ok(Answer::Decided(decision)),
             Ok(Proposal { decision: None, .. }) => {
                 let expected = "a goal: resources are taken as they are";
@@ -215,17 +227,31 @@ impl Engine {
     ) -> Result<Option<Answer>, CallError> {
         let old = self.own(caller, handle)?.clone();
         let (owner, key) = (old.owner.clone(), old.key.clone());
+        // What takes no more than what it takes the place of is no more.
+        if weight::of_request(&request) > weight::of_request(&old.request) {
+            self.check_memory(&owner)?;
+        }
         // A change is made at once or not: how long its reservation waited may still stand there.
         let request = Request { wait_nanos: None, ..request };
         // While the change is planned, what it has is free.
         self.release(handle);
-        let found = self.propose(&owner, key, request, Some(&old));
+        let found = self.propose(&owner, key, request, Place::OfOld(&old));
         self.hold_again(&old);
         if old.state == State::Active && found.is_ok() {
             let nodes = self.nodes_of(handle);
             self.turns.changes(self.steady, handle, &nodes);
         }
         self.change(ticket, caller, handle, found)
+    }
+
+    /// Nobody fills the broker's memory. Nothing is recorded of this refusal: it would take as much as what is refused.
+    fn check_memory(&self, owner: &UserName) -> Result<(), CallError> {
+        let user_memory_bytes = self.policy.user_memory;
+        if self.book.memory(owner) < user_memory_bytes {
+            return Ok(());
+        }
+        let refusal = Box::new(Reason::TooMuch { user_memory_bytes }.into());
+        Err(CallError::Refused { handle: None, refusal })
     }
 
     /// Whether a correction may be made now; if not, it waits for its turn.
@@ -250,6 +276,9 @@ impl Engine {
         let grant = old.grant.clone().ok_or(CallError::Over { handle, state: old.state })?;
         if grant.extension == extension {
             return Ok(self.current(handle));
+        }
+        if weight::of_extension(&extension) > weight::of_extension(&grant.extension) {
+            self.check_memory(&owner)?;
         }
         self.release(handle);
         let user = self.counted_in(&owner, &request.ask);

@@ -1,6 +1,6 @@
 //! From an offer to a grant, or back: what agents answer, and what happens when they go.
 
-use super::{Engine, Output, Timeout, outline};
+use super::{Engine, Output, Ticket, Timeout, outline};
 use crate::agents::Session;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::event::{Event, Granted, Modified, Refused};
@@ -68,7 +68,7 @@ impl Engine {
         let (from_unix_nanos, until_unix_nanos) = (from, until);
         let decision = decision.as_deref().map(outline);
         match kind {
-            Kind::New { replaces } => {
+            Kind::New { replaces, .. } => {
                 let replaces = *replaces;
                 let granted = Granted {
                     owner,
@@ -97,24 +97,20 @@ impl Engine {
         self.schedule(handle);
     }
 
-    /// Gives back an offer. A new one is remembered as refused, and its callers are told why; that
-    /// answer is returned too. A change goes back to what was.
+    /// Gives back an offer. A new one goes back to its place in the queue, if it may, or is remembered as refused, and its
+    /// callers are told why; that answer is returned too. A change goes back to what was.
     pub(super) fn give_up(&mut self, handle: Handle, reason: Reason) -> Option<Answer> {
         let Offer { kind, proposal, tickets, .. } = self.offers.remove(&handle)?;
         self.share_soon();
         self.was_given_back = true;
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
         match kind {
-            Kind::New { .. } => {
+            Kind::New { waits, .. } => {
                 self.withdraw_from(handle, told);
                 self.release(handle);
-                let Proposal { owner, key, request, decision, .. } = proposal;
-                let refusal = reason.into();
-                let decision = decision.as_deref().map(outline);
-                let refused = Refused { owner, key, request, refusal, decision };
-                let error = self.refuse(handle, refused);
-                for ticket in tickets {
-                    self.answer(ticket, Err(error.clone()));
+                match waits.filter(|asked| self.may_go_back(asked, &reason)) {
+                    Some(asked) => self.go_back(*asked, tickets),
+                    None => self.refuse_offered(handle, proposal, reason, tickets),
                 }
                 self.faster_soon();
             }
@@ -131,6 +127,23 @@ impl Engine {
             }
         }
         self.current(handle)
+    }
+
+    /// A new reservation that was offered comes to nothing.
+    fn refuse_offered(
+        &mut self,
+        handle: Handle,
+        proposal: Proposal,
+        reason: Reason,
+        tickets: Vec<Ticket>,
+    ) {
+        let Proposal { owner, key, request, decision, .. } = proposal;
+        let refusal = reason.into();
+        let decision = decision.as_deref().map(outline);
+        let error = self.refuse(handle, Refused { owner, key, request, refusal, decision });
+        for ticket in tickets {
+            self.answer(ticket, Err(error.clone()));
+        }
     }
 
     /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,

@@ -1,6 +1,6 @@
 //! What is malleable becomes slower such that somebody else can be had, and faster when there is room.
 
-use super::offering::Telling;
+use super::offering::{Place, Telling};
 use super::{Engine, Timeout};
 use crate::book::Reservation;
 use crate::cluster::Resource;
@@ -46,10 +46,11 @@ const SLOWED_MAX: usize = 64;
 const STEPS: u32 = 4;
 
 impl Engine {
-    /// How malleable reservations have to be slower for `request` to fit, none more than it takes; nothing if it does
-    /// not fit then. Tried in the slot tables, which are as they were in the end.
+    /// How malleable reservations have to be slower for `request`, which came as `handle`, to fit, none more than it takes;
+    /// nothing if it does not fit then. Tried in the slot tables, which are as they were in the end.
     pub(super) fn find_way(
         &mut self,
+        handle: Handle,
         owner: &UserName,
         key: &RequestKey,
         request: &Request,
@@ -80,7 +81,10 @@ impl Engine {
         }
         let proposal = match slowed.is_empty() {
             true => None,
-            false => self.plan(owner, key.clone(), request.clone(), None, Telling::Reason).ok(),
+            false => {
+                let (key, request, place) = (key.clone(), request.clone(), Place::Own(handle));
+                self.plan(owner, key, request, place, Telling::Reason).ok()
+            }
         };
         let way = proposal.map(|proposal| {
             let slower = self.no_slower_than_needed(&proposal, &slowed);
@@ -92,7 +96,7 @@ impl Engine {
     }
 
     /// When a request is to be, if it is as it is asked for.
-    fn span_of(&self, request: &Request) -> Span {
+    pub(super) fn span_of(&self, request: &Request) -> Span {
         let from = request.from_unix_nanos.unwrap_or(self.now).max(self.now);
         span(from, request.duration_nanos.map(|duration| from.saturating_add(duration)))
     }

@@ -102,7 +102,8 @@ pub enum Input {
         /// Which.
         node: NodeIndex,
     },
-    /// Nobody listens to the answer of a call any more. One that waits for room need not be granted.
+    /// Nobody listens to the answer of a call any more. One that waits for room, or until others are slower, need not be
+    /// granted.
     Gone {
         /// Which.
         ticket: Ticket,
@@ -326,7 +327,7 @@ impl Engine {
                 self.agents.disconnected(node, session);
             }
             Input::Away { node } => self.away(node),
-            Input::Gone { ticket } => self.queue.forget(ticket),
+            Input::Gone { ticket } => self.gone(ticket),
             Input::Passed => {}
         }
         if !is_call {

@@ -2,11 +2,12 @@
 //! its owner asks for that.
 
 use super::calls::{check_owner, without_handle};
+use super::offering::Place;
 use super::{Engine, Ticket};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller, Reason};
 use crate::event::Event;
-use crate::offers::{Declined, Kind, Proposal};
+use crate::offers::{Kind, Proposal};
 use keeptime_model::Invalid;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State};
@@ -22,7 +23,7 @@ impl Engine {
         let Some(lost) = self.book.reservations().get(&handle).cloned() else { return };
         // What it has is free for what takes its place.
         self.release(handle);
-        let instead = self.propose_instead(&lost).ok();
+        let instead = self.instead_of(&lost);
         self.hold_again(&lost);
         let grant = instead.as_ref().map(|proposal| Box::new(proposal.grant.clone()));
         let name = self.cluster.name(node).clone();
@@ -49,13 +50,14 @@ impl Engine {
             return Ok(Some(answer));
         }
         let takes_its_place =
-            |kind: &Kind| matches!(kind, Kind::New { replaces: Some(lost) } if *lost == handle);
+            |kind: &Kind| matches!(kind, Kind::New { replaces: Some(lost), .. } if *lost == handle);
         if let Some(offer) = self.offers.values_mut().find(|offer| takes_its_place(&offer.kind)) {
             offer.tickets.push(ticket);
             return Ok(None);
         }
         self.check_movable(&lost)?;
-        match self.propose_instead(&lost) {
+        let (key, request) = self.asked_instead(&lost)?;
+        match self.propose(&lost.owner, key, request, Place::OfLost) {
             Ok(proposal) => Ok(self.offer_instead(handle, proposal, vec![ticket])),
             Err(declined) => Err(without_handle(declined.denied)),
         }
@@ -74,15 +76,20 @@ impl Engine {
         Err(Invalid::new("handle", lost.handle, expected))
     }
 
+    /// What can be had in the place of a reservation that is about to be lost.
+    fn instead_of(&mut self, lost: &Reservation) -> Option<Proposal> {
+        let (key, request) = self.asked_instead(lost).ok()?;
+        self.plan_instead(&lost.owner, key, request).ok()
+    }
+
     /// The same on other nodes, for the time that is left.
-    fn propose_instead(&mut self, lost: &Reservation) -> Result<Proposal, Declined> {
+    fn asked_instead(&self, lost: &Reservation) -> Result<(RequestKey, Request), Invalid> {
         let left = lost.until_unix_nanos.map(|until| until.saturating_since(self.now));
         let request =
             Request { from_unix_nanos: None, duration_nanos: left, ..lost.request.clone() };
         // Two handles: short enough. No user's key has this form by chance, and none has it twice.
         let key = format!("moved:{}:{}", lost.handle, Handle::new(self.next));
-        let key: RequestKey = key.parse()?;
-        self.propose(&lost.owner, key, request, None)
+        Ok((key.parse()?, request))
     }
 
     fn offer_instead(
@@ -94,7 +101,8 @@ impl Engine {
         let next = Handle::new(self.next);
         self.next += 1;
         self.explain_later(next, proposal.decision.clone());
-        self.offer(next, proposal, Kind::New { replaces: Some(lost) }, tickets)
+        let kind = Kind::New { replaces: Some(lost), waits: None };
+        self.offer(next, proposal, kind, tickets)
     }
 
     /// As the request says, or else its application.

@@ -17,6 +17,26 @@ use std::collections::BTreeMap;
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
 
+/// Whose place a request takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// Its own: it came as this. Nodes may be kept from it for those who came before and wait.
+    Own(Handle),
+    /// That of one that is lost.
+    OfLost,
+    /// That of a reservation which it changes.
+    OfOld(&'a Reservation),
+}
+
+impl<'a> Place<'a> {
+    fn old(self) -> Option<&'a Reservation> {
+        match self {
+            Self::OfOld(old) => Some(old),
+            Self::Own(_) | Self::OfLost => None,
+        }
+    }
+}
+
 /// What is told of a request that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Telling {
@@ -26,16 +46,25 @@ pub(super) enum Telling {
     Offers,
 }
 
+/// Whether what is asked for is one more of those that its user may have at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Number {
+    /// One more.
+    More,
+    /// It takes the place of one that counts, or is nobody's.
+    Same,
+}
+
 impl Engine {
-    /// What would be granted now; otherwise why not, and what would be. `old` is the reservation whose place it takes.
+    /// What would be granted now; otherwise why not, and what would be.
     pub(super) fn propose(
         &mut self,
         owner: &UserName,
         key: RequestKey,
         request: Request,
-        old: Option<&Reservation>,
+        place: Place<'_>,
     ) -> Result<Proposal, Declined> {
-        self.plan(owner, key, request, old, Telling::Offers)
+        self.plan(owner, key, request, place, Telling::Offers)
     }
 
     /// The same, with as much about what does not fit as `telling` says.
@@ -44,9 +73,38 @@ impl Engine {
         owner: &UserName,
         key: RequestKey,
         request: Request,
-        old: Option<&Reservation>,
+        place: Place<'_>,
         telling: Telling,
     ) -> Result<Proposal, Declined> {
+        // What is there counts already.
+        let number = match (place.old(), &request.ask) {
+            (None, Ask::Goal { .. } | Ask::Resources(_)) => Number::More,
+            _ => Number::Same,
+        };
+        self.plan_counted(owner, key, request, place, telling, number)
+    }
+
+    /// What takes the place of a reservation that is about to be lost: its user has no more of them then than now.
+    /// Nobody is told why there is nothing.
+    pub(super) fn plan_instead(
+        &mut self,
+        owner: &UserName,
+        key: RequestKey,
+        request: Request,
+    ) -> Result<Proposal, Declined> {
+        self.plan_counted(owner, key, request, Place::OfLost, Telling::Reason, Number::Same)
+    }
+
+    fn plan_counted(
+        &mut self,
+        owner: &UserName,
+        key: RequestKey,
+        request: Request,
+        place: Place<'_>,
+        telling: Telling,
+        number: Number,
+    ) -> Result<Proposal, Declined> {
+        let old = place.old();
         request.check()?;
         self.check_site_node(&request.ask, old)?;
         let from = self.start(&request, old)?;
@@ -61,13 +119,12 @@ impl Engine {
             .into());
         }
         check_deadline(&request, until)?;
-        // What is there counts already.
-        let is_counted = old.is_none() && !matches!(request.ask, Ask::SiteNode(_));
-        self.check_limits(owner, from, is_counted)?;
+        self.check_limits(owner, from, number)?;
         let span = span(from, until);
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
-        let admission = Admission { mechanism, ..self.admission(user, from) };
+        let kept = self.kept_from(place, &request.ask, from);
+        let admission = Admission { mechanism, kept, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -85,9 +142,12 @@ impl Engine {
                 Err(Declined { denied: Denied::Refused(refusal), decision })
             }
             Err(Denied::Refused(mut refusal)) => {
-                let when = self.later(from, request.duration_nanos);
-                refusal.earliest_start_unix_nanos =
-                    admission.earliest(&request.ask, when).map(|found| found.0);
+                // What has begun does not begin later.
+                if old.is_none_or(|old| old.state != State::Active) {
+                    let when = self.later(from, &request);
+                    let found = admission.earliest(&request.ask, when);
+                    refusal.earliest_start_unix_nanos = found.map(|(start, _)| start);
+                }
                 // A program that runs on keeps what it was given beside, which is not counted here.
                 let is_extended = |old: &Reservation| {
                     old.grant.as_ref().is_some_and(|grant| !grant.extension.is_empty())
@@ -125,26 +185,45 @@ impl Engine {
         }
     }
 
-    pub(super) fn check_limits(
-        &self,
-        owner: &UserName,
-        from: WallTime,
-        is_counted: bool,
-    ) -> Result<(), Denied> {
+    fn check_limits(&self, owner: &UserName, from: WallTime, number: Number) -> Result<(), Denied> {
         let Policy { ahead_max_nanos, user_reservations, .. } = self.policy;
         if from.saturating_since(self.now) > ahead_max_nanos {
             return Err(Reason::TooFarAhead { ahead_max_nanos }.into());
         }
-        let has = self.book.live(owner).saturating_add(self.queue.count_of(owner));
-        if is_counted && has >= user_reservations {
+        if number == Number::More && self.count_of(owner) >= user_reservations {
             return Err(Reason::TooMany { user_reservations }.into());
         }
         Ok(())
     }
 
-    pub(super) fn later(&self, from: WallTime, duration: Option<Nanos>) -> When {
-        let latest = from.saturating_add(self.policy.search_ahead_nanos);
-        When::after(from, duration.unwrap_or(Nanos::new(u64::MAX))).until(latest)
+    /// How many reservations a user has, or will have if nothing is in the way: those that wait for room, for agents, or
+    /// until others are slower, too.
+    fn count_of(&self, owner: &UserName) -> u32 {
+        let is_one_more = |offer: &&Offer| {
+            let is_new = matches!(offer.kind, Kind::New { .. });
+            let is_of_a_site = matches!(offer.proposal.request.ask, Ask::SiteNode(_));
+            is_new && !is_of_a_site && offer.proposal.owner == *owner
+        };
+        let offered = self.offers.values().filter(is_one_more).count();
+        let asked =
+            self.waiting.iter().filter(|waiting| waiting.asked.caller.user == *owner).count();
+        let undecided = u32::try_from(offered + asked).unwrap_or(u32::MAX);
+        let decided = self.book.live(owner).saturating_add(self.queue.count_of(owner));
+        decided.saturating_add(undecided)
+    }
+
+    /// When a request that does not fit at `from` may start later: no further ahead than anybody may ask for, and such
+    /// that what is malleable is had by its deadline.
+    fn later(&self, from: WallTime, request: &Request) -> When {
+        let Policy { search_ahead_nanos, ahead_max_nanos, .. } = self.policy;
+        let duration = request.duration_nanos.unwrap_or(Nanos::new(u64::MAX));
+        let searched = from.saturating_add(search_ahead_nanos);
+        let latest = searched.min(self.now.saturating_add(ahead_max_nanos));
+        let in_time = request.malleable.map(|malleable| {
+            let by = malleable.by_unix_nanos.unix_nanos();
+            WallTime::from_unix_nanos(by.saturating_sub(duration.get()))
+        });
+        When::after(from, duration).until(in_time.map_or(latest, |start| start.min(latest)))
     }
 
     /// Admission of requests that count in these tables of their user and start at `from`.
@@ -157,6 +236,7 @@ impl Engine {
             soon: from <= self.told_until(),
             user,
             mechanism: CpuMechanism::Auto,
+            kept: Vec::new(),
         }
     }
 
@@ -219,7 +299,7 @@ impl Engine {
             self.cluster.assignments(handle, owner, grant, *from, *until, BitsPerSecond::ZERO);
         let assignments = assignments.unwrap_or_default();
         let waiting = assignments.keys().copied().collect();
-        let deadline = self.after(self.policy.answer_within_nanos);
+        let deadline = self.after(self.patience(&kind, *until));
         self.timeouts.insert((deadline, Timeout::Offer(handle)));
         self.offers.insert(handle, Offer { kind, proposal, waiting, yielding, tickets, deadline });
         for (node, assignment) in assignments {
@@ -227,6 +307,15 @@ impl Engine {
             self.send(sent);
         }
         None
+    }
+
+    /// How long agents have to answer: something new is not granted when its time is over.
+    fn patience(&self, kind: &Kind, until: Option<WallTime>) -> Nanos {
+        let within = self.policy.answer_within_nanos;
+        match (kind, until) {
+            (Kind::New { .. }, Some(until)) => within.min(until.saturating_since(self.now)),
+            _ => within,
+        }
     }
 
     /// Takes a proposal from the slot tables. A change that agents are asked about takes what it has and what

@@ -1,18 +1,25 @@
 //! Requests that may wait for room: tried again when something was given back, in the order in which they came, and decided
-//! in any case when their time is over. What tries take of the broker's time is bounded.
+//! in any case when their time is over. What tries take of the broker's time is bounded, and so is how often one is passed.
 
-use super::offering::Telling;
+use super::making_way::Waiting;
+use super::offering::{Place, Telling};
 use super::{Engine, Ticket, Timeout};
 use crate::admission::{Admission, Denied};
 use crate::call::{Reason, Refusal};
-use crate::offers::{Declined, span};
+use crate::claims::Claim;
+use crate::offers::{Declined, Proposal};
 use crate::queue::Asked;
 use keeptime_calendar::{Calendar, ResourceId};
-use keeptime_model::reservation::{Handle, Request};
-use keeptime_model::units::Nanos;
+use keeptime_model::reservation::{Ask, Handle, Request};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{Nanos, WallTime};
 
-/// So long after an agent has come those who wait are tried: where it comes after the broker, all others come as well.
+/// So long after an agent has come those who wait are tried: where it comes after the broker, all others come as well. And
+/// so long after agents did not take one, that one is: at once they would say the same.
 const TRY_AFTER: Nanos = Nanos::from_secs(1);
+/// So often one goes back to its place when its agents do not take it: what they cannot enforce now may be otherwise in a
+/// moment, or there may be room elsewhere. What holds for longer is told.
+const RETURNS_MAX: u32 = 3;
 /// What a try is counted as: more than a plan takes in a large cluster.
 const TRY_TAKES: Nanos = Nanos::from_millis(1);
 /// What it is counted as to look whether others can be made slower: many are tried in their slot tables.
@@ -37,9 +44,24 @@ impl Engine {
         self.queue.len()
     }
 
-    /// Whether this call waits for room.
+    /// Whether this call waits for room, or until others are slower for it.
     pub fn is_waiting(&self, ticket: Ticket) -> bool {
-        self.queue.has(ticket)
+        let has = |waiting: &Waiting| waiting.asked.tickets.contains(&ticket);
+        self.queue.has(ticket) || self.waiting.iter().any(has)
+    }
+
+    /// Whoever was to be answered so is gone. For what nobody waits for any more no nodes are kept, and nobody is made
+    /// slower: what was changed for it already is changed back.
+    pub(super) fn gone(&mut self, ticket: Ticket) {
+        self.was_given_back |= self.queue.forget(ticket, self.steady);
+        let is_over = |waiting: &mut Waiting| waiting.asked.forget(ticket);
+        let over: Vec<_> = self.waiting.extract_if(.., is_over).collect();
+        for Waiting { slower, .. } in over {
+            for handle in slower {
+                self.give_up(handle, Reason::Cancelled);
+            }
+            self.faster_soon();
+        }
     }
 
     /// Whether a request that was refused is to wait: it may, and is short of nothing but room.
@@ -51,18 +73,30 @@ impl Engine {
 
     /// Whether a request would fit, were nothing reserved, by its user too, and every agent there.
     fn would_ever_fit(&mut self, request: &Request) -> bool {
+        let span = self.span_of(request);
+        let idle = self.idle_admission(request);
+        idle.is_some_and(|idle| idle.grant(&request.ask, span).granted.is_ok())
+    }
+
+    /// What a request that waits has of having come first: on all nodes that it could use, were nothing reserved.
+    fn claim_of(&mut self, request: &Request) -> Claim {
+        let span = self.span_of(request);
+        let idle = self.idle_admission(request);
+        Claim::on(idle.map(|idle| idle.candidates(&request.ask, span)).unwrap_or_default())
+    }
+
+    /// Admission of a request were nothing reserved, by its user too, and every agent there.
+    fn idle_admission(&mut self, request: &Request) -> Option<Admission<'_>> {
         if self.empty.is_none() {
             self.empty = Some(self.without_reservations());
         }
-        let Some(empty) = &self.empty else { return false };
-        let admission = Admission {
+        let empty = self.empty.as_ref()?;
+        Some(Admission {
             calendar: &empty.calendar,
             soon: false,
             mechanism: request.cpu_mechanism,
             ..self.admission(Some(empty.user), self.now)
-        };
-        let until = request.duration_nanos.map(|duration| self.now.saturating_add(duration));
-        admission.grant(&request.ask, span(self.now, until)).granted.is_ok()
+        })
     }
 
     /// Kept once it was made: in a large cluster that takes longer than a plan.
@@ -73,11 +107,64 @@ impl Engine {
     }
 
     /// It was tried, and waits for room.
-    pub(super) fn wait_for_room(&mut self, asked: Asked) {
+    pub(super) fn wait_for_room(&mut self, mut asked: Asked) {
         if let Some(until) = asked.until {
             self.timeouts.insert((until, Timeout::Wait(asked.handle)));
         }
-        self.queue.put(Asked { was_tried: true, ..asked });
+        if !asked.was_tried() {
+            asked.claim = Some(self.claim_of(&asked.request));
+        }
+        self.queue.put(asked);
+    }
+
+    /// Whether what was offered goes back to its place, now that it comes to nothing for `reason`: where its agents did not
+    /// take it, and it may wait on. What has no place yet is given one only where there is one.
+    pub(super) fn may_go_back(&self, asked: &Asked, reason: &Reason) -> bool {
+        let is_of_agents = matches!(reason, Reason::AgentRefused { .. } | Reason::AgentsSilent(_));
+        let has_place = || {
+            asked.was_tried() || self.queue.limit_for(&asked.caller.user, &self.policy).is_none()
+        };
+        let may_wait = asked.returns < RETURNS_MAX && asked.may_wait(self.steady);
+        is_of_agents && may_wait && has_place()
+    }
+
+    /// It waits on in its place, and is not tried for a while.
+    pub(super) fn go_back(&mut self, asked: Asked, tickets: Vec<Ticket>) {
+        let (returns, rests_until) = (asked.returns + 1, self.after(TRY_AFTER));
+        self.timeouts.insert((rests_until, Timeout::Try));
+        self.wait_for_room(Asked { tickets, returns, rests_until, ..asked });
+    }
+
+    /// What is about to be offered passes others who came before, wait for room and could have used any of its nodes. By a
+    /// web site's node nobody is passed: sites have what their guarantees say.
+    pub(super) fn passes(&mut self, handle: Handle, proposal: &Proposal) {
+        if self.queue.is_empty() || matches!(proposal.request.ask, Ask::SiteNode(_)) {
+            return;
+        }
+        // What was proposed names nodes that there are.
+        let mut nodes = self.cluster.nodes(&proposal.grant).unwrap_or_default();
+        nodes.sort_unstable();
+        let at = self.moment();
+        let Proposal { owner, from, .. } = proposal;
+        if let Some(until) = self.queue.passed_by(handle, owner, &nodes, *from, at) {
+            // Whoever is kept from nodes until then may have room then.
+            self.timeouts.insert((until, Timeout::Try));
+        }
+    }
+
+    /// Which nodes are kept from what begins at `from`, by their positions; empty where none is.
+    pub(super) fn kept_from(&self, place: Place<'_>, ask: &Ask, from: WallTime) -> Vec<bool> {
+        let mut kept = Vec::new();
+        let (Place::Own(handle), Ask::Goal { .. } | Ask::Resources(_)) = (place, ask) else {
+            return kept;
+        };
+        for NodeIndex(node) in self.queue.kept_from(handle, from, self.moment()) {
+            if kept.is_empty() {
+                kept.resize(self.cluster.topology().nodes().len(), false);
+            }
+            kept[node as usize] = true;
+        }
+        kept
     }
 
     /// How long until those who wait are tried; nothing = they are not to be.
@@ -105,8 +192,10 @@ impl Engine {
         let mut ways = WAYS_SOUGHT;
         for handle in self.queue.handles() {
             let Some(asked) = self.queue.take(handle) else { continue };
-            let waits_on = asked.was_tried && asked.may_wait(self.steady);
-            if waits_on && !self.is_to_be_had(&asked, &mut ways) {
+            let waits_on = asked.was_tried() && asked.may_wait(self.steady);
+            if waits_on && asked.rests_until > self.steady {
+                self.queue.put(asked);
+            } else if waits_on && !self.is_to_be_had(&asked, &mut ways) {
                 self.queue.put(asked);
                 self.count(TRY_TAKES);
             } else {
@@ -118,8 +207,9 @@ impl Engine {
     /// Whether there is more to say to a request than that it waits. `ways`: for so many more it is looked whether others can
     /// be made slower.
     fn is_to_be_had(&mut self, asked: &Asked, ways: &mut u32) -> bool {
-        let (owner, key, request) = (&asked.caller.user, &asked.key, &asked.request);
-        match self.plan(owner, key.clone(), request.clone(), None, Telling::Reason) {
+        let Asked { handle, key, request, .. } = asked;
+        let (owner, place) = (&asked.caller.user, Place::Own(*handle));
+        match self.plan(owner, key.clone(), request.clone(), place, Telling::Reason) {
             // What has become invalid meanwhile is told that.
             Ok(_) | Err(Declined { denied: Denied::Invalid(_), .. }) => true,
             Err(_) if !asked.may_make_way || *ways == 0 => false,
@@ -127,7 +217,7 @@ impl Engine {
             Err(_) => {
                 *ways -= 1;
                 self.count(WAY_TAKES);
-                self.find_way(owner, key, request).is_some()
+                self.find_way(*handle, owner, key, request).is_some()
             }
         }
     }
@@ -139,6 +229,8 @@ impl Engine {
             return;
         }
         if let Some(asked) = self.queue.take(handle) {
+            // Whoever was kept from nodes for it may have them.
+            self.was_given_back |= !asked.kept(self.steady).is_empty();
             self.decide(asked);
         }
     }

@@ -12,7 +12,8 @@ use keeptime_model::site::{SiteNode, SiteSpec};
 use keeptime_pools::pool::Pool;
 
 impl Engine {
-    /// A site whose hard guarantee cannot be kept beside those of all others is refused.
+    /// A site whose hard guarantee cannot be kept beside those of all others is refused, and one before which
+    /// stands what stands before another.
     pub(super) fn add_site(
         &mut self,
         caller: &Caller,
@@ -25,6 +26,9 @@ impl Engine {
             let expected = "a site that is not being removed; its nodes are drained first";
             return Err(Invalid::new("name", &site.name, expected).into());
         }
+        // One that leaves has its balancers until its nodes are drained.
+        let others = there.values().filter(|other| other.spec.name != site.name);
+        site.check_beside(others.map(|other| &other.spec))?;
         let others = there.values().filter(|other| !other.is_leaving).map(|other| &other.spec);
         let others = others.filter(|other| other.name != site.name);
         Pool::of_specs(self.cluster.topology().nodes().len(), others.chain([&*site]))?;
