@@ -10,7 +10,7 @@ use keeptime_model::Invalid;
 use keeptime_model::assignment::{AssignedFlow, TrafficClass};
 use keeptime_model::reservation::{Handle, RequestKey};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
+use keeptime_model::units::{BitsPerSecond, Bytes, Nanos, WallTime};
 use std::collections::{BTreeSet, VecDeque};
 
 /// An engine in virtual time, which begins at 0.
@@ -213,6 +213,7 @@ fn limits() -> Limits {
         tell_ahead_nanos: Nanos::new(0),
         remember_nanos: Nanos::from_secs(1),
         user_reservations: u32::MAX,
+        user_memory: Bytes::new(u64::MAX),
         user_waiting_requests: u32::MAX,
         ..Limits::default()
     }

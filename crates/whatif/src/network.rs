@@ -292,6 +292,19 @@ mod tests {
         assert_eq!([one, small].map(|flow| network.rate(flow)), [60.0, 5.0]);
     }
 
+    #[test]
+    fn a_link_without_capacity_holds_up_those_alone_that_pass_it() {
+        let mut network = Network::new([0, 100].map(BitsPerSecond::new));
+        assert!(network.settle().is_empty(), "nobody is there");
+        let [held, free, nothing] =
+            [wanted(&[0, 1], 100, false), wanted(&[1], 100, false), wanted(&[0], 0, false)]
+                .map(|wanted| network.add(wanted));
+        network.settle();
+        assert_eq!([held, free, nothing].map(|flow| network.rate(flow)), [0.0, 100.0, 0.0]);
+        [held, free, nothing].into_iter().for_each(|flow| network.remove(flow));
+        assert!(network.settle().is_empty());
+    }
+
     /// All rates grow by the same small amount until they cannot: by definition max-min fair.
     fn naive(capacities: &[u64], flows: &[Wanted]) -> Vec<f64> {
         let mut left: Vec<_> = capacities.iter().map(|capacity| *capacity as f64).collect();

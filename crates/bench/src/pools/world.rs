@@ -6,6 +6,7 @@ use keeptime_model::units::Nanos;
 use keeptime_pools::holdings::Place;
 use keeptime_pools::policy::Policy;
 use keeptime_pools::pool::Pool;
+use keeptime_whatif::sites::draws::{Draws, Purpose};
 use keeptime_whatif::sites::world as simulated;
 
 pub use keeptime_whatif::sites::world::Service;
@@ -31,8 +32,9 @@ pub fn uniform(random: &mut Random) -> f64 {
     (random.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64
 }
 
-impl simulated::Draws for Random {
-    fn uniform(&mut self) -> f64 {
+impl Draws for Random {
+    /// Of one generator, whatever for.
+    fn uniform(&mut self, _: Purpose) -> f64 {
         uniform(self)
     }
 }

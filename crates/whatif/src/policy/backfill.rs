@@ -66,9 +66,11 @@ impl Backfill {
             self.running.values().map(|r| (r.ends, r.nodes.len() as u32)).collect();
         ends.sort_unstable();
         let mut free = self.free.len() as u32 + self.away;
-        for (at, nodes) in ends {
+        let mut ends = ends.into_iter().peekable();
+        while let Some((at, nodes)) = ends.next() {
             free += nodes;
-            if free >= wanted {
+            // All that end at the same time leave their nodes then.
+            if free >= wanted && ends.peek().is_none_or(|(next, _)| *next > at) {
                 return (at, free - wanted);
             }
         }
@@ -179,6 +181,14 @@ mod tests {
     fn nodes_that_the_first_leaves_are_used() {
         let jobs = [job(0, 100, 100, 3), job(1, 50, 50, 3), job(2, 500, 500, 1)];
         assert_eq!(ended(&jobs), [100, 150, 502]);
+    }
+
+    // Goal: two end at the same time, and one of them would do for the first; what the other leaves is left as well.
+    #[test]
+    fn nodes_that_others_leave_at_the_same_time_are_used() {
+        let jobs =
+            [job(0, 100, 100, 1), job(0, 100, 100, 2), job(1, 50, 50, 2), job(2, 500, 500, 1)];
+        assert_eq!(ended(&jobs), [100, 100, 150, 502]);
     }
 
     #[test]

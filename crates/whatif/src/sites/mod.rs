@@ -2,13 +2,15 @@
 //! answered in time, as load goes up and down and parts of the cluster fail.
 //!
 //! Who moves is the real [`Pools`](keeptime_pools::pools::Pools)' decision, asked as often as a broker asks it. Requests
-//! arrive at random; the load of each site goes up and down once in a period, one site after the other.
+//! arrive at random, the same under every policy; the load of each site goes up and down once in a period, one site after
+//! the other.
 
+pub mod draws;
 pub mod world;
 
 use crate::failures::{Change, Failures, Reliabilities};
 use crate::reach::Reach;
-use keeptime_control::plant::Random;
+use draws::{Draws, Streams};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::site::Guarantee;
@@ -22,7 +24,7 @@ use keeptime_pools::pool::{KindIndex, Pool, Site, SiteIndex, Weight};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::f64::consts::TAU;
-use world::{Draws, Pace, Patience, Seen, World};
+use world::{Pace, Patience, Seen, Service, World};
 
 pub use keeptime_pools::policy::PolicyKind;
 
@@ -32,11 +34,15 @@ const LOOK: Nanos = Nanos::from_millis(50);
 const SWITCH: Nanos = Nanos::from_millis(100);
 /// How long HAProxy usually has a request wait for a server (`timeout connect`, where no `timeout queue` is set).
 const LEAVES: Nanos = Nanos::from_secs(5);
-/// Load changes so often, and what was seen is added up.
+/// What was seen is added up so often, and load changes; more often where a period is short.
 const MINUTE: Nanos = Nanos::from_secs(60);
+/// Load takes so many steps at least to go up and down once: with two it would be its mean all the time.
+const STEPS_LEAST: u64 = 10;
 /// Below, looks are too seldom to see anything; above, people wait for something else than a page.
 const SERVICE_LEAST: Nanos = Nanos::from_millis(1);
 const SERVICE_MOST: Nanos = Nanos::from_secs(60);
+/// One request in sixty is half of all work then: what varies more is better told as two sites.
+const VARIATION_MOST: f64 = 10.0;
 /// A minute of that is some seconds of computing.
 const PER_SECOND_MOST: f64 = 100_000.0;
 
@@ -51,6 +57,29 @@ pub struct Demand {
     pub priority: u32,
     /// Requests that arrive in a second, in the mean of a period.
     pub per_second: f64,
+    /// How long a node works on one of them; nothing: [`Terms::service`] in the mean, exponential.
+    pub service: Option<ServiceTime>,
+}
+
+/// How long a node works on a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ServiceTime {
+    /// In the mean.
+    pub mean: Nanos,
+    /// How far single times are from that.
+    pub spread: Spread,
+}
+
+/// How times lie around their mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Spread {
+    /// Exponential: their standard deviation is their mean.
+    Exponential,
+    /// Lognormal: most are shorter than the mean, and few much longer.
+    Lognormal {
+        /// The coefficient of variation, their standard deviation over their mean: 0 (all are alike) to 10.
+        variation: f64,
+    },
 }
 
 /// What a simulation goes by.
@@ -62,7 +91,7 @@ pub struct Terms {
     pub swing: Share,
     /// Once in so long.
     pub period: Nanos,
-    /// Mean time of a request on a node.
+    /// Mean time of a request on a node, to sites of which nothing else is said.
     pub service: Nanos,
     /// What is answered by then is in time.
     pub in_time: Nanos,
@@ -127,10 +156,8 @@ impl Hosting {
     /// # Errors
     /// If a number is out of bounds, or not all hard guarantees can be kept at a time.
     pub fn new(topology: Topology, demands: Vec<Demand>, terms: Terms) -> Result<Self, Invalid> {
-        if !(SERVICE_LEAST..=SERVICE_MOST).contains(&terms.service) {
-            let expected = format!("{SERVICE_LEAST} to {SERVICE_MOST}");
-            return Err(Invalid::new("service", terms.service, expected));
-        }
+        check_mean(terms.service)
+            .map_err(|invalid| Invalid { field: "service".into(), ..invalid })?;
         if terms.period < MINUTE {
             return Err(Invalid::new("period", terms.period, format!("{MINUTE} or more")));
         }
@@ -160,8 +187,11 @@ impl Hosting {
         let mut parts = Parts { index: &self.index, reach, failures, nodes_away: 0 };
         let mut totals = Totals::of(self.demands.len());
         for minute in 0..self.terms.minutes {
-            for site in self.pool.site_indices() {
-                world.open(site, self.per_second(site, minute));
+            for now in self.changes(minute) {
+                parts.run_until(&mut world, now);
+                for site in self.pool.site_indices() {
+                    world.open(site, self.per_second(site, now));
+                }
             }
             parts.run_until(&mut world, Nanos::new(MINUTE.get() * (minute + 1)));
             totals.add(&world.take_seen());
@@ -170,7 +200,7 @@ impl Hosting {
         self.summary(policy, &totals, parts.nodes_away)
     }
 
-    fn world(&self, policy: PolicyKind) -> World<Random> {
+    fn world(&self, policy: PolicyKind) -> World<Streams> {
         let places = places(&self.pool);
         let policy: Box<dyn Policy> = match policy {
             PolicyKind::Rigid => Box::new(Homes(places.clone())),
@@ -178,14 +208,29 @@ impl Hosting {
         };
         let Terms { service, in_time, seed, .. } = self.terms;
         let pace = Pace { look: LOOK, service, switch: SWITCH };
-        let world = World::new(self.pool.clone(), places, policy, pace, Random::new(seed));
-        world.with_patience(Patience { in_time, leaves: LEAVES })
+        let streams = Streams::new(seed, self.demands.len());
+        let world = World::new(self.pool.clone(), places, policy, pace, streams);
+        let mut world = world.with_patience(Patience { in_time, leaves: LEAVES });
+        for (site, demand) in self.pool.site_indices().zip(&self.demands) {
+            if let Some(ServiceTime { mean, spread }) = demand.service {
+                world = world.with_service_of(site, mean, spread.service());
+            }
+        }
+        world
     }
 
-    /// Requests to `site` in a second of this minute. Sites have their greatest load one after the other.
-    fn per_second(&self, site: SiteIndex, minute: u64) -> f64 {
+    /// When load changes within this minute: at its beginning, and as often as a short period asks for.
+    fn changes(&self, minute: u64) -> Vec<Nanos> {
+        let [begin, end] = [minute, minute + 1].map(|minute| MINUTE.get() * minute);
+        let step = MINUTE.get().min(self.terms.period.get() / STEPS_LEAST);
+        let steps = std::iter::successors(Some(begin), |now| Some(now + step));
+        steps.take_while(|now| *now < end).map(Nanos::new).collect()
+    }
+
+    /// Requests to `site` in a second from `now` on. Sites have their greatest load one after the other.
+    fn per_second(&self, site: SiteIndex, now: Nanos) -> f64 {
         let Terms { swing, period, .. } = self.terms;
-        let passed = (minute * MINUTE.get()) as f64 / period.get() as f64;
+        let passed = now.get() as f64 / period.get() as f64;
         let behind = f64::from(site.0) / self.demands.len() as f64;
         let part = swing.as_f64() * (TAU * (passed - behind)).sin();
         self.demands[site.0 as usize].per_second * (1.0 + part)
@@ -207,17 +252,46 @@ impl Hosting {
 
 impl Demand {
     fn check(&self) -> Result<(), Invalid> {
-        if (0.0..=PER_SECOND_MOST).contains(&self.per_second) {
-            return Ok(());
+        if !(0.0..=PER_SECOND_MOST).contains(&self.per_second) {
+            let field = format!("sites.{}.load.arrivals_per_second", self.name);
+            return Err(Invalid::new(field, self.per_second, format!("0 to {PER_SECOND_MOST}")));
         }
-        let field = format!("sites.{}.load.arrivals_per_second", self.name);
-        Err(Invalid::new(field, self.per_second, format!("0 to {PER_SECOND_MOST}")))
+        let service = self.service.map_or(Ok(()), ServiceTime::check);
+        service.map_err(|invalid| invalid.within(&format!("sites.{}.service", self.name)))
     }
 
     fn site(&self) -> Site {
         let Self { name, guarantee, priority, .. } = self.clone();
         Site { name, guarantee, priority, weights: vec![Weight::STANDARD] }
     }
+}
+
+impl ServiceTime {
+    fn check(self) -> Result<(), Invalid> {
+        check_mean(self.mean)?;
+        match self.spread {
+            Spread::Lognormal { variation } if !(0.0..=VARIATION_MOST).contains(&variation) => {
+                Err(Invalid::new("variation", variation, format!("0 to {VARIATION_MOST}")))
+            }
+            Spread::Exponential | Spread::Lognormal { .. } => Ok(()),
+        }
+    }
+}
+
+impl Spread {
+    fn service(self) -> Service {
+        match self {
+            Self::Exponential => Service::Exponential,
+            Self::Lognormal { variation } => Service::lognormal(variation),
+        }
+    }
+}
+
+fn check_mean(mean: Nanos) -> Result<(), Invalid> {
+    if (SERVICE_LEAST..=SERVICE_MOST).contains(&mean) {
+        return Ok(());
+    }
+    Err(Invalid::new("mean", mean, format!("{SERVICE_LEAST} to {SERVICE_MOST}")))
 }
 
 /// Every site has its hard guarantee, then its soft one, then as many as it may have, as far as there are
@@ -390,7 +464,7 @@ mod tests {
 
     fn demand(name: &str, [hard, soft, max]: [u32; 3], priority: u32, per_second: f64) -> Demand {
         let guarantee = Guarantee { hard, soft, max };
-        Demand { name: name.parse().unwrap(), guarantee, priority, per_second }
+        Demand { name: name.parse().unwrap(), guarantee, priority, per_second, service: None }
     }
 
     /// A node answers 20 requests a second; load goes up and down once in ten minutes.
@@ -511,7 +585,8 @@ mod tests {
     fn load_goes_up_and_down_around_its_mean_in_turns() {
         let hosting = two_in_turn(10);
         let of = |site| -> Vec<f64> {
-            (0..10).map(|minute| hosting.per_second(SiteIndex(site), minute)).collect()
+            let minutes = (0..10).map(|minute| Nanos::from_secs(60 * minute));
+            minutes.map(|now| hosting.per_second(SiteIndex(site), now)).collect()
         };
         let (first, second) = (of(0), of(1));
         assert!((first.iter().sum::<f64>() - 600.0).abs() < 1e-6, "{first:?}");
@@ -519,6 +594,47 @@ mod tests {
             assert!((a + b - 120.0).abs() < 1e-6, "{first:?} {second:?}");
         }
         assert!(first[2] > 100.0 && first[7] < 20.0, "{first:?}");
+    }
+
+    // Goal: load goes up and down however short the period is: looked at once a minute, a period of one has no load but
+    // its mean.
+    #[test]
+    fn load_that_goes_up_and_down_within_a_minute_is_seen_to() {
+        let of = |period| Hosting {
+            terms: Terms { period: Nanos::from_secs(period), ..terms(2) },
+            ..two_in_turn(2)
+        };
+        let seconds = |hosting: &Hosting, minute| -> Vec<u64> {
+            hosting.changes(minute).iter().map(|now| now.get() / 1_000_000_000).collect()
+        };
+        assert_eq!(seconds(&of(600), 1), [60]);
+        assert_eq!(seconds(&of(100_000), 1), [60]);
+        assert_eq!(seconds(&of(200), 1), [60, 80, 100]);
+        let fast = of(60);
+        assert_eq!(seconds(&fast, 0), [0, 6, 12, 18, 24, 30, 36, 42, 48, 54]);
+        let loads: Vec<_> =
+            fast.changes(1).into_iter().map(|now| fast.per_second(SiteIndex(0), now)).collect();
+        assert!((loads.iter().sum::<f64>() - 600.0).abs() < 1e-6, "{loads:?}");
+        assert!(loads.iter().any(|load| *load > 100.0), "{loads:?}");
+        assert!(loads.iter().any(|load| *load < 20.0), "{loads:?}");
+    }
+
+    /// The part of a small load that four nodes answer within 500 ms, where a request takes 400 ms in the mean.
+    fn in_time_percent(spread: Spread) -> f64 {
+        let service = ServiceTime { mean: Nanos::from_millis(400), spread };
+        let demand = Demand { service: Some(service), ..demand("shop", [1, 4, 4], 1, 1.0) };
+        let hosting = hosting(4, vec![demand], terms(10)).unwrap();
+        run(&hosting, PolicyKind::Rigid).sites[0].in_time_percent
+    }
+
+    // Goal: what a site says of its requests counts, and not what is said of all: those that always take 400 ms are in
+    // time, and of those that take that in the mean (exponential) all but exp(-500 / 400).
+    #[test]
+    fn how_long_requests_take_and_how_that_varies_is_said_by_their_site() {
+        let same = in_time_percent(Spread::Lognormal { variation: 0.0 });
+        assert!(same > 98.0, "{same}");
+        let exponential = in_time_percent(Spread::Exponential);
+        assert!((60.0..80.0).contains(&exponential), "{exponential}");
     }
 
     #[test]
@@ -533,6 +649,19 @@ mod tests {
         assert_eq!(field(2, 1.0, Terms { service, ..terms(1) }), "service");
         let period = Nanos::from_secs(59);
         assert_eq!(field(2, 1.0, Terms { period, ..terms(1) }), "period");
+        let field = |mean, spread| {
+            let service = Some(ServiceTime { mean, spread });
+            let demand = Demand { service, ..demand("shop", [2, 2, 3], 1, 1.0) };
+            hosting(2, vec![demand], terms(1)).unwrap_err().field
+        };
+        let least = Nanos::from_millis(1);
+        assert_eq!(field(Nanos::new(0), Spread::Exponential), "sites.shop.service.mean");
+        for variation in [-0.1, 10.1, f64::NAN] {
+            assert_eq!(
+                field(least, Spread::Lognormal { variation }),
+                "sites.shop.service.variation"
+            );
+        }
         // Two nodes are promised, and one is there.
         assert!(hosting(1, vec![demand("shop", [2, 2, 3], 1, 1.0)], terms(1)).is_err());
     }

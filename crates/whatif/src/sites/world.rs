@@ -1,8 +1,8 @@
 //! Owns sites, nodes and requests in virtual time, under a policy: one queue before each site's nodes, as
-//! balancers keep it; a node works on one request at a time, for a random (exponential) time. Who moves is
-//! the real [`Pools`]' decision.
+//! balancers keep it; a node works on one request at a time, for a random time. Who moves is the real
+//! [`Pools`]' decision.
 
-use keeptime_control::plant;
+use super::draws::{Draws, Purpose, exponential, normal};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use keeptime_pools::holdings::Place;
@@ -17,36 +17,36 @@ use std::collections::{BinaryHeap, VecDeque};
 /// For as long after a move, one the other way is a reversal.
 const REVERSAL_WITHIN: Nanos = Nanos::from_secs(60);
 
-/// Where random numbers come from: the same numbers, the same run.
-pub trait Draws {
-    /// Evenly, more than 0 and at most 1.
-    fn uniform(&mut self) -> f64;
-}
-
-impl Draws for plant::Random {
-    fn uniform(&mut self) -> f64 {
-        1.0 - self.part()
-    }
-}
-
 /// How long things take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// How often the policy is asked.
     pub look: Nanos,
-    /// Mean time of a request on a standard node.
+    /// Mean time of a request on a standard node, to sites of which nothing else is said.
     pub service: Nanos,
     /// From the last request of a node for its old site to its first for the new one.
     pub switch: Nanos,
 }
 
-/// How long requests take on a standard node: [`Pace::service`] on average.
+/// How the times of requests lie around their mean.
 #[derive(Debug, Clone)]
 pub enum Service {
     /// Exponential.
     Exponential,
+    /// Lognormal, by the standard deviation of the logarithm: [`Self::lognormal`].
+    Lognormal {
+        /// At least 0.
+        deviation: f64,
+    },
     /// As long as the file is that is asked for, by how often each is, added up, and its time in means.
     Files(Vec<(f64, f64)>),
+}
+
+impl Service {
+    /// Lognormal with this coefficient of variation, the standard deviation over the mean: 0 or more.
+    pub fn lognormal(variation: f64) -> Self {
+        Self::Lognormal { deviation: (variation * variation).ln_1p().sqrt() }
+    }
 }
 
 /// How long those wait who ask.
@@ -69,7 +69,8 @@ pub struct World<R> {
     agenda: BinaryHeap<Reverse<(Nanos, u64, Due)>>,
     scheduled: u64,
     random: R,
-    service: Service,
+    /// By site.
+    requests: Vec<Requests>,
     /// Nothing: everybody waits, and nothing is in time or late.
     patience: Option<Patience>,
     /// What was seen.
@@ -127,6 +128,13 @@ struct Site {
     source: u64,
 }
 
+/// How long requests of a site take on a standard node.
+#[derive(Debug, Clone)]
+struct Requests {
+    mean: Nanos,
+    service: Service,
+}
+
 #[derive(Debug, Clone, Default)]
 struct Node {
     /// Since when it has worked on a request, as far as that is not counted as busy yet.
@@ -151,6 +159,7 @@ impl<R: Draws> World<R> {
         random: R,
     ) -> Self {
         let (sites, nodes) = (pool.sites().len(), pool.nodes().len());
+        let requests = Requests { mean: pace.service, service: Service::Exponential };
         let mut world = Self {
             now: Nanos::new(0),
             pools: Pools::new(pool, places, policy),
@@ -160,7 +169,7 @@ impl<R: Draws> World<R> {
             agenda: BinaryHeap::new(),
             scheduled: 0,
             random,
-            service: Service::Exponential,
+            requests: vec![requests; sites],
             patience: None,
             seen: Seen::empty(sites),
         };
@@ -173,10 +182,18 @@ impl<R: Draws> World<R> {
         world
     }
 
-    /// With requests that take so long.
+    /// With requests that take so long, to all sites: [`Pace::service`] in the mean.
     #[must_use]
-    pub fn with_service(self, service: Service) -> Self {
-        Self { service, ..self }
+    pub fn with_service(mut self, service: Service) -> Self {
+        self.requests.fill(Requests { mean: self.pace.service, service });
+        self
+    }
+
+    /// With requests that take so long to `site`: `mean` in the mean.
+    #[must_use]
+    pub fn with_service_of(mut self, site: SiteIndex, mean: Nanos, service: Service) -> Self {
+        self.requests[site.0 as usize] = Requests { mean, service };
+        self
     }
 
     /// With people who wait so long.
@@ -279,27 +296,27 @@ impl<R: Draws> World<R> {
         self.after(self.pace.switch, Due::Switched(node, life));
     }
 
-    fn service_span(&mut self, mean: Nanos) -> Nanos {
-        match &self.service {
-            Service::Exponential => self.random_span(mean),
-            Service::Files(files) => {
-                let uniform = self.random.uniform();
-                let at = files.partition_point(|(often, _)| *often < uniform);
-                let (_, time) = files[at.min(files.len() - 1)];
-                Nanos::from_secs_f64(time * mean.as_secs_f64()).unwrap_or(mean)
+    /// How long a node works on a request of `site` on which it works for `mean` in the mean.
+    fn service_span(&mut self, site: u32, mean: Nanos) -> Nanos {
+        let (random, purpose) = (&mut self.random, Purpose::Service(SiteIndex(site)));
+        let part = match &self.requests[site as usize].service {
+            Service::Exponential => exponential(random, purpose),
+            Service::Lognormal { deviation } => {
+                (deviation * normal(random, purpose) - deviation * deviation / 2.0).exp()
             }
-        }
-    }
-
-    /// Exponential with this mean.
-    fn random_span(&mut self, mean: Nanos) -> Nanos {
-        let uniform = self.random.uniform();
-        Nanos::from_secs_f64(-uniform.ln() * mean.as_secs_f64()).unwrap_or(mean)
+            Service::Files(files) => {
+                let uniform = random.uniform(purpose);
+                let at = files.partition_point(|(often, _)| *often < uniform);
+                files[at.min(files.len() - 1)].1
+            }
+        };
+        Nanos::from_secs_f64(part * mean.as_secs_f64()).unwrap_or(mean)
     }
 
     fn next_arrival(&mut self, site: u32) {
         let Site { gap: Some(gap), source, .. } = self.sites[site as usize] else { return };
-        let span = self.random_span(gap);
+        let part = exponential(&mut self.random, Purpose::Arrival(SiteIndex(site)));
+        let span = Nanos::from_secs_f64(part * gap.as_secs_f64()).unwrap_or(gap);
         self.after(span, Due::Arrival(site, source));
     }
 
@@ -322,8 +339,9 @@ impl<R: Draws> World<R> {
         };
         let worth = self.pools.pool().worth(SiteIndex(site), NodeIndex(node)).thousandths();
         let standard = u64::from(Weight::STANDARD.thousandths());
-        let mean = Nanos::new(self.pace.service.get() * standard / u64::from(worth.max(1)));
-        let span = self.service_span(mean);
+        let mean = self.requests[site as usize].mean.get();
+        let mean = Nanos::new(mean * standard / u64::from(worth.max(1)));
+        let span = self.service_span(site, mean);
         let state = &mut self.nodes[node as usize];
         state.working_since = Some(self.now);
         (state.site, state.asked) = (site, asked);
@@ -489,6 +507,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sites::draws::Streams;
     use keeptime_model::site::Guarantee;
     use keeptime_pools::policy::PolicyKind;
     use keeptime_pools::pool::{KindIndex, Site};
@@ -496,20 +515,24 @@ mod tests {
     const SITE: SiteIndex = SiteIndex(0);
     const NODE: NodeIndex = NodeIndex(0);
 
-    /// One node for one site; what it does takes a second in the mean.
-    fn one_node(place: Place) -> World<plant::Random> {
-        let site = Site {
-            name: "shop".parse().unwrap(),
+    /// A node at each of these places, and sites that are promised one each; a request takes a second in the mean.
+    fn world(places: &[Place], names: &[&str]) -> World<Streams> {
+        let site = |name: &&str| Site {
+            name: name.parse().unwrap(),
             guarantee: Guarantee { hard: 1, soft: 1, max: 1 },
             priority: 1,
             weights: vec![Weight::STANDARD],
         };
-        let kinds = vec!["server".parse().unwrap()];
-        let pool = Pool::new(kinds, vec![KindIndex(0)], vec![site]).unwrap();
+        let (kinds, nodes) = (vec!["server".parse().unwrap()], vec![KindIndex(0); places.len()]);
+        let pool = Pool::new(kinds, nodes, names.iter().map(site).collect()).unwrap();
         let [look, service, switch] = [20, 1_000, 5].map(Nanos::from_millis);
         let pace = Pace { look, service, switch };
         let policy = PolicyKind::Rigid.policy();
-        World::new(pool, vec![place], policy, pace, plant::Random::new(1))
+        World::new(pool, places.to_vec(), policy, pace, Streams::new(1, names.len()))
+    }
+
+    fn one_node(place: Place) -> World<Streams> {
+        world(&[place], &["shop"])
     }
 
     // Goal: what a node was at when it failed stays undone, also if the node is back before it would have been done.
@@ -566,5 +589,67 @@ mod tests {
             assert!((50..150).contains(&seen.completed[0]), "{}", seen.completed[0]);
             assert_eq!(seen.in_time[0], 0);
         }
+    }
+
+    /// How long 20,000 requests take whose mean is a second: their mean and their deviation, in seconds.
+    fn moments(service: Service) -> [f64; 2] {
+        let mut world = one_node(Place::Spare).with_service(service);
+        let spans: Vec<_> = (0..20_000)
+            .map(|_| world.service_span(SITE.0, Nanos::from_secs(1)).as_secs_f64())
+            .collect();
+        let mean = spans.iter().sum::<f64>() / 2e4;
+        let variance = spans.iter().map(|span| (span - mean).powi(2)).sum::<f64>() / 2e4;
+        [mean, variance.sqrt()]
+    }
+
+    // Goal: times have the mean and the variation that are stated; those without a variation are all the same.
+    #[test]
+    fn times_lie_around_their_mean_as_is_said() {
+        let cases = [
+            (Service::Exponential, 1.0),
+            (Service::lognormal(0.5), 0.5),
+            (Service::lognormal(1.5), 1.5),
+        ];
+        for (service, variation) in cases {
+            let [mean, deviation] = moments(service.clone());
+            assert!((mean - 1.0).abs() < 0.06, "{service:?}: {mean}");
+            assert!((deviation / variation - 1.0).abs() < 0.3, "{service:?}: {deviation}");
+        }
+        assert_eq!(moments(Service::lognormal(0.0)), [1.0, 0.0]);
+    }
+
+    // Goal: what is said of one site is said of no other: requests of a second each, and of four.
+    #[test]
+    fn each_site_has_its_own_service_time() {
+        let other = SiteIndex(1);
+        let mut world = world(&[SITE, other].map(Place::Serving), &["shop", "blog"])
+            .with_service(Service::lognormal(0.0))
+            .with_service_of(other, Nanos::from_secs(4), Service::lognormal(0.0));
+        [SITE, other].into_iter().for_each(|site| world.flood(site, 1, 5));
+        for (until, completed) in [(3_999, [3, 0]), (4_000, [4, 1]), (20_000, [5, 5])] {
+            world.run_until(Nanos::from_millis(until));
+            assert_eq!(world.seen.completed, completed, "{until} ms");
+        }
+    }
+
+    /// Requests that have arrived, whatever has become of them.
+    fn arrived(world: &World<Streams>) -> u64 {
+        let working = world.nodes.iter().filter(|node| node.working_since.is_some()).count();
+        let there = working + world.sites[0].queue.len();
+        world.seen.completed[0] + world.seen.unanswered[0] + there as u64
+    }
+
+    // Goal: what nodes do changes nothing of what arrives: every policy is asked for the same.
+    #[test]
+    fn the_same_requests_arrive_whoever_serves_them() {
+        let of = |place| {
+            let mut world = one_node(place);
+            world.open(SITE, 5.0);
+            world.run_until(Nanos::from_secs(100));
+            arrived(&world)
+        };
+        let served = of(Place::Serving(SITE));
+        assert_eq!(served, of(Place::Spare));
+        assert!((400..600).contains(&served), "{served}");
     }
 }

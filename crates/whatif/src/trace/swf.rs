@@ -30,6 +30,8 @@ pub fn read(text: &str, most: usize, seed: u64) -> Result<Log, Invalid> {
 /// # Errors
 /// As [`read`].
 pub fn read_counted(text: &str, most: usize, seed: u64) -> Result<(Log, LeftOut), Invalid> {
+    // Written by some editors before all else.
+    let text = text.trim_start_matches('\u{feff}');
     let there = header(text, "MaxProcs").or_else(|| header(text, "MaxNodes"));
     let mut random = Random::new(seed);
     let mut jobs = Vec::new();
@@ -171,6 +173,23 @@ mod tests {
         assert_eq!(nodes(&LOG.replace("128", "unknown")), 64);
         assert_eq!(nodes(&LOG.replace("MaxProcs", "Procs")), 64);
         assert_eq!(nodes(&LOG.replace("Max", "Min")), 999);
+    }
+
+    // Goal: how a log was written changes nothing: lines that end as on other systems, a mark before the first, remarks
+    // and empty lines in the middle, tabs, and numbers beyond the last.
+    #[test]
+    fn lines_of_every_kind_are_read_alike() {
+        let plain = read(LOG, 9, 1).unwrap();
+        let logs = [
+            LOG.replace('\n', "\r\n"),
+            format!("\u{feff}{LOG}"),
+            LOG.replace("  3  1020", "\n; a remark: 1 2 3\n;\n\n3\t1020"),
+            LOG.replace(" -1 -1\n", " -1 -1 7 7\n"),
+            LOG.trim_end().into(),
+        ];
+        for log in logs {
+            assert_eq!(read(&log, 9, 1), Ok(plain.clone()), "{log:?}");
+        }
     }
 
     #[test]
