@@ -10,7 +10,7 @@ use thiserror::Error;
 /// A balancer that runs answers within this time: it is the machine's lightly loaded one.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Longest answer: a state of thousands of servers.
-pub(crate) const ANSWER_MAX: u64 = 16 * 1024 * 1024;
+pub(crate) const ANSWER_MAX: usize = 16 * 1024 * 1024;
 
 /// One site at one balancer.
 pub trait Balancer: Debug + Send {
@@ -36,7 +36,7 @@ pub trait Balancer: Debug + Send {
     /// [`ANSWER_WITHIN`].
     ///
     /// # Errors
-    /// If it does not run, or refused one; those before that one are done.
+    /// If it does not run: those before are done; or the first that it refused: all others are done.
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError>;
 }
 

@@ -65,7 +65,14 @@ fn settle(
     if changes.is_empty() {
         return Ok(observed);
     }
-    if let Some(change) = changes.iter().find(|c| !observed.servers.contains_key(&c.server)) {
+    let is_there = |change: &Change| observed.servers.contains_key(&change.server);
+    let (known, unknown): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_there);
+    // One that lacks a node since its configuration was changed needs to be told of the others all the more.
+    if !known.is_empty() {
+        balancer.tell(&known)?;
+        *told = known;
+    }
+    if let Some(change) = unknown.first() {
         let there = observed.servers.keys().map(Name::as_str).collect::<Vec<_>>().join(", ");
         return Err(BalancerError::UnknownServer {
             balancer: balancer.name().into(),
@@ -73,8 +80,6 @@ fn settle(
             there,
         });
     }
-    balancer.tell(&changes)?;
-    *told = changes;
     let observed = balancer.observe()?;
     match diff(wanted, &observed).first() {
         None => Ok(observed),
@@ -83,5 +88,57 @@ fn settle(
             command: format!("{} {}", change.server, change.traffic),
             problem: "it took the change and did not make it".into(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{Seen, Weight};
+
+    /// Does what it is told of the servers that it has.
+    #[derive(Debug)]
+    struct Obedient(BTreeMap<Name, Traffic>);
+
+    impl Balancer for Obedient {
+        fn name(&self) -> &str {
+            "obedient"
+        }
+
+        fn observe(&mut self) -> Result<Observed, BalancerError> {
+            let seen = |(name, traffic): (&Name, &Traffic)| {
+                (name.clone(), Seen { traffic: *traffic, in_flight: 0, served: None })
+            };
+            let servers = self.0.iter().map(seen).collect();
+            Ok(Observed { servers, ..Observed::default() })
+        }
+
+        fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
+            for Change { server, traffic } in changes {
+                assert!(self.0.insert(server.clone(), *traffic).is_some(), "it has no {server}");
+            }
+            Ok(())
+        }
+    }
+
+    // Goal: a balancer that was started again with one node less in its configuration, where all are off, serves by the
+    // others. Method: one that lacks the first and the last.
+    #[test]
+    fn a_node_that_is_missing_keeps_no_other_from_being_told() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let there = ["n2", "n3"].map(|node| (name(node), Traffic::Off)).into();
+        let mut front = Front::new(vec![Box::new(Obedient(there))]);
+        let on = Traffic::On(Weight::FULL);
+        for (node, traffic) in [("n1", Traffic::Off), ("n2", on), ("n3", Traffic::Off), ("n4", on)]
+        {
+            front.want(&name(node), traffic);
+        }
+        let sight = front.reconcile().remove(0);
+        assert_eq!(sight.told, [Change { server: name("n2"), traffic: on }]);
+        let error = sight.observed.unwrap_err().to_string();
+        assert!(error.contains("\"n1\"") && error.contains("n2, n3"), "{error}");
+        let sight = front.reconcile().remove(0);
+        assert!(sight.told.is_empty(), "it serves by n2");
+        assert!(matches!(sight.observed, Err(BalancerError::UnknownServer { .. })));
     }
 }

@@ -7,25 +7,24 @@
 //! After a reload the old process goes on with its requests, and cannot be asked: as long as a process
 //! that was asked before still runs, it counts as lingering.
 
-use crate::balancer::{ANSWER_MAX, ANSWER_WITHIN, Balancer, BalancerError};
-use crate::proc::is_running;
+use crate::answer::whole;
+use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
+use crate::files::replace;
+use crate::proc::Life;
 use crate::traffic::{Change, Observed, Seen, Traffic, Weight};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Bits of `srv_admin_state`: forced and inherited maintenance, by name resolution; drain, forced and
-/// inherited (HAProxy's management guide, "show servers state").
-const MAINTENANCE: u64 = 0x01 | 0x02 | 0x20 | 0x40;
+/// Bits of `srv_admin_state`: maintenance, forced, inherited, and by name resolution; drain, forced and inherited
+/// (HAProxy's management guide, "show servers state"). 0x40 is none of them, whatever it is called: somebody has set the server's name at run time.
+const MAINTENANCE: u64 = 0x01 | 0x02 | 0x20;
 const DRAIN: u64 = 0x08 | 0x10;
-/// What its processes are called.
-const PROGRAM: &str = "haproxy";
 
 /// One line of a table: fields by their names in its header.
 type Row = BTreeMap<String, String>;
@@ -38,8 +37,8 @@ pub struct HaProxy {
     backend: String,
     state_file: Option<PathBuf>,
     /// The process that answered last, and those before it that may still run.
-    process: Option<u32>,
-    before: Vec<u32>,
+    process: Option<Life>,
+    before: Vec<Life>,
 }
 
 impl HaProxy {
@@ -81,12 +80,11 @@ impl HaProxy {
                 unreachable(source)
             }
         })?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(unreachable)?;
         stream.set_write_timeout(Some(ANSWER_WITHIN)).map_err(unreachable)?;
         stream.write_all(format!("{command}\n").as_bytes()).map_err(unreachable)?;
-        let mut answer = String::new();
-        stream.take(ANSWER_MAX).read_to_string(&mut answer).map_err(unreachable)?;
-        Ok(answer)
+        let limit = |stream: &UnixStream, left| stream.set_read_timeout(Some(left));
+        let answer = whole(&mut stream, ANSWER_WITHIN, limit).map_err(unreachable)?;
+        String::from_utf8(answer).map_err(|_| unreachable(ErrorKind::InvalidData.into()))
     }
 
     /// Whether nobody listens because no process that ever answered is left.
@@ -94,7 +92,7 @@ impl HaProxy {
         let mut known = self.before.iter().chain(&self.process);
         matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound)
             && self.process.is_some()
-            && !known.any(|process| is_running(*process, PROGRAM))
+            && !known.any(|process| process.may_run())
     }
 
     fn command(&self, command: &str) -> Result<(), BalancerError> {
@@ -122,10 +120,22 @@ impl HaProxy {
     fn save(&self) -> Result<(), BalancerError> {
         let Some(file) = &self.state_file else { return Ok(()) };
         let state = self.ask("show servers state")?;
-        let new = file.with_extension("new");
-        fs::write(&new, state)
-            .and_then(|()| fs::rename(&new, file))
+        replace(file, &state)
             .map_err(|source| BalancerError::StateFile { file: file.display().to_string(), source })
+    }
+
+    /// Tells it of one server.
+    fn tell_one(&self, Change { server, traffic }: &Change) -> Result<(), BalancerError> {
+        let target = format!("set server {}/{server}", self.backend);
+        match traffic {
+            Traffic::Off => self.command(&format!("{target} state maint")),
+            Traffic::Drain => self.command(&format!("{target} state drain")),
+            Traffic::On(weight) => {
+                // First the weight: a node that comes back with an old one gets too much at once.
+                self.command(&format!("{target} weight {}", weight.get()))?;
+                self.command(&format!("{target} state ready"))
+            }
+        }
     }
 
     /// Processes that answered before this one and still run.
@@ -135,12 +145,13 @@ impl HaProxy {
         let own = |line: &str| line.strip_prefix("Pid: ")?.trim().parse::<u32>().ok();
         let process = info.lines().find_map(own);
         let process = process.ok_or_else(|| self.unexpected(COMMAND, "no process number"))?;
+        let process = Life::of(process);
         if self.process != Some(process) {
             self.before.extend(self.process);
             self.process = Some(process);
         }
         // One that answers again does not linger.
-        self.before.retain(|before| *before != process && is_running(*before, PROGRAM));
+        self.before.retain(|before| *before != process && before.may_run());
         Ok(self.before.len())
     }
 }
@@ -161,19 +172,17 @@ impl Balancer for HaProxy {
     }
 
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError> {
-        for Change { server, traffic } in changes {
-            let target = format!("set server {}/{server}", self.backend);
-            match traffic {
-                Traffic::Off => self.command(&format!("{target} state maint"))?,
-                Traffic::Drain => self.command(&format!("{target} state drain"))?,
-                Traffic::On(weight) => {
-                    // First the weight: a node that comes back with an old one gets too much at once.
-                    self.command(&format!("{target} weight {}", weight.get()))?;
-                    self.command(&format!("{target} state ready"))?;
-                }
+        let mut refused = None;
+        for change in changes {
+            match self.tell_one(change) {
+                Ok(()) => {}
+                // What is wrong with one server is no reason to leave the site without the others.
+                Err(error @ BalancerError::Refused { .. }) => refused = refused.or(Some(error)),
+                Err(error) => return Err(error),
             }
         }
-        self.save()
+        self.save()?;
+        refused.map_or(Ok(()), Err)
     }
 }
 
@@ -249,7 +258,9 @@ mod tests {
     use super::*;
     use nix::sys::socket::Backlog;
     use proptest::prelude::*;
-    use std::sync::mpsc::channel;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::{Receiver, channel};
     use std::thread;
 
     // Goal: one that hangs holds nobody up, not even when its queue is full. Method: a socket of which nobody accepts,
@@ -272,6 +283,40 @@ mod tests {
         assert_eq!(source.kind(), ErrorKind::WouldBlock);
     }
 
+    /// A HAProxy that refuses commands with `part` in them; all that it is asked.
+    fn refusing(path: &Path, part: &'static str) -> Receiver<String> {
+        let listener = UnixListener::bind(path).unwrap();
+        let (told, asked) = channel();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut command = String::new();
+                stream.read_line(&mut command).unwrap();
+                let answer = if command.contains(part) { "No.\n\n" } else { "\n" };
+                if told.send(command.trim().to_string()).is_err() {
+                    return;
+                }
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        asked
+    }
+
+    #[test]
+    fn a_server_that_it_refuses_to_change_keeps_no_other_from_being_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let asked = refusing(&path, "/n1 weight");
+        let mut balancer = HaProxy::new(&path, "shop").unwrap();
+        let change = |name: &str, traffic| Change { server: name.parse().unwrap(), traffic };
+        let on = Traffic::On(Weight::FULL);
+        let error = balancer.tell(&[change("n1", on), change("n2", on)]).unwrap_err();
+        let BalancerError::Refused { command, answer, .. } = &error else { panic!("{error}") };
+        assert_eq!((command.as_str(), answer.as_str()), ("set server shop/n1 weight 100", "No."));
+        let asked: Vec<_> = asked.try_iter().skip(1).collect();
+        assert_eq!(asked, ["set server shop/n2 weight 100", "set server shop/n2 state ready"]);
+    }
+
     #[test]
     fn states_are_told_apart() {
         let on = |weight| Traffic::On(Weight::try_from(weight).unwrap());
@@ -279,6 +324,8 @@ mod tests {
         assert_eq!(traffic_of(0x04, 50), on(50), "only the configuration said maintenance");
         assert_eq!(traffic_of(0x05, 50), Traffic::Off);
         assert_eq!(traffic_of(0x08, 50), Traffic::Drain);
+        assert_eq!(traffic_of(0x20, 50), Traffic::Off, "its name is not found");
+        assert_eq!(traffic_of(0x40, 50), on(50), "somebody gave it another name");
         assert_eq!(traffic_of(0, 0), Traffic::Drain);
         assert_eq!(traffic_of(0, 256), on(100));
     }

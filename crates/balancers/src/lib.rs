@@ -28,6 +28,9 @@ pub mod nginx;
 pub mod traffic;
 pub mod transfer;
 
+mod answer;
+mod command;
+mod files;
 mod page;
 mod proc;
 mod tally;

@@ -7,6 +7,8 @@
 //! `worker_shutdown_timeout` in the operator's configuration bounds how long they may take.
 
 use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
+use crate::command::run;
+use crate::files::replace;
 use crate::proc::{Process, children, connected_to, process, title};
 use crate::tally::Tally;
 use crate::traffic::{Change, Observed, Seen, Server, Traffic, Weight};
@@ -102,6 +104,8 @@ impl Nginx {
     fn running(&self) -> Result<Process, BalancerError> {
         let number = process_file(&self.configuration).and_then(fs::read_to_string);
         let running = number.as_ref().ok().and_then(|number| process(number.trim().parse().ok()?));
+        let running =
+            running.filter(|process| self.master == Some(*process) || is_master(*process));
         running.ok_or_else(|| {
             let has_ended = self.master.is_some_and(|master| !master.runs());
             if has_ended && !self.workers.iter().any(|worker| worker.runs()) {
@@ -116,21 +120,22 @@ impl Nginx {
         let master = self.running()?;
         let workers = children(master.id);
         // The program that runs: what is installed may be another by now.
-        let output = Command::new(format!("/proc/{}/exe", master.id))
-            .arg("-c")
-            .arg(&self.configuration)
-            .args(["-s", "reload"])
-            .output()
-            .map_err(|source| self.unreachable(source))?;
-        if !output.status.success() {
+        let mut reload = Command::new(format!("/proc/{}/exe", master.id));
+        reload.arg("-c").arg(&self.configuration).args(["-s", "reload"]);
+        // It reads the configuration before it tells the master, and looks names up that stand there.
+        let outcome = run(&mut reload, ANSWER_WITHIN);
+        if let Ok((status, said)) = &outcome
+            && !status.success()
+        {
             return Err(BalancerError::Refused {
                 balancer: self.name.clone(),
                 command: "nginx -s reload".into(),
-                answer: String::from_utf8_lossy(&output.stderr).trim().into(),
+                answer: said.trim().into(),
             });
         }
         // Until its workers are seen to have taken over, nobody knows which file they go by.
         self.master = None;
+        outcome.map_err(|source| self.unreachable(source))?;
         let deadline = Instant::now() + ANSWER_WITHIN;
         while !has_taken_over(master, &workers) {
             if Instant::now() > deadline {
@@ -161,13 +166,16 @@ impl Nginx {
     }
 
     fn write(&self, told: &BTreeMap<Name, Traffic>) -> Result<(), BalancerError> {
-        let new = self.file.with_extension("new");
-        fs::write(&new, render(&self.upstream, &self.servers, told))
-            .and_then(|()| fs::rename(&new, &self.file))
-            .map_err(|source| {
-                let file = self.file.display().to_string();
-                BalancerError::StateFile { file, source }
-            })
+        replace(&self.file, &render(&self.upstream, &self.servers, told)).map_err(|source| {
+            let file = self.file.display().to_string();
+            BalancerError::StateFile { file, source }
+        })
+    }
+
+    /// Whether the file says what was told, and nobody else has written it.
+    fn is_written(&self) -> bool {
+        let text = fs::read_to_string(&self.file);
+        text.is_ok_and(|text| text == render(&self.upstream, &self.servers, &self.told))
     }
 
     fn unreachable(&self, source: Error) -> BalancerError {
@@ -194,6 +202,10 @@ impl Balancer for Nginx {
         // Before connections are counted: so a request that ends just now is missed once, not counted twice.
         self.hear()?;
         let master = self.running()?;
+        if !self.is_written() {
+            // It may have read what others wrote, and may yet go by that.
+            self.master = None;
+        }
         if self.master.is_none() {
             // Whether it has read the file as it is now, nobody knows.
             self.prepare()?;
@@ -261,6 +273,14 @@ impl Balancer for Nginx {
             }
         }
     }
+}
+
+/// Whether `process` is a master of nginx, or will call itself so in a moment. The number in the file of one that has
+/// ended may be anybody's by now: neither are that one's children workers, nor is its program to be run.
+fn is_master(process: Process) -> bool {
+    let title = title(process.id);
+    let mut words = title.split(' ');
+    title.contains(": master process") || words.next().is_some_and(|word| word.ends_with("nginx"))
 }
 
 /// Where the master writes its process number, by its configuration.
@@ -365,6 +385,7 @@ mod tests {
         fs::write(&number, std::process::id().to_string()).unwrap();
         fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
         let mut nginx = Nginx::new(&configuration, "shop", servers()).unwrap();
+        nginx.prepare().unwrap();
         nginx.master = process(std::process::id());
         let worker = process(1).unwrap();
         nginx.workers = vec![worker];
@@ -374,6 +395,21 @@ mod tests {
         // It ended, and its number is another's.
         nginx.workers = vec![Process { started: worker.started + 1, ..worker }];
         assert_eq!(nginx.observe().unwrap().lingering, 0);
+    }
+
+    // Goal: whoever has the number of a master that has ended is not taken for one, and its program is not run. Method: this
+    // process has it.
+    #[test]
+    fn a_number_that_is_anothers_by_now_is_no_masters() {
+        let directory = tempfile::tempdir().unwrap();
+        let [configuration, number] =
+            ["nginx.conf", "nginx.pid"].map(|file| directory.path().join(file));
+        fs::write(&number, std::process::id().to_string()).unwrap();
+        fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
+        let mut nginx = Nginx::new(&configuration, "shop", servers()).unwrap();
+        let error = nginx.observe().unwrap_err();
+        assert!(matches!(error, BalancerError::Unreachable { .. }), "{error}");
+        assert!(!nginx.file.exists(), "nothing was begun");
     }
 
     proptest! {

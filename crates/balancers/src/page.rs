@@ -1,18 +1,18 @@
 //! Pages of a balancer's own web interface: asked for by HTTP/1.0, so that an answer ends where the
 //! connection does.
 
-use crate::balancer::{ANSWER_MAX, ANSWER_WITHIN};
-use std::io::{Error, ErrorKind, Read, Write};
+use crate::answer::whole;
+use crate::balancer::ANSWER_WITHIN;
+use std::io::{Error, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
 
 /// The body of an answer with the status 200.
 pub(crate) fn fetch(address: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_WITHIN)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
+    let limit = |stream: &TcpStream, left| stream.set_read_timeout(Some(left));
+    let answer = whole(&mut stream, ANSWER_WITHIN, limit)?;
     let mut fields = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut fields);
     let problem = |what: String| Error::new(ErrorKind::InvalidData, what);

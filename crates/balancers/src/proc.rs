@@ -1,5 +1,8 @@
 //! Processes and their connections, as the kernel lists them.
 
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,11 +23,35 @@ impl Process {
     }
 }
 
-/// Whether process `id` runs and is called `name`.
-pub(crate) fn is_running(id: u32, name: &str) -> bool {
-    let directory = Path::new("/proc").join(id.to_string());
-    let called = fs::read_to_string(directory.join("comm")).is_ok_and(|comm| comm.trim() == name);
-    called && stat(id).is_some_and(|stat| stat.state != 'Z')
+/// A process that runs when this is made, and that may be hidden: `/proc` need not show those of other users
+/// (`hidepid`, systemd's `ProtectProc`). Of such only its number is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Life {
+    id: u32,
+    /// As in [`Process`], where it is shown.
+    started: Option<u64>,
+}
+
+impl Life {
+    /// The one that has the number `id` now.
+    pub fn of(id: u32) -> Self {
+        Self { id, started: process(id).map(|process| process.started) }
+    }
+
+    /// Whether it may not have ended. A hidden one counts as running as long as anybody has its number.
+    pub fn may_run(self) -> bool {
+        match self.started {
+            Some(started) => Process { id: self.id, started }.runs(),
+            None => exists(self.id),
+        }
+    }
+}
+
+/// Whether any process, hidden or not, has the number `id`.
+fn exists(id: u32) -> bool {
+    let number = i32::try_from(id).ok().filter(|number| *number > 0);
+    // One that may not be sent a signal is there as well.
+    number.is_some_and(|number| kill(Pid::from_raw(number), None::<Signal>) != Err(Errno::ESRCH))
 }
 
 /// Process `id` as it is now.
@@ -156,10 +183,12 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(title(child.id()).starts_with("sleep 60"));
-        assert!(is_running(child.id(), "sleep") && !is_running(child.id(), "haproxy"));
+        let (seen, hidden) = (Life::of(id), Life { id, started: None });
+        assert!(seen.started.is_some() && seen.may_run() && hidden.may_run());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(process(child.id()), None);
+        assert!(!seen.may_run() && !hidden.may_run());
         // Nor is its number what it was, once another process has it.
         let own = process(std::process::id()).unwrap();
         assert!(own.runs() && !Process { started: own.started + 1, ..own }.runs());

@@ -142,3 +142,23 @@ fn workers_that_took_over_too_late_are_made_to_read_the_file_again() {
     assert_none_lost(&posts(&world.sites[..1], 200.0, 300).join().unwrap());
     assert!(nodes[0].answered() > 0);
 }
+
+// Goal: what somebody else writes into the file is set right, and nobody goes by it. Method: all servers are put down there, as
+// a configuration manager would do that has a file of its own, and nginx is made to read that.
+#[test]
+fn a_file_that_others_have_written_is_set_right() {
+    let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
+    let file = world.configuration.with_file_name("shop.upstream");
+    let before = fs::read_to_string(&file).unwrap();
+    let down = nodes.iter().map(|node| format!("server {} down; ", node.server.address));
+    fs::write(&file, format!("upstream shop {{ {}}}\n", down.collect::<String>())).unwrap();
+    let workers = world.daemon.children();
+    world.daemon.signal(Signal::SIGHUP);
+    wait_until("it is read", || {
+        world.daemon.children().iter().any(|worker| !workers.contains(worker))
+    });
+    settle(&mut fronts[0]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    assert_none_lost(&posts(&world.sites[..1], 200.0, 300).join().unwrap());
+    assert!(nodes[0].answered() > 0);
+}

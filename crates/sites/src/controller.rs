@@ -48,6 +48,8 @@ pub struct Controller<R> {
     counters: Option<Box<dyn Counters>>,
     steering: Steering,
     fronts: BTreeMap<Name, (SiteSpec, Front)>,
+    /// Why sites have no front.
+    misnamed: BTreeMap<Name, Invalid>,
     transfers: BTreeMap<Name, Transfer>,
     meter: Meter,
     looked_at: Option<Nanos>,
@@ -63,6 +65,7 @@ impl<R: Record> Controller<R> {
             counters: None,
             steering: Steering::default(),
             fronts: BTreeMap::new(),
+            misnamed: BTreeMap::new(),
             transfers: BTreeMap::new(),
             meter: Meter::default(),
             looked_at: None,
@@ -91,7 +94,7 @@ impl<R: Record> Controller<R> {
         // What is not known to be recorded is not followed.
         let Some(standing) = self.record.standing() else { return Ok(QUIET) };
         let followed = self.steering.follow(now.steady, standing);
-        let followed = followed.and_then(|()| self.follow_sites());
+        self.follow_sites();
         self.leave_alone();
         let is_due = self.looked_at.is_none_or(|at| now.steady.saturating_sub(at) >= LOOK_EVERY);
         if is_due || is_changed {
@@ -120,8 +123,9 @@ impl<R: Record> Controller<R> {
         &self.overview
     }
 
-    /// Has a front for each site that is recorded, as it is described there.
-    fn follow_sites(&mut self) -> Result<(), Invalid> {
+    /// Has a front for each site that is recorded, as it is described there. One of which that cannot be made, since
+    /// nodes have no addresses any more, is no reason to leave others' balancers alone.
+    fn follow_sites(&mut self) {
         let Standing { sites, nodes } = self.steering.standing();
         let is_as_before = |site: &SiteSpec, before: &SiteSpec| {
             site.name == before.name
@@ -130,14 +134,17 @@ impl<R: Record> Controller<R> {
         };
         self.fronts
             .retain(|_, (before, _)| sites.iter().any(|site| is_as_before(&site.spec, before)));
-        for site in sites {
-            if !self.fronts.contains_key(&site.spec.name) {
-                let nodes = nodes.iter().map(|node| (&node.name, node.address));
-                let front = fronts::front(&site.spec, nodes)?;
-                self.fronts.insert(site.spec.name.clone(), (site.spec.clone(), front));
+        self.misnamed.clear();
+        for HostedSite { spec, .. } in sites {
+            if self.fronts.contains_key(&spec.name) {
+                continue;
+            }
+            let nodes = nodes.iter().map(|node| (&node.name, node.address));
+            match fronts::front(spec, nodes) {
+                Ok(front) => drop(self.fronts.insert(spec.name.clone(), (spec.clone(), front))),
+                Err(invalid) => drop(self.misnamed.insert(spec.name.clone(), invalid)),
             }
         }
-        Ok(())
     }
 
     /// Tells all balancers what is recorded, and hears what they do.
@@ -175,6 +182,10 @@ impl<R: Record> Controller<R> {
     /// Goes on with every node that drains.
     fn drain(&mut self) {
         for (node, site) in self.steering.draining() {
+            if self.misnamed.contains_key(&site) {
+                // What its balancers have in flight there nobody can ask.
+                continue;
+            }
             let transfer = self.transfers.entry(node.clone());
             let transfer = transfer.or_insert_with(|| Transfer::new(node.clone(), Weight::FULL));
             // Of a site without a front nobody sends the node anything.
@@ -202,6 +213,9 @@ impl<R: Record> Controller<R> {
             let load = at.and_then(|at| loads.sites[at]).filter(|_| seconds > 0.0);
             let sights = sights.get(name).into_iter().flatten();
             let errors = sights.filter_map(|sight| sight.observed.as_ref().err());
+            let errors = errors.map(|error| chain(error));
+            let misnamed = self.misnamed.get(name).map(|invalid| invalid.to_string());
+            let refusal = self.steering.refusal().map(|why| format!("no node moves: {why}"));
             SiteView {
                 spec: site.spec.clone(),
                 is_leaving: site.is_leaving,
@@ -212,7 +226,7 @@ impl<R: Record> Controller<R> {
                     in_flight: load.in_flight,
                 }),
                 past: Vec::new(),
-                problems: errors.map(|error| chain(error)).collect(),
+                problems: errors.chain(misnamed).chain(refusal).collect(),
             }
         };
         standing.sites.iter().map(view).collect()

@@ -89,10 +89,10 @@ impl Meter {
         each.into_iter().try_fold(SiteLoad::default(), |sum, load| {
             let load = load?;
             Some(SiteLoad {
-                arrived: sum.arrived + load.arrived,
-                completed: sum.completed + load.completed,
-                queued: sum.queued + load.queued,
-                in_flight: sum.in_flight + load.in_flight,
+                arrived: sum.arrived.saturating_add(load.arrived),
+                completed: sum.completed.saturating_add(load.completed),
+                queued: sum.queued.saturating_add(load.queued),
+                in_flight: sum.in_flight.saturating_add(load.in_flight),
             })
         })
     }
@@ -106,8 +106,8 @@ impl Meter {
         let before = self.counted.insert(key, now)?;
         // One that has started anew has counted from nothing.
         let served = now.served.checked_sub(before.served)?;
-        let arrived = (served + now.queued).saturating_sub(before.queued);
-        let completed = (served + before.in_flight).saturating_sub(now.in_flight);
+        let arrived = served.saturating_add(now.queued).saturating_sub(before.queued);
+        let completed = served.saturating_add(before.in_flight).saturating_sub(now.in_flight);
         Some(SiteLoad { arrived, completed, queued: now.queued, in_flight: now.in_flight })
     }
 }
@@ -116,8 +116,8 @@ impl Meter {
 fn counted(observed: &Observed) -> Option<Counted> {
     let mut counted = Counted { queued: observed.queued, ..Counted::default() };
     for seen in observed.servers.values() {
-        counted.served += seen.served?;
-        counted.in_flight += seen.in_flight;
+        counted.served = counted.served.saturating_add(seen.served?);
+        counted.in_flight = counted.in_flight.saturating_add(seen.in_flight);
     }
     Some(counted)
 }
@@ -231,6 +231,21 @@ mod tests {
         let load = SiteLoad { arrived: 16, completed: 9, queued: 5, in_flight: 3 };
         assert_eq!((second.sites[0], second.interval), (Some(load), Nanos::from_millis(50)));
         assert_eq!(second.nodes, [Some(Share::ONE), None], "n2 is nowhere: loaded");
+    }
+
+    // What a balancer says is taken as it is; it must not end the loop of all sites.
+    #[test]
+    fn counts_beyond_all_reason_are_much_and_no_more() {
+        let mut meter = Meter::default();
+        let most = |balancer| {
+            let mut sight = sight(balancer, u64::MAX, u64::MAX, u64::MAX);
+            let seen = Seen { traffic: Traffic::Off, in_flight: 1, served: Some(1) };
+            sight.observed.as_mut().unwrap().servers.insert(name("n2"), seen);
+            sight
+        };
+        see(&mut meter, 0, vec![sight("a", 0, u64::MAX, 0), sight("b", 0, u64::MAX, 0)]);
+        let load = see(&mut meter, 50, vec![most("a"), most("b")]).sites[0].unwrap();
+        assert_eq!((load.arrived, load.queued, load.in_flight), (u64::MAX, u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -32,8 +32,10 @@ pub struct Steering {
     indices: BTreeMap<Name, NodeIndex>,
     /// Sites that stay, in the pool's order.
     sites: Vec<Name>,
-    /// Nothing while no site stays.
+    /// Nothing while no site stays, or their guarantees cannot be kept.
     pools: Option<Pools>,
+    /// Why they cannot.
+    refusal: Option<Invalid>,
     moves: BTreeMap<Name, Moving>,
     /// Until when nodes are not asked for.
     refused: BTreeMap<Name, Nanos>,
@@ -97,6 +99,11 @@ impl Steering {
     /// Sites that stay.
     pub fn sites(&self) -> &[Name] {
         &self.sites
+    }
+
+    /// Why nothing moves, as long as that is so: see [`Self::follow`].
+    pub fn refusal(&self) -> Option<&Invalid> {
+        self.refusal.as_ref()
     }
 
     /// What is recorded.
@@ -202,8 +209,10 @@ impl Steering {
         self.moves.clear();
         self.changes.clear();
         self.pools = None;
+        self.refusal = None;
         if !specs.is_empty() {
-            let pool = Pool::of_specs(self.standing.nodes.len(), &specs)?;
+            let pool = Pool::of_specs(self.standing.nodes.len(), &specs);
+            let pool = pool.inspect_err(|invalid| self.refusal = Some(invalid.clone()))?;
             let places = self.standing.nodes.iter().map(|node| self.place(node)).collect();
             self.pools = Some(Pools::new(pool, places, PolicyKind::Keeptime.policy()));
         }

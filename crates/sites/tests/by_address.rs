@@ -131,6 +131,36 @@ fn a_flooded_site_behind_an_nginx_gets_a_node_and_no_post_is_lost() {
     flood(&specs, world.sites[1], world.sites[0]);
 }
 
+// Goal: a site whose balancers cannot be asked any more holds up no other one, and its nodes do not count as drained. Method:
+// a topology that has lost its addresses while a site is removed.
+#[test]
+fn a_site_whose_nodes_have_lost_their_addresses_holds_up_no_other() {
+    let log = SocketAddr::from((address(1), 5_140));
+    let (configuration, upstream) = ("/nonexistent/nginx.conf".into(), "blog".into());
+    let nginx = BalancerPlace::Nginx { configuration, upstream, log };
+    let (socket, backend) = ("/nonexistent/socket".into(), "shop".into());
+    let haproxy = BalancerPlace::HaProxy { socket, backend };
+    let record = Memory::default();
+    {
+        let mut kept = record.0.lock().unwrap();
+        kept.standing = standing(&[spec("blog", 80, nginx), spec("shop", 80, haproxy)]);
+        kept.standing.sites[0].is_leaving = true;
+        kept.standing.nodes.iter_mut().for_each(|node| node.address = None);
+    }
+    let mut controller = Controller::new(record.clone());
+    for look in 0..10 {
+        let steady = Nanos::from_millis(look * 50);
+        let now = Now { steady, wall: WallTime::from_unix_nanos(steady.get()) };
+        controller.pass(now).unwrap();
+    }
+    let problems: Vec<_> =
+        controller.overview().sites.iter().map(|site| site.problems.join("; ")).collect();
+    assert!(problems[0].contains("servers"), "{problems:?}");
+    assert!(problems[1].contains("cannot be reached"), "{problems:?}");
+    let asked = record.0.lock().unwrap().asked.clone();
+    assert!(asked.is_empty(), "nobody knows what is in flight there: {asked:?}");
+}
+
 #[test]
 fn a_balancer_that_lacks_a_node_or_its_address_is_refused() {
     let port = port();

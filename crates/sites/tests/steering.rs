@@ -271,3 +271,24 @@ fn nothing_is_decided_on_what_the_record_denies() {
     let serving = serving.iter().filter(|(_, traffic)| *traffic == Traffic::On(Weight::FULL));
     assert_eq!(serving.count(), 3);
 }
+
+/// A broker that begins again with fewer nodes in its topology: what was promised before cannot be kept.
+#[test]
+fn a_cluster_that_is_too_small_by_now_moves_nothing_and_says_why() {
+    let mut world = World::new(0);
+    world.record.nodes.truncate(2);
+    let follow = |world: &mut World| {
+        world.now = world.now.saturating_add(LOOK);
+        let outcome = world.steering.follow(world.now, world.record.clone());
+        let sites = world.steering.sites().len();
+        let nodes = world.record.nodes.len();
+        world.steering.decide(world.now, &Loads::silent(sites, nodes, LOOK));
+        (outcome.is_ok(), world.steering.refusal().cloned(), world.steering.is_busy())
+    };
+    let (is_ok, why, is_busy) = follow(&mut world);
+    assert_eq!((is_ok, is_busy), (false, false));
+    assert_eq!(why.as_ref().map(|why| why.field.as_str()), Some("sites.wiki.hard"));
+    assert_eq!(follow(&mut world), (true, why, false), "it says so as long as it is so");
+    world.record.sites.pop();
+    assert_eq!(follow(&mut world), (true, None, true), "the others get theirs");
+}
