@@ -109,14 +109,14 @@ pub fn read(path: &Path, secrecy: Secrecy) -> Result<String, FileError> {
     Ok(text)
 }
 
-/// Puts `text` in the place of a file, whole or not at all. It belongs to whom the former one belonged,
-/// or its directory if there was none.
+/// Puts `text` in the place of a file, whole or not at all; nothing of it is left elsewhere. It belongs to whom the
+/// former one belonged, or its directory if there was none.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileError> {
+    let new = path.with_extension("new");
     let write = || {
-        let new = path.with_extension("new");
         // What a writer left that was killed.
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -130,7 +130,11 @@ pub fn replace(path: &Path, text: &str, secrecy: Secrecy) -> Result<(), FileErro
         fs::rename(&new, path)?;
         File::open(directory(path))?.sync_all()
     };
-    write().map_err(|source| FileError::Write { path: path.into(), source })
+    write().map_err(|source| {
+        // Half of a secret is one, too.
+        let _ = fs::remove_file(&new);
+        FileError::Write { path: path.into(), source }
+    })
 }
 
 /// Takes the lock of a file, which is let go of with the handle. It is a file of its own beside it: whoever can
@@ -248,6 +252,11 @@ mod tests {
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(replace(&directory.path().join("no/key.pem"), "", Secrecy::Secret).is_err());
+        // It cannot take the place of a directory.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, "three", Secrecy::Secret).is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub enum RunError {
 /// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
 /// `on_line` sees every line of standard output as it comes; once it says [`Progress::Told`], the
 /// run has three seconds to end and counts even if it has to be ended. A program that prints faster
-/// than `on_line` takes has to wait for it. Blocks; looks at `stopped` ten times a second.
+/// than `on_line` takes has to wait for it. Blocks; looks at `stopped` at least ten times a second.
 ///
 /// # Errors
 /// If it cannot start, fails, is stopped or takes too long; in the last two cases every process of
@@ -97,7 +97,7 @@ pub fn run(
     run_within(command, &|| limit, stopped, on_line)
 }
 
-/// The same with a limit that may change while it runs; it is asked for ten times a second.
+/// The same with a limit that may change while it runs; it is asked for at least ten times a second.
 ///
 /// # Errors
 /// As [`run`].
@@ -113,11 +113,15 @@ pub fn run_within(
     let mut kept = Kept::default();
     // Once its result is told: by when it has to have ended.
     let mut lingers_until: Option<Instant> = None;
-    let deadline = |lingers_until: Option<Instant>| {
+    let is_over = |lingers_until: Option<Instant>| {
+        if stopped() {
+            return Some(End::Stopped);
+        }
         let late = started + Duration::from_nanos(limit().get());
-        lingers_until.map_or(late, |until| until.min(late))
+        let until = lingers_until.map_or(late, |until| until.min(late));
+        (Instant::now() >= until).then_some(End::Late)
     };
-    let end = loop {
+    let mut end = loop {
         match output.recv_timeout(Duration::from_millis(100)) {
             Ok(Line::Out(line)) => {
                 if on_line(&line) == Progress::Told {
@@ -126,32 +130,40 @@ pub fn run_within(
                 keep(&mut kept.stdout, line);
             }
             Ok(Line::Err(line)) => keep(&mut kept.stderr, line),
-            Err(RecvTimeoutError::Disconnected) => break End::ClosedOutput,
+            Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if stopped() {
-            break End::Stopped;
-        }
-        if Instant::now() >= deadline(lingers_until) {
-            break End::Late;
+        if let Some(end) = is_over(lingers_until) {
+            break Some(end);
         }
     };
-    let status = wait(&mut child, &output, end == End::ClosedOutput, deadline(lingers_until))
-        .map_err(|source| RunError::Start { program: command[0].clone(), source })?;
+    let failed = |source| RunError::Start { program: command[0].clone(), source };
+    let mut status = None;
+    // Its output is closed, so it is about to end; a program that closed it early goes on, within the same bounds.
+    while end.is_none() {
+        status = child.try_wait().map_err(failed)?;
+        if status.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        end = is_over(lingers_until);
+    }
+    if status.is_none() {
+        end_group(&mut child, &output).map_err(failed)?;
+    }
     let wall = Nanos::from(started.elapsed());
     let (stdout, stderr) = (kept.stdout.into(), kept.stderr.into());
     match status {
-        _ if end == End::Stopped => Err(RunError::Stopped),
+        _ if end == Some(End::Stopped) => Err(RunError::Stopped),
         None if lingers_until.is_none() => Err(RunError::TimedOut { limit: limit(), stderr }),
         Some(status) if !status.success() => Err(RunError::Failed { status, stderr }),
         status => Ok(Outcome { wall, stdout, stderr, lingered: status.is_none() }),
     }
 }
 
-/// Why the output is no longer read.
+/// Why it is not to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    ClosedOutput,
     Stopped,
     Late,
 }
@@ -224,23 +236,9 @@ fn keep(lines: &mut VecDeque<String>, line: String) {
     lines.push_back(line);
 }
 
-/// Waits for a child that is `ending` until the deadline; else, or then, ends its group and gives
-/// `None`. What it still prints is thrown away: a launcher that has to wait at a full pipe would not end its ranks.
-fn wait(
-    child: &mut Child,
-    output: &Receiver<Line>,
-    ending: bool,
-    deadline: Instant,
-) -> std::io::Result<Option<ExitStatus>> {
-    if ending {
-        // Its output is closed, so it is about to end; a program that closed it early goes on.
-        while Instant::now() < deadline {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
+/// Ends the group of a child. What it still prints is thrown away: a launcher that has to wait at a full pipe would not
+/// end its ranks.
+fn end_group(child: &mut Child, output: &Receiver<Line>) -> std::io::Result<()> {
     let group = Pid::from_raw(child.id() as i32);
     let _ = killpg(group, Signal::SIGTERM);
     let patience = Instant::now() + GRACE;
@@ -248,8 +246,7 @@ fn wait(
         discard(output, Duration::from_millis(10));
     }
     let _ = killpg(group, Signal::SIGKILL);
-    child.wait()?;
-    Ok(None)
+    child.wait().map(drop)
 }
 
 /// Takes what is printed within `span`, for nobody.
@@ -435,6 +432,23 @@ mod tests {
             Progress::Running
         });
         let RunError::TimedOut { limit, .. } = error.unwrap_err() else { panic!("it ran on") };
+        assert_eq!(limit, Nanos::default());
+    }
+
+    // Goal: a program that has closed its output is ended like any other: when told, and by a limit that has changed.
+    // Method: both happen when it has had time to close it.
+    #[test]
+    fn a_program_that_closed_its_output_is_ended_all_the_same() {
+        let script = shell("exec >&- 2>&-; sleep 30");
+        let started = Instant::now();
+        let is_later = || started.elapsed() > Duration::from_millis(300);
+        let ended = run(&script, Nanos::from_secs(30), &is_later, &mut |_| Progress::Running);
+        assert!(matches!(ended, Err(RunError::Stopped)), "{ended:?}");
+        let started = Instant::now();
+        let is_later = || started.elapsed() > Duration::from_millis(300);
+        let limit = || if is_later() { Nanos::default() } else { Nanos::from_secs(30) };
+        let ended = run_within(&script, &limit, &|| false, &mut |_| Progress::Running);
+        let RunError::TimedOut { limit, .. } = ended.unwrap_err() else { panic!("it ran on") };
         assert_eq!(limit, Nanos::default());
     }
 
