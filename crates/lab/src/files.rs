@@ -98,6 +98,12 @@ impl LabFiles {
         write_whole(&self.holder(), format!("{holder}\n").as_bytes())
     }
 
+    /// Whether somebody has taken them away, or enough of them that the holder is not found any more.
+    pub fn are_gone(&self) -> bool {
+        let found = std::fs::symlink_metadata(self.holder());
+        found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    }
+
     /// Nothing if the lab is not finished, or was never.
     pub fn read_state(&self) -> Option<State> {
         let text = std::fs::read(self.state()).ok()?;
@@ -276,6 +282,19 @@ mod tests {
         std::os::unix::fs::lchown(&link, Some(1), Some(1)).unwrap();
         let error = LabsLock::take(&link).unwrap_err().to_string();
         assert!(error.contains("a directory that belongs to you"), "{error}");
+    }
+
+    #[test]
+    fn files_are_gone_when_the_holder_is_named_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = LabFiles::at(directory.path().join("lab"));
+        assert!(files.are_gone());
+        assert!(files.create().unwrap());
+        assert!(files.are_gone());
+        files.write_holder(Identity { pid: 7, start: 8 }).unwrap();
+        assert!(!files.are_gone());
+        files.remove().unwrap();
+        assert!(files.are_gone());
     }
 
     #[test]

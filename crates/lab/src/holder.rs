@@ -2,9 +2,9 @@
 //! parent of every node's process 1; when it ends, by whatever, the kernel ends all of them.
 
 use crate::error::LabError;
-use crate::files::{Init, LabFiles, State, remove_empty};
+use crate::files::{Init, LabFiles, LabsLock, State, remove_empty};
 use crate::hardware::{self, Wiring};
-use crate::labs;
+use crate::labs::{self, END_LIMIT, Maker};
 use crate::node::{self, NAMESPACES, NodePlan, Told, hear, tell};
 use crate::spec::Spec;
 use keeptime_linux::cgroup::{CgroupError, Group, Hierarchies};
@@ -15,14 +15,17 @@ use keeptime_linux::syscall::SyscallError;
 use keeptime_linux::tc::{self, Observed};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::topology::Topology;
+use keeptime_model::topology::{Node, Topology};
 use nix::errno::Errno;
-use nix::sys::wait::waitpid;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What the holder tells who started it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,7 +42,7 @@ pub(crate) enum Outcome {
 
 /// The hidden command behind [`Labs`](crate::Labs): `words` are as that gives them, and standard
 /// input is the connection to it. For a process with one thread; returns its exit code when the
-/// lab could not be made, and never otherwise.
+/// lab could not be made, or its files have been taken away, and never otherwise.
 pub fn holder_main(words: &[OsString]) -> i32 {
     let [directory] = words else {
         eprintln!("the holder of a lab is started by `up` only");
@@ -48,31 +51,43 @@ pub fn holder_main(words: &[OsString]) -> i32 {
     match hold(Path::new(directory)) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{}", chain(&error));
+            log(&chain(&error));
             2
         }
     }
 }
 
+/// A line of the lab's log. A disk that is full ends no lab, as a failure to print would.
+fn log(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 fn hold(directory: &Path) -> Result<(), LabError> {
-    let files = LabFiles::at(directory.into());
+    // Wherever this process will be.
+    let directory = std::path::absolute(directory).map_err(LabError::file("find", directory))?;
+    let (files, maker) = (LabFiles::at(directory), Maker::own());
     let (control, lock) = take_control()?;
     let _ = nix::unistd::setsid();
     // Before anything else: from here on, whoever finds the directory finds the holder.
     files.write_holder(Identity::own()?)?;
     let (nodes, sockets) = (Vec::new(), Vec::new());
-    let mut lab = Holder { files, control: Some(control), lock: Some(lock), nodes, sockets };
+    let (control, lock) = (Some(control), Some(lock));
+    let mut lab = Holder { files, maker, control, lock, nodes, sockets };
     let made = lab.make();
     lab.tell(&made.as_ref().map_or_else(Outcome::failed, |()| Outcome::Ready));
     // Who does not want a lab that was made, or hears why it was not, kills this process. If
     // nobody answers, nobody knows of the lab.
     if !lab.wait_for_verdict() {
-        eprintln!("who made this lab has ended before it stood: it is removed");
+        log("who made this lab has ended before it stood: it is removed");
         lab.undo()?;
+        remove_empty(lab.runtime());
         return made;
     }
     (lab.control, lab.lock) = (None, None);
-    lab.stay()
+    // Where the user was can be unmounted.
+    let _ = std::env::set_current_dir("/");
+    lab.stay();
+    lab.go()
 }
 
 /// Standard input is the connection to `up`, standard output its lock over all labs. What is
@@ -91,6 +106,8 @@ fn take_control() -> Result<(UnixStream, OwnedFd), LabError> {
 
 struct Holder {
     files: LabFiles,
+    /// Whose lab it is. Inside of a user namespace everybody seems to be root.
+    maker: Maker,
     /// To `up`, until it knows.
     control: Option<UnixStream>,
     /// A part of `up`'s lock over all labs: held although `up` is killed, until the lab stands or
@@ -107,7 +124,10 @@ impl Holder {
         let spec = self.read_spec()?;
         let rootless = leave_network()?;
         let mut not_enforced = Vec::new();
-        let groups = make_groups(&spec, &mut not_enforced)?;
+        let groups = match self.maker {
+            Maker::Root => make_groups(&spec, &mut not_enforced)?,
+            Maker::User => no_groups("root alone makes control groups", &mut not_enforced),
+        };
         node::without_ipv6();
         self.start_nodes(&spec, &groups)?;
         let mut socket = Socket::open()?;
@@ -201,26 +221,51 @@ impl Holder {
         self.control.as_ref().is_some_and(|control| hear::<()>(control).is_ok())
     }
 
-    fn stay(&self) -> ! {
-        loop {
-            match waitpid(None, None) {
-                Ok(status) => eprintln!("process 1 of a node has ended: {status:?}"),
-                Err(Errno::ECHILD) => nix::unistd::pause(),
-                Err(_) => {}
-            }
+    /// Until somebody ends this process, or the lab's files are taken away, as a system does with those of a user
+    /// who has logged out, or that are old: then nobody could name the lab any more to remove it.
+    fn stay(&self) {
+        while !self.files.are_gone() {
+            bury_the_dead();
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
+    /// Removes the lab on its own account.
+    fn go(&self) -> Result<(), LabError> {
+        // Taking the lock makes the directories over all labs.
+        let has_runtime = self.runtime().join("labs").is_dir();
+        let lock = has_runtime.then(|| LabsLock::take(self.runtime())).transpose()?;
+        self.undo()?;
+        if let Some(lock) = lock {
+            lock.release(self.runtime());
+        }
+        Ok(())
+    }
+
+    /// For who has the lock, or where no directory is left that it could be on.
     fn undo(&self) -> Result<(), LabError> {
         for node in &self.nodes {
-            let pid = nix::unistd::Pid::from_raw(node.pid);
-            // Children that nobody has waited for.
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-            let _ = waitpid(pid, None);
+            // What has ended was perhaps waited for, and its number given to somebody else.
+            let Some(process) = node.identity().open()? else { continue };
+            process.signal(Signal::SIGKILL)?;
+            // Who needs longer is killed with its group, below.
+            process.wait(END_LIMIT)?;
         }
-        labs::remove_leftovers(&self.files)?;
-        remove_empty(labs::runtime_of(self.files.directory()));
+        labs::remove_leftovers(&self.files, self.maker)?;
         Ok(())
+    }
+
+    fn runtime(&self) -> &Path {
+        labs::runtime_of(self.files.directory())
+    }
+}
+
+/// Waits for whoever has ended, and tells it.
+fn bury_the_dead() {
+    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG))
+        && status != WaitStatus::StillAlive
+    {
+        log(&format!("process 1 of a node has ended: {status:?}"));
     }
 }
 
@@ -246,16 +291,39 @@ fn unsupported(error: &LabError) -> Option<(String, String)> {
                 _ => None,
             }
         }
-        LabError::Syscall(SyscallError { call: "unshare" | "clone", object, errno }) => named(
-            object,
-            &format!(
-                "root, or a kernel that lets ordinary users make user namespaces \
-                 (user.max_user_namespaces, kernel.unprivileged_userns_clone): {}",
-                errno.desc()
-            ),
-        ),
+        LabError::Syscall(SyscallError { call: "unshare" | "clone", object, errno }) => {
+            Some((object.clone(), user_namespaces(*errno)))
+        }
+        // Where such namespaces can be made and are of no use, it is their maps of users that are refused.
+        LabError::Syscall(SyscallError { call: "write", object, errno })
+            if object.starts_with("/proc/self/") =>
+        {
+            Some((object.clone(), user_namespaces(*errno)))
+        }
+        LabError::Cgroup(CgroupError::Refused { path, source, .. })
+            if source.raw_os_error() == Some(Errno::EBUSY as i32)
+                && path.ends_with("cgroup.subtree_control") =>
+        {
+            named(
+                "the CPU controller for new control groups",
+                &format!(
+                    "no processes in the group of {}: in a container, move those of its \
+                     cgroup.procs to a group beside it",
+                    path.display()
+                ),
+            )
+        }
         _ => None,
     }
+}
+
+fn user_namespaces(errno: Errno) -> String {
+    format!(
+        "root, or a kernel that lets ordinary users make user namespaces and be root inside \
+         (user.max_user_namespaces, kernel.unprivileged_userns_clone, \
+         kernel.apparmor_restrict_unprivileged_userns): {}",
+        errno.desc()
+    )
 }
 
 /// A network namespace of its own; true if that took a user namespace.
@@ -272,31 +340,39 @@ fn leave_network() -> Result<bool, LabError> {
 
 /// The groups of the nodes with their limits, or none and the reason.
 fn make_groups(spec: &Spec, not_enforced: &mut Vec<String>) -> Result<Vec<Group>, LabError> {
-    let mut missing = |reason: String| {
-        not_enforced.push(format!("the nodes' shares of the CPU: {reason}"));
-        Ok(Vec::new())
-    };
     let hierarchies = match Hierarchies::discover() {
         Err(error @ CgroupError::Unsupported { .. }) => {
-            return missing(chain(&LabError::from(error)));
+            return Ok(no_groups(&chain(&error), not_enforced));
         }
         found => found?,
     };
-    let mut groups = Vec::new();
-    for node in spec.topology().nodes() {
-        let group = hierarchies.group(group_path(spec.name(), &node.name))?;
-        let rest = group.rest()?;
-        match rest.create() {
-            Err(error) if error.is_denied() => return missing(chain(&LabError::from(error))),
-            made => made?,
-        }
-        // On the innermost group, as the agent's limits for jobs are: of two limits one in another
-        // the outer is handed to one CPU for up to 5 ms, and groups on the others stand still.
-        // The agent takes from this one what it gives to jobs.
-        rest.set_cpu(node.cpu)?;
-        groups.push(group);
+    let nodes = spec.topology().nodes().iter();
+    let made: Result<Vec<_>, CgroupError> =
+        nodes.map(|node| make_group(&hierarchies, spec.name(), node)).collect();
+    if made.is_err() {
+        // Groups of some nodes, or in some hierarchies, could be neither joined nor relied on.
+        let _ = hierarchies.group(lab_group_path(spec.name()))?.remove();
     }
-    Ok(groups)
+    match made {
+        Err(error) if error.is_denied() => Ok(no_groups(&chain(&error), not_enforced)),
+        made => Ok(made?),
+    }
+}
+
+fn make_group(hierarchies: &Hierarchies, lab: &Name, node: &Node) -> Result<Group, CgroupError> {
+    let group = hierarchies.group(group_path(lab, &node.name))?;
+    let rest = group.rest()?;
+    rest.create()?;
+    // On the innermost group, as the agent's limits for jobs are: of two limits one in another
+    // the outer is handed to one CPU for up to 5 ms, and groups on the others stand still.
+    // The agent takes from this one what it gives to jobs.
+    rest.set_cpu(node.cpu)?;
+    Ok(group)
+}
+
+fn no_groups(reason: &str, not_enforced: &mut Vec<String>) -> Vec<Group> {
+    not_enforced.push(format!("the nodes' shares of the CPU: {reason}"));
+    Vec::new()
 }
 
 /// The group of a node.
@@ -322,6 +398,9 @@ fn shape_ports(socket: &mut Socket, wiring: &Wiring, spec: &Spec) -> Result<(), 
 fn node_gone() -> impl Fn(std::io::Error) -> LabError {
     |source| LabError::File { call: "talk", path: "process 1 of a node".into(), source }
 }
+
+/// Seldom enough to cost nothing that can be measured beside a lab.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -351,5 +430,24 @@ mod tests {
         let refused = SyscallError { call: "unshare", object, errno: Errno::EPERM };
         let (_, needs) = unsupported(&refused.into()).unwrap();
         assert!(needs.contains("user.max_user_namespaces"), "{needs}");
+        // As Ubuntu 24.04 answers ordinary users.
+        let object = "/proc/self/uid_map".to_owned();
+        let refused = SyscallError { call: "write", object, errno: Errno::EPERM };
+        let (_, needs) = unsupported(&refused.into()).unwrap();
+        assert!(needs.contains("kernel.apparmor_restrict_unprivileged_userns"), "{needs}");
+    }
+
+    // A container that has processes where its tree of groups begins.
+    #[test]
+    fn a_tree_of_groups_that_is_in_use_is_told_with_the_way_out() {
+        let refused = |file: &str, errno: Errno| {
+            let path = Path::new("/sys/fs/cgroup").join(file);
+            LabError::from(CgroupError::Refused { call: "write", path, source: errno.into() })
+        };
+        let (feature, needs) =
+            unsupported(&refused("cgroup.subtree_control", Errno::EBUSY)).unwrap();
+        assert!(feature.contains("CPU controller") && needs.contains("cgroup.procs"), "{needs}");
+        assert_eq!(unsupported(&refused("cgroup.subtree_control", Errno::ENOSPC)), None);
+        assert_eq!(unsupported(&refused("cgroup.procs", Errno::EBUSY)), None);
     }
 }

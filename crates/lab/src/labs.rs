@@ -21,6 +21,7 @@ use keeptime_model::name::Name;
 use keeptime_model::topology::Topology;
 use nix::sched::CloneFlags;
 use nix::sys::signal::Signal;
+use nix::unistd::Uid;
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -69,11 +70,7 @@ impl Labs {
     /// hidden command `lab-holder`.
     pub fn of_this_user() -> Self {
         let user = nix::unistd::geteuid();
-        let runtime = match (user.is_root(), std::env::var_os("XDG_RUNTIME_DIR")) {
-            (true, _) => PathBuf::from("/run/keeptime"),
-            (false, Some(directory)) => Path::new(&directory).join("keeptime"),
-            (false, None) => PathBuf::from(format!("/tmp/keeptime-{user}")),
-        };
+        let runtime = runtime_of_user(user, std::env::var_os("XDG_RUNTIME_DIR").as_deref());
         // The link itself, so that it works after the program was replaced by a newer one.
         let program = std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
         Self { runtime, holder: vec![program.into(), "lab-holder".into()] }
@@ -118,7 +115,7 @@ impl Labs {
         });
         if made.is_err() {
             // The reason counts, not what may be left: `down` removes that, too.
-            let _ = end_holder(&files).and_then(|_| remove_leftovers(&files));
+            let _ = end_holder(&files).and_then(|_| remove_leftovers(&files, Maker::own()));
             lock.release(&self.runtime);
         }
         made.map(|()| Lab { files, spec: spec.clone() })
@@ -182,7 +179,7 @@ impl Labs {
             lock => lock?,
         };
         let was_running = end_holder(&files)?;
-        let stragglers = remove_leftovers(&files)?;
+        let stragglers = remove_leftovers(&files, Maker::own())?;
         lock.release(&self.runtime);
         Ok(Report { name: name.clone(), was_running, stragglers, nanos: start.elapsed().into() })
     }
@@ -298,6 +295,10 @@ impl Lab {
 
     /// A node's group; nothing if groups cannot be used here.
     pub fn group(&self, node: &Name) -> Option<Group> {
+        if Maker::own() == Maker::User {
+            // Groups of that name are those of root's lab that has it.
+            return None;
+        }
         let group = Hierarchies::discover().ok()?.group(group_path(self.name(), node)).ok()?;
         group.exists().then_some(group)
     }
@@ -395,8 +396,8 @@ impl Lab {
         self.with_start(exec, |start| Ok(start.spawn()?))
     }
 
-    /// Starts a daemon on a node: it goes on when the caller ends, and ends with the node. On the front
-    /// end it ends with the lab, which needs control groups.
+    /// Starts a daemon on a node, in `/`: it goes on when the caller ends, and ends with the node. On the
+    /// front end it ends with the lab, which needs control groups.
     ///
     /// # Errors
     /// As [`Self::spawn`].
@@ -404,6 +405,8 @@ impl Lab {
         let on_front_end = exec.node == FRONT_END;
         let child = self.with_start(exec, |mut start| {
             start.bond = Bond::Daemon;
+            // Where the user was can be unmounted.
+            start.directory = "/".into();
             if on_front_end {
                 // There is no process 1 that would take them along.
                 let group = Hierarchies::discover()?.group(lab_group_path(self.name()))?;
@@ -541,20 +544,43 @@ impl Lab {
     }
 }
 
+/// Where the labs of a user are written down; `given` is `XDG_RUNTIME_DIR`, which counts for nothing where it is not absolute.
+fn runtime_of_user(user: Uid, given: Option<&OsStr>) -> PathBuf {
+    match given.map(Path::new).filter(|directory| directory.is_absolute()) {
+        _ if user.is_root() => "/run/keeptime".into(),
+        Some(directory) => directory.join("keeptime"),
+        None => format!("/tmp/keeptime-{user}").into(),
+    }
+}
+
 /// The runtime directory of a lab's directory `RUNTIME/labs/NAME`.
 pub(crate) fn runtime_of(lab: &Path) -> &Path {
     lab.parent().and_then(Path::parent).unwrap_or(Path::new("/"))
 }
 
+/// Who makes labs: in the tree of control groups, only one of all labs of one name can have groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// Whose labs have control groups.
+    Root,
+    /// Whose labs have none.
+    User,
+}
+
+impl Maker {
+    /// Of a lab that this process makes or uses, unless that has moved to another user namespace.
+    pub(crate) fn own() -> Self {
+        if nix::unistd::geteuid().is_root() { Self::Root } else { Self::User }
+    }
+}
+
 /// Removes what stays when all processes have been told to end: waits for them, and removes the
 /// groups and then the files. Returns how many processes had to be killed here.
-pub(crate) fn remove_leftovers(files: &LabFiles) -> Result<usize, LabError> {
+pub(crate) fn remove_leftovers(files: &LabFiles, maker: Maker) -> Result<usize, LabError> {
     let name = files.directory().file_name().unwrap_or_default().to_string_lossy();
-    let group = match (name.parse::<Name>(), Hierarchies::discover()) {
-        // An ordinary user cannot have made any.
-        (Ok(name), Ok(hierarchies)) if nix::unistd::geteuid().is_root() => {
-            Some(hierarchies.group(lab_group_path(&name))?).filter(Group::exists)
-        }
+    let group = match (name.parse::<Name>(), Hierarchies::discover(), maker) {
+        // Also where only groups above it were made.
+        (Ok(name), Ok(hierarchies), Maker::Root) => Some(hierarchies.group(lab_group_path(&name))?),
         _ => None,
     };
     for init in files.read_state().map(|state| state.nodes).unwrap_or_default() {
@@ -596,8 +622,12 @@ fn end_holder(files: &LabFiles) -> Result<bool, LabError> {
     Ok(true)
 }
 
-/// Groups of that name with processes in them: a lab of another runtime directory.
+/// Groups of that name with processes in them: a lab of another runtime directory. An ordinary user's lab has no groups that
+/// could be in the way of others'.
 fn in_use_elsewhere(name: &Name) -> bool {
+    if Maker::own() == Maker::User {
+        return false;
+    }
     let group = Hierarchies::discover().and_then(|h| h.group(lab_group_path(name)));
     group.and_then(|group| group.pids()).is_ok_and(|pids| !pids.is_empty())
 }
@@ -628,4 +658,20 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 /// Fifty times what sixteen nodes take on an idle machine.
 const UP_LIMIT: Duration = Duration::from_secs(20);
 /// Killed processes end within milliseconds.
-const END_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const END_LIMIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labs_of_a_user_are_in_one_place_wherever_the_command_is_called() {
+        let of =
+            |user, given: Option<&str>| runtime_of_user(Uid::from_raw(user), given.map(OsStr::new));
+        assert_eq!(of(0, Some("/run/user/0")), Path::new("/run/keeptime"));
+        assert_eq!(of(7, Some("/run/user/7")), Path::new("/run/user/7/keeptime"));
+        for no_place in [None, Some(""), Some("somewhere")] {
+            assert_eq!(of(7, no_place), Path::new("/tmp/keeptime-7"));
+        }
+    }
+}

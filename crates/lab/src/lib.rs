@@ -6,7 +6,8 @@
 //! * [`Labs`]: the labs of this machine, by name: up, open, list, down;
 //! * [`Lab`]: one of them: status, and programs started on its nodes;
 //! * [`holder_main`]: the one process that a lab hangs from. When it ends, by whatever, the kernel
-//!   ends everything else of the lab; [`Labs::down`] removes what is then left: groups and files.
+//!   ends everything else of the lab; [`Labs::down`] removes what is then left: groups and files. It
+//!   removes the lab itself when somebody has taken its files away.
 //! * [`isolation`]: does the speed of a node depend on what the others do?
 //!
 //! Without root all of it works but the share of the CPU; [`Status::not_enforced`] says so.

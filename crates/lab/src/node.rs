@@ -64,6 +64,8 @@ pub fn run(plan: &NodePlan, holder: UnixStream) -> i32 {
         return 1;
     }
     drop(holder);
+    // Where the user was can be unmounted.
+    let _ = std::env::set_current_dir("/");
     bury_the_dead()
 }
 

@@ -96,6 +96,24 @@ fn a_killed_holder_takes_everything_with_it() {
     world.down(&lab);
 }
 
+// As systems do with the files of users who have logged out, or old ones: all of them, or one by one.
+#[test]
+fn a_lab_whose_files_are_taken_away_goes_by_itself() {
+    let Some(world) = World::new() else { return };
+    for takes_all in [true, false] {
+        let lab = world.up(2, 5);
+        let sleeper = lab.spawn(Exec::new("n2", ["sleep", "1000"])).unwrap();
+        match takes_all {
+            true => std::fs::remove_dir_all(world.labs.runtime()).unwrap(),
+            false => std::fs::remove_file(lab.directory().join("holder.pid")).unwrap(),
+        }
+        let left = || leftovers(world.labs.runtime(), lab.name());
+        wait_for("the lab to go by itself", || left().is_empty());
+        assert!(!sleeper.wait().unwrap().success());
+        world.nothing_left(lab.name());
+    }
+}
+
 #[test]
 fn a_crashed_node_is_told_and_the_others_go_on() {
     let Some(world) = World::new() else { return };

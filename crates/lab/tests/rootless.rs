@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{HAND, leftovers, wait_for};
+use common::{HAND, World, leftovers, output, wait_for};
+use keeptime_lab::{Exec, LabState};
 use keeptime_linux::testing::skip;
 use keeptime_model::name::Name;
 use std::os::unix::fs::PermissionsExt;
@@ -39,6 +40,13 @@ fn obstacle() -> Option<String> {
     (limit.trim() == "0").then(|| "user.max_user_namespaces is 0".to_owned())
 }
 
+/// A directory that ordinary users can write to.
+fn directory_for_all() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    directory
+}
+
 /// Removes the lab also when the test fails.
 struct Down<'a>(&'a str, &'a Name);
 
@@ -53,8 +61,7 @@ fn an_ordinary_user_gets_nodes_links_and_programs() {
     if let Some(reason) = obstacle() {
         return skip(&["userns".to_owned()], &reason);
     }
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let directory = directory_for_all();
     let runtime = directory.path().join("run");
     let runtime = runtime.to_str().unwrap();
     let name: Name = format!("nobody-{}", std::process::id()).parse().unwrap();
@@ -103,4 +110,35 @@ fn an_ordinary_user_gets_nodes_links_and_programs() {
     let down = as_nobody(&["down", runtime, name.as_str()]).unwrap();
     assert!(down.status.success(), "{}", text(&down.stderr));
     wait_for("all processes", || leftovers(runtime.as_ref(), &name).is_empty());
+}
+
+// Whoever makes a lab without a name has one called as everybody else's. Root's has groups of that name, and is left alone.
+#[test]
+fn a_user_has_a_lab_of_the_name_of_one_of_roots() {
+    if let Some(reason) = obstacle() {
+        return skip(&["userns".to_owned()], &reason);
+    }
+    let Some(world) = World::new() else { return };
+    let of_root = world.up(1, 5);
+    let name = of_root.name();
+    let directory = directory_for_all();
+    let runtime = directory.path().join("run");
+    let runtime = runtime.to_str().unwrap();
+
+    let down_at_the_end = Down(runtime, name);
+    let up = as_nobody(&["up", runtime, name.as_str(), "1", "10 %"]).unwrap();
+    if !up.status.success() && text(&up.stderr).contains("user namespace") {
+        return skip(&["userns".to_owned()], &text(&up.stderr));
+    }
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    let exec = as_nobody(&["exec", runtime, name.as_str(), "n1", "shell", "hostname"]).unwrap();
+    assert_eq!(text(&exec.stdout), "n1", "{}", text(&exec.stderr));
+    let down = as_nobody(&["down", runtime, name.as_str()]).unwrap();
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    drop(down_at_the_end);
+
+    assert_eq!(of_root.status().state, LabState::Up);
+    assert!(of_root.status().nodes[0].cpu_nanos.is_some(), "its group is gone");
+    assert_eq!(output(&of_root, Exec::shell("n1", ["hostname"])).1, "n1");
+    world.down(&of_root);
 }
