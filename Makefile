@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 SOAK_MINUTES ?= 10
 JOBS ?= $(shell nproc)
 
-.PHONY: help build deps workloads demo test lint ci bench bench-enforce bench-first-light \
+.PHONY: help build rust deps workloads demo test lint ci bench bench-enforce bench-first-light \
         bench-plan bench-calendar bench-pools bench-balancers bench-sites bench-testbed bench-ledger bench-broker bench-door bench-fabric bench-regions \
         bench-control bench-deadline bench-sim bench-rate eval-time-sharing eval-sites bench-mpi eval-mpich-gq eval-middleware eval-rocl bench-profiler bench-isolation \
         bench-cpu soak soak-calls install install-fabric uninstall clean
@@ -16,10 +16,13 @@ JOBS ?= $(shell nproc)
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
 
+rust:
+	@CARGO='$(CARGO)' scripts/rust
+
 deps:
 	@scripts/setup
 
-build: deps ## Build the keeptime binary
+build: rust deps ## Build the keeptime binary
 	$(CARGO) build --release --locked --workspace
 
 workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and MPICH
@@ -31,7 +34,7 @@ workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and M
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root; 8 minutes, and building)
 	@$(KEEPTIME) demo --out $(OUT)/demo
 
-test: deps workloads ## Run every test; those that need root say so where they cannot run
+test: rust deps workloads ## Run every test; those that need root say so where they cannot run
 	@scripts/test
 
 soak: build ## Simulated clusters in which everything goes wrong, on every processor (SOAK_MINUTES=10)
@@ -40,7 +43,7 @@ soak: build ## Simulated clusters in which everything goes wrong, on every proce
 soak-calls: build ## A million calls of users, the broker killed between and inside them
 	@$(KEEPTIME)-soak --seed 1 --calls 1000000 --faults broker-kills
 
-lint: deps ## Format, lints and documentation, warnings denied
+lint: rust deps ## Format, lints and documentation, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
