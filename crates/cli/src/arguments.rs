@@ -668,7 +668,7 @@ pub struct LoadArguments {
     /// At most so many connections at a time
     #[arg(long, default_value_t = 256)]
     pub connections: u32,
-    /// How long an answer is waited for
+    /// How long an answer is waited for and, after the end, a connection
     #[arg(long, default_value = "10s")]
     pub timeout: Nanos,
     /// Where random numbers start: the same number sends the same requests at the same times

@@ -14,14 +14,16 @@ use keeptime_broker::tcp::config::{Listen, Tcp};
 use keeptime_broker::wire::Problem;
 use keeptime_credentials::identity::Identity;
 use keeptime_lab::{Exec, FRONT_END, Lab};
-use keeptime_linux::process::Identity as ProcessIdentity;
+use keeptime_linux::process::{Identity as ProcessIdentity, Process};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::units::Nanos;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -93,6 +95,8 @@ fn spawn(lab: &Lab, config: &Path, log: File, on_front_end: bool) -> Result<i32>
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
+        // Where the user was can be unmounted.
+        .current_dir("/")
         // Not ended by what is typed into the terminal.
         .process_group(0)
         .spawn()?;
@@ -164,16 +168,50 @@ pub fn wait_for_agents(lab: &Lab) -> Result<()> {
 /// # Errors
 /// If it does not end.
 pub fn end(lab: &Path) -> Result<()> {
-    let Ok(text) = fs::read_to_string(pid_file(lab)) else { return Ok(()) };
-    // A file that cannot be read names nobody: nobody is killed on a guess.
-    let Ok(identity) = text.parse::<ProcessIdentity>() else { return Ok(()) };
-    let Some(process) = identity.open()? else { return Ok(()) };
-    // What is granted is in its ledger, which goes with the lab.
-    process.signal(Signal::SIGKILL)?;
-    if !process.wait(END_WITHIN)? {
-        bail!("the lab's broker, process {}, does not end", identity.pid);
+    if let Some(process) = written_down(lab)? {
+        kill(&process)?;
+    }
+    // Another than that: started again by hand, or by a command that was killed before it wrote it down.
+    if let Some(process) = listening(lab)? {
+        kill(&process)?;
     }
     Ok(())
+}
+
+fn kill(broker: &Process) -> Result<()> {
+    // What is granted is in its ledger, which goes with the lab.
+    broker.signal(Signal::SIGKILL)?;
+    if !broker.wait(END_WITHIN)? {
+        bail!("the lab's broker, process {}, does not end", broker.identity().pid);
+    }
+    Ok(())
+}
+
+/// The process that the lab's file names. One that cannot be read names nobody: nobody is killed on a guess.
+fn written_down(lab: &Path) -> Result<Option<Process>> {
+    let text = fs::read_to_string(pid_file(lab)).unwrap_or_default();
+    let Ok(identity) = text.parse::<ProcessIdentity>() else { return Ok(None) };
+    Ok(identity.open()?)
+}
+
+/// The broker that listens at the lab's socket.
+fn listening(lab: &Path) -> Result<Option<Process>> {
+    let listener = || {
+        let stream = UnixStream::connect(socket(lab)).ok()?;
+        getsockopt(&stream, PeerCredentials).ok().map(|peer| peer.pid())
+    };
+    let Some(pid) = listener() else { return Ok(None) };
+    let Some(identity) = ProcessIdentity::of(pid)? else { return Ok(None) };
+    let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // Its number is not yet somebody else's if it still listens.
+    let is_it = runs_a_broker(&command_line) && listener() == Some(pid);
+    Ok(if is_it { identity.open()? } else { None })
+}
+
+/// Whether a process with this command line, as the kernel shows it, was started as `keeptime broker run`.
+fn runs_a_broker(command_line: &[u8]) -> bool {
+    let words: Vec<&[u8]> = command_line.split(|byte| *byte == 0).collect();
+    words.windows(2).any(|pair| pair == [b"broker".as_slice(), b"run".as_slice()])
 }
 
 /// What a broker's answer is to this program: bad input is the user's.
@@ -218,4 +256,30 @@ fn directory(lab: &Path) -> PathBuf {
 
 fn pid_file(lab: &Path) -> PathBuf {
     directory(lab).join("broker.pid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_broker_is_known_by_how_it_was_started() {
+        assert!(runs_a_broker(b"/opt/keeptime\0broker\0run\0--config\0broker.toml\0"));
+        for other in ["", "keeptime\0broker\0token\0run\0", "sh\0-c\0keeptime broker run\0"] {
+            assert!(!runs_a_broker(other.as_bytes()), "{other:?}");
+        }
+    }
+
+    // A process that only listens there, as this test does, is not killed for it.
+    #[test]
+    fn who_listens_in_a_brokers_place_goes_on() {
+        let lab = tempfile::tempdir().unwrap();
+        fs::create_dir(directory(lab.path())).unwrap();
+        let listener = UnixListener::bind(socket(lab.path())).unwrap();
+        assert!(listening(lab.path()).unwrap().is_none());
+        end(lab.path()).unwrap();
+        drop(listener);
+        assert!(listening(lab.path()).unwrap().is_none(), "nobody listens any more");
+    }
 }

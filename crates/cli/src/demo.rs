@@ -47,6 +47,10 @@ const GOALS: [(&str, &[&str], &str); 6] = [
 
 /// Runs all steps. The lab is removed at the end, also after an error, unless it is to be kept.
 pub fn run(arguments: &DemoArguments) -> Result<Ending> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "the demonstration needs root: in labs of other users nothing is enforced"
+    );
     std::fs::create_dir_all(&arguments.out)?;
     step(1, "a lab cluster: 4 nodes, one switch, 100 Mbit/s links, 40 % of a CPU each");
     // A lab that an earlier, killed demonstration left would be in the way.

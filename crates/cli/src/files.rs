@@ -6,8 +6,8 @@ use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use serde::Serialize;
-use std::fs::{self, DirBuilder, File};
-use std::io::Write;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -59,19 +59,35 @@ pub fn save_json(path: &Path, value: &impl Serialize) -> Result<()> {
     save(path, &text)
 }
 
-/// Writes `text` such that a crash leaves the old file or the new one, whole.
+/// Writes `text` such that a crash leaves the old file or the new one, whole. What is no file and no directory, as
+/// `/dev/stdout`, is written to: nothing takes its place.
 pub fn save(path: &Path, text: &[u8]) -> Result<()> {
-    let write = || -> Result<()> {
-        if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            fs::create_dir_all(directory)?;
-        }
-        let next = path.with_extension("next");
+    let is_stream = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    let written = if is_stream { write_to(path, text) } else { replace(path, text) };
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_to(path: &Path, text: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path)?.write_all(text)
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+        fs::create_dir_all(directory)?;
+    }
+    // A link stays, and what it leads to is replaced.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let next = target.with_extension("next");
+    let put = || -> io::Result<()> {
         let mut file = File::create(&next)?;
         file.write_all(text)?;
         file.sync_data()?;
-        Ok(fs::rename(&next, path)?)
+        fs::rename(&next, &target)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    put().inspect_err(|_| {
+        // Half of a file, of a full disk, is of use to nobody.
+        let _ = fs::remove_file(&next);
+    })
 }
 
 /// Makes a directory of this user's, and what is missing over it, such that nobody else writes there, whatever the
@@ -107,7 +123,7 @@ pub fn check_conditions(
 mod tests {
     use super::*;
     use nix::sys::stat::{Mode, umask};
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn what_is_saved_can_be_read_and_leaves_no_other_file() {
@@ -120,6 +136,33 @@ mod tests {
             "[3]"
         );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_saved_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("taken.svg");
+        fs::create_dir(&path).unwrap();
+        let error = save(&path, b"text").unwrap_err().to_string();
+        assert!(error.contains("taken.svg"), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    // Goal: neither a device nor a link gives way to a file. Method: as what a link leads to, so that a mistake
+    // concerns the link alone.
+    #[test]
+    fn a_device_is_written_to_and_a_link_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        symlink("/dev/null", at("nowhere.json")).unwrap();
+        symlink("file.json", at("link.json")).unwrap();
+        fs::write(at("file.json"), "old").unwrap();
+        for name in ["nowhere.json", "link.json"] {
+            save(&at(name), b"new").unwrap();
+            assert!(fs::symlink_metadata(at(name)).unwrap().is_symlink(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(at("file.json")).unwrap(), "new");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3);
     }
 
     // Goal: nobody else writes into what is made, as is asked of it later. Method: with the umask of a distribution

@@ -9,7 +9,7 @@
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
 //! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
-//! * [`live`]: what a terminal shows of runs while they go on;
+//! * [`live`]: what a terminal shows of runs while they go on; [`terminal`]: whether there is one that can;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
 
@@ -41,6 +41,7 @@ pub mod report;
 pub mod requests;
 pub mod shades;
 pub mod story;
+pub mod terminal;
 pub mod times;
 pub mod topology;
 pub mod traffic;

@@ -41,18 +41,20 @@ struct Point {
     share: Option<f64>,
 }
 
-/// Shows what `look` finds, with `table` of it on top, until `q` is pressed.
+/// Shows what `look` finds, with `table` of it on top, until `q` is pressed or `stopped` says so, which is looked at
+/// twice a second.
 ///
 /// # Errors
 /// Those of `look` and of the terminal, which is as it was before.
 pub fn show(
     mut look: impl FnMut() -> Result<Vec<RateView>>,
     table: impl Fn(&[RateView]) -> String,
+    stopped: &dyn Fn() -> bool,
 ) -> Result<()> {
     let mut terminal = ratatui::try_init()?;
     let mut watch = || -> Result<()> {
         let (begin, mut history, mut first) = (Instant::now(), History::default(), 0);
-        loop {
+        while !stopped() {
             let now = begin.elapsed().as_secs_f64();
             history.note(now, look()?);
             first = first.min(history.runs.len().saturating_sub(1));
@@ -71,6 +73,7 @@ pub fn show(
                 break;
             }
         }
+        Ok(())
     };
     let watched = watch();
     ratatui::try_restore()?;
@@ -224,6 +227,21 @@ mod tests {
         );
         assert!(text.contains("up, down"), "{text}");
         assert!(drawn(&history, 59.0, 1).contains("r9 bsp"));
+    }
+
+    // Goal: a window may be made as small as one likes. Method: all kinds of sizes, in which nothing, the table or a plot
+    // has room, whole or in part.
+    #[test]
+    fn a_terminal_may_be_small() {
+        let mut history = History::default();
+        history.note(0.0, vec![view(7, 0.31), view(8, 0.29)]);
+        history.note(1.0, vec![view(7, 0.3), view(8, 0.3)]);
+        for width in (1..40).step_by(3) {
+            for height in [1, 2, 3, 10, 11, 12, 13, 24] {
+                let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+                terminal.draw(|frame| history.draw(frame, 1.0, "job\n", 1)).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use clap::Parser;
 use keeptime::arguments::{Arguments, BrokerCommand, Command};
 use keeptime::commands::{self, Ending};
-use keeptime::{demo, interrupt, report};
+use keeptime::{demo, interrupt, report, terminal};
 use keeptime_lab::LabError;
 use keeptime_model::Invalid;
 use std::any::Any;
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -27,17 +28,20 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(terminal::has_colours(&std::io::stderr()))
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("KEEPTIME_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
         .init();
-    tell_no_panic_where_nobody_reads();
+    tell_no_panic_of_printing();
     // Unwinding, it gives back what it holds.
     match panic::catch_unwind(AssertUnwindSafe(|| run(arguments.command))) {
         Ok(ended) => exit_code(ended),
-        Err(panicked) if is_unread(&*panicked) => ExitCode::from(UNREAD),
-        Err(panicked) => panic::resume_unwind(panicked),
+        Err(panicked) => match unprinted(&*panicked) {
+            Some(why) => ExitCode::from(unread(why)),
+            None => panic::resume_unwind(panicked),
+        },
     }
 }
 
@@ -47,7 +51,7 @@ fn exit_code(ended: anyhow::Result<Ending>) -> ExitCode {
         Ok(Ending::Refused) => ExitCode::from(REFUSED),
         Ok(Ending::Exit(code)) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("keeptime: {error:#}");
+            complain(&format!("{error:#}"));
             let usage = error.chain().any(is_bad_input);
             ExitCode::from(if usage { USAGE } else { ERROR })
         }
@@ -60,21 +64,33 @@ fn is_bad_input(cause: &(dyn std::error::Error + 'static)) -> bool {
     in_lab || cause.is::<Invalid>()
 }
 
-/// Whoever reads what is printed may have seen enough, as `head` has: that ends the command, and is no fault of it.
-fn tell_no_panic_where_nobody_reads() {
+/// What cannot be printed ends the command, and is no fault of it: it is told otherwise, if at all.
+fn tell_no_panic_of_printing() {
     let tell = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
-        if !is_unread(panicked.payload()) {
+        if unprinted(panicked.payload()).is_none() {
             tell(panicked);
         }
     }));
 }
 
-/// Whether a panic is that of `println!` to a closed pipe, which says so in words alone.
-fn is_unread(panicked: &(dyn Any + Send)) -> bool {
-    let closed = format!("(os error {})", nix::errno::Errno::EPIPE as i32);
-    let said = panicked.downcast_ref::<String>();
-    said.is_some_and(|said| said.contains("printing to stdout") && said.ends_with(&closed))
+/// Why `println!` could not print, if that is what a panic is about; it says so in words alone.
+fn unprinted(panicked: &(dyn Any + Send)) -> Option<&str> {
+    panicked.downcast_ref::<String>()?.strip_prefix("failed printing to stdout: ")
+}
+
+/// Whoever reads what is printed may have seen enough, as `head` has. Anything else, as a full disk, is told.
+fn unread(why: &str) -> u8 {
+    if why.ends_with(&format!("(os error {})", nix::errno::Errno::EPIPE as i32)) {
+        return UNREAD;
+    }
+    complain(&format!("cannot write to standard output: {why}"));
+    ERROR
+}
+
+/// Where nobody can read that either, the exit code has to do.
+fn complain(what: &str) {
+    let _ = writeln!(std::io::stderr(), "keeptime: {what}");
 }
 
 fn run(command: Command) -> anyhow::Result<Ending> {
@@ -82,8 +98,11 @@ fn run(command: Command) -> anyhow::Result<Ending> {
         ControlFlow::Break(ended) => return ended,
         ControlFlow::Continue(other) => other,
     };
-    if looks_at_interrupts(&command) {
-        interrupt::listen()?;
+    match &command {
+        // SIGHUP has another meaning for it.
+        Command::Broker(BrokerCommand::Run { .. }) => interrupt::listen()?,
+        command if ends_in_order(command) => interrupt::listen_at_terminal()?,
+        _ => {}
     }
     match command {
         Command::Sim(command) => commands::sim::run(&command),
@@ -114,7 +133,7 @@ fn run(command: Command) -> anyhow::Result<Ending> {
 
 /// Whether a command ends in order when it is interrupted, since it has something to give back or to tell then. All
 /// others end at once, and what they start has no signals blocked.
-fn looks_at_interrupts(command: &Command) -> bool {
-    use Command::{Broker, Demo, Load, Profile, Run};
-    matches!(command, Broker(BrokerCommand::Run { .. }) | Demo(_) | Load(_) | Profile(_) | Run(_))
+fn ends_in_order(command: &Command) -> bool {
+    use Command::{Demo, Load, Profile, Run};
+    matches!(command, Demo(_) | Load(_) | Profile(_) | Run(_))
 }

@@ -110,6 +110,9 @@ fn what_is_registered_on_one_node_is_listed_and_found_on_the_other() {
     let none = other.ask(&["find", "name=dhash"]);
     assert_eq!(none.status.code(), Some(1), "{}", said(&none));
     assert!(said(&none).contains("no resource has name=dhash"), "{}", said(&none));
+    let none = other.ask(&["find", "name=dhash", "--json"]);
+    assert_eq!(none.status.code(), Some(1), "{}", said(&none));
+    assert_eq!(String::from_utf8_lossy(&none.stdout).trim(), "null");
 }
 
 #[test]

@@ -328,6 +328,16 @@ fn a_run_whose_lab_dies_fails_and_the_lab_can_be_removed() {
     wait("the end of all processes", PATIENCE, || world.processes().is_empty());
 }
 
+// As one is whose `lab up` was killed right after it had started it.
+#[test]
+fn a_broker_that_no_file_names_goes_with_its_lab() {
+    let Some(world) = World::new("unnamed", 15) else { return };
+    std::fs::remove_file(world.lab().directory().join("broker/broker.pid")).unwrap();
+    assert!(world.has_broker());
+    assert_code(&world.keeptime(&["lab", "down"]).output().unwrap(), 0);
+    wait("the end of all processes", PATIENCE, || world.processes().is_empty());
+}
+
 #[test]
 fn the_kernel_keeps_a_reservation_without_its_agent_and_a_new_one_adopts_it() {
     let Some(world) = World::new("agent", 15) else { return };

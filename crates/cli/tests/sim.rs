@@ -94,7 +94,7 @@ fn the_same_seed_says_the_same_and_another_one_something_else() {
 fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
     let made: &[&str] = &["--topology", "star:4", "--generate", "model"];
     let chains: &[&str] = &["--topology", "star:4", "--generate", "chains"];
-    let cases: [(&[&str], i32, &[&str]); 22] = [
+    let cases: [(&[&str], i32, &[&str]); 23] = [
         (&["--topology", "ring:4", "--generate", "model"], 64, &["ring:4", "star:NODES"]),
         (&["--topology", "star:0", "--generate", "model"], 64, &["0", "1 to 50000"]),
         (&["--topology", "star:4"], 64, &["--trace <FILE>"]),
@@ -107,6 +107,7 @@ fn bad_input_names_the_field_the_value_and_what_would_be_accepted() {
         (&[made, &["--load", "9"]].concat(), 64, &["--load", "\"9\"", "0.01 to 2"]),
         (&[made, &["--interval", "9"]].concat(), 64, &["--interval", "\"9\"", "--load"]),
         (&[chains, &["--load", "0.5"]].concat(), 64, &["--load", "\"0.5\"", "--interval"]),
+        (&[chains, &["--interval", "18446744073709551615"]].concat(), 64, &["--interval", "1844"]),
         (&[made, &["--load", "much"]].concat(), 64, &["--load", "much"]),
         (&["--topology", "star:4", "--trace", "x", "--load", "1"], 64, &["--trace", "--load"]),
         (&[made, &["--failures", "10 s"]].concat(), 64, &["--failures", "10 s", "3600 s or more"]),

@@ -35,6 +35,13 @@ fn load(per_second: f64) -> Value {
     json!({ "arrivals_per_second": per_second })
 }
 
+/// A site that says how long its requests take.
+fn served(service: Value) -> Value {
+    let mut site = site("shop", load(1.0));
+    site["service"] = service;
+    site
+}
+
 /// A file with these sites, as long as the directory is there.
 fn file(sites: &[Value]) -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
@@ -86,6 +93,22 @@ fn nodes_go_along_with_the_load_and_the_result_is_repeated_from_its_header() {
     }
 }
 
+// Goal: what the file says of one site is said of that one alone: its requests all take longer than is in time, and
+// those of the other are answered as before.
+#[test]
+fn a_site_says_itself_how_long_its_requests_take() {
+    let service = json!({ "distribution": "lognormal", "mean": "1001 ms", "variation": 0 });
+    let mut slow = site("slow", load(0.5));
+    slow["service"] = service;
+    let (_directory, path) = file(&[slow, site("quick", load(0.5))]);
+    let result = simulated(&["--topology", "star:4", "--sites", text(&path)]);
+    for of in result["summaries"].as_array().unwrap() {
+        let [slow, quick] = [0, 1].map(|at: usize| of["sites"][at]["in_time_percent"].as_f64());
+        assert_eq!(slow, Some(0.0), "{of}");
+        assert!(quick > Some(99.0), "{of}");
+    }
+}
+
 // Goal: nodes that fail are counted, and a table has a line for each site.
 #[test]
 fn failures_are_counted_and_told_in_the_table() {
@@ -132,6 +155,26 @@ fn a_file_that_lacks_something_is_told_what() {
         (vec![site("shop", load(-1.0))], "sites.shop.load.arrivals_per_second: \"-1\""),
         (vec![json!({ "load": load(1.0) })], "missing field `spec`"),
         (vec![site("Shop", load(1.0))], "a lower-case letter"),
+        (
+            vec![served(json!({ "distribution": "uniform", "mean": "8 ms" }))],
+            "unknown variant `uniform`, expected `exponential` or `lognormal`",
+        ),
+        (
+            vec![served(json!({ "distribution": "exponential", "mean": "8 ms", "variation": 1 }))],
+            "unknown field `variation`",
+        ),
+        (
+            vec![served(json!({ "distribution": "lognormal", "mean": "8 ms" }))],
+            "missing field `variation`",
+        ),
+        (
+            vec![served(json!({ "distribution": "exponential", "mean": "2 min" }))],
+            "sites.shop.service.mean: ",
+        ),
+        (
+            vec![served(json!({ "distribution": "lognormal", "mean": "8 ms", "variation": 11 }))],
+            "sites.shop.service.variation: \"11\" is not accepted; expected 0 to 10",
+        ),
     ];
     for (sites, expected) in cases {
         let (_directory, path) = file(&sites);

@@ -110,6 +110,7 @@ pub const BROKER_RUN: &str = r#"Configuration (TOML; --print-config shows every 
   user_cpu = "50 %"          # of all CPU, one user's at any time (default: all)
   user_bandwidth = "50 %"    # of what all nodes can send (default: all)
   user_reservations = 1000   # of one user at a time (default: 100000)
+  user_memory = "1 GB"       # of the broker's, by one user (default: 4 GB)
   waiting_requests = 256     # that wait for room, at the most
   user_waiting_requests = 64 # of one user
 
@@ -158,7 +159,7 @@ pub const AGENT_RUN: &str = r#"Configuration (TOML):
 
 Certificates are read for each connection: a renewed one is used when the
 former expires. What the kernel enforces stays when the agent ends; the next
-one takes it up.
+one takes it up. A device that is not there yet is waited for, for a minute.
 
 Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
@@ -205,8 +206,10 @@ When there is no room now:
 Room that will be there by the times of others is reserved in advance: that is
 a promise. Where there is none in time, the command waits for what others give
 back before: runs mostly end before their time limits. Who came first is tried
-first then, and what fits beside does not wait for what does not. Ending the
-command ends the wait.
+first then, and what fits beside does not wait for what does not. But nobody is
+passed for ever: after 16 times the nodes that it could use are kept for it, ten
+minutes at a time, and others are told so. Ending the command ends the wait.
+With --json, waited_nanos tells how long it was, also of what is refused.
 
 Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The
 program, what it reads and writes, and the directory of this command have to be
@@ -421,12 +424,21 @@ how many requests arrive in a second, in the mean of a day:
       "load": { "arrivals_per_second": 600 } },
     { "spec": { "name": "blog", "priority": 1,
                 "guarantee": { "hard": 2, "soft": 6, "max": 7 } },
-      "load": { "arrivals_per_second": 400 } } ] }
+      "load": { "arrivals_per_second": 400 },
+      "service": { "distribution": "lognormal", "mean": "8 ms",
+                   "variation": 1.5 } } ] }
 
 A broker that has sites writes such a file, with the load of the moment; what
 else is in it does not count:
 
   keeptime site list --json > sites.json
+
+"service" says how long a node works on a request of a site, from 1 ms to a
+minute in the mean. "variation" is the standard deviation over the mean, from 0
+(all take the same time) to 10. A site of which the file does not say it has the
+mean of --service:
+
+  "service": { "distribution": "exponential", "mean": "5 ms" }
 
 Policies:
   keeptime    the broker's own decision, asked 20 times a second
@@ -435,15 +447,15 @@ Policies:
   rigid       nothing moves; a node that was away serves the same site again
 
 Load: requests arrive at random. Their rate goes up and down by --swing once in
---period, as a sine, one site after the other; with --swing "0 %" it stays.
+--period, as a sine, one site after the other; with --swing "0 %" it stays. The
+same requests arrive under every policy.
 
 Nodes: all are alike, and each works on one request at a time, for a random time
-(exponential) whose mean is --service. What more arrives waits in one queue for
-each site, as at HAProxy; who has waited for five seconds goes away. At the
-beginning every site has its hard guarantee, then its soft one, then as many
-nodes as it may have, as far as there are nodes, the greatest priority first. A
-node that moves ends its request, and serves the new site 100 ms later. Jobs do
-not share these nodes.
+(see "service"). What more arrives waits in one queue for each site, as at
+HAProxy; who has waited for five seconds goes away. At the beginning every site
+has its hard guarantee, then its soft one, then as many nodes as it may have, as
+far as there are nodes, the greatest priority first. A node that moves ends its
+request, and serves the new site 100 ms later. Jobs do not share these nodes.
 
 Failures are those of `keeptime sim run`: the same at the same times under every
 policy. A node that fails, or is behind a link or switch that fails, loses its

@@ -49,8 +49,8 @@ pub struct SimArguments {
     /// What `--generate model` asks of all nodes, 1 being all of them [default: 0.7]
     #[arg(long, conflicts_with = "trace")]
     pub load: Option<f64>,
-    /// Longest time between two tasks of `--generate chains`, in seconds [default: 20]
-    #[arg(long, conflicts_with = "trace")]
+    /// Longest time between two tasks of `--generate chains`, in seconds, up to a year [default: 20]
+    #[arg(long, conflicts_with = "trace", value_parser = RangedU64ValueParser::<u64>::new().range(0..=INTERVAL_MAX))]
     pub interval: Option<u64>,
     /// Where random numbers start
     #[arg(long, default_value_t = 1)]
@@ -80,7 +80,7 @@ pub struct SimSitesArguments {
     /// How long it takes to go up and down once
     #[arg(long, value_name = "SPAN", default_value = "24h")]
     pub period: Nanos,
-    /// How long a node works on a request, in the mean
+    /// How long a node works on a request, in the mean, where the file says nothing of that
     #[arg(long, value_name = "SPAN", default_value = "5 ms")]
     pub service: Nanos,
     /// What is answered within this is in time
@@ -151,5 +151,7 @@ pub enum Generator {
 
 /// They are held in memory, each in some hundred bytes: a gigabyte.
 const JOBS_MAX: u64 = 10_000_000;
+/// Longer than logs are; instants of the most jobs stay far from what can be counted.
+const INTERVAL_MAX: u64 = 366 * 86_400;
 /// Load is the same every day; whoever needs more takes another seed.
 const HOURS_MAX: u64 = 366 * 24;

@@ -174,6 +174,7 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
         return Ok(());
     }
     check_free(&config.socket)?;
+    enforce::await_device(&config);
     let enforcer = enforce::enforcer(&config, &guard()?);
     for sentence in enforcer.not_enforced() {
         tracing::warn!("not enforced: {sentence}");

@@ -95,6 +95,9 @@ fn find(arguments: &FabricFindArguments) -> Result<Ending> {
         Ok(id) => id,
         Err(error @ FindError::None(_)) => {
             eprintln!("keeptime: {error}; `keeptime fabric ls` lists what there is");
+            if arguments.place.json {
+                print_json(&None::<ResourceView>)?;
+            }
             return Ok(Ending::Refused);
         }
         Err(other) => return Err(other.into()),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use keeptime_launch::remote::Wanted;
 use keeptime_linux::netns::die_with_parent;
 use keeptime_linux::user_level::guard;
+use nix::sys::signal::SigSet;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -32,6 +33,9 @@ pub fn run(command: LaunchCommand) -> Result<Ending> {
         }
     };
     die_with_parent()?;
+    // Who waits for signals has them blocked, and with it all that it starts: a launcher would not hear that it is to
+    // end, and leave what it has to tidy up.
+    SigSet::empty().thread_set_mask().context("cannot let signals in")?;
     let error = Command::new(&line[0]).args(&line[1..]).exec();
     Err(error).with_context(|| format!("cannot start {}", line[0]))
 }

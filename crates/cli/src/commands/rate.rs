@@ -10,7 +10,7 @@ use crate::rate::known::KnownSpeeds;
 use crate::rate::nodes::{node_indices, set_schedules};
 use crate::rate::steering::{Phase, Wanted};
 use crate::rate::{News, Steered};
-use crate::{brokers, interrupt, live, place};
+use crate::{brokers, interrupt, live, place, terminal};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
 use keeptime_control::{FullSpeed, Policy};
@@ -22,7 +22,6 @@ use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, Resources};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, Share};
 use serde::Serialize;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 /// What `keeptime run --rate --json` prints.
@@ -213,8 +212,10 @@ pub fn top(arguments: &TopArguments) -> Result<Ending> {
         print_json(&door::views(&runs)?)?;
         return Ok(Ending::Done);
     }
-    if !arguments.once && std::io::stdout().is_terminal() {
-        live::show(|| door::views(&runs), table)?;
+    if !arguments.once && terminal::draws(&std::io::stdout()) {
+        // The terminal is to be as it was, however this ends.
+        interrupt::listen_at_terminal()?;
+        live::show(|| door::views(&runs), table, &interrupt::stopped)?;
         return Ok(Ending::Done);
     }
     loop {

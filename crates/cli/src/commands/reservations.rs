@@ -16,9 +16,10 @@ use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
 use keeptime_model::reservation::{Handle, Request};
-use keeptime_model::units::WallTime;
+use keeptime_model::units::{Nanos, WallTime};
+use serde::Serialize;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait before a watch looks for a broker that went away.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -44,7 +45,14 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         Some(key) => key.clone(),
         None => new_key()?,
     };
-    outcome_told(client.reserve(key, request), arguments.json)
+    let asked = Instant::now();
+    match client.reserve(key, request) {
+        Ok(reservation) => told(&reservation, arguments.json),
+        Err(error) => {
+            let waited = arguments.wait.map(|_| Nanos::from(asked.elapsed()));
+            refused_after(error, waited, arguments.json)
+        }
+    }
 }
 
 /// Puts something else in the place of what a reservation has.
@@ -182,13 +190,32 @@ pub fn register(arguments: &RegisterArguments) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
+/// What is told of a refusal with `--json`.
+#[derive(Debug, Serialize)]
+struct ToldRefusal<'a> {
+    #[serde(flatten)]
+    problem: Option<&'a Problem>,
+    /// From when it was asked for to when it was refused, where it might wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_nanos: Option<Nanos>,
+}
+
 /// A refusal is told with what would be admitted; everything else is an error.
 pub(super) fn refused(error: ClientError, json: bool) -> Result<Ending> {
+    refused_after(error, None, json)
+}
+
+/// The same of what might wait, and has waited so long.
+pub(super) fn refused_after(
+    error: ClientError,
+    waited_nanos: Option<Nanos>,
+    json: bool,
+) -> Result<Ending> {
     let Some(Problem { handle, refusal: Some(refusal), .. }) = error.problem() else {
         return Err(brokers::failure(error));
     };
     if json {
-        print_json(&error.problem())?;
+        print_json(&ToldRefusal { problem: error.problem(), waited_nanos })?;
         return Ok(Ending::Refused);
     }
     let name = handle.map(|handle| format!("{handle} ")).unwrap_or_default();
@@ -234,7 +261,8 @@ fn describe_possible(possible: &Possible) -> String {
 fn offers(refusal: &Refusal) -> String {
     let mut text = String::new();
     if let Some(start) = refusal.earliest_start_unix_nanos {
-        text.push_str(&format!("would be admitted from {} on\n", in_local_time(start)));
+        let start = in_local_time(times::whole_second_from(start));
+        text.push_str(&format!("would be admitted from {start} on\n"));
     }
     for offer in &refusal.counter_offers {
         text.push_str(&format!("would be admitted then: {offer}\n"));
@@ -270,4 +298,31 @@ fn is_end(event: &Event) -> bool {
             | Event::Lost { .. }
             | Event::Forgotten { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_how_long_it_waited_where_it_might() {
+        let problem = Problem {
+            status: 409,
+            title: "refused".into(),
+            detail: "it does not fit".into(),
+            field: None,
+            value: None,
+            expected: None,
+            handle: None,
+            refusal: None,
+        };
+        let told = |waited_nanos| {
+            let told = ToldRefusal { problem: Some(&problem), waited_nanos };
+            serde_json::to_value(told).unwrap()
+        };
+        assert_eq!(told(None), serde_json::to_value(&problem).unwrap());
+        let waited = told(Some(Nanos::from_secs(2)));
+        assert_eq!(waited["waited_nanos"], 2_000_000_000_u64);
+        assert_eq!(waited["detail"], "it does not fit");
+    }
 }

@@ -4,14 +4,14 @@ use super::{Ending, print_json};
 use crate::arguments::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 use crate::place::connect;
 use crate::shades::shade;
-use crate::{brokers, times};
+use crate::{brokers, terminal, times};
 use anyhow::Result;
 use jiff::tz::TimeZone;
 use keeptime_broker::wire::{
     LoadSource, MoveView, NodeView, Overview, SECONDS_MAX, Second, SiteView,
 };
 use keeptime_model::name::Name;
-use std::io::{IsTerminal, stdout};
+use std::io::stdout;
 use std::time::Duration;
 
 /// Moves below the sites: what fits on a screen.
@@ -64,7 +64,7 @@ fn top(arguments: &SiteListArguments) -> Result<Ending> {
         let past = overview.sites.iter().map(describe_past).collect::<String>();
         let (sites, nodes) = (describe_sites(&overview), describe_nodes(&overview));
         let text = format!("{sites}{past}{nodes}{}", describe_moves(&overview));
-        if !stdout().is_terminal() {
+        if !terminal::draws(&stdout()) {
             print!("{text}");
             return Ok(Ending::Done);
         }

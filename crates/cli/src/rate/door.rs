@@ -94,6 +94,7 @@ impl Door {
     }
 
     fn at(path: PathBuf, answer: impl Fn(Asked) -> Answer + Send + 'static) -> Result<Self> {
+        remove_deserted(&path);
         let listener = UnixListener::bind(&path)
             .and_then(|listener| {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map(|()| listener)
@@ -106,11 +107,24 @@ impl Door {
                 if ends.load(Ordering::SeqCst) {
                     return;
                 }
-                // Who asked and went away is told nothing.
-                let _ = stream.and_then(|stream| converse(stream, &answer));
+                match stream {
+                    // Who asked and went away is told nothing.
+                    Ok(stream) => drop(converse(stream, &answer)),
+                    // There are no more descriptors; there may be soon.
+                    Err(_) => std::thread::sleep(AGAIN_AFTER),
+                }
             }
         });
         Ok(Self { path, is_closed, thread: Some(thread) })
+    }
+}
+
+/// Takes away what a run left that was killed. A broker whose ledger was begun anew gives its handle to another.
+fn remove_deserted(path: &Path) {
+    let called = UnixStream::connect(path);
+    if called.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        // Where it stays, it is said that nobody can listen there.
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -207,6 +221,8 @@ const SAID_WITHIN: Duration = Duration::from_secs(1);
 /// A new rate goes through the broker, which answers within 15 s, and may wait for a correction that
 /// is on its way there.
 const ANSWER_WITHIN: Duration = Duration::from_secs(40);
+/// After it was found that nobody can be let in.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -242,6 +258,20 @@ mod tests {
         let older = RateView { cpu_kept_by: BTreeMap::new(), ..view() };
         assert_eq!(serde_json::from_value::<RateView>(text.clone()).unwrap(), older);
         assert_eq!(serde_json::to_value(older).unwrap(), text);
+    }
+
+    // Goal: a run is not kept from its place by one that was killed, and keeps nobody from theirs that is there. Method: a
+    // socket without a program, as one is left, and then with one.
+    #[test]
+    fn a_deserted_socket_makes_way_and_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = socket(directory.path(), Handle::new(7));
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let _door = Door::at(path.clone(), |_| Answer::State(view())).unwrap();
+        let second = Door::at(path.clone(), |_| Answer::Refused { reason: "second".into() });
+        assert!(format!("{:#}", second.unwrap_err()).contains("cannot listen at"));
+        assert_eq!(ask_at(&path, Asked::State).unwrap(), Answer::State(view()));
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Nodes that are other machines: `ssh`, or what is called as it is, starts this program there, which asks the
 //! node's agent to count it to the job (`keeptime agent exec`).
 
-use super::{AgentPlace, Ranks, RemoteLauncher};
+use super::{AgentPlace, Ranks, RemoteLauncher, script};
 use crate::cluster::own_path;
-use crate::files;
 use crate::place::NodesConfig;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use keeptime_lab::Labs;
 use keeptime_launch::mpi::{Bond, Launch, Mpi, Network};
 use keeptime_launch::remote::{Launcher, Wanted, quoted};
@@ -16,9 +15,7 @@ use keeptime_model::topology::Topology;
 use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// How nodes elsewhere are reached.
@@ -161,15 +158,12 @@ impl Plan {
 
 /// A directory of this user's, in which nobody else writes.
 fn private_directory() -> Result<PathBuf> {
-    let directory = Labs::of_this_user().runtime().to_path_buf();
-    files::make_own_directory(&directory)?;
-    let found = fs::symlink_metadata(&directory)?;
-    let is_own = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw();
-    ensure!(
-        is_own && found.mode() & 0o022 == 0,
-        "{0} is not a directory in which this user alone writes; if it is yours: chmod go-w {0}",
-        directory.display()
-    );
+    // Where a broker runs as its unit says, the directory for root's runs belongs to the broker's user.
+    let directory = match nix::unistd::geteuid().is_root() {
+        true => script::directory_of_programs(),
+        false => Labs::of_this_user().runtime().to_path_buf(),
+    };
+    script::make_private(&directory)?;
     Ok(directory)
 }
 

@@ -15,7 +15,7 @@ use crate::execute::{ExecuteError, Ran};
 use crate::hold::Hold;
 use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
-use crate::{interrupt, story};
+use crate::{interrupt, story, times};
 use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, ensure};
 use beginning::{Beginning, LOOK_EVERY};
@@ -37,7 +37,7 @@ struct Outcome<'a> {
     reservation: Option<Handle>,
     reserved: bool,
     actual_nanos: Option<u64>,
-    /// From when it was asked for to when it began, where it might wait.
+    /// From when it was asked for to when it began, or was refused, where it might wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_nanos: Option<u64>,
     /// Where and when what is short, and when it is not.
@@ -67,6 +67,7 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         }
     };
     let asked = Instant::now();
+    let waited = || arguments.wait.map(|_| Nanos::from(asked.elapsed()));
     let admitted = match (arguments.unprotected, arguments.wait) {
         (true, _) => admit_unprotected(&session, goal),
         (false, None) => admit(&session, goal, manner),
@@ -75,13 +76,13 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     let Held { decision, plan, hold } = match admitted {
         Ok(Admitted::Held(held)) => *held,
         Ok(Admitted::Refused { decision, refusal }) => {
-            tell_refusal(arguments, &session, &decision, refusal.as_deref())?;
+            tell_refusal(arguments, &session, &decision, waited(), refusal.as_deref())?;
             return Ok(Ending::Refused);
         }
         // What was planned cannot be had, or the user has had their share.
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
-            return reservations::refused(error, arguments.json);
+            return reservations::refused_after(error, waited(), arguments.json);
         }
     };
     if !arguments.json {
@@ -90,7 +91,7 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     if arguments.wait.is_some() {
         begun(arguments, &session, hold.handle())?;
     }
-    let waited = arguments.wait.map(|_| asked.elapsed().into());
+    let waited = waited();
     let (promised, hold, ran) = run_told(arguments, &session, Promised::from(&plan), hold)?;
     tell_outcome(arguments, Some(&decision), waited, &promised, &hold, &ran)?;
     Ok(Ending::Done)
@@ -240,6 +241,7 @@ fn tell_refusal(
     arguments: &RunArguments,
     session: &Session,
     decision: &Decision,
+    waited: Option<Nanos>,
     refusal: Option<&Refusal>,
 ) -> Result<()> {
     if arguments.json {
@@ -248,7 +250,7 @@ fn tell_refusal(
             reservation: None,
             reserved: false,
             actual_nanos: None,
-            waited_nanos: None,
+            waited_nanos: waited.map(Nanos::get),
             refusal,
         });
     }
@@ -261,7 +263,8 @@ fn tell_refusal(
         println!("{without}");
     }
     if let Some(start) = refusal.earliest_start_unix_nanos {
-        println!("the same would be admitted from {} on", in_local_time(start));
+        let start = in_local_time(times::whole_second_from(start));
+        println!("the same would be admitted from {start} on");
     }
     Ok(())
 }

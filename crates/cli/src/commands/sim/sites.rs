@@ -9,7 +9,9 @@ use keeptime_model::name::Name;
 use keeptime_model::site::Guarantee;
 use keeptime_model::units::{Nanos, Share, text};
 use keeptime_whatif::failures::Reliabilities;
-use keeptime_whatif::sites::{Demand, Hosting, PolicyKind, SiteSummary, Summary, Terms};
+use keeptime_whatif::sites::{
+    Demand, Hosting, PolicyKind, ServiceTime, SiteSummary, Spread, Summary, Terms,
+};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -36,7 +38,8 @@ struct Header<'a> {
     seed: u64,
 }
 
-/// What counts here of all that `keeptime site list --json` prints: such a file will do, and so will a shorter one.
+/// What counts here of all that `keeptime site list --json` prints: such a file will do, and so will a shorter one. How
+/// long requests take no broker knows: that is added by hand.
 #[derive(Debug, Deserialize)]
 struct SitesFile {
     sites: Vec<Entry>,
@@ -46,6 +49,7 @@ struct SitesFile {
 struct Entry {
     spec: Spec,
     load: Option<Load>,
+    service: Option<Service>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,6 +62,20 @@ struct Spec {
 #[derive(Debug, Deserialize)]
 struct Load {
     arrivals_per_second: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "distribution", rename_all = "kebab-case", deny_unknown_fields)]
+enum Service {
+    Exponential {
+        #[serde(deserialize_with = "text::deserialize")]
+        mean: Nanos,
+    },
+    Lognormal {
+        #[serde(deserialize_with = "text::deserialize")]
+        mean: Nanos,
+        variation: f64,
+    },
 }
 
 /// Simulates what was asked for under each policy and prints what came of it.
@@ -123,13 +141,25 @@ fn demands(text: &str) -> Result<Vec<Demand>, Invalid> {
 impl Entry {
     fn demand(self) -> Result<Demand, Invalid> {
         let Spec { name, guarantee, priority } = self.spec;
+        let service = self.service.map(ServiceTime::from);
         match self.load {
             Some(Load { arrivals_per_second: per_second }) => {
-                Ok(Demand { name, guarantee, priority, per_second })
+                Ok(Demand { name, guarantee, priority, per_second, service })
             }
             None => {
                 let expected = "{ \"arrivals_per_second\": NUMBER }";
                 Err(Invalid::new(format!("sites.{name}.load"), "nothing", expected))
+            }
+        }
+    }
+}
+
+impl From<Service> for ServiceTime {
+    fn from(service: Service) -> Self {
+        match service {
+            Service::Exponential { mean } => Self { mean, spread: Spread::Exponential },
+            Service::Lognormal { mean, variation } => {
+                Self { mean, spread: Spread::Lognormal { variation } }
             }
         }
     }
@@ -221,7 +251,7 @@ mod tests {
         });
         let guarantee = Guarantee { hard: 1, soft: 4, max: 8 };
         let name = "shop".parse().unwrap();
-        let expected = Demand { name, guarantee, priority: 3, per_second: 12.5 };
+        let expected = Demand { name, guarantee, priority: 3, per_second: 12.5, service: None };
         assert_eq!(demands(&told.to_string()), Ok(vec![expected]));
     }
 
@@ -233,8 +263,12 @@ mod tests {
         let help = sites.get_after_long_help().unwrap().to_string();
         let (_, example) = help.split_once("in the mean of a day:\n\n").unwrap();
         let (example, _) = example.split_once("\n\n").unwrap();
-        let asked: Vec<_> = demands(example).unwrap().iter().map(|of| of.per_second).collect();
+        let read = demands(example).unwrap();
+        let asked: Vec<_> = read.iter().map(|of| of.per_second).collect();
         assert_eq!(asked, [600.0, 400.0]);
+        let spread = Spread::Lognormal { variation: 1.5 };
+        let service = ServiceTime { mean: Nanos::from_millis(8), spread };
+        assert_eq!([read[0].service, read[1].service], [None, Some(service)]);
     }
 
     #[test]
