@@ -1,7 +1,7 @@
 //! The agent's configuration file.
 
 use crate::dial::{Broker, BrokerTls};
-use keeptime_linux::cgroup::{CgroupError, Hierarchies};
+use keeptime_linux::cgroup::{CgroupError, Hierarchies, MARK};
 use keeptime_linux::load::Scope;
 use keeptime_model::Invalid;
 use keeptime_model::disk::{Disk, DiskId, DiskRates};
@@ -9,7 +9,7 @@ use keeptime_model::name::Name;
 use keeptime_model::units::{self, BitsPerSecond, CpuPpm};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One agent's configuration (TOML).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,8 @@ pub struct Config {
     /// CPU that jobs may have on this node.
     #[serde(with = "units::text")]
     pub cpu: CpuPpm,
-    /// The node's control group below the root of each hierarchy; jobs are its children. Without
-    /// it (no root) nothing is enforced.
+    /// The node's control group below the root of each hierarchy, and below `keeptime` there; jobs are its children.
+    /// Without it (no root) nothing is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
     /// The node is a part of a machine, as in a lab: how busy it is, is what its control group uses of `cpu`.
@@ -69,6 +69,11 @@ impl Config {
         }
         if config.device.is_empty() || config.device.len() > 15 {
             return Err(Invalid::new("device", &config.device, "a network device's name"));
+        }
+        if config.cgroup.as_deref() == Some(Path::new(MARK)) {
+            // All that is below it would be the agent's: labs of the same machine too.
+            let expected = format!("a group below it, such as {MARK}/node");
+            return Err(Invalid::new("cgroup", MARK, expected));
         }
         if config.disk_rates().len() < config.disks.len() {
             let devices: Vec<_> = config.disks.iter().map(|disk| disk.device.to_string()).collect();
@@ -167,6 +172,7 @@ mod tests {
             ("\"200 Mbit/s\"", "\"fast\"", "rate: \"fast\""),
             ("\"eth0\"", "\"\"", "device"),
             ("device", "devise", "unknown field `devise`"),
+            ("keeptime/lab/n1", "keeptime", "such as keeptime/node"),
             ("254:0", "vda", "MAJOR:MINOR"),
             ("\"100 MB/s\"", "\"100 Mbit/s\"", "rate: \"100 Mbit/s\""),
             (

@@ -143,7 +143,7 @@ pub const AGENT_RUN: &str = r#"Configuration (TOML):
   attach = "root"                       # or 1:1, say, under another's shaper
   rate = "10 Gbit/s"                    # of the device
   cpu = "1600 %"                        # for jobs; 100 % is one processor
-  cgroup = "keeptime"                   # below the root of each hierarchy
+  cgroup = "keeptime/node"              # below the root of each hierarchy
 
   # On the broker's machine: broker = "/run/keeptime/agents.sock". Elsewhere:
   [broker_tls]
