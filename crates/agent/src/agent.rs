@@ -6,7 +6,7 @@ mod members;
 mod requester;
 mod status;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use requester::Requester;
 

@@ -359,6 +359,7 @@ fn reserved(assignment: &Assignment) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::testing;
     use keeptime_model::assignment::AssignedFlow;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
@@ -368,13 +369,7 @@ mod tests {
             read_bytes_per_second: None,
             write_bytes_per_second: Some(BytesPerSecond::from_mega_bytes(100)),
         };
-        Capacity {
-            cpu: CpuPpm::from_percent(40),
-            reservable: BitsPerSecond::from_mbit(190),
-            disks: BTreeMap::from([(disk(), rates)]),
-            capabilities: None,
-            schedules: None,
-        }
+        Capacity { disks: BTreeMap::from([(disk(), rates)]), ..testing::capacity() }
     }
 
     fn disk() -> DiskId {

@@ -342,12 +342,12 @@ pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::book::Capacity;
+    use crate::agent::testing::capacity;
     use crate::enforce::Unenforced;
     use crate::store::Store;
     use keeptime_model::assignment::Assignment;
     use keeptime_model::pattern::RANKS_MAX;
-    use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+    use keeptime_model::units::{CpuPpm, Nanos};
     use keeptime_mpiqos::wire::Progress;
     use serde_json::json;
     use tempfile::TempDir;
@@ -358,17 +358,10 @@ mod tests {
 
     /// An agent without a broker that was assigned [`job`], for an hour.
     fn agent(directory: &TempDir) -> Mutex<Agent<Unenforced>> {
-        let capacity = Capacity {
-            cpu: CpuPpm::from_percent(40),
-            reservable: BitsPerSecond::from_mbit(190),
-            disks: BTreeMap::new(),
-            capabilities: None,
-            schedules: None,
-        };
         let store = Store::at(&directory.path().join("assignments.json"));
         let enforcer = Unenforced { reason: "a test".into(), capabilities: None };
         let node = "n1".parse().unwrap();
-        let mut agent = Agent::start(node, capacity, store, enforcer, now()).unwrap();
+        let mut agent = Agent::start(node, capacity(), store, enforcer, now()).unwrap();
         let until = now().saturating_add(Nanos::from_secs(3_600));
         let assigned = Assignment::new(job(), CpuPpm::from_percent(10), until);
         let answer = agent.answer(Request::Enforce(assigned), &Requester::Trusted, now());

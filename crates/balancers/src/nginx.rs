@@ -351,6 +351,15 @@ mod tests {
         [("n1", "10.0.0.1:80"), ("n2", "10.0.0.2:80"), ("n3", "[::1]:80")].map(server).into()
     }
 
+    /// One whose file says that this process is the master.
+    fn with_own_number(directory: &tempfile::TempDir) -> Nginx {
+        let [configuration, number] =
+            ["nginx.conf", "nginx.pid"].map(|file| directory.path().join(file));
+        fs::write(&number, std::process::id().to_string()).unwrap();
+        fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
+        Nginx::new(&configuration, "shop", servers()).unwrap()
+    }
+
     #[test]
     fn the_file_is_what_nginx_reads() {
         let name = |text: &str| text.parse::<Name>().unwrap();
@@ -380,11 +389,7 @@ mod tests {
     #[test]
     fn workers_that_outlive_their_master_linger() {
         let directory = tempfile::tempdir().unwrap();
-        let [configuration, number] =
-            ["nginx.conf", "nginx.pid"].map(|file| directory.path().join(file));
-        fs::write(&number, std::process::id().to_string()).unwrap();
-        fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
-        let mut nginx = Nginx::new(&configuration, "shop", servers()).unwrap();
+        let mut nginx = with_own_number(&directory);
         nginx.prepare().unwrap();
         nginx.master = process(std::process::id());
         let worker = process(1).unwrap();
@@ -402,11 +407,7 @@ mod tests {
     #[test]
     fn a_number_that_is_anothers_by_now_is_no_masters() {
         let directory = tempfile::tempdir().unwrap();
-        let [configuration, number] =
-            ["nginx.conf", "nginx.pid"].map(|file| directory.path().join(file));
-        fs::write(&number, std::process::id().to_string()).unwrap();
-        fs::write(&configuration, format!("pid {};\n", number.display())).unwrap();
-        let mut nginx = Nginx::new(&configuration, "shop", servers()).unwrap();
+        let mut nginx = with_own_number(&directory);
         let error = nginx.observe().unwrap_err();
         assert!(matches!(error, BalancerError::Unreachable { .. }), "{error}");
         assert!(!nginx.file.exists(), "nothing was begun");

@@ -92,14 +92,18 @@ pub(super) fn assignment(job: &str, until: u64) -> Assignment {
     Assignment::new(job.parse().unwrap(), CpuPpm::from_percent(10), at(until))
 }
 
-pub(super) fn start(directory: &TempDir, kernel: FakeKernel, now: u64) -> Agent<FakeKernel> {
-    let capacity = Capacity {
+/// A node without disks.
+pub(crate) fn capacity() -> Capacity {
+    Capacity {
         cpu: CpuPpm::from_percent(40),
         reservable: BitsPerSecond::from_mbit(190),
         disks: BTreeMap::new(),
         capabilities: None,
         schedules: None,
-    };
+    }
+}
+
+pub(super) fn start(directory: &TempDir, kernel: FakeKernel, now: u64) -> Agent<FakeKernel> {
     let store = Store::at(&directory.path().join("assignments.json"));
-    Agent::start("n1".parse().unwrap(), capacity, store, kernel, at(now)).unwrap()
+    Agent::start("n1".parse().unwrap(), capacity(), store, kernel, at(now)).unwrap()
 }

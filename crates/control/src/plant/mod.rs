@@ -6,8 +6,7 @@
 
 pub mod bsp;
 pub mod gain;
-
-mod random;
+pub mod random;
 
 use crate::controller::{Controller, Outcome, Proposal};
 use crate::report::Report;

@@ -17,14 +17,25 @@ impl Random {
 
     /// From a normal distribution around 0 with deviation 1 (Box and Muller).
     pub fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.part()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.part()).cos()
+        let radius = 1.0 - self.part();
+        normal(radius, self.part())
     }
 
     /// From an exponential distribution with mean 1.
     pub fn exponential(&mut self) -> f64 {
-        -(1.0 - self.part()).ln()
+        exponential(1.0 - self.part())
     }
+}
+
+/// What two numbers that are evenly distributed, the first above 0 and at most 1, come to in a normal distribution
+/// around 0 with deviation 1 (Box and Muller).
+pub fn normal(radius: f64, angle: f64) -> f64 {
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
+/// What a number that is evenly distributed, above 0 and at most 1, comes to in an exponential distribution with mean 1.
+pub fn exponential(uniform: f64) -> f64 {
+    -uniform.ln()
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //! * **Anti-windup**: the share stays within the threshold of the target, and nothing adds up beyond:
 //!   utilisation stays proportional.
 //! * **Locked periods**: a program that sleeps while it waits may lose the budget that it does not use meanwhile. Whether it
-//!   does is seen, since its rate then falls short by what that costs, by one report where that is much. From then on it has a period that its iteration takes
-//!   a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
+//!   does is seen, since its rate then falls short by what that costs, by one report where that is much. From then on it has
+//!   a period that its iteration takes a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
 //!   it. If that is not the target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
 //!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short; when all were,

@@ -1,8 +1,7 @@
 //! Owns where the random numbers of sites come from, and what is drawn of them: one generator for each purpose.
 
-use keeptime_control::plant::Random;
+use keeptime_control::plant::{Random, random};
 use keeptime_pools::pool::SiteIndex;
-use std::f64::consts::TAU;
 
 /// Where random numbers come from: the same numbers, the same run.
 pub trait Draws {
@@ -50,14 +49,14 @@ impl Draws for Streams {
 }
 
 /// From an exponential distribution with mean 1.
-pub(super) fn exponential(random: &mut impl Draws, purpose: Purpose) -> f64 {
-    -random.uniform(purpose).ln()
+pub(super) fn exponential(draws: &mut impl Draws, purpose: Purpose) -> f64 {
+    random::exponential(draws.uniform(purpose))
 }
 
-/// From a normal distribution around 0 with deviation 1 (Box and Muller).
-pub(super) fn normal(random: &mut impl Draws, purpose: Purpose) -> f64 {
-    let radius = (-2.0 * random.uniform(purpose).ln()).sqrt();
-    radius * (TAU * random.uniform(purpose)).cos()
+/// From a normal distribution around 0 with deviation 1.
+pub(super) fn normal(draws: &mut impl Draws, purpose: Purpose) -> f64 {
+    let radius = draws.uniform(purpose);
+    random::normal(radius, draws.uniform(purpose))
 }
 
 /// Seeds of neighbours differ in all of their bits (the golden ratio, as in SplitMix64).
