@@ -10,7 +10,7 @@
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
 //! * [`sites`]: the loop that steers web sites; [`loads`]: how busy nodes are, as they publish
 //!   ([`node_loads`]) or their agents say;
-//! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
+//! * [`door`]: who is at the other end of a connection; `seats`: how many they may have; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
@@ -32,6 +32,7 @@ pub mod programs;
 pub mod rates;
 pub mod records;
 pub mod remote;
+mod seats;
 pub mod server;
 pub mod sites;
 pub mod tcp;

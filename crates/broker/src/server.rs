@@ -9,6 +9,7 @@ use crate::http::{self, Shared};
 use crate::loads::Loads;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
+use crate::seats::Seats;
 use crate::sites::Sites;
 use crate::tcp;
 use axum::Router;
@@ -22,12 +23,11 @@ use keeptime_ledger::{LedgerError, SqliteLedger, Writer};
 use keeptime_linux::egress::{self, Link};
 use keeptime_model::Invalid;
 use keeptime_model::topology::Topology;
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -157,7 +157,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let seen = Arc::clone(&overview);
     let shared = Shared::new(handle.clone(), writer.clone(), to_hub, feed, counters, rates, seen);
     let operators = Operators::new(config.operators.iter().cloned());
-    let (router, open) = (http::router(shared), Arc::default());
+    let (router, open) = (http::router(shared), Seats::new(CONNECTIONS_OF_USER_MAX));
     let asked = Arc::clone(&hub);
     let reception = Reception::new(hub, handle.clone(), &topology, lease);
     // Without a door over TCP there is nothing to read again, and nothing to end for.
@@ -235,16 +235,7 @@ fn remove_socket(path: &Path) -> io::Result<()> {
 struct Door {
     router: Router,
     operators: Operators,
-    open: Seats,
-}
-
-/// Open connections of each user.
-type Seats = Arc<Mutex<HashMap<u32, usize>>>;
-
-/// One connection of a user: given back when dropped, also by a request whose answer panics.
-struct Seat {
-    open: Seats,
-    uid: u32,
+    open: Seats<u32>,
 }
 
 impl Door {
@@ -272,37 +263,12 @@ impl Door {
         // Who cannot be told from others is not let in.
         let Ok(peer) = stream.peer_cred() else { return };
         let uid = peer.uid();
-        let Some(_seat) = Seat::take(&self.open, uid) else { return };
+        let Some(_seat) = self.open.take(uid) else { return };
         let operators = self.operators.clone();
         let caller = tokio::task::spawn_blocking(move || operators.caller(uid)).await;
         if let Ok(caller) = caller {
             // A connection that breaks concerns its user alone.
             let _ = converse(stream, self.router.clone(), caller).await;
-        }
-    }
-}
-
-impl Seat {
-    /// One more for `uid`, if there is one.
-    fn take(open: &Seats, uid: u32) -> Option<Self> {
-        let mut seats = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = seats.entry(uid).or_default();
-        if *count >= CONNECTIONS_OF_USER_MAX {
-            return None;
-        }
-        *count += 1;
-        Some(Self { open: Arc::clone(open), uid })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut seats = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = seats.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                seats.remove(&self.uid);
-            }
         }
     }
 }
@@ -334,18 +300,17 @@ mod tests {
     // a panic, as with a request that has met a bug.
     #[test]
     fn a_user_has_so_many_connections_and_gets_them_back() {
-        let open = Seats::default();
-        let mut seats: Vec<_> =
-            (0..CONNECTIONS_OF_USER_MAX).map_while(|_| Seat::take(&open, 7)).collect();
+        let open = Seats::new(CONNECTIONS_OF_USER_MAX);
+        let mut seats: Vec<_> = (0..CONNECTIONS_OF_USER_MAX).map_while(|_| open.take(7)).collect();
         assert_eq!(seats.len(), CONNECTIONS_OF_USER_MAX);
-        assert!(Seat::take(&open, 7).is_none());
-        assert!(Seat::take(&open, 8).is_some(), "others are not concerned");
+        assert!(open.take(7).is_none());
+        assert!(open.take(8).is_some(), "others are not concerned");
         let seat = seats.pop();
         let ended = std::thread::spawn(move || assert!(seat.is_none(), "a bug"));
         assert!(ended.join().is_err());
-        seats.extend(Seat::take(&open, 7));
+        seats.extend(open.take(7));
         assert_eq!(seats.len(), CONNECTIONS_OF_USER_MAX);
         drop(seats);
-        assert!(open.lock().unwrap_or_else(PoisonError::into_inner).is_empty());
+        assert!(open.are_empty());
     }
 }

@@ -128,7 +128,7 @@ async fn accept<F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let room = Arc::new(Semaphore::new(room));
-    let peers = Arc::new(Peers::new(of_peer_max));
+    let peers = Peers::new(of_peer_max);
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
