@@ -16,8 +16,8 @@
 //!   a period that its iteration takes a whole number of, where there is one; each iteration then meets the same pauses, and the rate is what the period makes
 //!   it. If that is not the target, the period changes and not the share.
 //! * **Periods**: if the share is at its bound and the error beyond half of the threshold, another period is
-//!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short; when all were,
-//!   the best stays. Nothing cycles.
+//!   tried, the cheapest that was not, and of those longer ones first where a program that sleeps falls short, at once where
+//!   it falls short by more than a share makes up; when all were, the best stays. Nothing cycles.
 
 use super::{Aim, Setting};
 use crate::noise::Noise;
@@ -121,7 +121,13 @@ impl Predictive {
         if error <= explained.max(aim.threshold * DEAD_BAND) {
             return None;
         }
-        let other = self.relock(aim, setting, known).or_else(|| self.step(aim, setting, known));
+        // Where sleeping costs more than any share makes up, a step would only put off what has to come.
+        let missing = aim.target - known.fraction - explained;
+        let is_out_of_reach =
+            sleeps(aim) && missing > (band(aim).most - setting.share).max(0.0) * OUT_OF_REACH;
+        let other = self.relock(aim, setting, known);
+        let step = || self.step(aim, setting, known);
+        let other = if is_out_of_reach { other } else { other.or_else(step) };
         if other.is_some() || error <= explained.max(aim.threshold * PERIOD_WORTH) {
             return other;
         }
@@ -448,6 +454,8 @@ const STEP_LEAST: f64 = 0.2;
 const CLEARLY_BETTER: f64 = 0.8;
 /// Errors beyond this part of the threshold that no share mends are worth another period.
 const PERIOD_WORTH: f64 = 0.5;
+/// What is missing beyond so many times what the share may still make up is for another period at once.
+const OUT_OF_REACH: f64 = 2.0;
 /// Errors of this part of the threshold that a locked period explains are worth another one.
 const RELOCK_LEAST: f64 = 1.0 / 3.0;
 /// It explains them if the rate is nearer to what it makes of it than this part of the error.
@@ -728,6 +736,24 @@ mod tests {
         assert!(periods.is_sorted(), "{settings:?}");
         let last = settings[settings.len() - 1];
         assert!((short(last) - 0.6).abs() <= 0.005 && settings.len() <= 5, "{settings:?}");
+    }
+
+    // Goal: where no share makes up what is lost asleep, the period changes at once, and the share is the target's. Method:
+    // a program as above, with the three reports that one needs to be sure of it; and one that a share helps.
+    #[test]
+    fn a_share_that_cannot_help_is_not_tried() {
+        let sleeper = Aim {
+            iteration_seconds: 0.1,
+            utilisation_most: 0.2,
+            utilisation_least: 0.2,
+            ..aim(0.6)
+        };
+        let second = |short: f64| run(&sleeper, 3, |setting| setting.share - short)[1];
+        let first = Predictive::default().start(&sleeper);
+        let far = second(0.06);
+        assert!(far.period > first.period && far.share == sleeper.target, "{far:?}");
+        let near = second(0.014);
+        assert!(near.period == first.period && near.share > first.share, "{near:?}");
     }
 
     // 60 ms of computing and 240 ms of waiting. At 50 % two periods of 300 ms an iteration: three of 200 ms would
