@@ -2,6 +2,8 @@
 
 use keeptime_model::Invalid;
 use serde::{Deserialize, Serialize};
+use std::env;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +15,7 @@ use thiserror::Error;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Flavour {
-    /// Open MPI 4.
+    /// Open MPI 4 and 5.
     OpenMpi,
     /// MPICH 4 and later, over UCX or libfabric.
     Mpich,
@@ -89,10 +91,12 @@ pub enum MpiError {
 }
 
 impl Flavour {
-    const fn launcher(self) -> &'static str {
+    /// The names that its launcher may have, in the order in which they are tried: one that was built from source, or
+    /// comes with an environment module, has its own; what a distribution calls it is there beside others.
+    const fn launchers(self) -> &'static [&'static str] {
         match self {
-            Self::OpenMpi => "mpirun.openmpi",
-            Self::Mpich => "mpiexec.hydra",
+            Self::OpenMpi => &["mpirun", "mpirun.openmpi"],
+            Self::Mpich => &["mpiexec.hydra"],
         }
     }
 
@@ -105,12 +109,28 @@ impl Flavour {
 }
 
 impl Mpi {
-    /// Finds the launcher of `flavour` by asking it for its version.
+    /// Finds the launcher of `flavour` in `PATH` by asking what could be it for its version.
     ///
     /// # Errors
     /// If it is not installed (and which packages have it), or is something else.
     pub fn find(flavour: Flavour) -> Result<Self, MpiError> {
-        Self::at(flavour, Path::new(flavour.launcher()))
+        Self::find_in(flavour, &env::var_os("PATH").unwrap_or_default())
+    }
+
+    fn find_in(flavour: Flavour, path: &OsStr) -> Result<Self, MpiError> {
+        let launcher = flavour.launchers().join(" or ");
+        let mut found = Err(MpiError::Missing { launcher, packages: flavour.packages() });
+        for name in flavour.launchers() {
+            // What is found from here alone is not where nodes look for it.
+            let directories = env::split_paths(path).filter(|directory| directory.is_absolute());
+            let mut places = directories.map(|directory| directory.join(name));
+            let Some(mpiexec) = places.find(|place| place.is_file()) else { continue };
+            found = Self::at(flavour, &mpiexec);
+            if found.is_ok() {
+                break;
+            }
+        }
+        found
     }
 
     /// The launcher at `mpiexec`, checked to be of `flavour`.
@@ -140,9 +160,13 @@ impl Mpi {
                 line.extend(["--allow-run-as-root".into(), "--bind-to".into(), "none".into()]);
                 line.extend(["-np".into(), hosts.len().to_string()]);
                 line.extend(["-host".into(), hosts.join(",")]);
-                for (name, value) in open_mpi_parameters(launch) {
-                    line.extend(["-mca".to_string(), name.to_string(), value]);
-                }
+                line.extend(self.prefix());
+                let of_runtime = match self.has_prrte() {
+                    true => prrte_options(launch),
+                    false => orte_options(launch),
+                };
+                line.extend(of_runtime);
+                line.extend(options("--mca", open_mpi_parameters(launch)));
             }
             Flavour::Mpich => {
                 line.extend(["-launcher".into(), "ssh".into()]);
@@ -150,20 +174,59 @@ impl Mpi {
                 line.extend(["-iface".into(), launch.network.front_end_device.clone()]);
                 line.extend(["-hosts".into(), launch.hosts.join(",")]);
                 line.extend(["-np".into(), launch.hosts.len().to_string()]);
-                for (name, value) in mpich_environment(launch) {
-                    line.extend(["-genv".to_string(), name.to_string(), value]);
-                }
+                line.extend(options("-genv", mpich_environment(launch)));
             }
         }
         line.extend(command.iter().cloned());
         line
     }
+
+    /// Where an Open MPI is on all nodes, if shells there would not find its daemons by themselves: they have no module loaded.
+    fn prefix(&self) -> Vec<String> {
+        let directory = self.mpiexec.parent().filter(|directory| directory.ends_with("bin"));
+        let prefix = directory.and_then(Path::parent).filter(|prefix| prefix.is_absolute());
+        match prefix {
+            Some(prefix) if !SYSTEMS_PREFIXES.iter().any(|known| prefix == Path::new(known)) => {
+                vec!["--prefix".into(), prefix.display().to_string()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether an Open MPI starts its ranks by PRRTE, and not by the runtime that it had itself before.
+    fn has_prrte(&self) -> bool {
+        let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        major.is_some_and(|major| major >= PRRTE_SINCE)
+    }
 }
+
+/// Every shell looks for programs there.
+const SYSTEMS_PREFIXES: [&str; 3] = ["/", "/usr", "/usr/local"];
+
+/// The first Open MPI that starts ranks by PRRTE.
+const PRRTE_SINCE: u32 = 5;
 
 /// By which MPICH's libraries are told the device that they are to use.
 pub const DEVICE_VARIABLES: [&str; 2] = ["UCX_NET_DEVICES", "FI_TCP_IFACE"];
 
+/// `OPTION NAME VALUE` for each.
+fn options(option: &str, parameters: Vec<(&'static str, String)>) -> Vec<String> {
+    let words = |(name, value): (&str, String)| [option.to_string(), name.to_string(), value];
+    parameters.into_iter().flat_map(words).collect()
+}
+
+/// What the library of Open MPI is told, whatever starts it.
 fn open_mpi_parameters(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
+    vec![
+        ("pml", "ob1".into()),
+        ("btl", "tcp,self".into()),
+        ("btl_tcp_if_include", launch.network.ranks.clone()),
+        ("mpi_yield_when_idle", "1".into()),
+    ]
+}
+
+/// What Open MPI 4 is told of its own runtime.
+fn orte_options(launch: &Launch<'_>) -> Vec<String> {
     let mut parameters = vec![
         ("plm", "rsh".into()),
         ("plm_rsh_agent", launch.remote.display().to_string()),
@@ -171,20 +234,42 @@ fn open_mpi_parameters(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
         ("plm_rsh_no_tree_spawn", "1".into()),
         // And so each of them has a connection to the head alone.
         ("routed", "direct".into()),
-        ("pml", "ob1".into()),
-        ("btl", "tcp,self".into()),
-        ("btl_tcp_if_include", launch.network.ranks.clone()),
-        ("mpi_yield_when_idle", "1".into()),
         ("orte_abort_on_non_zero_status", "1".into()),
     ];
     parameters.extend(launch.network.launchers.clone().map(|net| ("oob_tcp_if_include", net)));
     if launch.bond == Bond::Lasting {
         // Daemons stay what was started, instead of going on by themselves.
         parameters.push(("orte_leave_session_attached", "1".into()));
-        // All of them at once: each remote program lasts until the end.
-        parameters.push(("plm_rsh_num_concurrent", launch.hosts.len().max(128).to_string()));
+        parameters.push(("plm_rsh_num_concurrent", all_at_once(launch)));
     }
-    parameters
+    options("--mca", parameters)
+}
+
+/// The same for PRRTE, which ends all ranks when one fails without being told. Its parameters have an option of their own:
+/// some of its versions take those of the old runtime for the new ones by `--mca`, others pass them over.
+fn prrte_options(launch: &Launch<'_>) -> Vec<String> {
+    let mut parameters = vec![
+        ("plm", "ssh".into()),
+        ("plm_ssh_agent", launch.remote.display().to_string()),
+        ("plm_ssh_no_tree_spawn", "1".into()),
+        // Daemons connect to each other as a tree. It has one level where the head has room for all of them.
+        ("rml_base_radix", launch.hosts.len().max(PRRTE_RADIX).to_string()),
+    ];
+    parameters.extend(launch.network.launchers.clone().map(|net| ("prte_if_include", net)));
+    let mut stays = Vec::new();
+    if launch.bond == Bond::Lasting {
+        parameters.push(("plm_ssh_num_concurrent", all_at_once(launch)));
+        stays.push("--leave-session-attached".to_string());
+    }
+    [stays, options("--prtemca", parameters)].concat()
+}
+
+/// So many daemons each one of PRRTE has below it, if nothing is said.
+const PRRTE_RADIX: usize = 64;
+
+/// How many remote programs may run beside each other: each lasts until the end.
+fn all_at_once(launch: &Launch<'_>) -> String {
+    launch.hosts.len().max(128).to_string()
 }
 
 /// Both network modules of MPICH 4 are told to use TCP on the cluster's device: which of them the
@@ -196,7 +281,7 @@ fn mpich_environment(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
     transports.into_iter().chain(devices).collect()
 }
 
-/// `"mpirun (Open MPI) 4.1.4"`, `"mpirun.openmpi (OpenRTE) 4.1.4"`, or a line `Version: 4.0.2` of MPICH's build details.
+/// `"mpirun (Open MPI) 4.1.4"` and so in 5, `"mpirun.openmpi (OpenRTE) 4.1.4"`, or a line `Version: 4.0.2` of MPICH's build details.
 fn parse_version(flavour: Flavour, text: &str) -> Option<String> {
     let word = match flavour {
         // Called by its own name it says Open MPI, by another the name of its runtime.
@@ -250,39 +335,134 @@ mod tests {
         assert_eq!(parse_version(Flavour::OpenMpi, open).as_deref(), Some("4.1.4"));
         let named = "mpirun.openmpi (OpenRTE) 4.1.4\n";
         assert_eq!(parse_version(Flavour::OpenMpi, named).as_deref(), Some("4.1.4"));
+        let five = "mpirun.openmpi (Open MPI) 5.0.7\n\nReport bugs to …\n";
+        assert_eq!(parse_version(Flavour::OpenMpi, five).as_deref(), Some("5.0.7"));
         let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n";
         assert_eq!(parse_version(Flavour::Mpich, hydra).as_deref(), Some("4.0.2"));
         assert_eq!(parse_version(Flavour::Mpich, open), None);
         assert_eq!(parse_version(Flavour::OpenMpi, hydra), None);
     }
 
-    #[test]
-    fn each_host_gets_one_rank_in_order() {
-        let hosts = ["10.0.0.1".to_string(), "10.0.0.3".to_string()];
-        let network = Network {
+    fn network() -> Network {
+        Network {
             ranks: "10.0.0.0/16".into(),
             launchers: Some("10.0.0.0/8".into()),
             front_end_device: "switch0".into(),
             node_device: Some("eth0".into()),
-        };
-        let (remote, bond) = (Path::new("/run/rsh"), Bond::Loose);
-        let launch = Launch { hosts: &hosts, remote, bond, network };
-        let command = ["./a".to_string(), "--size".into(), "512".into()];
-        for (flavour, list) in
-            [(Flavour::OpenMpi, "10.0.0.1:1,10.0.0.3:1"), (Flavour::Mpich, "10.0.0.1,10.0.0.3")]
-        {
-            let mpi = Mpi { flavour, version: "4".into(), mpiexec: "mpiexec".into() };
-            let line = mpi.command_line(&launch, &command);
-            assert!(line.iter().any(|w| w == list), "{line:?}");
-            assert!(line.iter().any(|w| w == "/run/rsh"));
-            assert!(line.ends_with(&command));
-            let lasting = Launch { bond: Bond::Lasting, ..launch.clone() };
-            let stays = |line: &[String]| line.iter().any(|w| w == "orte_leave_session_attached");
-            assert!(!stays(&line));
-            // Those of MPICH do by themselves.
-            let is_open = flavour == Flavour::OpenMpi;
-            assert_eq!(stays(&mpi.command_line(&lasting, &command)), is_open);
         }
+    }
+
+    /// The command line for `./a --size 512` on two hosts.
+    fn line_of(flavour: Flavour, version: &str, bond: Bond) -> Vec<String> {
+        let hosts = ["10.0.0.1".to_string(), "10.0.0.3".to_string()];
+        let (remote, network) = (Path::new("/run/rsh"), network());
+        let launch = Launch { hosts: &hosts, remote, bond, network };
+        let mpi = Mpi { flavour, version: version.into(), mpiexec: "mpiexec".into() };
+        mpi.command_line(&launch, &["./a".to_string(), "--size".into(), "512".into()])
+    }
+
+    /// Whether these words follow one another.
+    fn says(line: &[String], words: &[&str]) -> bool {
+        line.windows(words.len()).any(|some| some == words)
+    }
+
+    #[test]
+    fn each_host_gets_one_rank_in_order() {
+        for (flavour, version, list) in [
+            (Flavour::OpenMpi, "4.1.4", "10.0.0.1:1,10.0.0.3:1"),
+            (Flavour::OpenMpi, "5.0.7", "10.0.0.1:1,10.0.0.3:1"),
+            (Flavour::Mpich, "4.0.2", "10.0.0.1,10.0.0.3"),
+        ] {
+            let line = line_of(flavour, version, Bond::Loose);
+            assert!(says(&line, &[list]), "{line:?}");
+            assert!(says(&line, &["/run/rsh"]));
+            assert!(line.ends_with(&["./a".to_string(), "--size".into(), "512".into()]));
+        }
+    }
+
+    // Goal: daemons stay what the remote program has started where that is wanted. Those of MPICH do by themselves.
+    #[test]
+    fn daemons_stay_where_they_were_started() {
+        for (flavour, version, stays) in [
+            (Flavour::OpenMpi, "4.1.6", &["--mca", "orte_leave_session_attached", "1"][..]),
+            (Flavour::OpenMpi, "5.0.7", &["--leave-session-attached"][..]),
+        ] {
+            let of = |bond| line_of(flavour, version, bond);
+            assert!(says(&of(Bond::Lasting), stays), "{version}");
+            assert!(!says(&of(Bond::Loose), stays), "{version}");
+        }
+        let of = |bond| line_of(Flavour::Mpich, "4.2.1", bond);
+        assert_eq!(of(Bond::Lasting), of(Bond::Loose));
+    }
+
+    // Each runtime of Open MPI passes over what it does not know: then ranks are started without our program, over any
+    // network.
+    #[test]
+    fn each_runtime_of_open_mpi_is_told_in_its_own_words() {
+        let (four, five) = ("4.1.6", "5.0.7");
+        let of = |version| line_of(Flavour::OpenMpi, version, Bond::Lasting);
+        for (version, words) in [
+            (four, ["--mca", "plm", "rsh"]),
+            (four, ["--mca", "plm_rsh_agent", "/run/rsh"]),
+            (four, ["--mca", "routed", "direct"]),
+            (four, ["--mca", "oob_tcp_if_include", "10.0.0.0/8"]),
+            (four, ["--mca", "plm_rsh_num_concurrent", "128"]),
+            (five, ["--prtemca", "plm", "ssh"]),
+            (five, ["--prtemca", "plm_ssh_agent", "/run/rsh"]),
+            (five, ["--prtemca", "rml_base_radix", "64"]),
+            (five, ["--prtemca", "prte_if_include", "10.0.0.0/8"]),
+            (five, ["--prtemca", "plm_ssh_num_concurrent", "128"]),
+        ] {
+            assert!(says(&of(version), &words), "{version}: {words:?}");
+        }
+        let is_of = |old: &str, word: &String| word.contains(old);
+        assert!(!of(four).iter().any(|word| is_of("prte", word) || is_of("_ssh_", word)));
+        assert!(!of(five).iter().any(|word| is_of("orte", word) || is_of("_rsh_", word)));
+        // The library has the same in both.
+        for version in [four, five, "10.1.0"] {
+            assert!(says(&of(version), &["--mca", "btl_tcp_if_include", "10.0.0.0/16"]));
+        }
+        assert!(says(&of("10.1.0"), &["--prtemca", "plm", "ssh"]));
+    }
+
+    /// A directory `NAME/bin` with programs that print, each its text. A shell writes them: a file that is open here for
+    /// writing may be so for a moment in what another test starts just then, and cannot be run as long as it is.
+    fn installed(root: &Path, name: &str, programs: &[(&str, &str)]) -> PathBuf {
+        let directory = root.join(name).join("bin");
+        std::fs::create_dir_all(&directory).unwrap();
+        let write = r#"printf '#!/bin/sh\necho "%s"\n' "$2" > "$1" && chmod +x "$1""#;
+        for (program, prints) in programs {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", write, "sh"]).arg(directory.join(program)).arg(prints);
+            assert!(shell.status().unwrap().success());
+        }
+        directory
+    }
+
+    // Goal: the Open MPI of an environment module is found before the distribution's, and another library's launcher of the
+    // same name is passed over. Nodes are told where the module is, and nothing of what every shell finds.
+    #[test]
+    fn the_launcher_of_a_module_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let four = [("mpirun", "mpirun (Open MPI) 4.1.4"), ("mpirun.openmpi", "(OpenRTE) 4.1.4")];
+        let systems = installed(root.path(), "systems", &four);
+        let module = installed(root.path(), "module", &[("mpirun", "mpirun (Open MPI) 5.0.7")]);
+        let others = installed(root.path(), "others", &[("mpirun", "Some MPI, version 2021")]);
+        let found = |directories: &[&PathBuf]| {
+            let path = env::join_paths(directories).unwrap();
+            Mpi::find_in(Flavour::OpenMpi, &path)
+        };
+        let of_module = found(&[&module, &systems]).unwrap();
+        assert_eq!(of_module.version, "5.0.7");
+        let prefix = root.path().join("module").display().to_string();
+        assert_eq!(of_module.prefix(), ["--prefix", &prefix]);
+        let of_system = found(&[&others, &systems]).unwrap();
+        assert_eq!(of_system.mpiexec, systems.join("mpirun.openmpi"));
+        assert!(matches!(found(&[&others]), Err(MpiError::Unknown { .. })));
+        let none = found(&[]).unwrap_err().to_string();
+        assert!(none.contains("mpirun.openmpi") && none.contains("openmpi-bin"), "{none}");
+        let usual = Mpi { mpiexec: "/usr/bin/mpirun".into(), ..of_system };
+        assert!(usual.prefix().is_empty());
     }
 
     #[test]

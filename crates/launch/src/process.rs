@@ -20,7 +20,7 @@ const LINES_WAITING: usize = 256;
 const LINE_LENGTH_MAX: u64 = 64 * 1024;
 /// How long the process group has to go after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long a run may take to end once it has told its result. Debian's MPICH 4.0.2 over UCX now and
+/// How long a run may go on without a word once it has told its result. Debian's MPICH 4.0.2 over UCX now and
 /// then never returns from MPI_Finalize, long after the last result.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -82,8 +82,8 @@ pub enum RunError {
 
 /// Runs `command` in a process group of its own until it ends, `limit` passes, or `stopped` says so.
 /// `on_line` sees every line of standard output as it comes; once it says [`Progress::Told`], the
-/// run has three seconds to end and counts even if it has to be ended. A program that prints faster
-/// than `on_line` takes has to wait for it. Blocks; looks at `stopped` at least ten times a second.
+/// run has three seconds to end or to print another line, and counts even if it has to be ended. A program
+/// that prints faster than `on_line` takes has to wait for it. Blocks; looks at `stopped` at least ten times a second.
 ///
 /// # Errors
 /// If it cannot start, fails, is stopped or takes too long; in the last two cases every process of
@@ -124,8 +124,9 @@ pub fn run_within(
     let mut end = loop {
         match output.recv_timeout(Duration::from_millis(100)) {
             Ok(Line::Out(line)) => {
-                if on_line(&line) == Progress::Told {
-                    lingers_until.get_or_insert_with(|| Instant::now() + LINGER);
+                // What still prints may tell another result, of which the last one counts.
+                if on_line(&line) == Progress::Told || lingers_until.is_some() {
+                    lingers_until = Some(Instant::now() + LINGER);
                 }
                 keep(&mut kept.stdout, line);
             }
@@ -419,6 +420,20 @@ mod tests {
             _ => Progress::Running,
         });
         assert!(outcome.unwrap().lingered);
+    }
+
+    // Goal: of several results the last one counts, also where the first was told long before. Method: one that tells
+    // them a bit more than half of the time apart that it may be silent.
+    #[test]
+    fn a_run_that_tells_more_is_not_ended_for_its_first_result() {
+        let script = shell("echo time 1; sleep 1.6; echo more; sleep 1.6; echo time 2");
+        let outcome = run(&script, Nanos::from_secs(60), &|| false, &mut |line| match line {
+            "time 1" | "time 2" => Progress::Told,
+            _ => Progress::Running,
+        })
+        .unwrap();
+        assert_eq!(outcome.stdout, ["time 1", "more", "time 2"]);
+        assert!(!outcome.lingered);
     }
 
     // Goal: a limit that changes while a program runs is what counts. Method: one that has a minute until it says a word,
