@@ -15,17 +15,19 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "bsp computes and communicates in turns, as bulk-synchronous programs do: in each superstep every rank\n"
-    "computes, sends a message to each of its partners, receives theirs, and waits until all have. An\n"
-    "iteration has --granularity supersteps, among which its work and its bytes are divided.\n"
-    "Prints `steps N` and `bytes N` (what an iteration is), `iteration I SECONDS` for each, and at the\n"
-    "end `seconds_per_iteration MEAN` and `iterations_per_second RATE`.";
+    "bsp computes and communicates in turns, as bulk-synchronous programs do: in each\n"
+    "superstep every rank computes, sends a message to each of its partners, receives\n"
+    "theirs, and waits until all have. An iteration has --granularity supersteps,\n"
+    "among which its work and its bytes are divided.\n"
+    "Prints `steps N` and `bytes N` (what an iteration is), `iteration I SECONDS` for\n"
+    "each, and at the end `seconds_per_iteration MEAN` and `iterations_per_second\n"
+    "RATE`.";
 
 constexpr const char* examples =
     "Examples:\n"
-    "  mpirun -n 4 bsp --compute 20 --ratio 5                  # computes five times as long as it talks\n"
+    "  mpirun -n 4 bsp --compute 20 --ratio 5   # talks for a sixth of the time\n"
     "  mpirun -n 4 bsp --pattern ring --compute 5 --bytes 100000 --at-least 60\n"
-    "  mpirun -n 2 bsp --compute 50 --disk-mib 10 --disk-file /tmp/bsp   # writes, and waits for the disk\n";
+    "  mpirun -n 2 bsp --disk-mib 10 --disk-file /tmp/bsp   # and waits for the disk\n";
 
 constexpr int most_bytes = 256'000'000;
 
@@ -54,8 +56,8 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     options.number("--steps", &settings.steps, 0, 2'000'000'000,
                    "instead: thousands of steps of arithmetic, as printed before; the same on every machine");
     options.real("--ratio", &settings.ratio, 0, 10'000,
-                 "computing to communicating: chooses the bytes at the start, when nobody else should be on\n"
-                 "                 the nodes; 0: as --bytes says");
+                 "computing to communicating: chooses the bytes at the start, when nobody else should be on "
+                 "the nodes; 0: as --bytes says");
     options.number("--bytes", &settings.bytes, 0, most_bytes, "bytes to each partner in an iteration");
     options.number("--granularity", &settings.granularity, 1, 10'000, "supersteps of an iteration");
     options.number("--working-set", &settings.working_set, 1, 65'536, "MiB of memory that computing touches");

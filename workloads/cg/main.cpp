@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "cg/bounds.hpp"
 #include "common/qos.hpp"
 #include "common/samples.hpp"
 #include "common/world.hpp"
@@ -13,27 +14,27 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "cg estimates the smallest eigenvalue of a large sparse symmetric matrix by inverse iteration; each\n"
-    "iteration solves a system by 25 steps of conjugate gradients, in the manner of the NAS kernel CG. Every\n"
-    "rank has a block of rows; a step gathers the vector of all ranks and sums twice. Any number of ranks.\n"
-    "Prints `iteration I ZETA RESIDUAL SECONDS`, then `zeta VALUE` and `seconds_per_iteration P50`. ZETA does\n"
-    "not depend on the number of ranks but for rounding, and goes to 1, the eigenvalue of the constant vector.";
+    "cg estimates the smallest eigenvalue of a large sparse symmetric matrix by\n"
+    "inverse iteration; each iteration solves a system by 25 steps of conjugate\n"
+    "gradients, in the manner of the NAS kernel CG. Every rank has a block of rows; a\n"
+    "step gathers the vector of all ranks and sums twice. Any number of ranks.\n"
+    "Prints `iteration I ZETA RESIDUAL SECONDS`, then `zeta VALUE` and\n"
+    "`seconds_per_iteration P50`. ZETA does not depend on the number of ranks but for\n"
+    "rounding, and goes down to 1, the eigenvalue of the constant vector. Exit code 1\n"
+    "if RESIDUAL is more than 25 steps can leave, or ZETA goes up or below 1.";
 
 constexpr const char* examples =
     "Examples:\n"
     "  mpirun -n 4 cg --rows 14000 --iterations 15\n"
     "  LD_PRELOAD=libkeeptime_mpi.so mpirun -n 4 cg --qos premium --kbps 20000\n";
 
-constexpr int inner_steps = 25;
-/// Neighbours of a row on either side.
-constexpr int diagonals = 6;
-constexpr double shift = 1;
 /// Beyond every key of the matrix.
 constexpr std::uint64_t start_key = 1u << 31;
 
 struct Settings {
     int rows = 14000;
     int iterations = 15;
+    std::string spoil = "none";
     QosOptions qos;
 };
 
@@ -41,6 +42,9 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     Options options("cg", story, examples);
     options.number("--rows", &settings.rows, 1000, 10'000'000, "rows of the matrix");
     options.number("--iterations", &settings.iterations, 1, 100'000, "iterations");
+    options.choice("--spoil", &settings.spoil, {"none", "solution", "low", "high"},
+                   "for the project's tests: a value of a solution that is wrong, or a zeta that is too low or, from "
+                   "iteration 1 on, too high");
     settings.qos.declare(options);
     return options.parse(argc, argv);
 }
@@ -103,8 +107,10 @@ class Matrix {
 
 class Solver {
   public:
-    Solver(const World& world, int rows)
-        : starts_(world.ranks() + 1), counts_(world.ranks()), whole_(rows), matrix_(deal(world, rows)) {
+    /// `spoils`: whether this rank gets a value wrong.
+    Solver(const World& world, int rows, bool spoils)
+        : spoils_(spoils), starts_(world.ranks() + 1), counts_(world.ranks()), whole_(rows),
+          matrix_(deal(world, rows)) {
         first_ = starts_[world.rank()];
         count_ = counts_[world.rank()];
     }
@@ -158,6 +164,9 @@ class Solver {
                 direction[row] = left[row] + rho / before * direction[row];
             }
         }
+        if (spoils_) {
+            z.front() += 1;
+        }
         multiply(z, product);
         for (int row = 0; row < count_; ++row) {
             product[row] -= x[row];
@@ -176,30 +185,41 @@ class Solver {
         return {rows, starts_[world.rank()], counts_[world.rank()]};
     }
 
+    bool spoils_;
     std::vector<int> starts_, counts_;
     std::vector<double> whole_;
     Matrix matrix_;
     int first_ = 0, count_ = 0;
 };
 
+/// As --spoil wants it: by more than the spectrum of the matrix is wide.
+double spoiled(double zeta, const std::string& how, int iteration) {
+    if (how == "low") {
+        return zeta / 100;
+    }
+    return how == "high" && iteration > 0 ? zeta * 100 : zeta;
+}
+
 void iterate(const Settings& settings) {
     const World world;
     world.require(world.ranks() <= settings.rows, "at most as many as there are rows");
     settings.qos.ask(MPI_COMM_WORLD, static_cast<std::uint64_t>(settings.rows) * 8 / world.ranks());
-    Solver solver(world, settings.rows);
+    Solver solver(world, settings.rows, settings.spoil == "solution" && world.rank() == world.ranks() - 1);
+    Bounds bounds;
     std::vector<double> x = solver.start(), z;
     Samples times;
     double zeta = 0;
     for (int iteration = 0; iteration < settings.iterations; ++iteration) {
         const double start = MPI_Wtime();
         const double residual = solver.solve(x, z);
-        zeta = 1 / solver.dot(x, z);
+        zeta = spoiled(1 / solver.dot(x, z), settings.spoil, iteration);
         x = Solver::scaled(z, 1 / std::sqrt(solver.dot(z, z)));
         times.add(MPI_Wtime() - start);
         if (world.tells()) {
             std::printf("iteration %d %.10f %.3e %.6f\n", iteration, zeta, residual, MPI_Wtime() - start);
             std::fflush(stdout);
         }
+        bounds.require(iteration, residual, zeta);
     }
     if (world.tells()) {
         std::printf("zeta %.8f\nseconds_per_iteration %.6f\n", zeta, times.quantile(0.5));

@@ -5,11 +5,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <thread>
 
 namespace workload {
 
 namespace {
+
+constexpr const char* no_memory = "not enough memory";
+
+std::string program;
 
 bool mpi_is_running() {
     int initialised = 0;
@@ -32,16 +37,35 @@ int end_with(const std::string& name, ExitCode code, const char* line) {
     return static_cast<int>(code);
 }
 
+// One rank alone may lack memory. If that ended as after a Failure, it would wait in MPI_Finalize for the others, and
+// they for what it does not send any more.
+void end_without_memory() {
+    if (!mpi_is_running()) {
+        throw std::bad_alloc();
+    }
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), no_memory);
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::error));
+    std::abort();
+}
+
 }  // namespace
 
+std::string short_form(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    return text;
+}
+
 int run_program(const std::string& name, const std::function<void()>& body) {
+    program = name;
+    std::set_new_handler(end_without_memory);
     try {
         body();
         return static_cast<int>(ExitCode::done);
     } catch (const Failure& failure) {
         return end_with(name, failure.code, failure.what());
     } catch (const std::bad_alloc&) {
-        return end_with(name, ExitCode::error, "not enough memory");
+        return end_with(name, ExitCode::error, no_memory);
     }
 }
 

@@ -1,9 +1,11 @@
 #include "common/options.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 #include "common/failure.hpp"
 
@@ -11,10 +13,26 @@ namespace workload {
 
 namespace {
 
-std::string short_form(double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%g", value);
-    return text;
+constexpr std::size_t line_columns = 80;
+// What an option does begins after so many columns and a space.
+constexpr std::size_t head_columns = 16;
+
+// `head`, filled up to its columns, and `text` beside it, in lines that break at spaces.
+std::string beside(std::string head, const std::string& text) {
+    head.resize(std::max(head.size(), head_columns), ' ');
+    std::size_t column = head.size();
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        if (column + 1 + word.size() > line_columns) {
+            head += '\n';
+            head.append(head_columns, ' ');
+            column = head_columns;
+        }
+        head += ' ';
+        head += word;
+        column += 1 + word.size();
+    }
+    return head;
 }
 
 bool read_real(const std::string& text, double* value) {
@@ -133,10 +151,10 @@ void Options::print_help() const {
     }
     std::printf("%s\n\nOptions, with [what holds if not given]:\n", story_.c_str());
     for (const auto& option : options_) {
-        std::printf("  %-14s %s\n                 Accepts %s.\n", option.name.c_str(),
-                    option.help.c_str(), option.accepts.c_str());
+        std::printf("%s\n%s\n", beside("  " + option.name, option.help).c_str(),
+                    beside("", "Accepts " + option.accepts + ".").c_str());
     }
-    std::printf("\n%s\nExit codes: 0 done, 2 error, 64 wrong usage.\n", examples_.c_str());
+    std::printf("\n%s\nExit codes: 0 done, 1 wrong result, 2 error, 64 wrong usage.\n", examples_.c_str());
 }
 
 }  // namespace workload

@@ -9,7 +9,8 @@ namespace workload {
 
 class Options {
   public:
-    /// `story`: what the program does, the first part of --help. `examples`: its last part.
+    /// `story`: what the program does, the first part of --help. `examples`: its last part. Their lines end by
+    /// column 80; what is said of options is broken into such.
     Options(std::string name, std::string story, std::string examples);
 
     void number(const std::string& name, int* value, int least, int most, const std::string& help);

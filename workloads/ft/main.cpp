@@ -11,18 +11,24 @@
 #include "common/qos.hpp"
 #include "common/samples.hpp"
 #include "common/world.hpp"
+#include "ft/bounds.hpp"
 
 namespace workload {
 
 namespace {
 
 constexpr const char* story =
-    "ft lets heat spread in a cube: its values are transformed by Fourier once, and for each iteration\n"
-    "damped and transformed back, in the manner of the NAS kernel FT. Every rank has a slab of the cube; each\n"
-    "transform exchanges all of it by MPI_Alltoall. The number of ranks must be a power of two, at most --size.\n"
-    "Prints `iteration I CHECKSUM_RE CHECKSUM_IM SECONDS`, then `round_trip_error E` (the greatest change of\n"
-    "a value by a transform and back) and `seconds_per_iteration P50`. Checksums do not depend on the number\n"
-    "of ranks but for rounding.";
+    "ft lets heat spread in a cube: its values are transformed by Fourier once, and\n"
+    "for each iteration damped and transformed back, in the manner of the NAS kernel\n"
+    "FT. Every rank has a slab of the cube; each transform exchanges all of it by\n"
+    "MPI_Alltoall. The number of ranks must be a power of two, at most --size.\n"
+    "Prints `iteration I CHECKSUM_RE CHECKSUM_IM SECONDS`, then `round_trip_error E`\n"
+    "(the greatest change of a value by a transform and back) and\n"
+    "`seconds_per_iteration P50`. Checksums do not depend on the number of ranks but\n"
+    "for rounding.\n"
+    "Every iteration is checked, between those that are timed: its values and what\n"
+    "they were transformed from have the same product with the first ones (Parseval).\n"
+    "Exit code 1 if these differ by more than rounding can make, or if E is more.";
 
 constexpr const char* examples =
     "Examples:\n"
@@ -40,6 +46,7 @@ static_assert(std::int64_t{largest_size} * largest_size * largest_size <= std::n
 struct Settings {
     int size = 64;
     int iterations = 6;
+    std::string spoil = "none";
     QosOptions qos;
 };
 
@@ -47,6 +54,9 @@ bool read_settings(int argc, char** argv, Settings& settings) {
     Options options("ft", story, examples);
     options.number("--size", &settings.size, 4, largest_size, "values along each edge of the cube, a power of two");
     options.number("--iterations", &settings.iterations, 1, 100'000, "iterations");
+    options.choice("--spoil", &settings.spoil, {"none", "round-trip", "iteration"},
+                   "for the project's tests: two values in each other's place, after the way there and back or in "
+                   "every iteration");
     settings.qos.declare(options);
     if (!options.parse(argc, argv)) {
         return false;
@@ -114,9 +124,9 @@ class Cube {
         along_last(data, true);
         transpose(data, false);
         along_x_and_y(data, true);
-        const double scale = 1.0 / (static_cast<double>(size_) * size_ * size_);
+        const double factor = scale();
         for (Value& value : data) {
-            value *= scale;
+            value *= factor;
         }
     }
 
@@ -138,10 +148,32 @@ class Cube {
             for (int x = 0; x < size_; ++x) {
                 for (int z = 0; z < size_; ++z, ++at) {
                     const double k = wave(x) * wave(x) + wave(y) * wave(y) + wave(z) * wave(z);
-                    to[at] = from[at] * std::exp(-4 * alpha * M_PI * M_PI * k * time);
+                    to[at] = from[at] * left_of(k, time);
                 }
             }
         }
+    }
+
+    /// The product of `first` with `data`, which is what `transformed`, `first`'s transform, was damped for `time` and
+    /// transformed back to, less the same product of their transforms; for each value of the cube. 0 but for rounding
+    /// (Parseval), on all ranks. The first values look random: a value that is wrong, or elsewhere, changes it.
+    Value parseval_error(const std::vector<Value>& first, const std::vector<Value>& transformed,
+                         const std::vector<Value>& data, double time) const {
+        const std::vector<double> left = left_along_edge(time);
+        const std::size_t size = size_;
+        const auto product = [&](std::size_t at) { return std::conj(first[at]) * data[at]; };
+        const Value here = sum_in_halves(0, data.size(), product);
+        // Lines of z, one after the other: x is the number of the line in its plane, and y the plane's.
+        const double there = sum_in_halves(0, data.size() / size, [&](std::size_t line) {
+            const double along_z = sum_in_halves(0, size, [&](std::size_t z) {
+                return std::norm(transformed[line * size + z]) * left[z];
+            });
+            return along_z * left[line % size] * left[first_ + line / size];
+        });
+        const Value own = (here - there * scale()) * scale();
+        Value sum = 0;
+        MPI_Allreduce(&own, &sum, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        return sum;
     }
 
     /// The sum of some values, on rank 0.
@@ -158,7 +190,21 @@ class Cube {
     }
 
   private:
+    /// 1 over how many values there are: a power of two, so that nothing is rounded.
+    double scale() const { return 1.0 / (static_cast<double>(size_) * size_ * size_); }
     double wave(int at) const { return at < size_ / 2 ? at : at - size_; }
+
+    /// What is left of a wave after `time`; `k` is the square of its number.
+    static double left_of(double k, double time) { return std::exp(-4 * alpha * M_PI * M_PI * k * time); }
+
+    /// The same along one edge of the cube: that of a wave in space is the product of its three.
+    std::vector<double> left_along_edge(double time) const {
+        std::vector<double> left(size_);
+        for (int at = 0; at < size_; ++at) {
+            left[at] = left_of(wave(at) * wave(at), time);
+        }
+        return left;
+    }
 
     void along_last(std::vector<Value>& data, bool back) const {
         for (std::size_t at = 0; at < data.size(); at += size_) {
@@ -226,10 +272,28 @@ class Cube {
 double greatest_difference(const std::vector<Value>& one, const std::vector<Value>& other) {
     double own = 0, most = 0;
     for (std::size_t at = 0; at < one.size(); ++at) {
-        own = std::max(own, std::abs(one[at] - other[at]));
+        const double difference = std::abs(one[at] - other[at]);
+        // std::max passes over what is no number.
+        own = std::max(own, std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference);
     }
-    MPI_Reduce(&own, &most, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+    MPI_Allreduce(&own, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return most;
+}
+
+/// Throws if an error is not of rounding; one that is no number is not. All ranks have the same (MPI_Allreduce
+/// guarantees it), so that all throw or none.
+void require_at_most(double most, double error, const std::string& what) {
+    if (!(error <= most)) {
+        throw wrong_result(what + " by " + short_form(error) + ", and by at most " + short_form(most) +
+                           " for rounding");
+    }
+}
+
+/// The same values, but two in each other's place; on the last rank.
+void spoil(const World& world, std::vector<Value>& data) {
+    if (world.rank() == world.ranks() - 1) {
+        std::swap(data.front(), data.back());
+    }
 }
 
 void iterate(const Settings& settings) {
@@ -244,18 +308,28 @@ void iterate(const Settings& settings) {
     cube.forward(transformed);
     data = transformed;
     cube.backward(data);
+    if (settings.spoil == "round-trip") {
+        spoil(world, data);
+    }
     const double error = greatest_difference(first, data);
+    require_at_most(round_trip_error_most(settings.size), error, "not transformed: there and back, a value is off");
+    const double parseval_most = parseval_error_most(settings.size, world.ranks());
     Samples times;
     for (int iteration = 1; iteration <= settings.iterations; ++iteration) {
         const double start = MPI_Wtime();
         cube.damp(transformed, data, iteration);
         cube.backward(data);
+        if (settings.spoil == "iteration") {
+            spoil(world, data);
+        }
         const Value sum = cube.checksum(data);
         times.add(MPI_Wtime() - start);
         if (world.tells()) {
             std::printf("iteration %d %.9f %.9f %.6f\n", iteration, sum.real(), sum.imag(), MPI_Wtime() - start);
             std::fflush(stdout);
         }
+        require_at_most(parseval_most, std::abs(cube.parseval_error(first, transformed, data, iteration)),
+                        "iteration " + std::to_string(iteration) + ": not transformed: Parseval's sums differ");
     }
     if (world.tells()) {
         std::printf("round_trip_error %.3e\nseconds_per_iteration %.6f\n", error, times.quantile(0.5));

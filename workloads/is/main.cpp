@@ -15,17 +15,18 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "is sorts 2^keys integers below 2^bits with the ranks of an MPI program: a bucket sort in which every\n"
-    "rank sends keys to every other. Two keys change from iteration to iteration. Every result is\n"
-    "verified: in order on each rank and from rank to rank, and the same keys as before.\n"
-    "Prints `iteration I SECONDS` for each, `keys RANK N` (what each rank got in the last), at the end\n"
-    "`seconds_per_iteration MEAN`, `iterations_per_second RATE` and `verified N`; exit code 2 if a\n"
-    "result is wrong.";
+    "is sorts 2^keys integers below 2^bits with the ranks of an MPI program: a bucket\n"
+    "sort in which every rank sends keys to every other. Two keys change from\n"
+    "iteration to iteration. Every result is verified: in order on each rank and from\n"
+    "rank to rank, and the same keys as before.\n"
+    "Prints `iteration I SECONDS` for each, `keys RANK N` (what each rank got in the\n"
+    "last), at the end `seconds_per_iteration MEAN`, `iterations_per_second RATE` and\n"
+    "`verified N`; exit code 1 if a result is wrong.";
 
 constexpr const char* examples =
     "Examples:\n"
     "  mpirun -n 4 is --keys 20\n"
-    "  mpirun -n 4 is --keys 20 --split range      # ranks in the middle have most to do\n";
+    "  mpirun -n 4 is --keys 20 --split range   # ranks in the middle have most to do\n";
 
 struct Settings {
     int keys = 20;
@@ -87,8 +88,8 @@ void verify(int iteration, const std::vector<Digest>& before, const std::vector<
         sum.fingerprint -= digest.fingerprint;
     }
     if (!in_order || sum.count != 0 || sum.fingerprint != 0) {
-        throw error("iteration " + std::to_string(iteration) + ": not verified: " +
-                    (in_order ? "other keys than before" : "not in order"));
+        throw wrong_result("iteration " + std::to_string(iteration) + ": not verified: " +
+                           (in_order ? "other keys than before" : "not in order"));
     }
 }
 

@@ -11,13 +11,14 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "isosurface extracts the surface where a volume (an MRI scan of a head) passes a level, by marching\n"
-    "cubes, with the ranks of an MPI program. Every rank works on a slab of the volume; rank 0 collects\n"
-    "the triangles along the edges of a hypercube. Start it on 1, 2, 4, 8 or 16 ranks.\n"
-    "A frame is one extraction. Vertices on the border of two slabs come twice, otherwise the surface\n"
-    "does not depend on the number of ranks; it is closed.\n"
-    "Prints `warmup I SECONDS`, `frame I SECONDS`, `seconds_per_frame MEAN`, then `vertices N` and\n"
-    "`triangles N`.";
+    "isosurface extracts the surface where a volume (an MRI scan of a head) passes a\n"
+    "level, by marching cubes, with the ranks of an MPI program. Every rank works on\n"
+    "a slab of the volume; rank 0 collects the triangles along the edges of a\n"
+    "hypercube. Start it on 1, 2, 4, 8 or 16 ranks.\n"
+    "A frame is one extraction. Vertices on the border of two slabs come twice,\n"
+    "otherwise the surface does not depend on the number of ranks; it is closed.\n"
+    "Prints `warmup I SECONDS`, `frame I SECONDS`, `seconds_per_frame MEAN`, then\n"
+    "`vertices N` and `triangles N`.";
 
 constexpr const char* examples =
     "Examples:\n"
@@ -62,8 +63,8 @@ void append_surface(Hypercube& cube, int dimension, Surface& surface) {
     const std::size_t vertices = surface.vertices.size(), triangles = surface.triangles.size();
     surface.vertices.resize(vertices + counts.vertices);
     surface.triangles.resize(triangles + counts.triangles);
-    cube.receive(dimension, &surface.vertices[vertices], counts.vertices * sizeof(Vertex));
-    cube.receive(dimension, &surface.triangles[triangles], counts.triangles * sizeof(Triangle));
+    cube.receive(dimension, surface.vertices.data() + vertices, counts.vertices * sizeof(Vertex));
+    cube.receive(dimension, surface.triangles.data() + triangles, counts.triangles * sizeof(Triangle));
     for (std::size_t i = triangles; i < surface.triangles.size(); ++i) {
         for (std::uint32_t& corner : surface.triangles[i]) {
             corner += static_cast<std::uint32_t>(vertices);

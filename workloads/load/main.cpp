@@ -25,11 +25,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* story =
-    "load keeps the processor, the memory or the disk busy for a while, as other users would.\n"
-    "Contention is how many processes want to run: 1.5 are one, and another one half of the time; it can\n"
-    "follow a trace, as in load trace playback. All kinds of load run beside each other.\n"
-    "Prints at the end `competed_seconds N` (processes wanted the processor for so long, in all),\n"
-    "`cpu_seconds N`, `memory_passes N` and `disk_mib N`: what it really did.";
+    "load keeps the processor, the memory or the disk busy for a while, as other\n"
+    "users would. Contention is how many processes want to run: 1.5 are one, and\n"
+    "another one half of the time; it can follow a trace, as in load trace playback.\n"
+    "All kinds of load run beside each other.\n"
+    "Prints at the end `competed_seconds N` (processes wanted the processor for so\n"
+    "long, in all), `cpu_seconds N`, `memory_passes N` and `disk_mib N`: what it\n"
+    "really did.";
 
 constexpr const char* examples =
     "Examples:\n"

@@ -12,11 +12,12 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "osu measures what two ranks have of the network, message size by message size, in the manner of the\n"
-    "OSU micro-benchmarks: latency is half of a round trip; for bandwidth a window of messages is sent at\n"
-    "once and acknowledged by one. Start it on 2 ranks.\n"
-    "Prints for each size, doubled from --least to --most, `latency BYTES US_P50 US_P99` or\n"
-    "`bandwidth BYTES MBIT_P50`.";
+    "osu measures what two ranks have of the network, message size by message size,\n"
+    "in the manner of the OSU micro-benchmarks: latency is half of a round trip; for\n"
+    "bandwidth a window of messages is sent at once and acknowledged by one. Start it\n"
+    "on 2 ranks.\n"
+    "Prints for each size, doubled from --least to --most, `latency BYTES US_P50\n"
+    "US_P99` or `bandwidth BYTES MBIT_P50`.";
 
 constexpr const char* examples =
     "Examples:\n"

@@ -11,8 +11,8 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "pingpong sends a message from each even rank to the next odd one and back, again and again. Start it\n"
-    "on an even number of ranks; every pair goes on by itself.\n"
+    "pingpong sends a message from each even rank to the next odd one and back, again\n"
+    "and again. Start it on an even number of ranks; every pair goes on by itself.\n"
     "Prints for the first pair `round_trip_us P50 P99` and `one_way_mbit RATE`.";
 
 constexpr const char* examples =

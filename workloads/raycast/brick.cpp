@@ -16,6 +16,27 @@ int longest_axis(const Box& box) {
     return longest;
 }
 
+SplitPlane middle_of(const Box& box) {
+    const int axis = longest_axis(box);
+    return {axis, (box.low[axis] + box.high[axis]) / 2};
+}
+
+Box half_of(Box box, SplitPlane plane, bool upper) {
+    (upper ? box.low : box.high)[plane.axis] = plane.position;
+    return box;
+}
+
+// Whether every part has something of it when it is halved so often. Halves of odd boxes differ: a rank that looked at
+// its own part alone would leave the others waiting for it.
+bool can_be_halved(const Box& box, int times) {
+    if (times == 0) {
+        return true;
+    }
+    const SplitPlane plane = middle_of(box);
+    return box.high[plane.axis] - box.low[plane.axis] > 1 && can_be_halved(half_of(box, plane, false), times - 1) &&
+           can_be_halved(half_of(box, plane, true), times - 1);
+}
+
 // A voxel above 0 is seen in the cells on both of its sides.
 Box box_of_content(const Volume& volume) {
     Box box;
@@ -45,16 +66,13 @@ Partition split(const Volume& volume, const Hypercube& cube) {
     if (content.low[0] > content.high[0]) {
         throw error("--volume: the volume has no voxel above 0");
     }
+    if (!can_be_halved(content, cube.dimensions())) {
+        throw error("the volume is too small for " + std::to_string(cube.ranks()) + " ranks");
+    }
     Partition partition{content, content, std::vector<SplitPlane>(cube.dimensions())};
-    Box& box = partition.box;
     for (int dimension = cube.dimensions() - 1; dimension >= 0; --dimension) {
-        const int axis = longest_axis(box);
-        const int middle = (box.low[axis] + box.high[axis]) / 2;
-        if (box.high[axis] - box.low[axis] < 2) {
-            throw error("the volume is too small for " + std::to_string(cube.ranks()) + " ranks");
-        }
-        partition.planes[dimension] = {axis, middle};
-        (cube.upper(dimension) ? box.low : box.high)[axis] = middle;
+        partition.planes[dimension] = middle_of(partition.box);
+        partition.box = half_of(partition.box, partition.planes[dimension], cube.upper(dimension));
     }
     return partition;
 }

@@ -12,16 +12,18 @@ namespace {
 
 constexpr const char* story =
     "raycast draws a volume (an MRI scan of a head) with the ranks of an MPI program.\n"
-    "Every rank casts rays through its own brick of the volume; the pictures are put together by\n"
-    "binary swap, in which rank r talks to r^1, r^2, r^4 ... only. Start it on 1, 2, 4, 8 or 16 ranks.\n"
-    "A larger --size is sharper and costs its square in computing and in bytes sent; --interleave K\n"
-    "divides both by (K+1)^2 and blurs.\n"
-    "Prints `warmup I SECONDS`, `frame I SECONDS` and at the end `seconds_per_frame MEAN`.";
+    "Every rank casts rays through its own brick of the volume; the pictures are put\n"
+    "together by binary swap, in which rank r talks to r^1, r^2, r^4 ... only. Start\n"
+    "it on 1, 2, 4, 8 or 16 ranks.\n"
+    "A larger --size is sharper and costs its square in computing and in bytes sent;\n"
+    "--interleave K divides both by (K+1)^2 and blurs.\n"
+    "Prints `warmup I SECONDS`, `frame I SECONDS` and at the end `seconds_per_frame\n"
+    "MEAN`.";
 
 constexpr const char* examples =
     "Examples:\n"
     "  mpirun -n 4 raycast --volume mni152-t1.nii.gz --out head.png\n"
-    "  mpirun -n 4 raycast --volume mni152-t1.nii.gz --size 1024 --interleave 1 --frames 20\n";
+    "  mpirun -n 4 raycast --volume mni152-t1.nii.gz --size 1024 --interleave 1\n";
 
 struct Settings {
     std::string volume;
@@ -71,7 +73,7 @@ void render(const Settings& settings) {
             const bool viewer_above = eye[plane.axis] > static_cast<float>(plane.position);
             return viewer_above == cube.upper(dimension) ? over(own, other) : over(other, own);
         });
-        std::transform(&part[mine.begin], &part[mine.end], &cast[mine.begin], to_bytes);
+        std::transform(part.data() + mine.begin, part.data() + mine.end, cast.data() + mine.begin, to_bytes);
         gather_pieces(cube, cast);
         if (cube.rank() == 0) {
             enlarge(grid, cast, picture.pixels);

@@ -11,11 +11,13 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "render draws a surface (a triangle mesh, from isosurface) with the ranks of an MPI program.\n"
-    "Every rank draws an equal share of the triangles; the pictures are put together by depth with\n"
-    "binary swap, in which rank r talks to r^1, r^2, r^4 ... only. Start it on 1, 2, 4, 8 or 16 ranks.\n"
+    "render draws a surface (a triangle mesh, from isosurface) with the ranks of an\n"
+    "MPI program. Every rank draws an equal share of the triangles; the pictures are\n"
+    "put together by depth with binary swap, in which rank r talks to r^1, r^2, r^4\n"
+    "... only. Start it on 1, 2, 4, 8 or 16 ranks.\n"
     "A larger --size is sharper and costs its square in bytes sent.\n"
-    "Prints `warmup I SECONDS`, `frame I SECONDS` and at the end `seconds_per_frame MEAN`.";
+    "Prints `warmup I SECONDS`, `frame I SECONDS` and at the end `seconds_per_frame\n"
+    "MEAN`.";
 
 constexpr const char* examples =
     "Examples:\n"

@@ -14,12 +14,14 @@ namespace workload {
 namespace {
 
 constexpr const char* story =
-    "stream sends frames from rank 0 to rank 1 at a fixed rate, as a program that computes pictures for a\n"
-    "remote screen does: each is computed for a while, then sent. Start it on 2 ranks.\n"
-    "A frame that is late puts off those behind it; it never catches up by sending faster than was asked\n"
-    "for two frames' time, so that what is lost is seen.\n"
-    "Rank 1 prints `frame I ARRIVED SECONDS`, when it was complete and how long that took since it was\n"
-    "due, both since the start; at the end `mbit RATE` and `late_frames N` (later than one period).";
+    "stream sends frames from rank 0 to rank 1 at a fixed rate, as a program that\n"
+    "computes pictures for a remote screen does: each is computed for a while, then\n"
+    "sent. Start it on 2 ranks.\n"
+    "A frame that is late puts off those behind it; it never catches up by sending\n"
+    "faster than was asked for two frames' time, so that what is lost is seen.\n"
+    "Rank 1 prints `frame I ARRIVED SECONDS`, when it was complete and how long that\n"
+    "took since it was due, both since the start; at the end `mbit RATE` and\n"
+    "`late_frames N` (later than one period).";
 
 constexpr const char* examples =
     "Examples:\n"

@@ -240,6 +240,20 @@ writes_and_cleans_up() {
     mpi 2 bsp --steps 1 --iterations 2 --disk-mib 1 --disk-file "$work/disk" && ! ls "$work"/disk.* 2>/dev/null
 }
 
+# Rank 1 alone wants 64 GiB, and may have 32: all end, and it is told why.
+one_rank_lacks_memory() {
+    local got
+    # shellcheck disable=SC2016
+    timeout -k 5 60 "${launch[@]}" -n 2 bash -c '
+        [ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" = 1 ] || exec "$0" --steps 1 --iterations 2
+        ulimit -v 33554432
+        exec "$0" --steps 1 --iterations 2 --working-set 65536' "$build/bsp" >"$work/out" 2>&1
+    got=$?
+    cat "$work/out"
+    echo "exit code $got"
+    [ "$got" != 0 ] && [ "$got" != 124 ] && grep -q 'bsp: not enough memory' "$work/out"
+}
+
 finds_bytes() { # LEAST MOST ARGUMENTS...
     local least=$1 most=$2
     shift 2
@@ -273,6 +287,7 @@ test_bsp() {
         finds_bytes 2560000000 2560000000 --pattern none --ratio 0.0001 --granularity 10
     test_that "bsp writes and cleans up" writes_and_cleans_up
     test_that "bsp cannot write" refuses 2 "cannot be made (No such file" "$build/bsp" --disk-mib 1 --disk-file "$work/no/where"
+    test_that "bsp ends when one rank lacks memory" one_rank_lacks_memory
     test_that "an odd number of pairs" refuses 64 "start it on an even number" mpi 3 bsp --pattern pairs
     test_that "unknown pattern" refuses 64 "give all-to-all or ring" "$build/bsp" --pattern star
     test_that "bsp crashes when told" breaks_in_iteration_1 "-ne 0" mpi 2 bsp --fault crash --steps 1
@@ -303,8 +318,8 @@ test_is() {
     test_that "is tells iterations" iterations_are_told 3 mpi 2 is --keys 12 --iterations 3 --bits 8
     test_that "few keys of few bits" iterations_are_told 2 mpi 4 is --keys 4 --bits 4 --iterations 2 --wait poll
     test_that "equal ranges are unequal work" bell
-    test_that "a wrong order is found" refuses 2 "not verified: not in order" mpi 2 is --keys 12 --spoil order
-    test_that "wrong keys are found" refuses 2 "not verified: other keys than before" mpi 2 is --keys 12 --spoil keys
+    test_that "a wrong order is found" refuses 1 "not verified: not in order" mpi 2 is --keys 12 --spoil order
+    test_that "wrong keys are found" refuses 1 "not verified: other keys than before" mpi 2 is --keys 12 --spoil keys
     test_that "too many keys" refuses 64 "--keys 31: not accepted" "$build/is" --keys 31
 }
 
@@ -345,8 +360,20 @@ test_load() {
 
 # --- bad input --------------------------------------------------------------------------------------
 
+# Each program has a folder with its main.cpp.
+helps_fit() {
+    local main program
+    for main in */main.cpp; do
+        program=${main%/main.cpp}
+        "$build/$program" --help >"$work/help" || return 1
+        awk -v program="$program" 'length > 80 { print program ": " $0; wide = 1 } END { exit wide || NR == 0 }' \
+            "$work/help" || return 1
+    done
+}
+
 test_usage() {
     local one="$build/raycast"
+    test_that "every help has 80 columns at most" helps_fit
     test_that "help" bash -c "'$one' --help | grep -q -- '--interleave .*rays'"
     test_that "help on 2 comes once" bash -c "[ \$($(printf '%q ' "${launch[@]}") -n 2 '$one' --help | grep -c Examples) = 1 ]"
     test_that "unknown option" refuses 64 "--sice: no such option; known are --volume" "$one" --sice 3
@@ -376,6 +403,14 @@ test_bad_files() {
         empty.nii:"--volume: the volume has no voxel above 0" missing.nii:"cannot be opened (No such file"; do
         test_that "volume ${name%%:*}" refuses 2 "${name#*:}" "$build/raycast" --volume "$work/${name%%:*}"
     done
+    # Two voxels, 0 and 1 of a row: of 16 parts those of its lower half are empty, and the others are not.
+    { head -c 352 "$work/noise.nii" && head -c 32000 /dev/zero && printf '\1\1' && head -c 31998 /dev/zero; } >"$work/two.nii"
+    # Ranks that never yield take minutes to start sixteen on a few cores.
+    if [[ "${launch[*]}" == *mpi_yield_when_idle* ]]; then
+        test_that "a volume that is too small for some ranks" refuses 2 "the volume is too small for 16 ranks" \
+            mpi 16 raycast --volume "$work/two.nii" --size 16
+    fi
+    test_that "and not for fewer" mpi 8 raycast --volume "$work/two.nii" --size 16 --frames 1
     test_that "bad volume on 2 is told once" refuses 2 "bytes too early" mpi 2 isosurface --volume "$work/short.nii"
 
     head -c 50000 "$work/1.ply" >"$work/short.ply"
@@ -449,15 +484,24 @@ test_measuring() {
     test_that "a stream has its rate" at_last streams
     test_that "alltoall" tells pair_mbit 4 alltoall --bytes 1000 --times 5
     test_that "alltoall tells what it sends" at_last alltoall_tells_what_it_sends
-    test_that "a wrong block is told by all" refuses 2 "a block from rank 3 to rank 1 is not what was sent" \
+    test_that "a wrong word in a block is told by all" refuses 1 "a block from rank 3 to rank 1 is not what was sent" \
         mpi 4 alltoall --times 3 --spoil block
     test_that "osu latency" tells latency 2 osu --least 8 --most 64 --times 20
     test_that "osu bandwidth" tells bandwidth 2 osu --test bandwidth --least 65536 --most 131072 --times 3
     test_that "cg is the same on all" same_on_all '^iteration' cg --rows 3000 --iterations 4
     test_that "cg begins far off and comes close" cg_comes_close
+    test_that "cg on 3, long after it is there" tells zeta 3 cg --rows 1000 --iterations 60
+    test_that "a wrong solution is found" refuses 1 "iteration 0: not solved: the residual is" \
+        mpi 3 cg --rows 1000 --spoil solution
+    test_that "a zeta that is too low is found" refuses 1 "and cannot be below 1" mpi 2 cg --rows 1000 --spoil low
+    test_that "a zeta that rises is found" refuses 1 "and cannot be above" mpi 2 cg --rows 1000 --spoil high
     test_that "ft is the same on all" same_on_all '^iteration' ft --size 16 --iterations 3
     test_that "ft goes there and back" tells round_trip_error 2 ft --size 16 --iterations 1
     test_that "by no more than rounding" awk '$1 == "round_trip_error" { exit !($2 < 1e-12) }' "$work/times"
+    test_that "values in a wrong place are found, there and back" \
+        refuses 1 "not transformed: there and back, a value is off" mpi 2 ft --size 16 --spoil round-trip
+    test_that "and in an iteration" refuses 1 "iteration 1: not transformed: Parseval's sums differ" \
+        mpi 4 ft --size 16 --spoil iteration
     test_that "without the library nothing is asked" tells qos 2 pingpong --seconds 0.1 --qos premium --kbps 100
     test_that "and the program says so" grep -q '^qos not-asked 0$' "$work/times"
     test_that "three ranks" refuses 64 "3 ranks: not accepted; start it on an even number" mpi 3 pingpong
