@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use keeptime_dht::client::{Client, Found};
+use keeptime_dht::message::VALUE_MOST;
 use serde::Serialize;
 use std::io::BufRead;
 use std::thread;
@@ -23,8 +24,8 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
     /// Bytes of each value
-    #[arg(long, default_value_t = 8192)]
-    value_bytes: usize,
+    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u32).range(..=VALUE_MOST as i64))]
+    value_bytes: u32,
     /// Print `ready` when all clients are, and begin at the next line of standard input
     #[arg(long)]
     wait: bool,
@@ -57,8 +58,9 @@ pub fn run(arguments: &Arguments, open: &(dyn Fn() -> Result<Client> + Sync)) ->
     }
     let time = Duration::try_from_secs_f64(arguments.seconds).context("--seconds")?;
     let start = Instant::now();
+    let end = start.checked_add(time).context("--seconds: no clock goes on for so long")?;
     let counts = thread::scope(|scope| {
-        let ask = |client| scope.spawn(move || ask(client, arguments, start + time));
+        let ask = |client| scope.spawn(move || ask(client, arguments, end));
         let threads: Vec<_> = clients.iter_mut().map(ask).collect();
         let joined = threads.into_iter().map(|thread| match thread.join() {
             Ok(count) => count,
@@ -90,6 +92,6 @@ fn key(number: u32) -> [u8; 4] {
     number.to_le_bytes()
 }
 
-fn value(number: u32, bytes: usize) -> Vec<u8> {
-    vec![number as u8; bytes]
+fn value(number: u32, bytes: u32) -> Vec<u8> {
+    vec![number as u8; bytes as usize]
 }

@@ -3,6 +3,7 @@
 mod bench;
 
 use anyhow::{Context as _, Result};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use keeptime_dht::client::{Client, Found};
 use keeptime_dht::misses::Misses;
@@ -43,7 +44,7 @@ struct Place {
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = parse_misses, global = true)]
     misses: Misses,
     /// How many seconds a client tries
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, global = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds(), global = true)]
     patience: u64,
 }
 
@@ -55,7 +56,7 @@ enum Command {
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
         partitions: u16,
         /// How many seconds handing over may take
-        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds())]
         leave_within: u64,
         #[command(flatten)]
         place: Place,
@@ -105,6 +106,11 @@ impl Place {
         let patience = Duration::from_secs(self.patience);
         Ok(Client::open(self.config(), &self.name, patience, self.misses)?)
     }
+}
+
+/// Up to a year: what is added to the time of now has to be a time.
+fn seconds() -> RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(..=365 * 24 * 3600)
 }
 
 fn parse_misses(text: &str) -> Result<Misses, String> {
@@ -192,4 +198,27 @@ fn status(place: &Place) -> Result<ExitCode> {
     }
     println!("{} partitions, {} servers", partitions.len(), chart.servers().len());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_clock_and_no_memory_holds_is_refused() {
+        let most = u64::MAX.to_string();
+        let year = (365 * 24 * 3600).to_string();
+        for (words, good) in [
+            (["get", "key", "--patience"], year.as_str()),
+            (["serve", "--partitions=1", "--leave-within"], "0"),
+            (["bench", "--clients=1", "--value-bytes"], "16777216"),
+        ] {
+            let parse = |last| {
+                let all = std::iter::once("keeptime-dht").chain(words).chain([last]);
+                Arguments::try_parse_from(all)
+            };
+            assert!(parse(good).is_ok(), "{words:?} {good}");
+            assert!(parse(&most).is_err(), "{words:?} {most}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! A partition as a state machine: from what it hears and who there is to what it says (pure).
 //!
 //! It has its extent but for what its children have. Requests for what it has not go to the child that
-//! has it, or to one beside it: the widest, up to a sixty-fourth of the hash space, that has the index.
+//! has it, or to one beside it: the widest, up to a thousandth of the hash space, that has the index, or else
+//! the least of those that are wider.
 //! From there they go down only. (In the paper they go up to the first partition that has both, so that
 //! the super-partition has a part in half of all requests.) All that follows from the [`Chart`], which is looked at
 //! whenever somebody may have come or gone: a child that is gone leaves its extent to the parent, with
@@ -179,6 +180,11 @@ impl Partition {
         if self.unthanked.contains_key(&to) {
             self.missed.insert(to);
         }
+    }
+
+    /// What was to be given to `server` was not sent: it makes nothing of it, and whoever asks next may have it.
+    pub fn not_given(&mut self, server: ResourceId) {
+        self.handing.take_if(|handing| handing.server == server);
     }
 
     /// Compares with who there is. `chart` was taken after everything that was heard.
@@ -464,6 +470,117 @@ fn busy(hops: u8, request: &Request) -> Output {
         Request::Split { server, number, .. } => Output::Send(server, Message::Refused { number }),
         Request::Store { client, number, .. } | Request::Query { client, number, .. } => {
             Output::Answer(client, number, Answer { hops, outcome: Outcome::Busy })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chart::of_table;
+    use keeptime_fabric::ContextId;
+    use keeptime_fabric::id::Place;
+
+    /// A server's share where tables are measured.
+    const EACH: usize = 32;
+
+    fn id(slot: u32) -> ResourceId {
+        ResourceId { context: ContextId::new(1), place: Place { slot, generation: 0 } }
+    }
+
+    /// Indexes that lie anywhere, the same in every run.
+    struct Indexes(u64);
+
+    impl Indexes {
+        fn draw(&mut self) -> u32 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 32) as u32
+        }
+    }
+
+    /// What partitions of a table have when they are made, as servers ask for them: each a part of what is around any index.
+    fn extents(count: usize) -> Vec<Extent> {
+        let (mut made, mut parts) = (vec![Extent::ALL], vec![Extent::ALL]);
+        let mut indexes = Indexes(1);
+        while made.len() < count {
+            let index = indexes.draw();
+            let at = parts.iter().position(|part| part.contains(index)).unwrap();
+            let whole = parts.swap_remove(at);
+            let part = whole.part().unwrap();
+            parts.extend(whole.without(part).chain([part]));
+            made.push(part);
+        }
+        made
+    }
+
+    /// A table of so many partitions, all of which know of each other.
+    fn table(count: usize) -> BTreeMap<ResourceId, Partition> {
+        let made: Vec<_> = (0..).map(id).zip(extents(count)).collect();
+        let mut chart = Chart::default();
+        for (id, extent) in &made {
+            chart.appeared(*id, &Living::attributes(of_table("t"), *extent, 0, None));
+        }
+        let nobody = id(u32::MAX);
+        let partition = |(id, extent)| {
+            let mut partition = Partition::joining(id, extent, 0, nobody);
+            partition.look(&chart);
+            (id, partition)
+        };
+        made.into_iter().map(partition).collect()
+    }
+
+    /// Which partition answers a query that `entry` is asked, and how many it has passed before.
+    fn asked(
+        table: &mut BTreeMap<ResourceId, Partition>,
+        entry: ResourceId,
+        key: &[u8],
+    ) -> (ResourceId, u8) {
+        let client = id(u32::MAX);
+        let request = Request::Query { client, number: 1, key: ByteBuf::from(key) };
+        let (mut at, mut message) = (entry, Message::Routed { hops: 0, request });
+        loop {
+            let outputs = table.get_mut(&at).unwrap().hear(client, message);
+            match outputs.into_iter().next() {
+                Some(Output::Send(to, next)) => (at, message) = (to, next),
+                Some(Output::Answer(_, _, Answer { hops, outcome: Outcome::Lost })) => {
+                    return (at, hops);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A server that cannot be reached for a moment does not keep others from a part of the table for as long as it lives.
+    #[test]
+    fn what_was_not_given_is_given_to_others() {
+        let (one, other) = (id(1), id(2));
+        let mut partition = Partition::founded(id(0), true);
+        let mut is_given = |not_given: Option<ResourceId>, server| {
+            not_given.into_iter().for_each(|server| partition.not_given(server));
+            let request = Request::Split { index: 7, server, number: 1 };
+            let outputs = partition.hear(server, Message::Routed { hops: 0, request });
+            matches!(&outputs[..], [Output::Send(to, Message::Given { .. })] if *to == server)
+        };
+        assert!(is_given(None, one));
+        assert!(!is_given(None, other) && !is_given(Some(other), other), "it is on its way");
+        assert!(is_given(Some(one), other));
+    }
+
+    /// Goal: more nodes answer more, since a request is no more work for them. Method: tables as large as those of four and of
+    /// eight servers are asked in any partition. Each knows straight who has what is asked for, and all know the same.
+    #[test]
+    fn requests_pass_one_partition_however_many_there_are() {
+        const QUERIES: u32 = 1000;
+        for count in [4 * EACH, 8 * EACH] {
+            let mut table = table(count);
+            let (mut entries, mut passed) = (Indexes(2), 0);
+            for key in 0..QUERIES {
+                let entry = id(entries.draw() % count as u32);
+                let (at, hops) = asked(&mut table, entry, &key.to_le_bytes());
+                assert_eq!((at, 0), asked(&mut table, at, &key.to_le_bytes()), "{key}");
+                passed += u32::from(hops);
+            }
+            assert!(passed <= QUERIES * 11 / 10, "{passed} for {QUERIES} of {count} partitions");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::partition::{Output, Partition};
 use crate::survey::Survey;
 use keeptime_fabric::{
     Config, Context, FindError, Match, OpenError, RecvError, RegisterError, Resource, ResourceId,
-    Tag, Wait,
+    SendError, Tag, Wait,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -275,8 +275,11 @@ impl Serving {
     fn say(&mut self, to: ResourceId, message: &Message) {
         self.shared.misses.look_for(&self.shared.context, to);
         let sent = self.resource.send_within(to, message.tag(), encode(message), SEND_TIME);
-        if sent.is_err() {
-            self.partition.undelivered(to);
+        let Err(error) = sent else { return };
+        self.partition.undelivered(to);
+        // What was on its way when the connection broke may have arrived.
+        if matches!(message, Message::Given { .. }) && !matches!(error, SendError::Broken(_)) {
+            self.partition.not_given(to);
         }
     }
 }
