@@ -534,9 +534,12 @@ static bool read_answers(struct json *json, const struct sent *sent, int count)
 				if (elements <= count)
 					apply(&sent[elements - 1], &answer);
 		} else if (!strcmp(name, "pace")) {
-			while (pace_count < PACES_MAX && json_element(json, &elements) &&
-			       read_pace(json, &paces[pace_count]))
-				pace_count++;
+			struct pace pace;
+
+			/* Those for which there is no room are read, too: behind them the answer goes on. */
+			while (json_element(json, &elements) && read_pace(json, &pace))
+				if (pace_count < PACES_MAX)
+					paces[pace_count++] = pace;
 		} else {
 			json_skip(json);
 		}

@@ -78,21 +78,41 @@ int pacing_connections(struct connection **list)
 	return count;
 }
 
-static const struct pace *pace_to(struct in_addr address, const struct pace *paces, int count)
+/* Where to is paced, and over how many connections. */
+struct destination {
+	uint32_t address; /* in network order */
+	uint64_t bits_per_second;
+	uint64_t connections;
+};
+
+static int by_address(const void *one, const void *other)
 {
-	for (int at = 0; at < count; at++)
-		if (paces[at].address.s_addr == address.s_addr)
-			return &paces[at];
-	return NULL;
+	uint32_t first = ((const struct destination *)one)->address;
+	uint32_t second = ((const struct destination *)other)->address;
+
+	return (first > second) - (first < second);
 }
 
-static int connections_to(struct in_addr address, const struct connection *all, int count)
+/* Sorted: each of thousands of connections looks for its own, several times a second. Nothing if memory is lacking. */
+static struct destination *destinations_of(const struct pace *paces, int count)
 {
-	int found = 0;
+	struct destination *all = calloc((size_t)count + 1, sizeof *all);
 
-	for (int at = 0; at < count; at++)
-		found += all[at].remote.sin_addr.s_addr == address.s_addr;
-	return found;
+	if (!all)
+		return NULL;
+	for (int at = 0; at < count; at++) {
+		all[at].address = paces[at].address.s_addr;
+		all[at].bits_per_second = paces[at].bits_per_second;
+	}
+	qsort(all, (size_t)count, sizeof *all, by_address);
+	return all;
+}
+
+static struct destination *destination_of(const struct connection *connection, struct destination *all, int count)
+{
+	struct destination wanted = { .address = connection->remote.sin_addr.s_addr };
+
+	return bsearch(&wanted, all, (size_t)count, sizeof *all, by_address);
 }
 
 static void set_pace(int descriptor, unsigned long bytes_per_second)
@@ -110,17 +130,22 @@ static void set_pace(int descriptor, unsigned long bytes_per_second)
 
 void pacing_apply(const struct pace *paces, int count)
 {
-	struct connection *all;
-	int connections = pacing_connections(&all);
+	struct destination *destinations = destinations_of(paces, count);
+	struct connection *all = NULL;
+	int connections = destinations ? pacing_connections(&all) : 0;
 
 	for (int at = 0; at < connections; at++) {
-		struct in_addr to = all[at].remote.sin_addr;
-		const struct pace *pace = pace_to(to, paces, count);
+		struct destination *to = destination_of(&all[at], destinations, count);
+
+		if (to)
+			to->connections++;
+	}
+	for (int at = 0; at < connections; at++) {
+		const struct destination *to = destination_of(&all[at], destinations, count);
 		int descriptor = all[at].descriptor;
 
-		if (pace) {
-			uint64_t bytes = pace->bits_per_second / 8 /
-					 (uint64_t)connections_to(to, all, connections);
+		if (to) {
+			uint64_t bytes = to->bits_per_second / 8 / to->connections;
 
 			set_pace(descriptor, bytes > PACE_BYTES_MIN ? bytes : PACE_BYTES_MIN);
 			note_paced(descriptor, true);
@@ -130,6 +155,7 @@ void pacing_apply(const struct pace *paces, int count)
 		}
 	}
 	free(all);
+	free(destinations);
 }
 
 int pacing_seen(struct in_addr *addresses, int capacity)

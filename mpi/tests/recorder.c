@@ -3,7 +3,8 @@
  * connection has a process of its own; it ends with the connection, the whole with its standard input. A line
  * that names messages of 666 bytes is refused as a whole. HOW is so many milliseconds, for which nobody who
  * calls is let in; "drop": whoever calls is hung up on, and `called` is written down; "slow": each answer takes
- * two seconds; "never": nothing is decided, and each answer says so at once. */
+ * two seconds; "never": nothing is decided, and each answer says so at once; "many": more destinations are to be
+ * paced than ranks have nodes, and `called` is written down of each call. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -18,6 +19,7 @@
 #define ANSWER "{\"state\":\"granted\",\"reason\":\"\",\"wire_bits_per_second\":999000000000,\"burst_bytes\":6056,\"promised_nanos\":200000000}"
 #define UNDECIDED "{\"state\":\"waiting\",\"reason\":\"nothing is decided\",\"wire_bits_per_second\":0,\"burst_bytes\":0,\"promised_nanos\":0}"
 #define PACE "{\"address\":\"127.0.0.1\",\"bits_per_second\":80000000}"
+#define PACES_MANY 5000
 #define REFUSED "{\"refused\":{\"reason\":\"messages of 666 bytes\"}}\n"
 
 static int asks_in(const char *line)
@@ -29,12 +31,22 @@ static int asks_in(const char *line)
 	return count;
 }
 
-static void answer_each(FILE *out, int count, const char *answer)
+/* To so many nodes, of which the program has connections to none. */
+static void pace_many(FILE *out)
+{
+	for (int at = 0; at < PACES_MANY; at++)
+		fprintf(out, ",{\"address\":\"10.%d.%d.1\",\"bits_per_second\":80000000}", at / 250, at % 250);
+}
+
+static void answer_each(FILE *out, int count, const char *answer, const char *how)
 {
 	fputs("{\"mpi\":{\"answers\":[", out);
 	for (int at = 0; at < count; at++)
 		fprintf(out, at ? ",%s" : "%s", answer);
-	fprintf(out, "],\"pace\":[%s]}}\n", count ? PACE : "");
+	fprintf(out, "],\"pace\":[%s", count ? PACE : "");
+	if (count && !strcmp(how, "many"))
+		pace_many(out);
+	fputs("]}}\n", out);
 }
 
 static void serve(int connection, const char *path, const char *how)
@@ -57,7 +69,7 @@ static void serve(int connection, const char *path, const char *how)
 		} else if (strstr(line, "\"message_bytes_max\":666,")) {
 			fputs(REFUSED, out);
 		} else {
-			answer_each(out, count, strcmp(how, "never") ? ANSWER : UNDECIDED);
+			answer_each(out, count, strcmp(how, "never") ? ANSWER : UNDECIDED, how);
 		}
 		fflush(out);
 	}
@@ -104,9 +116,9 @@ int main(int argc, char **argv)
 	while (poll(ready, 2, -1) > 0 && !ready[0].revents) {
 		int connection = accept(ready[1].fd, NULL, NULL);
 
-		if (!strcmp(how, "drop")) {
+		if (!strcmp(how, "drop") || !strcmp(how, "many"))
 			note_call(argv[2]);
-		} else if (connection >= 0 && fork() == 0) {
+		if (strcmp(how, "drop") && connection >= 0 && fork() == 0) {
 			serve(connection, argv[2], how);
 			return 0;
 		}

@@ -41,7 +41,7 @@ preloaded() { # AGENT RANKS PROGRAM ARGUMENTS...
 }
 
 # An agent at $work/agent that writes $work/record.
-start_recorder() { # [MILLISECONDS | drop | slow | never]
+start_recorder() { # [MILLISECONDS | drop | slow | never | many]
     rm -f "$work/agent" "$work/record" "$work/ready"
     touch "$work/record"
     # Given the end of a pipe that is open as long as it shall run.
@@ -85,7 +85,7 @@ test_units() {
     else
         echo "skipped: memory checks (valgrind is not installed)"
     fi
-    for unit in json period; do
+    for unit in json period pacing; do
         test_that "$unit" "${checker[@]}" "$build/unit_$unit"
     done
 }
@@ -123,6 +123,9 @@ test_with_agent() {
     start_recorder drop || return
     test_that "who is hung up on calls now and then" calls_are_far_between
     stop_recorder
+    start_recorder many || return
+    test_that "more is told to be paced than there is room for" one_call_is_enough
+    stop_recorder
     start_recorder never || return
     test_that "what is not decided is asked for less often later" reports_become_fewer
     stop_recorder
@@ -144,6 +147,14 @@ calls_are_far_between() {
     echo "$(grep -c called "$work/record") calls in two seconds"
     # Each when it starts, when it asks, and once a second; more where the machine is slow.
     [ "$(grep -c called "$work/record")" -le 40 ] && [ "$(grep -o 'hangs up' "$work/out" | wc -l)" = 2 ]
+}
+
+# Whoever cannot read an answer hangs up, and calls again.
+one_call_is_enough() {
+    preloaded "$work/agent" 1 holds 1000 2 >"$work/out" || return
+    cat "$work/out"
+    echo "$(grep -c called "$work/record") calls, $(grep -c '"change":1,' "$work/record") reports"
+    [ "$(grep -c called "$work/record")" = 1 ] && grep -q 'state 2 ' "$work/out"
 }
 
 # Every 50 ms for the six seconds that the program waits, and once a second after that; fewer where the machine is slow.

@@ -13,7 +13,6 @@ mod wanted;
 mod world;
 
 use crate::wire::{Answer, Ask, AskState, Communicator, RankAnswer, RankState};
-use extension::flows_by_pattern;
 use keeptime_model::extension::Extension;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
@@ -165,10 +164,10 @@ impl Desk {
     /// What ranks on `node` are answered, by rank.
     pub fn answers(&self, node: &Name, situation: &Situation<'_>) -> BTreeMap<u32, RankAnswer> {
         let of_node = self.ranks.iter().filter(|(_, seated)| seated.node == *node);
-        let by_pattern = flows_by_pattern(situation.grant);
+        let mut paces = self.paces(situation);
         let answer = |(rank, seated): (&u32, &Seated)| {
             let answers = seated.state.asks.iter().map(|ask| self.answer(ask)).collect();
-            (*rank, RankAnswer { answers, pace: self.pace(*rank, situation, &by_pattern) })
+            (*rank, RankAnswer { answers, pace: paces.remove(rank).unwrap_or_default() })
         };
         of_node.map(answer).collect()
     }

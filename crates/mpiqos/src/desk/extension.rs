@@ -6,16 +6,27 @@ use super::{Desk, Situation};
 use crate::overhead;
 use keeptime_model::assignment::TrafficClass;
 use keeptime_model::extension::{Extension, ExtensionFlow};
+use keeptime_model::name::Name;
 use keeptime_model::pattern::RankFlow;
 use keeptime_model::reservation::Grant;
 use keeptime_model::units::{BitsPerSecond, Bytes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A rank that sends to another, and their nodes' positions in the grant.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
     pub(super) rank: u32,
     pub(super) from: u32,
     pub(super) to: u32,
+}
+
+/// Where ranks are, by their nodes' positions in the grant: found once for all pairs that are looked at, since of these
+/// there may be tens of thousands.
+pub(super) struct Positions {
+    /// Of those that told; nothing where their node is not in the grant.
+    told: BTreeMap<u32, Option<u32>>,
+    /// The others: one on each node in their order.
+    is_one_on_each: bool,
 }
 
 /// Rate and depth of flows between nodes, added up.
@@ -31,6 +42,7 @@ impl Desk {
     ) -> Result<Extension, Obstacle> {
         let mut extension = Extension::default();
         let mut sums = Sums::default();
+        let positions = self.positions(situation.grant);
         let of_pattern = situation.grant.bits_per_second;
         let mut goal = of_pattern;
         for wanted in all {
@@ -43,7 +55,7 @@ impl Desk {
             ];
             disks.into_iter().for_each(|(most, rate)| *most = rate.max(*most));
             let Some((rate, depth)) = terms.reserved()? else { continue };
-            for Pair { from, to, .. } in self.pairs(wanted, situation)? {
+            for Pair { from, to, .. } in positions.pairs(wanted, situation)? {
                 sums.add((from, to, terms.class), rate, depth)?;
             }
         }
@@ -58,6 +70,17 @@ impl Desk {
         Ok(extension)
     }
 
+    /// Where all ranks are.
+    pub(super) fn positions(&self, grant: &Grant) -> Positions {
+        let nodes: BTreeMap<&Name, u32> = grant.nodes.iter().zip(0..).collect();
+        let at = |(rank, node): (&u32, &Name)| (*rank, nodes.get(node).copied());
+        let size = self.ranks.values().next().map(|seated| seated.state.size as usize);
+        let is_one_on_each = size == Some(grant.nodes.len());
+        Positions { told: self.places.iter().map(at).collect(), is_one_on_each }
+    }
+}
+
+impl Positions {
     /// The pairs of ranks that talk, where they are on two nodes.
     pub(super) fn pairs(
         &self,
@@ -66,8 +89,8 @@ impl Desk {
     ) -> Result<Vec<Pair>, Obstacle> {
         let mut pairs = Vec::new();
         for (rank, peer) in wanted.talkers().map_err(Obstacle::Impossible)? {
-            let from = self.place(rank, situation).ok_or(Obstacle::Unplaced)?;
-            let to = self.place(peer, situation).ok_or(Obstacle::Unplaced)?;
+            let from = self.of(rank).ok_or(Obstacle::Unplaced)?;
+            let to = self.of(peer).ok_or(Obstacle::Unplaced)?;
             let address = situation.addresses.get(to as usize);
             let counts = |seen: &BTreeSet<_>| address.is_some_and(|at| seen.contains(&(rank, *at)));
             if from != to && wanted.seen.as_ref().is_none_or(counts) {
@@ -77,15 +100,11 @@ impl Desk {
         Ok(pairs)
     }
 
-    /// The position of a rank's node in the grant: as the rank told, or one on each in their order.
-    fn place(&self, rank: u32, situation: &Situation<'_>) -> Option<u32> {
-        let nodes = &situation.grant.nodes;
-        let Some(place) = self.places.get(&rank) else {
-            let size = self.ranks.values().next()?.state.size;
-            return (size as usize == nodes.len()).then_some(rank);
-        };
-        let at = nodes.iter().position(|node| node == place)?;
-        u32::try_from(at).ok()
+    fn of(&self, rank: u32) -> Option<u32> {
+        match self.told.get(&rank) {
+            Some(told) => *told,
+            None => self.is_one_on_each.then_some(rank),
+        }
     }
 }
 
@@ -127,6 +146,7 @@ mod tests {
     use crate::wire::{Ask, AskState};
     use keeptime_model::pattern::Pattern;
     use keeptime_model::units::Nanos;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn two_communicators_that_want_the_same_flow_have_the_sum() {
@@ -154,6 +174,27 @@ mod tests {
         assert_eq!(world.grant.extension.flows.len(), 2);
         assert_eq!(world.grant.extension.flows[0].bits_per_second.get(), 4 * one.get());
         assert_eq!(world.state(1, 1), AskState::Granted);
+    }
+
+    // Goal: flows and paces are between the nodes where ranks run, in whatever order these are. Method: ranks that run on
+    // the nodes of a grant from the last one on.
+    #[test]
+    fn ranks_are_where_they_say_whatever_their_order() {
+        let mut world = World::new(3, 1_000);
+        for number in 0..3 {
+            let asks = if number < 2 { vec![ask(&[0, 1], 0, 1, 10)] } else { vec![] };
+            world.desk.report(&node(3 - number), vec![rank(number, 3, asks)]);
+        }
+        world.settle();
+        let flows = world.grant.extension.flows.iter();
+        let ends: Vec<_> = flows.map(|flow| (flow.from, flow.to)).collect();
+        assert_eq!(ends, [(1, 2), (2, 1)]);
+        let paced = |number: u32| {
+            let answer = world.answers(3 - number)[&number].clone();
+            answer.pace.iter().map(|pace| pace.address).collect::<Vec<_>>()
+        };
+        let address = |number| Ipv4Addr::new(10, 0, 0, number);
+        assert_eq!([paced(0), paced(1), paced(2)], [vec![address(2)], vec![address(3)], vec![]]);
     }
 
     #[test]

@@ -1,43 +1,50 @@
-//! How fast a rank may hand out, to each node (pure).
+//! How fast ranks may hand out, to each node (pure).
 
+use super::extension::{Pair, flows_by_pattern};
 use super::{Desk, Situation};
 use crate::overhead;
 use crate::wire::Pace;
 use keeptime_model::pattern::RankFlow;
 use keeptime_model::units::BitsPerSecond;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 impl Desk {
-    /// How fast a rank may hand out to each node. A node is not named if something to it is not to be
+    /// How fast each rank may hand out to each node. A node is not named if something to it is not to be
     /// paced. What was reserved by a pattern is added: the rank may use all of it.
-    pub(super) fn pace(
-        &self,
-        rank: u32,
-        situation: &Situation<'_>,
-        by_pattern: &BTreeSet<RankFlow>,
-    ) -> Vec<Pace> {
+    pub(super) fn paces(&self, situation: &Situation<'_>) -> BTreeMap<u32, Vec<Pace>> {
         let goals = self.held().filter_map(|(_, held)| held.goal);
         let goals = goals.map(|goal| goal.bits_per_second);
         let of_pattern = goals.fold(situation.grant.bits_per_second, Ord::max);
         let reserved = overhead::stream_share(of_pattern);
-        let mut rates: BTreeMap<(u32, u32), Option<BitsPerSecond>> = BTreeMap::new();
-        for (_, held) in self.held().filter(|(_, held)| held.terms.is_premium()) {
-            let pairs = self.pairs(held, situation).unwrap_or_default();
-            for pair in pairs.into_iter().filter(|pair| pair.rank == rank) {
-                let sum = rates.entry((pair.from, pair.to)).or_insert(Some(BitsPerSecond::ZERO));
-                *sum = sum.zip(held.terms.pace()).and_then(|(sum, more)| sum.checked_add(more));
-            }
-        }
-        let paced = rates.into_iter().filter_map(|((from, to), rate)| {
+        let by_pattern = flows_by_pattern(situation.grant);
+        let mut paces: BTreeMap<u32, Vec<Pace>> = BTreeMap::new();
+        for (Pair { rank, from, to }, rate) in self.rates(situation) {
             let beside = if by_pattern.contains(&RankFlow { from, to }) {
                 reserved
             } else {
                 BitsPerSecond::ZERO
             };
-            let bits_per_second = rate?.checked_add(beside)?;
-            Some(Pace { address: *situation.addresses.get(to as usize)?, bits_per_second })
-        });
-        paced.collect()
+            let rate = rate.and_then(|rate| rate.checked_add(beside));
+            let address = situation.addresses.get(to as usize);
+            let pace = rate.zip(address);
+            let pace = pace.map(|(rate, to)| Pace { address: *to, bits_per_second: rate });
+            paces.entry(rank).or_default().extend(pace);
+        }
+        paces
+    }
+
+    /// What each rank is to be paced to, to each node; nothing where something is not to be. Of all ranks at once, since
+    /// for each alone all pairs that talk would be looked at again.
+    fn rates(&self, situation: &Situation<'_>) -> BTreeMap<Pair, Option<BitsPerSecond>> {
+        let positions = self.positions(situation.grant);
+        let mut rates: BTreeMap<Pair, Option<BitsPerSecond>> = BTreeMap::new();
+        for (_, held) in self.held().filter(|(_, held)| held.terms.is_premium()) {
+            for pair in positions.pairs(held, situation).unwrap_or_default() {
+                let sum = rates.entry(pair).or_insert(Some(BitsPerSecond::ZERO));
+                *sum = sum.zip(held.terms.pace()).and_then(|(sum, more)| sum.checked_add(more));
+            }
+        }
+        rates
     }
 }
 
