@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The oldest interface with all that is used here. */
+/* The interface that is asked for. A library that is older refuses to be asked for more than it has; all that is used here
+ * has been in it since 1.5. */
 #define INTERFACE FI_VERSION(1, 14)
 #define READ_AT_ONCE 16
 
@@ -36,8 +37,15 @@ static void *local_key(const native_end *end)
     return end->registered ? fi_mr_desc(end->registered) : NULL;
 }
 
+static uint32_t interface_of_library(void)
+{
+    const uint32_t newest = INTERFACE, own = fi_version();
+    return own < newest ? own : newest;
+}
+
 static int find_provider(native_end *end, const char *address)
 {
+    const uint32_t interface = interface_of_library();
     struct fi_info *hints = fi_allocinfo();
     int failed;
     if (!hints)
@@ -52,10 +60,10 @@ static int find_provider(native_end *end, const char *address)
     hints->tx_attr->op_flags = FI_TRANSMIT_COMPLETE;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
-    failed = fi_getinfo(INTERFACE, address, NULL, FI_SOURCE, hints, &end->info);
+    failed = fi_getinfo(interface, address, NULL, FI_SOURCE, hints, &end->info);
     /* Networks that are no IP networks know no such address. */
     if (failed)
-        failed = fi_getinfo(INTERFACE, NULL, NULL, 0, hints, &end->info);
+        failed = fi_getinfo(interface, NULL, NULL, 0, hints, &end->info);
     fi_freeinfo(hints);
     return failed;
 }

@@ -265,13 +265,13 @@ impl Resource {
         &self,
         to: ResourceId,
         tag: Tag,
-        payload: Payload<'_>,
+        mut payload: Payload<'_>,
         patience: Patience,
     ) -> Result<(), SendError> {
         let core = &self.shared.core;
         let last = self.last.load();
         if let Some(link) = last.as_deref()
-            && core.send_at_once(self.place, to, tag, payload.as_bytes(), link)
+            && core.send_at_once(self.place, to, tag, &mut payload, link)
         {
             return Ok(());
         }

@@ -63,6 +63,8 @@ pub struct Outbound {
     on_the_way: HashMap<Place, u64, BuildHasherDefault<PlaceHasher>>,
     unconfirmed: VecDeque<Sent>,
     confirmed: u32,
+    /// How many messages and offers there were of which the other end has not said that they were not delivered.
+    rejectable: u64,
 }
 
 /// What one receiver has taken and not yet given back, for each link.
@@ -91,7 +93,7 @@ impl Outbound {
     /// Nothing sent. Each receiver lends `window`.
     pub fn new(window: u64) -> Self {
         let (on_the_way, unconfirmed) = (HashMap::default(), VecDeque::new());
-        Self { window, on_the_way, unconfirmed, confirmed: 0 }
+        Self { window, on_the_way, unconfirmed, confirmed: 0, rejectable: 0 }
     }
 
     /// Takes `charge` of the window of `to`. Returns whether there was so much left.
@@ -108,6 +110,7 @@ impl Outbound {
     /// `sent`, for which there was a reservation, is on the way. Returns its number.
     pub fn sent(&mut self, sent: Sent) -> u32 {
         self.unconfirmed.push_back(sent);
+        self.rejectable += 1;
         self.confirmed.wrapping_add(self.unconfirmed.len() as u32)
     }
 
@@ -125,6 +128,18 @@ impl Outbound {
         if *on_the_way == 0 {
             self.on_the_way.remove(&place);
         }
+        Ok(())
+    }
+
+    /// One more message or offer was not delivered to `place`, which gives `bytes` back: its sender is told.
+    ///
+    /// # Errors
+    /// If that is more than was sent, in number or in bytes: whoever says so as often as it likes would leave no room for
+    /// what senders are to be told of others.
+    pub fn rejected(&mut self, place: Place, bytes: u64) -> Result<(), Malformed> {
+        let left = self.rejectable.checked_sub(1).ok_or(Malformed::Unknown("a message"))?;
+        self.credit(place, bytes)?;
+        self.rejectable = left;
         Ok(())
     }
 
@@ -344,6 +359,18 @@ mod tests {
             }
             prop_assert!(fates.values().all(|fate| *fate != "sent"));
         }
+    }
+
+    #[test]
+    fn no_more_can_be_rejected_than_was_sent() {
+        let mut out = Outbound::new(WINDOW);
+        assert_eq!(out.rejected(place(1), 0), Err(Malformed::Unknown("a message")));
+        assert!(out.reserve(place(1), 1000));
+        out.sent(Sent { from: place(0), to: place(1), tag: Tag(0) });
+        assert_eq!(out.rejected(place(1), 1001), Err(Malformed::Unknown("credit")));
+        assert_eq!(out.rejected(place(1), 64), Ok(()));
+        assert_eq!(out.rejected(place(1), 64), Err(Malformed::Unknown("a message")));
+        assert_eq!(out.credit(place(1), 936), Ok(()), "what was refused has given nothing back");
     }
 
     #[test]

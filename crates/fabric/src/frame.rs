@@ -91,7 +91,7 @@ pub enum Frame {
         tag: Tag,
         /// The offer's name, 0 for a message.
         token: u32,
-        /// What it had been charged with.
+        /// What it had been charged with; 0 for an offer of which that was given back before.
         bytes: u32,
         /// Why.
         reason: Refusal,

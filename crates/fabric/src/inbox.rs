@@ -240,7 +240,8 @@ impl Inbox {
             if *ahead {
                 continue;
             }
-            if self.ahead + *size > AHEAD_MOST {
+            // What its sender says: any number, where messages may have any length.
+            if self.ahead.saturating_add(*size) > AHEAD_MOST {
                 break;
             }
             self.ahead += *size;
@@ -466,6 +467,7 @@ mod tests {
     use crate::flow::{CHARGE_LEAST, charge};
     use crate::frame::EAGER_MOST;
     use crate::id::ContextId;
+    use crate::transport::rails;
 
     fn message(tag: u64) -> Arrived {
         let place = Place { slot: 0, generation: 0 };
@@ -576,6 +578,21 @@ mod tests {
         }
         let refused = (0..8 * window).find_map(|_| deliver(4).err());
         assert_eq!(refused, Some(Malformed::Unknown("credit")));
+    }
+
+    /// A sender may say any length of what it offers.
+    #[test]
+    fn what_cannot_be_fetched_ahead_is_left() {
+        let mut inbox = Inbox::new();
+        let (ends, _rails) = rails::ends().unwrap();
+        let link = Arc::new(Link::new(3, ContextId::new(1), ends));
+        for (token, size) in [(1, 10), (2, u64::MAX)] {
+            let body = Body::Offered { link: link.clone(), token, size, ahead: false };
+            inbox.deliver(Arrived { body, ..message(1) }, None).unwrap();
+        }
+        let fetched = inbox.fetch_ahead(&Match::any());
+        assert!(matches!(&fetched[..], [(_, 1, 10)]), "{fetched:?}");
+        assert_eq!(inbox.ahead, 10);
     }
 
     /// What waits when its link goes can be taken, and nobody owes anything for it: that could never be given back.

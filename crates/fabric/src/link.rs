@@ -94,6 +94,8 @@ pub struct Link {
     unsettled: AtomicBool,
     /// Somebody has looked for frames since [`Link::is_attended`].
     attended: AtomicBool,
+    /// How often more may be read before the kernel is asked what else there is; 0 unless more has probably arrived.
+    unasked: AtomicU32,
     waiting: Mutex<Vec<Arc<Parker>>>,
     broken: OnceLock<Broken>,
     watched: Mutex<Watched>,
@@ -128,6 +130,7 @@ impl Link {
             backlog: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
             attended: AtomicBool::new(false),
+            unasked: AtomicU32::new(0),
             waiting: Mutex::default(),
             broken: OnceLock::new(),
             watched: Mutex::new(Watched { reading: ends.readable, writing: ends.writable }),

@@ -6,10 +6,10 @@ use crate::config::Protocol;
 use crate::frame::{Carrier, GREETING, Greeting};
 use crate::id::ContextId;
 use crate::progress::{Progress, lock};
-use crate::sockets::{accepted, expect_trusted, receive};
+use crate::sockets::{accepted, call, expect_trusted, receive};
 use crate::transport::native::{self, Library};
 use crate::transport::{self, Ends};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockType, sendmsg};
 use nix::unistd::geteuid;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Write};
@@ -28,7 +28,7 @@ const CALLERS: u64 = 1 << 32;
 
 /// Callers that have not said who they are. If more come, the oldest goes: it is silent, or slow.
 const CALLERS_MOST: usize = 64;
-/// How long a connection over one address may take.
+/// How long a connection over one address, or to a process of the same node, may take.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// Where other contexts call.
@@ -57,7 +57,8 @@ impl Listeners {
     /// # Errors
     /// If that is not possible.
     pub fn new(id: ContextId, address: SocketAddr, progress: &Progress) -> io::Result<Self> {
-        let neighbours = UnixListener::bind_addr(&neighbour_address(id)?)?;
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(neighbour_name(id))?;
+        let neighbours = UnixListener::bind_addr(&name)?;
         let remotes = TcpListener::bind(address)?;
         neighbours.set_nonblocking(true)?;
         remotes.set_nonblocking(true)?;
@@ -224,9 +225,10 @@ pub fn spoken(own: Protocol, addresses: &[SocketAddr]) -> Carriers {
 /// Connects to a context of `owner` on the same node, through shared memory.
 ///
 /// # Errors
-/// If it does not listen, somebody else does, or this process has no descriptors left.
+/// If it does not listen or takes no callers, somebody else does, or this process has no descriptors left.
 pub fn call_neighbour(greeting: Greeting, owner: u32) -> io::Result<Ends> {
-    let stream = UnixStream::connect_addr(&neighbour_address(greeting.to)?)?;
+    let stream = call(&neighbour_name(greeting.to), SockType::Stream, CONNECT_TIME)?;
+    let stream = UnixStream::from(stream);
     expect_trusted(&stream, owner)?;
     let offered = transport::shared::Offered::new()?;
     let bytes = greeting.encode();
@@ -298,6 +300,7 @@ pub fn greet_over(
     greet_on(stream, greeting, protocol)
 }
 
-fn neighbour_address(id: ContextId) -> io::Result<std::os::unix::net::SocketAddr> {
-    std::os::unix::net::SocketAddr::from_abstract_name(format!("keeptime-fabric/{id}"))
+/// Where other processes of its node call a context: a name without a file.
+fn neighbour_name(id: ContextId) -> String {
+    format!("keeptime-fabric/{id}")
 }

@@ -33,8 +33,8 @@ pub trait Work {
     type View;
     /// What is there to look at now.
     fn view(&self) -> Self::View;
-    /// Handles what has arrived in memory, and from the kernel if `ask_kernel` and these are few.
-    /// Returns how much it was.
+    /// Handles what has arrived in memory, and from the kernel if `ask_kernel` and these are few, or where it is known
+    /// that more is there. Returns how much it was.
     fn poll(&self, view: &mut Self::View, ask_kernel: bool) -> usize;
     /// Whether everything is looked at without a system call.
     fn is_in_memory(&self, view: &Self::View) -> bool;
@@ -159,6 +159,10 @@ impl Progress {
                 break None;
             }
             self.sleep(work, &parker, deadline);
+            // What it waits for is handled mostly: more would only be put aside.
+            if let Some(done) = ready() {
+                break Some(done);
+            }
             work.poll(&mut view, false);
             if let Some(done) = ready() {
                 break Some(done);

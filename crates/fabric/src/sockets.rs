@@ -1,15 +1,21 @@
 //! What all that listen and all Unix sockets need: callers are taken as long as there are descriptors for
-//! them, who is at the other end is known, and what it hands over is owned.
+//! them, who is at the other end is known, what it hands over is owned, and nobody waits for ever for one
+//! who takes no callers.
 
 use crate::door::is_trusted;
 use crate::transport::is_passing;
 use nix::cmsg_space;
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, getsockopt, recvmsg};
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, connect,
+    getsockopt, recvmsg, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptors that the kernel hands over with one message at most (`SCM_MAX_FD`): with room for all of
 /// them there are none that nobody owns.
@@ -24,6 +30,31 @@ pub fn accepted<T>(result: io::Result<T>) -> Option<T> {
         thread::sleep(REST);
     }
     result.ok()
+}
+
+/// A connection to whoever listens at `name`, which is a name without a file. A process that is stopped has room for so many
+/// callers, and whoever comes after these would wait until it goes on: that is given up after `time`. So is whatever is written
+/// to the connection later and that the other end does not read.
+///
+/// # Errors
+/// If nobody listens there; `WouldBlock` if no caller was taken in that time.
+pub fn call(name: &str, kind: SockType, time: Duration) -> io::Result<OwnedFd> {
+    let (address, until) = (UnixAddr::new_abstract(name.as_bytes())?, Instant::now() + time);
+    let caller = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&caller, SendTimeout, &time_value(time))?;
+    loop {
+        match connect(caller.as_raw_fd(), &address) {
+            Ok(()) => return Ok(caller),
+            // A signal: where there is a time, the kernel does not go on by itself.
+            Err(Errno::EINTR) if Instant::now() < until => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// A time as sockets are told it, of which none would be for ever.
+pub fn time_value(time: Duration) -> TimeVal {
+    TimeVal::new(time.as_secs() as libc::time_t, time.subsec_micros() as libc::suseconds_t)
 }
 
 /// The user at the other end of a Unix socket.
@@ -76,11 +107,9 @@ pub fn receive(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::errno::Errno;
-    use nix::sys::socket::{ControlMessage, sendmsg};
-    use std::io::{IoSlice, Read};
+    use nix::sys::socket::{Backlog, ControlMessage, bind, listen, sendmsg};
+    use std::io::{IoSlice, Read, Write};
     use std::os::unix::net::UnixStream;
-    use std::time::Instant;
 
     /// However many come with a message, all of them are there, and closed when nobody wants them.
     #[test]
@@ -105,6 +134,30 @@ mod tests {
         assert!(accepted::<()>(Err(Errno::EMFILE.into())).is_none());
         assert!(start.elapsed() >= REST);
         assert_eq!(accepted(Ok(1)), Some(1));
+    }
+
+    /// As a process that is stopped: it takes nobody, and reads nothing of what one who was early says.
+    #[test]
+    fn who_takes_no_callers_is_not_waited_for_for_ever() {
+        const TIME: Duration = Duration::from_millis(20);
+        let name = format!("sockets-{}", std::process::id());
+        let stopped = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+        let stopped = stopped.unwrap();
+        let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+        bind(stopped.as_raw_fd(), &address).unwrap();
+        listen(&stopped, Backlog::new(0_i32).unwrap()).unwrap();
+        let mut early = Vec::new();
+        let late = (0..8).find_map(|_| match call(&name, SockType::Stream, TIME) {
+            Ok(caller) => {
+                early.push(caller);
+                None
+            }
+            Err(error) => Some(error),
+        });
+        assert_eq!(late.unwrap().kind(), ErrorKind::WouldBlock);
+        let mut first = UnixStream::from(early.swap_remove(0));
+        let unread = (0..100_000).find_map(|_| first.write_all(&[0; 4096]).err());
+        assert_eq!(unread.unwrap().kind(), ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 
 mod common;
 
-use common::{LONG, Node, Way};
+use common::{LONG, Node, Way, until};
 use keeptime_fabric::directory::Server;
 use keeptime_fabric::directory::client::Client;
 use keeptime_fabric::directory::protocol::{Answer, VERSION, decode, encode};
 use keeptime_fabric::{
-    Callers, Carriers, ContextId, ContextInfo, Event, FindError, Match, Protocol, RegisterError,
-    Tag, Wait, attrs,
+    Callers, Carriers, Context, ContextId, ContextInfo, Event, FindError, Match, Protocol,
+    RegisterError, Tag, Wait, attrs,
 };
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -190,6 +190,43 @@ fn a_server_that_is_started_again_knows_its_programs() {
     let _server = Server::start(config).unwrap();
     let Some(Event::Appeared(record)) = watcher.next_within(LONG) else { panic!("not again") };
     assert_eq!(record.id, resource.id());
+}
+
+/// Goal: a server that is started again at once makes nobody believe that what is there was gone: neither programs of its
+/// own node nor those of others. Method: watchers on both, whose next event is what is registered when all is as before.
+/// A machine that is busy may take longer than servers wait, so it is tried a few times.
+#[test]
+fn a_server_that_is_started_again_at_once_is_not_noticed_by_watchers() {
+    let mut nodes = cluster(3);
+    assert!((0..5).any(|attempt| restarts_quietly(&mut nodes, attempt)));
+}
+
+/// The server of the last node is started again.
+fn restarts_quietly(nodes: &mut Vec<Node>, attempt: u32) -> bool {
+    let query = attrs! { "attempt" => attempt.to_string() };
+    let Node { server, mut config } = nodes.pop().unwrap();
+    let last = Node { server, config: config.clone() };
+    let contexts = [nodes[0].context(WAY), last.context(WAY)];
+    let _stay = contexts.each_ref().map(|context| context.register(query.clone()).unwrap());
+    let all_find_both = || {
+        let all = |context: &Context| context.find(query.clone()).all();
+        contexts.iter().all(|context| all(context).is_ok_and(|all| all.len() == 2)).then_some(())
+    };
+    until(all_find_both);
+    let watch = |context: &Context| context.find(query.clone()).watch().unwrap().1;
+    let watchers = contexts.each_ref().map(watch);
+    config.members = vec![nodes[0].server.address()];
+    config.address = last.server.address();
+    drop(last);
+    nodes.push(Node { server: Server::start(config.clone()).unwrap(), config });
+    until(all_find_both);
+    // By the server that was started again, after all that was there before; others may take that one for a second of its
+    // name for a moment.
+    let marker = until(|| contexts[1].register(query.clone()).ok());
+    watchers.iter().all(|watcher| match watcher.next_within(LONG) {
+        Some(Event::Appeared(record)) => record.id == marker.id(),
+        _ => false,
+    })
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod common;
 
 use common::{LONG, Node, Way};
+use keeptime_fabric::region::server::MEMORY_MOST;
 use keeptime_fabric::region::{
     Address, AnsweredBy, CELL, Layout, Memories, PlainMemories, PublishError, Reader, Reading,
     Region, RegionError, RegionServer, RegionServerConfig, look,
@@ -120,6 +121,29 @@ fn what_is_handed_over_unasked_is_closed() {
     drop(given);
     kept.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(kept.read(&mut [0]).unwrap(), 0, "nobody has the other end");
+}
+
+/// However many there may be, they take so much of a node's memory, and what is given back can be had again. Nobody writes
+/// to these, so that they take none in truth.
+#[test]
+fn the_regions_of_one_user_have_so_much_of_a_nodes_memory() {
+    let node = Node::start("n1", &[]);
+    let _regions = regions_of(&node);
+    let context = node.context(Way::Memory(Wait::Block));
+    let largest = Layout::cells((1 << 20) - 1).unwrap();
+    let count = MEMORY_MOST / largest.memory();
+    let mut all: Vec<_> = (0..count).map(|_| published(&context, largest)).collect();
+    let one_more = || context.publish(attrs! { "test" => "region" }, Layout::CELL);
+    let refused = one_more();
+    let is_told =
+        matches!(&refused, Err(PublishError::Daemon(why)) if why.ends_with(" has 0 left"));
+    assert!(is_told, "{refused:?}");
+    drop(all.pop());
+    let start = Instant::now();
+    while one_more().is_err() {
+        assert!(start.elapsed() < LONG, "nothing is given back");
+        thread::yield_now();
+    }
 }
 
 /// A publisher that writes as fast as it can: every reader sees whole versions, later ones later.

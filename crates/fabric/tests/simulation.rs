@@ -1,12 +1,14 @@
 //! The directories of several nodes in virtual time: messages are delayed, connections break or
-//! swallow everything, servers crash and come back, some do not reach each other for minutes, programs
-//! come and go, in any order. What has been confirmed is found by everybody who can be reached; and
+//! swallow everything, servers crash and come back, with their nodes or without, some do not reach each other for minutes,
+//! programs come and go, in any order. What has been confirmed is found by everybody who can be reached; and
 //! when the trouble is over, all know the same, which is the truth.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use keeptime_fabric::directory::protocol::{Answer, ContextInfo, Heard, Request, Telling, VERSION};
-use keeptime_fabric::directory::state::{ALIVE_EVERY, ConnectionId, Directory, Input, Output};
+use keeptime_fabric::directory::state::{
+    ALIVE_EVERY, ConnectionId, Directory, Input, Output, SILENCE_MOST,
+};
 use keeptime_fabric::id::Place;
 use keeptime_fabric::{Attributes, Callers, Carriers, ContextId, Protocol, ResourceId, attrs};
 use proptest::prelude::*;
@@ -30,6 +32,7 @@ enum Op {
     Swallow { wire: usize },
     Crash { node: usize },
     Start { node: usize },
+    Restart { node: usize },
     Pass { millis: u64 },
     Part { parted: Parted, seconds: u64 },
 }
@@ -45,6 +48,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..24_usize).prop_map(|wire| Op::Swallow { wire }),
         1 => (0..NODES).prop_map(|node| Op::Crash { node }),
         2 => (0..NODES).prop_map(|node| Op::Start { node }),
+        1 => (0..NODES).prop_map(|node| Op::Restart { node }),
         6 => (1..2000_u64).prop_map(|millis| Op::Pass { millis }),
     ];
     // Long, and thus rare.
@@ -98,6 +102,8 @@ struct Program {
     registered: BTreeSet<Place>,
     /// What it has been told that there is.
     told: BTreeSet<ResourceId>,
+    /// How often it has been told that something is there now, or is not.
+    events: usize,
     next: u32,
 }
 
@@ -217,6 +223,8 @@ impl World {
 
     fn answered(&mut self, node: usize, to: ConnectionId, answer: Answer) {
         let Some(program) = self.programs.iter_mut().find(|p| p.connection == to) else { return };
+        let is_event = matches!(answer, Answer::Appeared { .. } | Answer::Gone { .. });
+        program.events += usize::from(is_event);
         match answer {
             Answer::Found { records, .. } => {
                 program.told = records.iter().map(|record| record.id).collect();
@@ -288,10 +296,22 @@ impl World {
         if self.nodes[node].is_none() {
             return;
         }
-        let connection = ConnectionId(self.fresh());
+        // None, until it joins.
+        let connection = ConnectionId(0);
         let context = ContextId::new(self.fresh());
         let (registered, told) = (BTreeSet::new(), BTreeSet::new());
-        self.programs.push(Program { node, connection, context, registered, told, next: 0 });
+        let program = Program { node, connection, context, registered, told, events: 0, next: 0 };
+        self.programs.push(program);
+        self.join(self.programs.len() - 1);
+    }
+
+    /// A program says everything to its node's server: it is new, or the server is.
+    fn join(&mut self, program: usize) {
+        let connection = ConnectionId(self.fresh());
+        let program = &mut self.programs[program];
+        program.connection = connection;
+        let (node, context) = (program.node, program.context);
+        let registered: Vec<_> = program.registered.iter().copied().collect();
         let info = ContextInfo {
             id: context,
             node: String::new(),
@@ -302,6 +322,10 @@ impl World {
         };
         let hello = Request::Hello { version: VERSION, context: info };
         self.step(node, Input::Asked(connection, USER, hello));
+        for place in registered {
+            let request = registration(place);
+            self.step(node, Input::Asked(connection, USER, request));
+        }
         let everything = Request::Subscribe { number: EVERYTHING, query: Attributes::new() };
         self.step(node, Input::Asked(connection, USER, everything));
     }
@@ -319,8 +343,7 @@ impl World {
                 program.next += 1;
                 let place = Place { slot: number, generation: 0 };
                 program.registered.insert(place);
-                let attributes = attrs! { "number" => number.to_string() };
-                let request = Request::Register { number, place, attributes };
+                let request = registration(place);
                 let (node, connection) = (program.node, program.connection);
                 self.step(node, Input::Asked(connection, USER, request));
             }
@@ -342,17 +365,27 @@ impl World {
                 }
             }
             Op::Crash { node } => {
-                self.nodes[node] = None;
                 self.programs.retain(|program| program.node != node);
-                while let Some(at) = self.wires.iter().position(|w| w.from == node || w.to == node)
-                {
-                    self.cut(at);
-                }
+                self.end(node);
             }
             Op::Start { node } => self.start(node),
+            Op::Restart { node } => {
+                self.end(node);
+                self.start(node);
+                let its = (0..self.programs.len()).filter(|at| self.programs[*at].node == node);
+                its.collect::<Vec<_>>().into_iter().for_each(|program| self.join(program));
+            }
             Op::Pass { millis } => self.pass(Duration::from_millis(millis)),
             Op::Part { parted, seconds } => self.part(parted, Duration::from_secs(seconds)),
             Op::End { .. } | Op::Cut { .. } => {}
+        }
+    }
+
+    /// The server of a node ends, and all its connections with it.
+    fn end(&mut self, node: usize) {
+        self.nodes[node] = None;
+        while let Some(at) = self.wires.iter().position(|w| w.from == node || w.to == node) {
+            self.cut(at);
         }
     }
 
@@ -414,6 +447,12 @@ impl World {
     }
 }
 
+/// What a program says to register `place`, each time the same.
+fn registration(place: Place) -> Request {
+    let attributes = attrs! { "number" => place.slot.to_string() };
+    Request::Register { number: place.slot, place, attributes }
+}
+
 /// Nodes that all know the first, with a resource on each that runs.
 fn world_with_resources(running: impl IntoIterator<Item = usize>) -> World {
     let mut world = World::new(star());
@@ -452,6 +491,34 @@ fn all_that_were_parted_for_minutes_find_each_other_without_the_one_they_were_to
         assert_eq!(world.found(node).unwrap().len(), 1, "n{node} finds its own alone");
     }
     world.settle();
+    world.agree();
+}
+
+/// Goal: programs of other nodes are told nothing when a server is started again and its programs are still there; what
+/// has ended meanwhile is told when a silent server would have been given up. Method: each node's server in turn, and a
+/// program of the last that ends with the server and does not come again.
+#[test]
+fn a_server_that_is_started_again_was_never_gone_for_others() {
+    let mut world = world_with_resources(0..NODES);
+    let events = |world: &World, but: usize| -> Vec<usize> {
+        let others = world.programs.iter().filter(|program| program.node != but);
+        others.map(|program| program.events).collect()
+    };
+    for node in 0..NODES {
+        let before = events(&world, node);
+        world.apply(&Op::Restart { node });
+        world.settle();
+        world.agree();
+        assert_eq!(events(&world, node), before, "n{node}");
+    }
+    let last = NODES - 1;
+    let before = events(&world, last);
+    world.programs.retain(|program| program.node != last);
+    world.apply(&Op::Restart { node: last });
+    world.run(SILENCE_MOST - ALIVE_EVERY * 2);
+    assert_eq!(events(&world, last), before);
+    assert_ne!(world.found(0), Some(world.truth()), "it may come again");
+    world.run(ALIVE_EVERY * 3);
     world.agree();
 }
 

@@ -11,6 +11,7 @@ use keeptime_fabric::{Callers, ClusterKey, Config};
 use keeptime_fabricd::{KernelMemories, LoadPublisher};
 use keeptime_linux::cgroup::Hierarchies;
 use keeptime_linux::load::Scope;
+use keeptime_linux::vital;
 use keeptime_model::units::CpuPpm;
 use nix::sys::signal::{SigSet, Signal};
 use std::net::SocketAddr;
@@ -27,12 +28,13 @@ other nodes, by a key:
   keeptime-fabricd --key fabric.key --node n2 --address 10.0.0.2:7400 \\
       --member 10.0.0.1:7400
 
-The third and those after it learn the rest from the one that they are told.";
+Every daemon but the first is told one other, and learns of the rest from that
+one.";
 
-/// Which resources there are, and the memory of those that are read without asking their programs.
-/// It publishes how busy the node is, for the broker's web sites above all. It answers
-/// `keeptime fabric ping` and `bench` as well. On a node with several networks it carries for nodes
-/// that share none.
+/// The fabric's daemon of a node: knows which resources there are, and keeps the memory of regions, which others read
+/// without asking the programs that write them. It publishes how busy the node is, for the broker's web sites above
+/// all. It answers `keeptime fabric ping` and `bench` as well. On a node with several networks it passes on what
+/// nodes that share none send each other.
 ///
 /// One runs on each node, until it is told to end by SIGTERM.
 #[derive(Debug, Parser)]
@@ -41,7 +43,7 @@ struct Arguments {
     /// The node's name, unlike that of any other node
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new(), required_unless_present = "make_key")]
     node: Option<String>,
-    /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node; 127.0.0.1: nowhere
+    /// Where the daemons of other nodes reach this one; 0.0.0.0: on every network of the node; 127.0.0.1: they do not
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
     address: SocketAddr,
     /// Where another daemon is; the rest is learned from it
@@ -56,7 +58,7 @@ struct Arguments {
     /// Write a new key to this file, which is not there yet, and end
     #[arg(long, value_name = "FILE", exclusive = true)]
     make_key: Option<PathBuf>,
-    /// What programs of this node ask for
+    /// The name by which programs of this node find this daemon
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
     /// UDP port on which reads of regions are answered; 0: any that is free
@@ -65,10 +67,10 @@ struct Arguments {
     /// Have the kernel answer reads that arrive on this interface (XDP, root)
     #[arg(long = "answer-on", value_name = "INTERFACE")]
     answer_on: Vec<String>,
-    /// TCP port where nodes that share no network are carried for; 0: any that is free
+    /// TCP port for what it passes on between nodes that share no network; 0: any that is free
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     bridge_port: u16,
-    /// Carry for nobody
+    /// Pass on nothing between other nodes
     #[arg(long, conflicts_with = "bridge_port")]
     no_bridge: bool,
     /// The node's control group below the root of each hierarchy, where the node is a part of a machine: the load that is published is
@@ -93,6 +95,8 @@ fn main() -> ExitCode {
         }
     };
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    // Each of its threads does something that no other does: the directory, the answers, the bridge, the node's load.
+    vital::end_with_any_panic();
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

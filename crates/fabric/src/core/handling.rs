@@ -92,7 +92,7 @@ impl Core {
         handled
     }
 
-    /// [`Work::poll`], with everything for `home`.
+    /// [`Work::poll`], with everything for `home`. Links that are not asked are read on if more is there anyhow.
     pub(super) fn poll_for(&self, home: &impl Home, view: &mut Current, ask_kernel: bool) -> usize {
         self.links.refresh(view);
         let in_memory = view.in_memory.iter().filter(|link| link.may_have_frames());
@@ -104,7 +104,12 @@ impl Core {
         } else {
             for link in &view.others {
                 self.watch(link);
-                self.flush_by(link, Link::pump);
+                let more = if link.is_read_on() { self.receive_on(link, home) } else { 0 };
+                // Who has just read has said what had to be said.
+                if more == 0 {
+                    self.flush_by(link, Link::pump);
+                }
+                handled += more;
             }
         }
         handled

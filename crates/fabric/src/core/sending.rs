@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 impl Core {
     /// Sends a short message by `link` if nothing has to be waited for; false if it has to be sent
-    /// otherwise.
+    /// otherwise: then nothing is taken out of `payload`.
     pub fn send_at_once(
         &self,
         from: Place,
         to: ResourceId,
         tag: Tag,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         link: &Link,
     ) -> bool {
         if payload.len() > EAGER_MOST || !self.turns.are_free() || !link.leads_to(to.context) {
@@ -78,9 +78,8 @@ impl Core {
             Payload::Lent(data) if data.len() > EAGER_MOST => {
                 self.lend(link, from, to.place, tag, data, patience)
             }
-            short => {
-                let data = short.as_bytes();
-                self.attempt(link, patience, || link.message(from, to.place, tag, data, 0))
+            mut short => {
+                self.attempt(link, patience, || link.message(from, to.place, tag, &mut short, 0))
             }
         };
         self.flush_soon(link);

@@ -1,20 +1,23 @@
 //! A program's side of the directory: questions and their answers, which are kept and kept right by
 //! what the server pushes. Who looks at an answer first reads what was pushed until then: what a
 //! register elsewhere has told before it returned is seen by every look that begins after it. When
-//! the server ends, everything is said anew to the next one.
+//! the server ends, everything is said anew to the next one. That one knows what there is when other
+//! programs and servers have told it, which takes a moment: until then watchers are not told that
+//! something is gone of which it has not heard, and looks find what it has heard of.
 
-use super::address_of;
+use super::name_of;
 use super::protocol::{
     Answer, ContextInfo, Introduction, Record, Request, VERSION, decode, encode,
 };
+use super::state::SILENCE_MOST;
 use crate::attributes::Attributes;
 use crate::door::ContextKey;
 use crate::id::{ContextId, Place, ResourceId};
 use crate::progress::lock;
-use crate::sockets::expect_trusted;
+use crate::sockets::{call, expect_trusted};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::socket::{MsgFlags, SockType, recv};
 use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
@@ -28,12 +31,17 @@ use thiserror::Error;
 
 /// Questions that are kept beyond their use; each costs the server a look at each change.
 const KEPT_MOST: usize = 1024;
+/// How long watchers are not told that something is gone of which the next server knows nothing yet: other servers call
+/// it within a second, and are given up when they have been silent for so long.
+const HELD_FOR: Duration = SILENCE_MOST;
 /// Events that a watcher has not taken, before it has to look at everything anew.
 const EVENTS_MOST: usize = 65_536;
 /// How long an answer may take, other servers' confirmations included.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How often a server that is not there, or refuses this program, is tried again.
 const AGAIN_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked what is held no longer.
+const LET_GO_EVERY: Duration = Duration::from_millis(500);
 /// How often a resource is registered again that the next server has not taken: it may be refused itself, as long as others
 /// take the one before it for the living one.
 const REJECTED_EVERY: Duration = Duration::from_millis(500);
@@ -105,6 +113,8 @@ struct State {
     /// Resources that this server, which is not the first, was told and has not answered, and those that it has not taken.
     again: BTreeMap<u32, Place>,
     rejected: BTreeSet<Place>,
+    /// This server may not know yet what there is, or something is held that the one before it knew.
+    is_settling: bool,
     subscriptions: HashMap<u32, Subscription>,
     by_query: HashMap<Attributes, u32>,
     /// Counts uses, to tell which question was not asked for longest.
@@ -124,10 +134,19 @@ struct Connection {
 struct Subscription {
     query: Attributes,
     records: BTreeMap<ResourceId, Record>,
+    /// What the server before knew and this one does not, and watchers have not been told yet.
+    held: BTreeMap<ResourceId, Held>,
     /// The server's answer to this is known and kept right.
     current: bool,
     used: u64,
     watchers: HashMap<u64, VecDeque<Event>>,
+}
+
+/// A record that may come back until then.
+#[derive(Debug)]
+struct Held {
+    record: Record,
+    until: Instant,
 }
 
 /// What the server has said of this program.
@@ -269,7 +288,7 @@ impl Client {
         let watcher = state.uses;
         let kept = state.subscriptions.get_mut(&subscription).ok_or(DirectoryError::Silent)?;
         kept.watchers.insert(watcher, VecDeque::new());
-        let records = kept.records.values().cloned().collect();
+        let records = kept.watched().cloned().collect();
         Ok((records, Watch { shared: self.shared.clone(), subscription, watcher }))
     }
 
@@ -364,7 +383,10 @@ impl Drop for Watch {
 impl Shared {
     /// Connects and says everything that the server has to know.
     fn join(&self) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect_addr(&address_of(&self.name)?)?;
+        // One that does not read for so long counts as gone, as it does for other servers: whoever says something to it has the
+        // lock, and all others would wait with that one.
+        let stream = call(&name_of(&self.name), SockType::Stream, SILENCE_MOST)?;
+        let stream = UnixStream::from(stream);
         expect_trusted(&stream, geteuid().as_raw())?;
         let watched = stream.try_clone()?;
         let mut state = lock(&self.state);
@@ -374,6 +396,7 @@ impl Shared {
         }
         state.server = Some(Connection { stream, bytes: Vec::new() });
         state.say(&Request::Hello { version: VERSION, context: self.context.clone() });
+        state.is_settling = true;
         state.again.clear();
         state.rejected = state.registered.keys().copied().collect();
         state.say_rejected();
@@ -434,6 +457,7 @@ impl Shared {
                 state.say_rejected();
             }
             state.hear_all();
+            state.let_go(Instant::now());
             let stands = state.server.is_some();
             drop(state);
             self.changed.notify_all();
@@ -496,12 +520,26 @@ impl State {
         self.refused.clone().map_or(DirectoryError::Silent, DirectoryError::Refused)
     }
 
-    /// How long there is nothing to be said again.
+    /// How long there is nothing to be said again, and nothing to be let go.
     fn rest(&self) -> PollTimeout {
-        if self.again.is_empty() && self.rejected.is_empty() {
-            return PollTimeout::NONE;
+        let says_again = !self.again.is_empty() || !self.rejected.is_empty();
+        let every = match (says_again, self.is_settling) {
+            (false, false) => return PollTimeout::NONE,
+            (true, false) => REJECTED_EVERY,
+            (false, true) => LET_GO_EVERY,
+            (true, true) => REJECTED_EVERY.min(LET_GO_EVERY),
+        };
+        PollTimeout::try_from(every).unwrap_or(PollTimeout::NONE)
+    }
+
+    /// Tells watchers what has not come back in time.
+    fn let_go(&mut self, now: Instant) {
+        if !self.is_settling {
+            return;
         }
-        PollTimeout::try_from(REJECTED_EVERY).unwrap_or(PollTimeout::NONE)
+        self.subscriptions.values_mut().for_each(|subscription| subscription.let_go(now));
+        let mut watched = self.subscriptions.values().filter(|s| !s.watchers.is_empty());
+        self.is_settling = watched.any(|s| !s.current || !s.held.is_empty());
     }
 
     /// Registers those that the server has not taken, as far as they are there still.
@@ -575,6 +613,7 @@ impl State {
         let subscription = Subscription {
             query: query.clone(),
             records: BTreeMap::new(),
+            held: BTreeMap::new(),
             current: false,
             used,
             watchers: HashMap::new(),
@@ -608,7 +647,7 @@ impl State {
             Answer::Resolved { number, found } => self.answered(number, Ok(found)),
             Answer::Found { number, records } => {
                 if let Some(subscription) = self.subscriptions.get_mut(&number) {
-                    subscription.found(records);
+                    subscription.found(records, Instant::now());
                 }
             }
             Answer::Appeared { number, record } => {
@@ -658,25 +697,53 @@ impl Connection {
 
 impl Subscription {
     /// Everything anew: the first time, or from the next server. What that one says otherwise, as when its node has
-    /// another name now, is told as elsewhere: gone, and there again.
-    fn found(&mut self, records: Vec<Record>) {
+    /// another name now, is told as elsewhere: gone, and there again. What it does not say it may not have heard yet.
+    fn found(&mut self, records: Vec<Record>, now: Instant) {
         self.current = true;
-        let now: BTreeMap<_, _> = records.into_iter().map(|record| (record.id, record)).collect();
-        let before = self.records.iter();
-        let gone: Vec<_> = before
-            .filter(|(id, record)| now.get(*id) != Some(*record))
-            .map(|(id, _)| *id)
-            .collect();
-        gone.into_iter().for_each(|id| self.gone(id));
-        for (id, record) in now {
-            if !self.records.contains_key(&id) {
+        let there: BTreeMap<_, _> = records.into_iter().map(|record| (record.id, record)).collect();
+        let missing = self.records.keys().filter(|id| !there.contains_key(*id));
+        let missing: Vec<_> = missing.copied().collect();
+        missing.into_iter().for_each(|id| self.hold(id, now));
+        for (id, record) in there {
+            if self.records.get(&id) != Some(&record) {
+                self.gone(id);
                 self.appeared(record);
             }
         }
     }
 
+    /// Looks find it no more, and watchers are not told yet.
+    fn hold(&mut self, id: ResourceId, now: Instant) {
+        if let Some(record) = self.records.remove(&id)
+            && !self.watchers.is_empty()
+        {
+            self.held.insert(id, Held { record, until: now + HELD_FOR });
+        }
+    }
+
+    /// What has been held for long enough is gone.
+    fn let_go(&mut self, now: Instant) {
+        let over = self.held.iter().filter(|(_, held)| held.until <= now);
+        for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.held.remove(&id);
+            self.tell(&Event::Gone(id));
+        }
+    }
+
+    /// All that watchers take for being there.
+    fn watched(&self) -> impl Iterator<Item = &Record> {
+        self.records.values().chain(self.held.values().map(|held| &held.record))
+    }
+
     fn appeared(&mut self, record: Record) {
-        self.tell(&Event::Appeared(record.clone()));
+        let held = self.held.remove(&record.id);
+        let is_back = held.as_ref().is_some_and(|held| held.record == record);
+        if held.is_some() && !is_back {
+            self.tell(&Event::Gone(record.id));
+        }
+        if !is_back {
+            self.tell(&Event::Appeared(record.clone()));
+        }
         self.records.insert(record.id, record);
     }
 
@@ -699,6 +766,7 @@ impl Subscription {
 
 #[cfg(test)]
 mod tests {
+    use super::super::address_of;
     use super::*;
     use crate::attrs;
     use crate::carriers::Carriers;
@@ -874,17 +942,62 @@ mod tests {
         let mut subscription = Subscription {
             query: Attributes::new(),
             records: BTreeMap::new(),
+            held: BTreeMap::new(),
             current: false,
             used: 0,
             watchers: HashMap::from([(1, VecDeque::new())]),
         };
         for record in [&old, &old, &new, &new] {
-            subscription.found(vec![record.clone()]);
+            subscription.found(vec![record.clone()], Instant::now());
         }
         let events: Vec<Event> = subscription.watchers.remove(&1).unwrap().into();
         let id = old.id;
         assert_eq!(events, [Event::Appeared(old), Event::Gone(id), Event::Appeared(new.clone())]);
         assert_eq!(subscription.records, BTreeMap::from([(id, new)]));
+    }
+
+    /// Goal: nothing is told of what the next server hears of in time, and all else when that is over. Looks, which are to
+    /// be right, do not find it meanwhile. Method: a server that knows nothing at first, again and again.
+    #[test]
+    fn what_the_next_server_hears_of_in_time_was_never_gone() {
+        let there = record("n1", Attributes::new());
+        let other = record("n1", attrs! { "a" => "b" });
+        let id = there.id;
+        let start = Instant::now();
+        let mut state = State::default();
+        let number = state.subscription(&attrs! {});
+        let mut step = |after: Duration, answer: Option<Answer>| -> (usize, Vec<Event>) {
+            answer.into_iter().for_each(|answer| state.hear(answer));
+            state.is_settling = true;
+            state.let_go(start + after);
+            let subscription = state.subscriptions.get_mut(&number).unwrap();
+            let events = subscription.watchers.entry(1).or_default().drain(..).collect();
+            (subscription.records.len(), events)
+        };
+        let found = |records: &[Record]| {
+            let records = records.to_vec();
+            Some(Answer::Found { number, records })
+        };
+        let appeared = |record: &Record| {
+            let record = record.clone();
+            Some(Answer::Appeared { number, record })
+        };
+        // Answers are heard now, a little later than the start.
+        let (soon, late) = (Duration::ZERO, LONG);
+        // Nobody has watched until now.
+        step(soon, found(std::slice::from_ref(&there)));
+        let all = found(std::slice::from_ref(&there));
+        for answer in [all, appeared(&there)] {
+            assert_eq!(step(soon, found(&[])), (0, vec![]));
+            assert_eq!(step(soon, answer), (1, vec![]));
+        }
+        assert_eq!(step(soon, found(&[])), (0, vec![]));
+        let events = vec![Event::Gone(id), Event::Appeared(other.clone())];
+        assert_eq!(step(soon, appeared(&other)), (1, events));
+        assert_eq!(step(soon, found(&[])), (0, vec![]));
+        assert_eq!(step(late, None), (0, vec![Event::Gone(id)]));
+        assert_eq!(step(late, appeared(&there)), (1, vec![Event::Appeared(there.clone())]));
+        assert!(!state.is_settling);
     }
 
     /// After some four thousand million questions: an answer would be taken for that of another.

@@ -2,6 +2,7 @@
 //! own node, and servers tell each other what happens on theirs.
 
 pub mod client;
+mod held;
 mod members;
 pub mod protocol;
 pub mod records;
@@ -20,5 +21,10 @@ pub const DEFAULT_NAME: &str = "keeptime-fabric";
 /// Where a directory server of this name listens for programs of its node: a name without a file,
 /// which is gone when the server is.
 fn address_of(name: &str) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{name}/directory"))
+    SocketAddr::from_abstract_name(name_of(name))
+}
+
+/// That name.
+fn name_of(name: &str) -> String {
+    format!("{name}/directory")
 }

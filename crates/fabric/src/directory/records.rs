@@ -47,6 +47,11 @@ impl Records {
         Some(record)
     }
 
+    /// That of this name.
+    pub fn get(&self, id: ResourceId) -> Option<&Record> {
+        self.all.get(&id)
+    }
+
     /// All that include `query`, by name. Looks at no more records than have its rarest attribute.
     pub fn find(&self, query: &Attributes) -> Vec<Record> {
         let nobody = BTreeSet::new();

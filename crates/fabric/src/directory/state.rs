@@ -3,15 +3,19 @@
 //!
 //! Every server keeps all resources of the cluster. A server owns those of its own node and tells
 //! every other server each change, on a connection that it made for that, in order; when the
-//! connection breaks, the other forgets that node until it is told everything anew. So every
-//! question is answered on its own node, without asking anybody, and a change costs one message for
-//! each other node. A register or a drop is answered when all servers that can be reached have it:
-//! whoever asks anywhere after that finds it, or does not. Servers name each other those that they
-//! hear, so that whoever has a neighbour in common finds each other.
+//! connection breaks, the other forgets that node when it has not been told everything anew
+//! [`SILENCE_MOST`] after the last sign of it: of a server that is started again nobody is told that
+//! its resources were gone. So every question is answered on its own node, without asking anybody, and
+//! a change costs one message for each other node. A register or a drop is answered when all servers
+//! that can be reached have it: whoever asks anywhere after that finds it, or does not. Servers name
+//! each other those that they hear, so that whoever has a neighbour in common finds each other.
 //!
 //! Programs keep what they asked as a subscription and are told each change of its answer. That is
-//! a watch, and a cache that is never stale for longer than a message takes.
+//! a watch, and a cache that is never stale for longer than a message takes; of a node that is cut off
+//! or silent, for [`SILENCE_MOST`]. Names are given once, so that what is stale leads to an error, and
+//! to nobody else.
 
+use super::held::{Held, Hold};
 use super::members::Members;
 use super::protocol::{
     Answer, Change, ContextInfo, Heard, Introduction, Record, Request, Telling, VERSION,
@@ -31,7 +35,8 @@ pub struct ConnectionId(pub u64);
 /// How often something is said when there is nothing to say.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
 /// How long another server may say nothing: a few times as long, so that a busy machine is not
-/// taken for a dead one.
+/// taken for a dead one. So long what it has told stands when it is cut off as well: one that is started
+/// again, after a second as `contrib/systemd` has it, and its programs have told it again by then.
 pub const SILENCE_MOST: Duration = Duration::from_secs(3);
 /// Other servers that a sign of life names, so that it stays short: all of a hundred within 13 s.
 const NAMED_MOST: usize = 4;
@@ -109,6 +114,8 @@ pub struct Directory {
     listeners: BTreeMap<ConnectionId, Listener>,
     /// Connections that others made, to be heard.
     tellers: BTreeMap<ConnectionId, Teller>,
+    /// What others have told whose connections are no more.
+    held: Held,
     /// Those of others' connections on which nobody has told anything yet, since when they are there.
     callers: BTreeMap<ConnectionId, Duration>,
     /// Who waits until all listeners have applied a change.
@@ -183,6 +190,7 @@ impl Directory {
             members: Members::new(others),
             listeners: BTreeMap::new(),
             tellers: BTreeMap::new(),
+            held: Held::default(),
             callers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             named: 0,
@@ -435,6 +443,10 @@ impl Directory {
                     // Something of it cannot be: it was hung up on, and is not to take itself for heard.
                     return;
                 }
+                // A run that goes on knows all that it has: what it had told by then and tells no more is gone. What it had
+                // told later, on a connection that was there before this word was written, comes again on this one.
+                let lacking = self.held.told_by(incarnation, change);
+                self.forget(lacking, outputs);
                 if address != self.address {
                     self.members.appeared(&node, address, now);
                 }
@@ -463,22 +475,30 @@ impl Directory {
         let Some(teller) = self.tellers.get_mut(&from) else { return };
         match what {
             Change::Opened(context) => {
-                let other = self.contexts.get(&context.id).map(|other| &other.node);
-                if other.is_some_and(|other| *other != teller.node) {
+                let context = ContextInfo { node: teller.node.clone(), ..context };
+                let is_held = self.held.reopen(context.id);
+                let before = self.contexts.get(&context.id);
+                if !is_held && before.is_some_and(|before| before.node != context.node) {
                     return self.hang_up(from, outputs);
                 }
-                let context = ContextInfo { node: teller.node.clone(), ..context };
+                // What is held of it says where it was, and over what it could be called.
+                let is_other = before.is_some_and(|before| *before != context);
+                let over = if is_other { self.held.take(context.id) } else { Vec::new() };
                 teller.contexts.insert(context.id);
                 self.contexts.insert(context.id, context);
+                over.into_iter().for_each(|id| self.vanish(id, outputs));
             }
             Change::Closed(context) => {
                 let its: Vec<_> =
                     teller.resources.iter().filter(|id| id.context == context).copied().collect();
                 teller.resources.retain(|id| id.context != context);
+                let mut held = Vec::new();
                 if teller.contexts.remove(&context) {
                     self.contexts.remove(&context);
+                    // What its program had registered before its server was started again.
+                    held = self.held.take(context);
                 }
-                its.into_iter().for_each(|id| self.vanish(id, outputs));
+                its.into_iter().chain(held).for_each(|id| self.vanish(id, outputs));
             }
             Change::Registered(id, attributes) => {
                 if attributes.check().is_err() || !teller.contexts.contains(&id.context) {
@@ -486,7 +506,12 @@ impl Directory {
                 }
                 teller.resources.insert(id);
                 let home = self.contexts[&id.context].clone();
-                self.appear(Record { id, attributes, home }, outputs);
+                let record = Record { id, attributes, home };
+                if self.held.reclaim(id) {
+                    self.come_back(record, outputs);
+                } else {
+                    self.appear(record, outputs);
+                }
             }
             Change::Dropped(id) => {
                 if teller.resources.remove(&id) {
@@ -622,8 +647,10 @@ impl Directory {
             self.waiting.retain(|_, (waiter, _)| *waiter != connection);
         }
         if let Some(teller) = self.tellers.remove(&connection) {
-            teller.resources.into_iter().for_each(|id| self.vanish(id, outputs));
-            teller.contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
+            let Teller { incarnation, change, contexts, resources, heard, .. } = teller;
+            let until = heard.saturating_add(SILENCE_MOST);
+            self.held.hold(contexts, resources, Hold { incarnation, change, until });
+            self.let_go(outputs);
         }
         self.callers.remove(&connection);
         if let Some(listener) = self.listeners.remove(&connection) {
@@ -641,6 +668,7 @@ impl Directory {
         let callers = self.callers.iter().filter(|(_, since)| silent(**since)).map(|(id, _)| *id);
         let dead: Vec<_> = tellers.chain(listeners).chain(callers).collect();
         dead.into_iter().for_each(|connection| self.hang_up(connection, outputs));
+        self.let_go(outputs);
         outputs.extend(self.listeners.keys().map(|id| Output::Tell(*id, Telling::Alive)));
         let alive = self.alive();
         outputs.extend(self.tellers.keys().map(|id| Output::Hear(*id, alive.clone())));
@@ -667,6 +695,30 @@ impl Directory {
             outputs.push(Output::Answer(program, answer));
         }
         self.records.insert(record);
+    }
+
+    /// A resource that was held is there still: nobody need be told, unless it is another by now.
+    fn come_back(&mut self, record: Record, outputs: &mut Vec<Output>) {
+        if self.records.get(record.id) != Some(&record) {
+            self.vanish(record.id, outputs);
+            self.appear(record, outputs);
+        }
+    }
+
+    /// What has been held for long enough is no more.
+    fn let_go(&mut self, outputs: &mut Vec<Output>) {
+        let over = self.held.over(self.now);
+        self.forget(over, outputs);
+    }
+
+    /// What was held is no more.
+    fn forget(
+        &mut self,
+        (resources, contexts): (Vec<ResourceId>, Vec<ContextId>),
+        outputs: &mut Vec<Output>,
+    ) {
+        resources.into_iter().for_each(|id| self.vanish(id, outputs));
+        contexts.iter().for_each(|id| drop(self.contexts.remove(id)));
     }
 
     /// A resource is no more: whoever asked is told.
@@ -748,6 +800,144 @@ mod tests {
         contexts.push(context(1));
         let outputs = directory.step(Duration::ZERO, Input::Told(other, told));
         assert_eq!(outputs, [Output::Close(other)]);
+    }
+
+    /// A directory with a program that asks for everything, and what it is told of each input.
+    struct Asked(Directory);
+
+    impl Asked {
+        fn new() -> Self {
+            let mut asked = Self(Directory::new("n0", 0, at(0), [], None));
+            let from = ConnectionId(1);
+            let hello = Request::Hello { version: VERSION, context: context(1) };
+            let everything = Request::Subscribe { number: 1, query: Attributes::new() };
+            for request in [hello, everything] {
+                asked.told(Duration::ZERO, Input::Asked(from, 0, request));
+            }
+            asked
+        }
+
+        /// What the program is told: a resource's slot, and whether it is there.
+        fn told(&mut self, now: Duration, input: Input) -> Vec<(u32, bool)> {
+            let told = |output| match output {
+                Output::Answer(_, Answer::Appeared { record, .. }) => {
+                    Some((record.id.place.slot, true))
+                }
+                Output::Answer(_, Answer::Gone { id, .. }) => Some((id.place.slot, false)),
+                _ => None,
+            };
+            self.0.step(now, input).into_iter().filter_map(told).collect()
+        }
+
+        fn found(&self) -> Vec<u32> {
+            self.0.find(&Attributes::new()).iter().map(|record| record.id.place.slot).collect()
+        }
+    }
+
+    /// What the server of the second node tells in that run: its context, and that one's resources.
+    fn run(incarnation: u64, owner: u32, slots: &[u32]) -> Telling {
+        let mut told = snapshot(2);
+        let Telling::Snapshot { incarnation: run, contexts, resources, .. } = &mut told else {
+            unreachable!()
+        };
+        *run = incarnation;
+        contexts.push(ContextInfo { owner, ..context(2) });
+        resources.extend(slots.iter().map(|slot| (resource(*slot), Attributes::new())));
+        told
+    }
+
+    fn resource(slot: u32) -> ResourceId {
+        ResourceId { context: ContextId::new(2), place: Place { slot, generation: 0 } }
+    }
+
+    fn change(change: u64, what: Change) -> Telling {
+        Telling::Changed { change, what }
+    }
+
+    /// Goal: nobody is told that what is there was gone, and what is gone is held for no longer than a server may be silent.
+    /// Method: a server ends and comes again with one of its two resources in its first word, and with another later.
+    #[test]
+    fn who_is_cut_off_and_back_in_time_was_never_gone() {
+        let [old, new] = [2, 3].map(ConnectionId);
+        let second = Duration::from_secs;
+        let mut asked = Asked::new();
+        let both = asked.told(second(1), Input::Told(old, run(1, 0, &[1, 2, 3])));
+        assert_eq!(both, [(1, true), (2, true), (3, true)]);
+        assert_eq!(asked.told(second(2), Input::Closed(old)), []);
+        assert_eq!(asked.found(), [1, 2, 3]);
+        assert_eq!(asked.told(second(3), Input::Told(new, run(2, 0, &[1]))), []);
+        let again = change(1, Change::Registered(resource(2), Attributes::new()));
+        assert_eq!(asked.told(second(3), Input::Told(new, again)), []);
+        // The last sign of the first run was in the first second.
+        let before = second(1) + SILENCE_MOST - Duration::from_nanos(1);
+        assert_eq!(asked.told(before, Input::Tick), []);
+        assert_eq!(asked.told(second(1) + SILENCE_MOST, Input::Tick), [(3, false)]);
+        assert_eq!(asked.found(), [1, 2]);
+        // What ends in the second run is told at once, and so is all of it when it is silent.
+        let dropped = change(2, Change::Dropped(resource(2)));
+        assert_eq!(asked.told(second(5), Input::Told(new, dropped)), [(2, false)]);
+        let late = second(5) + SILENCE_MOST + ALIVE_EVERY;
+        assert_eq!(asked.told(late, Input::Tick), [(1, false)]);
+        assert!(asked.0.contexts.len() == 1 && asked.found().is_empty(), "its own program's alone");
+    }
+
+    /// Goal: what ends while the connection alone is broken is found no longer than until there is another. Method: the same run
+    /// tells all of what it has again without one of its resources, and then without its context, which others may open then.
+    #[test]
+    fn what_ended_while_its_run_was_cut_off_is_gone_when_that_is_back() {
+        let [first, second, third] = [2, 3, 4].map(ConnectionId);
+        let mut asked = Asked::new();
+        let mut told = |input| asked.told(Duration::ZERO, input);
+        let both = [(1, true), (2, true)];
+        assert_eq!(told(Input::Told(first, run(1, 0, &[1, 2]))), both);
+        assert_eq!(told(Input::Closed(first)), []);
+        assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), [(2, false)]);
+        // The second connection is dead, and nobody has said so here.
+        let mut nothing = snapshot(2);
+        let Telling::Snapshot { incarnation, .. } = &mut nothing else { unreachable!() };
+        *incarnation = 1;
+        assert_eq!(told(Input::Told(third, nothing)), [(1, false)]);
+        assert!(asked.found().is_empty());
+        assert_eq!(asked.0.contexts.len(), 1, "its own program's alone");
+    }
+
+    /// A server that has made two connections, as to two addresses of one node, has written the first word of the second
+    /// before something that it tells on the first.
+    #[test]
+    fn what_was_told_after_a_first_word_was_written_is_not_gone_by_that() {
+        let [first, second] = [2, 3].map(ConnectionId);
+        let mut asked = Asked::new();
+        let mut told = |input| asked.told(Duration::ZERO, input);
+        let registered = || change(1, Change::Registered(resource(2), Attributes::new()));
+        assert_eq!(told(Input::Told(first, run(1, 0, &[1]))), [(1, true)]);
+        assert_eq!(told(Input::Told(first, registered())), [(2, true)]);
+        assert_eq!(told(Input::Told(second, run(1, 0, &[1]))), []);
+        assert_eq!(told(Input::Told(second, registered())), []);
+        assert_eq!(asked.found(), [1, 2]);
+    }
+
+    /// Whoever asked believes that it is as it was.
+    #[test]
+    fn what_is_another_when_it_is_back_is_told() {
+        let connections = [2, 3, 4, 5].map(ConnectionId);
+        let mut asked = Asked::new();
+        let mut run_on = |at: usize, told: Telling| {
+            let mut events = asked.told(Duration::ZERO, Input::Told(connections[at], told));
+            events.extend(asked.told(Duration::ZERO, Input::Closed(connections[at])));
+            events
+        };
+        assert_eq!(run_on(0, run(1, 0, &[1])), [(1, true)]);
+        // Another's context, and then attributes.
+        assert_eq!(run_on(1, run(2, 7, &[1])), [(1, false), (1, true)]);
+        let mut told = run(3, 7, &[1]);
+        let Telling::Snapshot { resources, .. } = &mut told else { unreachable!() };
+        resources[0].1 = Attributes::new().with("a", "b");
+        assert_eq!(run_on(2, told), [(1, false), (1, true)]);
+        // A context that ends takes along what its program had registered before.
+        let last = connections[3];
+        assert_eq!(asked.told(Duration::ZERO, Input::Told(last, run(4, 7, &[]))), []);
+        let closed = change(1, Change::Closed(ContextId::new(2)));
+        assert_eq!(asked.told(Duration::ZERO, Input::Told(last, closed)), [(1, false)]);
     }
 
     /// What a program says of itself is kept by all nodes, as often as it has resources: that is bounded as these are.

@@ -138,10 +138,15 @@ impl<H: Home> Delivery<'_, H> {
 
     fn rejected(&self, sent: Sent, token: u32, bytes: u32, why: Refusal) -> Result<(), Malformed> {
         let mut out = lock(&self.link.out);
-        out.flow.credit(sent.to, u64::from(bytes))?;
-        // What an offer was charged with was given back before it is fetched.
-        let size = out.offers.get(token).map(|offer| offer.size as u64);
-        let asked = size.filter(|_| bytes == 0).unwrap_or(bytes.into());
+        let offer = out.offers.get(token).map(|offer| (offer.sent, offer.size as u64));
+        // What an offer was charged with was given back before it is fetched. All else gives back what it was charged.
+        let size = offer.filter(|_| bytes == 0).map(|(_, size)| size);
+        let is_another = offer.is_some_and(|(offered, _)| offered != sent);
+        if is_another || size.is_none() && bytes < CHARGE_LEAST {
+            return Err(Malformed::Unknown("a message"));
+        }
+        out.flow.rejected(sent.to, u64::from(bytes))?;
+        let asked = size.unwrap_or(bytes.into());
         let why = why.told(asked);
         let is_told_by_call = out.offers.rejected(token, why);
         drop(out);

@@ -4,6 +4,7 @@ use super::offers::{Data, Offer};
 use super::out::Out;
 use super::{Home, Link};
 use crate::frame::Frame;
+use crate::payload::Payload;
 use crate::progress::try_lock;
 use crate::transport::{self, Broken};
 use std::sync::MutexGuard;
@@ -68,7 +69,8 @@ impl Link {
     /// Sends answers and pieces. Returns what is left.
     fn send_waiting(&self, out: &mut Out) -> Result<Left, Broken> {
         while let Some((answer, seen)) = out.answers.front().copied() {
-            if self.write_as_of(out, answer, &[], seen, false)? == transport::Sent::Full {
+            let nothing = &mut Payload::Lent(&[]);
+            if self.write_as_of(out, answer, nothing, seen, false)? == transport::Sent::Full {
                 return Ok(Left::Full);
             }
             out.answers.pop_front();

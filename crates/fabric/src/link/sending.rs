@@ -7,7 +7,7 @@ use crate::flow::{CHARGE_LEAST, Sent, charge};
 use crate::frame::{EAGER_MOST, Frame, Reason};
 use crate::id::Place;
 use crate::matching::Tag;
-use crate::payload::Buffer;
+use crate::payload::{Buffer, Payload};
 use crate::transport::{self, Broken};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const IN_A_ROW: u32 = 4;
 
 impl Link {
-    /// Sends a message of at most [`EAGER_MOST`] bytes, and that `from` gives back `credit`.
+    /// Sends a message of at most [`EAGER_MOST`] bytes, and that `from` gives back `credit`. If it is given, it may be taken
+    /// out of `payload` when that is done, and not otherwise.
     ///
     /// # Errors
     /// If the link is broken.
@@ -24,22 +25,22 @@ impl Link {
         from: Place,
         to: Place,
         tag: Tag,
-        data: &[u8],
+        payload: &mut Payload<'_>,
         credit: u32,
     ) -> Result<Attempt, Broken> {
-        debug_assert!(data.len() <= EAGER_MOST, "longer ones are offered");
+        debug_assert!(payload.len() <= EAGER_MOST, "longer ones are offered");
         let mut out = self.out()?;
         if !out.has_begun && !self.begin(&mut out)? {
             return Ok(Attempt::Wait);
         }
-        let charge = charge(data.len());
+        let charge = charge(payload.len());
         if !out.flow.reserve(to, charge) {
             return Ok(Attempt::Wait);
         }
         out.flow.confirm(self.confirmed.load(Relaxed))?;
         let in_a_row = self.in_a_row.load(Relaxed);
         let frame = Frame::Message { from, to, tag, credit: credit.into() };
-        let sent = self.write_with_others(&mut out, frame, data, in_a_row >= IN_A_ROW)?;
+        let sent = self.write_with_others(&mut out, frame, payload, in_a_row >= IN_A_ROW)?;
         if sent == transport::Sent::Full {
             out.flow.credit(to, u64::from(charge))?;
             return Ok(Attempt::Wait);

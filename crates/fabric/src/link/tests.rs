@@ -10,7 +10,7 @@ use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
 use crate::inbox::{Body, Inboxes, Taken};
 use crate::links::Links;
 use crate::matching::Match;
-use crate::payload::Buffer;
+use crate::payload::{Buffer, Payload};
 use crate::progress::Wait;
 use crate::transport::{Sender, Sent as Carried, Sink};
 use proptest::prelude::*;
@@ -40,6 +40,11 @@ impl Wire {
 }
 
 type SharedWire = Arc<Mutex<Wire>>;
+
+/// What a message says that says nothing.
+fn nothing() -> Payload<'static> {
+    Payload::Lent(&[])
+}
 
 struct WireSender(SharedWire);
 
@@ -296,7 +301,9 @@ impl World {
         let (tag, link, to) = (self.next, &self.links[0], self.to[to]);
         let data = |length: usize| vec![tag as u8; length];
         let result = match kind {
-            Kind::Short(length) => link.message(self.from, to, Tag(tag), &data(length), 0),
+            Kind::Short(length) => {
+                link.message(self.from, to, Tag(tag), &mut data(length).into(), 0)
+            }
             Kind::Given(length) => {
                 let mut given = Buffer::from(data(length));
                 link.offer_given(self.from, to, Tag(tag), &mut given)
@@ -386,7 +393,8 @@ impl World {
     fn answer(&self, place: Place) {
         let (link, inboxes) = (&self.links[1], &self.sides[1].inboxes);
         let credit = inboxes.credit_with_message(place, link.id);
-        if credit > 0 && link.message(place, self.from, Tag(0), &[], credit) != Ok(Attempt::Done) {
+        let send = || link.message(place, self.from, Tag(0), &mut nothing(), credit);
+        if credit > 0 && send() != Ok(Attempt::Done) {
             inboxes.with(place, |inbox| inbox.put_back(link.id, credit));
         }
     }
@@ -572,7 +580,7 @@ fn who_fills_the_room_that_it_found_is_told_of_the_next() {
 fn who_finds_no_room_any_more_is_told_of_the_next() {
     let world = World::new();
     let (link, to) = (&world.links[0], world.to[0]);
-    let send = || link.message(world.from, to, Tag(1), &[], 0).unwrap();
+    let send = || link.message(world.from, to, Tag(1), &mut nothing(), 0).unwrap();
     link.enlist(&Parker::current());
     // Behind that by which messages begin.
     for _ in 1..CAPACITY {
@@ -587,7 +595,8 @@ fn who_finds_no_room_any_more_is_told_of_the_next() {
 #[test]
 fn who_looks_for_room_itself_is_not_told() {
     let world = World::new();
-    let send = || world.links[0].message(world.from, world.to[0], Tag(1), &[], 0).unwrap();
+    let (link, to) = (&world.links[0], world.to[0]);
+    let send = || link.message(world.from, to, Tag(1), &mut nothing(), 0).unwrap();
     while send() == Attempt::Done {}
     assert!(!lock(&world.wires[0]).writer_asleep);
 }
@@ -647,7 +656,7 @@ impl Thread {
         let link = &world.links[0];
         let is_all = match &mut self.load {
             Load::Short(left) => {
-                let attempt = link.message(world.from, self.to, Tag(2), &[], 0).unwrap();
+                let attempt = link.message(world.from, self.to, Tag(2), &mut nothing(), 0).unwrap();
                 let is_sent = attempt == Attempt::Done;
                 *left -= usize::from(is_sent);
                 is_sent.then_some(*left == 0)
@@ -765,7 +774,7 @@ fn what_was_given_up_does_not_come_after_what_is_sent_later() {
         let ([here, there], [own, other]) = (&world.sides, &world.links);
         let (from, to) = (world.from, world.to[0]);
         let send = |link: &Link, tag| {
-            assert_eq!(link.message(from, to, Tag(tag), &[], 0), Ok(Attempt::Done));
+            assert_eq!(link.message(from, to, Tag(tag), &mut nothing(), 0), Ok(Attempt::Done));
         };
         send(own, 0);
         if is_heard {
@@ -851,4 +860,80 @@ fn without_memory_a_sender_is_told_how_much_was_asked() {
     world.arrive(0);
     let told: Vec<_> = lock(&world.sides[0].notices).iter().map(|notice| notice.reason).collect();
     assert_eq!(told, [Reason::NoRoom { asked: 100_000, left: 0 }]);
+}
+
+/// Goal: an end that says of more than it was sent that it was not delivered is found out, before what it says takes the room
+/// of what senders are to be told. Method: less is given back each time than there was, so that the window alone allows more.
+#[test]
+fn who_rejects_what_it_was_never_sent_is_found_out() {
+    let world = World::new();
+    let (link, side, to) = (&world.links[0], &world.sides[0], world.to[0]);
+    let rejects = |from: Place, token: u32, bytes: u32| {
+        let (tag, reason) = (Tag(1), Refusal::Gone);
+        let frame = Frame::Rejected { from, to, tag, token, bytes, reason };
+        Delivery { link, home: side }.frame(&Head { frame, length: 0, seen: 0 }, Vec::new())
+    };
+    let never = Err(Malformed::Unknown("a message"));
+    let mut message = Payload::from(vec![0_u8; 1000]);
+    assert_eq!(link.message(world.from, to, Tag(1), &mut message, 0), Ok(Attempt::Done));
+    for (token, bytes) in [(0, 0), (9, 0), (0, CHARGE_LEAST - 1)] {
+        assert_eq!(rejects(world.from, token, bytes), never, "{token}, {bytes}");
+    }
+    assert_eq!(rejects(world.from, 0, CHARGE_LEAST), Ok(()));
+    assert_eq!(rejects(world.from, 0, CHARGE_LEAST), never);
+    let mut data = Buffer::from(vec![0_u8; 100_000]);
+    assert_eq!(link.offer_given(world.from, to, Tag(1), &mut data), Ok(Attempt::Done));
+    let token = lock(&link.out).offers.last_token();
+    assert_eq!(rejects(world.to[1], token, 0), never, "another has sent it");
+    assert_eq!(rejects(world.from, token, 0), Ok(()));
+    assert_eq!(rejects(world.from, token, 0), never);
+    assert_eq!(lock(&side.notices).len(), 2);
+}
+
+/// More is always there.
+struct Endless;
+
+impl Receiver for Endless {
+    fn poll(&mut self, _: &mut dyn Sink) -> Result<usize, Broken> {
+        Ok(1)
+    }
+
+    fn has_more(&self) -> bool {
+        true
+    }
+
+    fn falls_asleep(&mut self) -> bool {
+        true
+    }
+
+    fn wakes_up(&mut self) {}
+
+    fn signalled(&mut self) {}
+}
+
+/// A link of which more is always there is read on for a while, and then the kernel is asked what else there is; one of
+/// which nothing more is expected is not read on.
+#[test]
+fn a_link_that_is_read_on_does_not_hold_up_others() {
+    let world = World::new();
+    let side = &world.sides[0];
+    let ends = Ends {
+        sender: Box::new(WireSender(SharedWire::default())),
+        receiver: Box::new(Endless),
+        readable: Vec::new(),
+        writable: None,
+        in_memory: false,
+        poll_is_enough: false,
+        glance: None,
+    };
+    let link = Arc::new(Link::new(7, world.sides[1].id, ends));
+    assert!(!link.is_read_on(), "the kernel has said nothing");
+    for _ in 0..2 {
+        link.signalled(side).unwrap();
+        let read = std::iter::repeat_with(|| link.is_read_on() && link.receive(side) == Ok(1));
+        let count = read.take(100).take_while(|is_read| *is_read).count();
+        assert!((2..100).contains(&count), "{count}");
+    }
+    world.links[0].signalled(side).unwrap();
+    assert!(!world.links[0].is_read_on());
 }

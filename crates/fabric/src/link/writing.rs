@@ -5,6 +5,7 @@ use super::Link;
 use super::out::Out;
 use crate::flow::Sent;
 use crate::frame::{Frame, Head, Refusal};
+use crate::payload::Payload;
 use crate::transport::{self, Broken};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -47,15 +48,16 @@ impl Link {
         frame: Frame,
         payload: &[u8],
     ) -> Result<bool, Broken> {
-        let sent = self.write_with_others(out, frame, payload, false)?;
+        let sent = self.write_with_others(out, frame, &mut Payload::Lent(payload), false)?;
         Ok(sent != transport::Sent::Full)
     }
 
+    /// The same of what may be given: it may be taken out of `payload` if there is room.
     pub(super) fn write_with_others(
         &self,
         out: &mut Out,
         frame: Frame,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         with_others: bool,
     ) -> Result<transport::Sent, Broken> {
         // What waits in the queue of answers is not overtaken by a frame that says as much as it does.
@@ -67,17 +69,17 @@ impl Link {
         &self,
         out: &mut Out,
         frame: Frame,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         seen: u32,
         with_others: bool,
     ) -> Result<transport::Sent, Broken> {
         let head = Head { frame, length: payload.len() as u32, seen }.encode();
         let sender = out.sender.as_mut().ok_or(Broken::Closed)?;
         let sent = loop {
-            let sent = if with_others {
-                sender.send_with_others(&head, payload)?
-            } else {
-                sender.send(&head, payload)?
+            let sent = match (&mut *payload, with_others) {
+                (Payload::Given(buffer), true) => sender.give_with_others(&head, buffer)?,
+                (payload, true) => sender.send_with_others(&head, payload.as_bytes())?,
+                (payload, false) => sender.send(&head, payload.as_bytes())?,
             };
             // Now, and not when a thread is enlisted: it, or another one, may fill what room there is then before it
             // sleeps. While nobody is enlisted nobody is told: all of them look.

@@ -2,26 +2,26 @@
 //! datagram each way, and a descriptor with the answer.
 
 use super::layout::{InvalidLayout, Layout};
-use crate::sockets::{expect_trusted, receive};
+use crate::sockets::{call, expect_trusted, receive, time_value};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, listen, recv, sendmsg, setsockopt, socket,
+    listen, recv, sendmsg, setsockopt, socket,
 };
-use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// The version of what is said here, and of the memory itself.
 pub const VERSION: u16 = 1;
 /// Longest of it.
 const LONGEST: usize = 512;
-/// How long the daemon may take, in seconds.
-const ANSWER_TIME: i64 = 5;
+/// How long the daemon may take to hear a question, and to answer it.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// What a program asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,8 +107,9 @@ pub fn layout_of(records: u32, bytes: u32, adds: bool) -> Result<Layout, Invalid
 /// # Errors
 /// If there is one already.
 pub fn serve(name: &str) -> io::Result<OwnedFd> {
-    let listener = open_socket(SockFlag::SOCK_NONBLOCK)?;
-    bind(listener.as_raw_fd(), &address_of(name)?)?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    bind(listener.as_raw_fd(), &UnixAddr::new_abstract(name_of(name).as_bytes())?)?;
     listen(&listener, Backlog::MAXCONN)?;
     Ok(listener)
 }
@@ -129,9 +130,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// # Errors
 /// If it is not there, is another user's (and not root's), or does not answer.
 pub fn ask(name: &str, ask: &Ask) -> io::Result<Answered> {
-    let connection = open_socket(SockFlag::empty())?;
-    setsockopt(&connection, ReceiveTimeout, &TimeVal::new(ANSWER_TIME, 0))?;
-    connect(connection.as_raw_fd(), &address_of(name)?)?;
+    let connection = call(&name_of(name), SockType::SeqPacket, ANSWER_TIME)?;
+    setsockopt(&connection, ReceiveTimeout, &time_value(ANSWER_TIME))?;
     expect_trusted(&connection, geteuid().as_raw())?;
     say(connection.as_fd(), ask, &[])?;
     let (reply, mut handed_over) = hear_reply(connection.as_fd())?;
@@ -169,8 +169,14 @@ pub fn hear(connection: BorrowedFd<'_>) -> io::Result<Option<Ask>> {
 
 /// What the daemon answers, and what comes with it.
 fn hear_reply(connection: BorrowedFd<'_>) -> io::Result<(Reply, Vec<OwnedFd>)> {
-    let mut bytes = [0; LONGEST];
-    let (length, handed_over) = receive(connection, &mut bytes, MsgFlags::empty())?;
+    let (mut bytes, until) = ([0; LONGEST], Instant::now() + ANSWER_TIME);
+    let (length, handed_over) = loop {
+        match receive(connection, &mut bytes, MsgFlags::empty()) {
+            // A signal: where there is a time, the kernel does not go on by itself.
+            Err(error) if error.kind() == ErrorKind::Interrupted && Instant::now() < until => {}
+            heard => break heard?,
+        }
+    };
     let reply = understood(&bytes[..length])?.ok_or(ErrorKind::UnexpectedEof)?;
     Ok((reply, handed_over))
 }
@@ -193,10 +199,49 @@ pub fn is_connected(connection: BorrowedFd<'_>) -> bool {
     matches!(heard, Err(Errno::EAGAIN | Errno::EINTR))
 }
 
-fn open_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
-    socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC | flags, None)
+/// Where the daemon `name` listens: a name without a file.
+fn name_of(name: &str) -> String {
+    format!("{name}/regions")
 }
 
-fn address_of(name: &str) -> nix::Result<UnixAddr> {
-    UnixAddr::new_abstract(format!("{name}/regions").as_bytes())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use std::os::unix::thread::JoinHandleExt;
+    use std::thread;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    /// What `call` gives when it would not block.
+    fn patiently<T>(mut call: impl FnMut() -> io::Result<T>) -> T {
+        loop {
+            match call() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+                other => return other.unwrap(),
+            }
+        }
+    }
+
+    /// A program that has a timer, or is measured by one, is answered as any other is.
+    #[test]
+    fn who_asks_is_answered_whatever_signals_come_meanwhile() {
+        let (name, question) = (format!("hand-{}", std::process::id()), Ask::publish(Layout::CELL));
+        let listener = serve(&name).unwrap();
+        let handler = SigHandler::Handler(nothing);
+        let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: what it calls does nothing.
+        unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
+        let asked = question.clone();
+        let asking = thread::spawn(move || ask(&name, &asked).map(|answered| answered.reply));
+        let connection = patiently(|| accept(listener.as_fd()));
+        assert_eq!(patiently(|| hear(connection.as_fd())), Some(question));
+        for _ in 0..100 {
+            // SAFETY: it is not joined yet, so that its name is still its own.
+            unsafe { libc::pthread_kill(asking.as_pthread_t(), libc::SIGUSR1) };
+            thread::park_timeout(Duration::from_micros(500));
+        }
+        say(connection.as_fd(), &Reply::Gone, &[]).unwrap();
+        assert_eq!(asking.join().unwrap().unwrap(), Reply::Gone);
+    }
 }

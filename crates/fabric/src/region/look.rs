@@ -41,7 +41,7 @@ impl Reader {
         match &self.way {
             Way::Memory { .. } => {
                 let mut data = [0; CELL];
-                let seen = self.attempt(record, first, &mut data)?;
+                let seen = self.attempt(record, first, &mut data, &mut None)?;
                 let (seen, by) = seen.ok_or(RegionError::Unfinished { record })?;
                 Ok(Begun::Found(data, Reading::of(seen, by)))
             }

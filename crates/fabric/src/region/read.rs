@@ -114,7 +114,7 @@ impl Reader {
         let first = self.first_slot(record)?;
         let mut deadline = None;
         loop {
-            if let Some((seen, by)) = self.attempt(record, first, data)? {
+            if let Some((seen, by)) = self.attempt(record, first, data, &mut deadline)? {
                 return Ok(Reading::of(seen, by));
             }
             let now = Instant::now();
@@ -159,11 +159,14 @@ impl Reader {
         added.map_err(|why| self.failed(why, record))
     }
 
+    /// Reads it once, or asks for it until `deadline`, which is set where there is none: no try has more time than is left
+    /// by those before. None if it was written meanwhile.
     pub(super) fn attempt(
         &self,
         record: u32,
         first: u32,
         data: &mut [u8],
+        deadline: &mut Option<Instant>,
     ) -> Result<Option<(Seen, AnsweredBy)>, RegionError> {
         match &self.way {
             Way::Memory { words, life, .. } => {
@@ -172,7 +175,9 @@ impl Reader {
                 Ok(seen.map(|seen| (seen, AnsweredBy::Memory)))
             }
             Way::Network(asker) => {
-                let read = lock(asker).read(record, data, Instant::now() + PATIENCE);
+                let mut asker = lock(asker);
+                let until = *deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                let read = asker.read(record, data, until);
                 read.map_err(|why| self.failed(why, record))
             }
         }
@@ -275,5 +280,28 @@ fn failed(
         Unanswered::Silent => unreachable(format!("no answer on port {}", address.port)),
         Unanswered::Unconfirmed => RegionError::Unconfirmed,
         Unanswered::System(error) => unreachable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ask::tests::opened;
+    use super::*;
+    use crate::id::{ContextId, Place};
+    use crate::region::CELL;
+
+    /// Nobody answers any more. However much time the tries before have taken, all together have as much as one.
+    #[test]
+    fn a_try_has_no_more_time_than_those_before_have_left() {
+        let (asker, _silent) = opened(Refusal::Busy);
+        let (context, place) = (ContextId::new(1), Place { slot: 0, generation: 0 });
+        let address = Address { slot: 3, key: 7, port: 1, layout: Layout::CELL };
+        let way = Way::Network(Mutex::new(asker.unwrap()));
+        let id = ResourceId { context, place };
+        let reader = Reader { id, node: "n1".into(), address, way };
+        let start = Instant::now();
+        let tried = reader.attempt(0, 1, &mut [0; CELL], &mut Some(start));
+        assert!(matches!(tried, Err(RegionError::Unreachable { .. })), "{tried:?}");
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
     }
 }

@@ -28,6 +28,9 @@ use std::time::Duration;
 
 /// Most regions of a node; `crates/linux/bpf/regions.h` has the same number.
 pub const REGIONS_MOST: u32 = 1024;
+/// Bytes of all regions of one user's programs on a node. They are the daemon's, and where the kernel answers they are the
+/// kernel's own, which no limit of the user's counts.
+pub const MEMORY_MOST: usize = 1 << 30;
 
 /// Connections at a time. Each publisher has one; readers only while they open a region.
 const CONNECTIONS_MOST: usize = 2 * REGIONS_MOST as usize;
@@ -205,6 +208,7 @@ struct Connection {
 
 struct Published {
     slot: u32,
+    layout: Layout,
     memory: OwnedFd,
 }
 
@@ -284,9 +288,16 @@ impl Shell {
     ) -> Result<(Reply, OwnedFd), String> {
         let text = |error: io::Error| error.to_string();
         let layout = hand::layout_of(records, bytes, adds).map_err(|error| error.to_string())?;
-        let connection = self.connections.get_mut(&id).ok_or("the connection is gone")?;
+        let connection = self.connections.get(&id).ok_or("the connection is gone")?;
         if connection.region.is_some() {
             return Err("one region for each connection, and this one has one".into());
+        }
+        let left = MEMORY_MOST.saturating_sub(self.memory_of(connection.user));
+        if layout.memory() > left {
+            let (asked, user) = (layout.memory(), connection.user);
+            return Err(format!(
+                "a region of {asked} bytes: the regions of a user have {MEMORY_MOST} on a node, and user {user} has {left} left"
+            ));
         }
         let slot = free_slot(&self.table)
             .ok_or_else(|| format!("this node has {REGIONS_MOST} regions, which is the most"))?;
@@ -297,11 +308,21 @@ impl Shell {
         for (index, word) in layout.head(key).into_iter().enumerate() {
             words.word(index).store(word, Release);
         }
-        self.memories.install(slot, memory.as_fd()).map_err(text)?;
+        // Before anything that would have to be undone.
         let copy = memory.try_clone().map_err(text)?;
+        self.memories.install(slot, memory.as_fd()).map_err(text)?;
         set(&self.table, slot, Some(Held { key, layout, words }));
-        connection.region = Some(Published { slot, memory });
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.region = Some(Published { slot, layout, memory });
+        }
         Ok((Reply::Here { slot, key, port: self.port, writable: true }, copy))
+    }
+
+    /// Bytes of all regions of this user's programs.
+    fn memory_of(&self, user: u32) -> usize {
+        let of_user = self.connections.values().filter(|connection| connection.user == user);
+        let regions = of_user.filter_map(|connection| connection.region.as_ref());
+        regions.map(|region| region.layout.memory()).sum()
     }
 
     fn open(&self, id: u64, slot: u32, key: u64) -> (Reply, Option<OwnedFd>) {

@@ -245,7 +245,7 @@ impl Resource {
             return link.offer_given(from, to, tag, &mut data);
         }
         let credit = context.inboxes.credit_with_message(from, link.id);
-        let sent = link.message(from, to, tag, &data, credit);
+        let sent = link.message(from, to, tag, &mut data.into(), credit);
         if credit > 0 && sent != Ok(Attempt::Done) && link.broken().is_none() {
             context.inboxes.with(from, |inbox| inbox.put_back(link.id, credit));
         }

@@ -77,6 +77,32 @@ impl Assembler {
         }
     }
 
+    /// Bytes between the payload that has begun to arrive, if one has, and the next one, if that comes with the next head.
+    pub fn before_next(&self) -> usize {
+        HEAD - self.partial.len()
+    }
+
+    /// The first `bytes` of a payload of which nothing else has arrived were written to `ahead`. Takes that in place of its
+    /// own buffer, and leaves that one there. Returns whether it does: not if the payload is not as long as `ahead`, or has
+    /// begun before.
+    ///
+    /// # Safety
+    /// They were written, from the beginning of the spare capacity on.
+    pub unsafe fn adopt(&mut self, ahead: &mut Vec<u8>, bytes: usize) -> bool {
+        let Some(begun) = &mut self.begun else { return false };
+        let Begun { buffer, missing, .. } = begun;
+        let is_alike = buffer.is_empty()
+            && ahead.is_empty()
+            && buffer.capacity() == ahead.capacity()
+            && *missing == ahead.capacity();
+        if is_alike {
+            std::mem::swap(buffer, ahead);
+            // SAFETY: the caller has written them.
+            unsafe { self.filled(bytes) };
+        }
+        is_alike
+    }
+
     /// How long the payload is that has begun to arrive, if one has.
     pub fn begun(&self) -> Option<usize> {
         self.begun.as_ref().map(|begun| begun.head.length as usize)

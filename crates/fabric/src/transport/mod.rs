@@ -15,6 +15,7 @@ mod batch;
 pub mod testing;
 
 use crate::frame::{HEAD, Head, Malformed};
+use crate::payload::Buffer;
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::setsockopt;
@@ -85,6 +86,21 @@ pub trait Sender: Send {
         self.send(head, payload)
     }
 
+    /// The same for a payload that is given: where it would have to be copied to be kept, it may be taken, which leaves an
+    /// empty one in its place. An error, or [`Sent::Full`], leaves it as it is.
+    fn give_with_others(
+        &mut self,
+        head: &[u8; HEAD],
+        payload: &mut Buffer,
+    ) -> Result<Sent, Broken> {
+        self.send_with_others(head, payload)
+    }
+
+    /// The same for a frame that is not one of many: it goes at once, as by [`Sender::send`].
+    fn give(&mut self, head: &[u8; HEAD], payload: &mut Buffer) -> Result<Sent, Broken> {
+        self.send(head, payload)
+    }
+
     /// Carries on what was taken and not yet carried. Returns whether nothing is left.
     fn flush(&mut self) -> Result<bool, Broken>;
 
@@ -124,6 +140,12 @@ pub trait Receiver: Send {
     /// Whether what has arrived is still to be confirmed: by what is sent next, or by
     /// [`Sender::flush`], which then is to be called again and again.
     fn owes(&self) -> bool {
+        false
+    }
+
+    /// Whether more has probably arrived than the last [`Receiver::poll`] has read: one more is cheaper then than to ask
+    /// what is watched.
+    fn has_more(&self) -> bool {
         false
     }
 

@@ -13,6 +13,7 @@
 //! arrives ([`Sending::answered`]).
 
 mod head;
+mod kept;
 mod receiving;
 mod round_trips;
 mod sending;

@@ -8,6 +8,7 @@
 //! that are there and has said so by one more; if that does not help for long, the network is cut
 //! ([`reliable::Sending::answered`]).
 
+mod payloads;
 mod receiver;
 mod recvmsg;
 mod sender;

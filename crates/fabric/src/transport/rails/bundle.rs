@@ -14,6 +14,7 @@
 //! One that has no room for a probe is busy or stuck: it is stalled when it has brought nothing since.
 
 use crate::frame::Malformed;
+use crate::payload::Buffer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -55,8 +56,8 @@ pub type RailId = u32;
 /// What one end sends, and by what.
 #[derive(Debug, Default)]
 pub struct Bundle {
-    /// What is not known to be delivered, in order.
-    kept: VecDeque<Vec<u8>>,
+    /// What is not known to be delivered, in order: in memory that rails can keep as well without a copy.
+    kept: VecDeque<Buffer>,
     kept_bytes: usize,
     /// The number of the first of them.
     first: u64,
@@ -162,11 +163,11 @@ impl Bundle {
     /// Takes a frame, for which there is room.
     pub fn write(&mut self, frame: Vec<u8>) {
         self.kept_bytes += frame.len();
-        self.kept.push_back(frame);
+        self.kept.push_back(Buffer::from_owner(frame));
     }
 
-    /// The bytes of a frame that is kept.
-    pub fn bytes(&self, number: u64) -> &[u8] {
+    /// The bytes of a frame that is kept. A clone is the same memory.
+    pub fn bytes(&self, number: u64) -> &Buffer {
         &self.kept[(number - self.first) as usize]
     }
 

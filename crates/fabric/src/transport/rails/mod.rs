@@ -15,6 +15,7 @@ pub use bundle::RailId;
 
 use super::{Broken, Ends, Receiver, Sender, Sent, Sink};
 use crate::frame::{EAGER_MOST, Frame, HEAD, Head, Malformed};
+use crate::payload::Buffer;
 use crate::progress::lock;
 use allowance::Allowed;
 use bundle::{Bundle, Word};
@@ -206,10 +207,11 @@ impl Shared {
         let now = self.now();
         while let Some((id, number)) = out.bundle.next(now) {
             let (delivered, arrived) = (out.delivered, out.bundle.arrived_by(id));
-            let bytes = out.bundle.bytes(number);
+            // A rail that keeps what it sends keeps this very memory.
+            let bytes = out.bundle.bytes(number).clone();
             let frame = Frame::Carried { number, delivered, arrived };
             let Some(rail) = out.rails.get_mut(&id) else { continue };
-            match rail.send(frame, bytes) {
+            match rail.give(frame, bytes) {
                 Ok(true) => out.bundle.said(id),
                 Ok(false) => out.bundle.refused(id),
                 Err(_) => self.lost(out, id),
@@ -220,7 +222,7 @@ impl Shared {
     /// Says `frame` by a rail. Returns whether there was room.
     fn say(&self, out: &mut Out, id: RailId, frame: Frame) -> bool {
         let Some(rail) = out.rails.get_mut(&id) else { return false };
-        rail.send(frame, &[]).unwrap_or_else(|_| {
+        rail.give(frame, Buffer::default()).unwrap_or_else(|_| {
             self.lost(out, id);
             false
         })
@@ -256,9 +258,9 @@ impl Shared {
 
 impl Rail {
     /// Has it carry a frame. Returns whether there was room.
-    fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<bool, Broken> {
+    fn give(&mut self, frame: Frame, mut payload: Buffer) -> Result<bool, Broken> {
         let head = Head { frame, length: payload.len() as u32, seen: 0 }.encode();
-        let sent = self.sender.send(&head, payload)?;
+        let sent = self.sender.give(&head, &mut payload)?;
         self.keeps |= sent != Sent::Whole;
         Ok(sent != Sent::Full)
     }
@@ -384,6 +386,11 @@ impl Receiver for RailsReceiver {
 
     fn owes(&self) -> bool {
         self.receivers.values().any(|receiver| receiver.owes())
+    }
+
+    fn has_more(&self) -> bool {
+        // Of a rail that was not among those that became ready it is still true.
+        self.receivers.values().any(|receiver| receiver.has_more())
     }
 
     fn falls_asleep(&mut self) -> bool {

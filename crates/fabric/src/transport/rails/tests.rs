@@ -1,12 +1,14 @@
 //! The shell over real connections: rails that are cut at any moment.
 
 use super::*;
-use crate::transport::tcp;
 use crate::transport::testing::{Collected, message, streams};
+use crate::transport::{tcp, udp};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
+
+const LONG: Duration = Duration::from_secs(60);
 
 /// Two ends, and a handle to cut each rail.
 struct Pair {
@@ -24,6 +26,25 @@ impl Pair {
         self.cut.push(one.try_clone().unwrap());
         self.ends[0].1.join(tcp::ends(one).unwrap()).unwrap();
         self.ends[1].1.join(tcp::ends(other).unwrap()).unwrap();
+    }
+
+    /// A rail of datagrams, which is not cut.
+    fn plug_datagrams(&self) {
+        let (one, other) = streams();
+        let socket = udp::call(&one).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let called = udp::accept(other, port, 1).unwrap();
+        self.ends[0].1.join(udp::called(one, socket, 1).unwrap()).unwrap();
+        self.ends[1].1.join(called).unwrap();
+    }
+
+    /// What threads do that wait: the second end's frames go to `collected`.
+    fn turn(&mut self, collected: &mut Collected) {
+        for (ends, _) in &mut self.ends {
+            ends.sender.flush().unwrap();
+        }
+        self.ends[1].0.receiver.poll(collected).unwrap();
+        self.ends[0].0.receiver.poll(&mut Collected::default()).unwrap();
     }
 
     /// The kernel keeps what it had taken, or does not.
@@ -65,14 +86,31 @@ proptest! {
         }
         pair.plug();
         while collected.0.len() < expected.len() || !pair.ends[0].0.sender.is_drained() {
-            for (ends, _) in &mut pair.ends {
-                ends.sender.flush().unwrap();
-            }
-            pair.ends[1].0.receiver.poll(&mut collected).unwrap();
-            pair.ends[0].0.receiver.poll(&mut Collected::default()).unwrap();
+            pair.turn(&mut collected);
         }
         prop_assert!(collected.0 == expected);
     }
+}
+
+/// More than the stream keeps, over a rail that keeps what is not confirmed in the same memory and one that copies it.
+#[test]
+fn frames_pass_by_datagrams_and_a_connection() {
+    let mut pair = Pair::new();
+    pair.plug();
+    pair.plug_datagrams();
+    let count = (2 * bundle::KEPT_MOST / EAGER_MOST) as u32;
+    let expected: Vec<_> = (0..count).map(|number| message(number, EAGER_MOST)).collect();
+    let (mut collected, mut sent, start) = (Collected::default(), 0, Instant::now());
+    while collected.0.len() < expected.len() || !pair.ends[0].0.sender.is_drained() {
+        if let Some((head, payload)) = expected.get(sent)
+            && pair.ends[0].0.sender.send(&head.encode(), payload).unwrap() != Sent::Full
+        {
+            sent += 1;
+        }
+        pair.turn(&mut collected);
+        assert!(start.elapsed() < LONG, "{sent} are sent, {} are there", collected.0.len());
+    }
+    assert!(collected.0 == expected);
 }
 
 /// However often the other end calls.
@@ -148,6 +186,8 @@ fn what_is_no_frame_ends_the_stream() {
 struct Narrow {
     is_full: AtomicBool,
     said: Mutex<Vec<Frame>>,
+    /// What it was given with that.
+    kept: Mutex<Vec<Buffer>>,
     heard: Mutex<VecDeque<(Frame, Vec<u8>)>>,
 }
 
@@ -178,6 +218,14 @@ impl Sender for NarrowSender {
         Ok(Sent::Whole)
     }
 
+    fn give(&mut self, head: &[u8; HEAD], payload: &mut Buffer) -> Result<Sent, Broken> {
+        let sent = self.send(head, payload)?;
+        if sent != Sent::Full {
+            lock(&self.0.kept).push(std::mem::take(payload));
+        }
+        Ok(sent)
+    }
+
     fn flush(&mut self) -> Result<bool, Broken> {
         Ok(!self.0.is_full.load(Relaxed))
     }
@@ -201,6 +249,10 @@ impl Receiver for NarrowReceiver {
         let head = Head { frame, length: payload.len() as u32, seen: 0 };
         sink.frame(&head, payload)?;
         Ok(1)
+    }
+
+    fn has_more(&self) -> bool {
+        !lock(&self.0.heard).is_empty()
     }
 
     fn falls_asleep(&mut self) -> bool {
@@ -236,4 +288,41 @@ fn what_finds_no_room_is_said_later() {
     for frame in [Frame::Answered { token: 7 }, Frame::Noted { delivered: 1, arrived: 1 }] {
         assert!(said.contains(&frame), "{frame:?} of {said:?}");
     }
+}
+
+/// A rail that keeps what it sends until that is confirmed has no copy of what the stream keeps.
+#[test]
+fn what_a_rail_keeps_is_the_memory_of_the_stream() {
+    let rail = Arc::new(Narrow::default());
+    let (mut stream, rails) = ends().unwrap();
+    rails.join(rail.ends()).unwrap();
+    let (head, payload) = message(1, EAGER_MOST);
+    stream.sender.send(&head.encode(), &payload).unwrap();
+    let place = lock(&rails.0.out).bundle.bytes(0).as_ptr();
+    let kept = std::mem::take(&mut *lock(&rail.kept));
+    assert_eq!(kept.len(), 1);
+    assert!(kept[0] == [&head.encode()[..], &payload].concat());
+    assert_eq!(kept[0].as_ptr(), place);
+}
+
+/// More is there as long as there is on any rail, that which was not read last as well.
+#[test]
+fn more_is_expected_when_it_is_on_any_rail() {
+    let [one, other] = [(); 2].map(|()| Arc::new(Narrow::default()));
+    let (mut stream, rails) = ends().unwrap();
+    rails.join(one.ends()).unwrap();
+    rails.join(other.ends()).unwrap();
+    let (head, payload) = message(1, 5);
+    let carried = |number| {
+        let frame = Frame::Carried { number, delivered: 0, arrived: 0 };
+        (frame, [head.encode().as_slice(), &payload].concat())
+    };
+    lock(&one.heard).extend([carried(0), carried(1)]);
+    lock(&other.heard).push_back(carried(2));
+    let mut collected = Collected::default();
+    assert_eq!(stream.receiver.poll(&mut collected), Ok(2));
+    assert!(stream.receiver.has_more());
+    assert_eq!(stream.receiver.poll(&mut collected), Ok(1));
+    assert!(!stream.receiver.has_more());
+    assert_eq!(collected.0.len(), 3);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Receiving {
     received: u64,
-    /// What has arrived behind a gap, by where it begins; none overlaps another.
+    /// What has arrived behind a gap, by where it begins. Some overlap others, where their sender has cut anew what goes again.
     ahead: BTreeMap<u64, Vec<u8>>,
     kept: usize,
 }

@@ -2,9 +2,11 @@
 
 use super::KEPT_MOST;
 use super::head::Heard;
+use super::kept::Kept;
 use super::round_trips::RoundTrips;
 use super::window::Window;
 use crate::frame::Malformed;
+use crate::payload::Buffer;
 use keeptime_model::units::Nanos;
 use std::collections::VecDeque;
 
@@ -34,7 +36,7 @@ pub struct Segment {
 pub struct Sending {
     segment_most: usize,
     /// What was written and is not confirmed.
-    kept: VecDeque<u8>,
+    kept: Kept,
     /// Where `kept` begins in the stream.
     base: u64,
     /// Segments that are on the way, in the stream's order.
@@ -90,7 +92,7 @@ impl Sending {
         let window = Window::new(segment_most as u64);
         Self {
             segment_most,
-            kept: VecDeque::new(),
+            kept: Kept::default(),
             base: 0,
             flights: VecDeque::new(),
             order: 0,
@@ -107,7 +109,8 @@ impl Sending {
         }
     }
 
-    /// Segments have at most so many bytes from now on.
+    /// Segments have at most so many bytes from now on: those as well that are sent again, which are cut anew if they are
+    /// longer.
     pub fn set_segment_most(&mut self, bytes: usize) {
         self.segment_most = bytes;
         self.window.set_segment(bytes as u64);
@@ -115,7 +118,7 @@ impl Sending {
 
     /// How many bytes can be written.
     pub fn room(&self) -> usize {
-        KEPT_MOST.saturating_sub(self.kept.len())
+        KEPT_MOST.saturating_sub(self.kept.length())
     }
 
     /// Bytes that were written and not sent so far.
@@ -135,12 +138,17 @@ impl Sending {
 
     /// Whether everything that was written has arrived.
     pub fn is_settled(&self) -> bool {
-        self.kept.is_empty()
+        self.kept.length() == 0
     }
 
     /// Appends to the stream; as much as there is room for, and a little more at most.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.kept.extend(bytes);
+        self.kept.write(bytes);
+    }
+
+    /// The same of a buffer that is given: if it is long it is not copied, and dropped when all of it is confirmed.
+    pub fn give(&mut self, buffer: Buffer) {
+        self.kept.give(buffer);
     }
 
     /// The next segment to be sent, which then is on the way: first what is lost. None if there is
@@ -150,6 +158,7 @@ impl Sending {
             let from = self.flights.partition_point(|f| f.segment.offset < self.lost_from);
             let is_lost = |flight: &Flight| flight.state == State::Lost;
             let at = from + self.flights.range(from..).position(is_lost)?;
+            self.cut_anew(at);
             let order = self.next_order();
             let flight = &mut self.flights[at];
             (flight.state, flight.again) = (State::OnTheWay, true);
@@ -181,17 +190,10 @@ impl Sending {
         Some(segment)
     }
 
-    /// The bytes of a segment that is on the way, in two parts.
-    pub fn bytes(&self, segment: Segment) -> (&[u8], &[u8]) {
+    /// The bytes of a segment that is on the way, in one part or several.
+    pub fn bytes(&self, segment: Segment) -> impl Iterator<Item = &[u8]> {
         let start = (segment.offset - self.base) as usize;
-        let end = start + segment.length;
-        let (first, second) = self.kept.as_slices();
-        let middle = first.len();
-        let of = |part: &'_ [u8], from: usize, to: usize| from.min(part.len())..to.min(part.len());
-        (
-            &first[of(first, start, end)],
-            &second[of(second, start.saturating_sub(middle), end.saturating_sub(middle))],
-        )
+        self.kept.bytes(start..start + segment.length)
     }
 
     /// The other end says what it has. Late words change nothing.
@@ -216,7 +218,7 @@ impl Sending {
             return Err(Malformed::Unknown("bytes"));
         }
         if heard.received > self.base {
-            self.kept.drain(..(heard.received - self.base) as usize);
+            self.kept.confirm((heard.received - self.base) as usize);
             self.base = heard.received;
         }
         for (start, end) in &heard.ranges {
@@ -281,6 +283,20 @@ impl Sending {
         tries >= CUT_TRIES && now.saturating_sub(doubt.since) >= CUT_AFTER
     }
 
+    /// Flight `at`, which is lost, is no longer than a segment may be by now: what is behind that is one of its own, and lost
+    /// as well. If all of it was only late, both have arrived.
+    fn cut_anew(&mut self, at: usize) {
+        let flight = &mut self.flights[at];
+        let Segment { offset, length } = flight.segment;
+        if length > self.segment_most {
+            flight.segment.length = self.segment_most;
+            let (offset, length) = (offset + self.segment_most as u64, length - self.segment_most);
+            let rest = Flight { segment: Segment { offset, length }, ..*flight };
+            self.flights.insert(at + 1, rest);
+            self.lost += 1;
+        }
+    }
+
     /// Flight `at` has arrived. Returns how many bytes are new by that.
     fn settle(&mut self, at: usize, now: Nanos) -> u64 {
         let flight = &mut self.flights[at];
@@ -328,7 +344,7 @@ impl Sending {
     }
 
     fn end(&self) -> u64 {
-        self.base + self.kept.len() as u64
+        self.base + self.kept.length() as u64
     }
 
     fn sent_end(&self) -> u64 {
@@ -369,6 +385,48 @@ mod tests {
         assert!(sending.is_settled());
         let after = sending.window.bytes();
         assert!(after >= window, "{after} after {window}");
+    }
+
+    /// Three segments, of which one has arrived, for a path that carries only less by now.
+    fn of_a_path_that_takes_less() -> (Sending, Nanos) {
+        let mut sending = Sending::new(SEGMENT, Nanos::new(0));
+        sending.write(&[0; 3 * SEGMENT]);
+        assert_eq!(std::iter::from_fn(|| sending.next(Nanos::new(0))).count(), 3);
+        sending.set_segment_most(30);
+        let now = sending.deadline().unwrap();
+        sending.expire(now);
+        (sending, now)
+    }
+
+    /// What would be lost for ever if it went again as it was.
+    #[test]
+    fn what_goes_again_is_cut_anew_where_the_path_takes_less() {
+        let (mut sending, now) = of_a_path_that_takes_less();
+        let mut received = 0;
+        for length in [30, 30, 30, 10].repeat(3) {
+            let segment = sending.next(now).unwrap();
+            assert_eq!(segment, Segment { offset: received, length });
+            assert_eq!(sending.bytes(segment).map(<[u8]>::len).sum::<usize>(), length);
+            received += length as u64;
+            sending.heard(&Heard { received, room: ROOM, ranges: vec![] }, now).unwrap();
+        }
+        assert!(sending.is_settled() && !sending.has_lost());
+        assert_eq!((sending.next(now), sending.on_the_way()), (None, 0));
+    }
+
+    /// The first segment goes again in part, and then it comes whole, and the third one behind a gap.
+    #[test]
+    fn what_was_cut_anew_may_arrive_as_it_was() {
+        let (mut sending, now) = of_a_path_that_takes_less();
+        sending.next(now).unwrap();
+        let heard = Heard { received: 100, room: ROOM, ranges: vec![(200, 300)] };
+        sending.heard(&heard, now).unwrap();
+        let next = sending.next(now);
+        assert_eq!(next, Some(Segment { offset: 100, length: 30 }));
+        let heard = Heard { received: 300, room: ROOM, ranges: vec![] };
+        sending.heard(&heard, now).unwrap();
+        assert!(sending.is_settled() && !sending.has_lost());
+        assert_eq!(sending.on_the_way(), 0);
     }
 
     #[test]

@@ -70,6 +70,16 @@ impl Wire {
 /// Sends `length` bytes while datagrams have these fates, again and again; returns how many
 /// datagrams with bytes that took. Time goes in steps of 100 us, which is the way of each.
 fn transfer(length: u64, fates: &[Fate]) -> Result<usize, TestCaseError> {
+    transfer_over(length, fates, BTreeMap::new())
+}
+
+/// The same over a path that takes segments of no more bytes than `paths` say, each from a step on.
+fn transfer_over(
+    length: u64,
+    fates: &[Fate],
+    mut paths: BTreeMap<u64, usize>,
+) -> Result<usize, TestCaseError> {
+    let mut path = SEGMENT;
     let mut sending = Sending::new(SEGMENT, Nanos::new(0));
     let mut receiving = Receiving::default();
     let (mut there, mut back): (Wire, Wire) = Default::default();
@@ -77,16 +87,20 @@ fn transfer(length: u64, fates: &[Fate]) -> Result<usize, TestCaseError> {
     let mut tick = 0;
     for _ in 0..1_000_000 {
         let now = Nanos::new(tick * STEP);
+        while let Some(entry) = paths.first_entry().filter(|entry| *entry.key() <= tick) {
+            path = entry.remove();
+            sending.set_segment_most(path);
+        }
         let more = (length - written).min(sending.room() as u64).min(800);
         sending.write(&(written..written + more).map(byte).collect::<Vec<_>>());
         written += more;
         while let Some(segment) = sending.next(now) {
+            prop_assert!(segment.length <= path);
             let mut bytes = Vec::new();
             encode(segment.offset, &Heard::default(), &mut bytes);
-            let (first, second) = sending.bytes(segment);
-            prop_assert_eq!(first.len() + second.len(), segment.length);
-            bytes.extend_from_slice(first);
-            bytes.extend_from_slice(second);
+            let before = bytes.len();
+            sending.bytes(segment).for_each(|part| bytes.extend_from_slice(part));
+            prop_assert_eq!(bytes.len() - before, segment.length);
             there.post(fates, tick, bytes);
             sent += 1;
         }
@@ -130,6 +144,15 @@ proptest! {
     #[test]
     fn everything_arrives_once_and_in_order(length in 0..40_000_u64, fates in fates()) {
         transfer(length, &fates)?;
+    }
+
+    /// Also where the path takes less, or more again, while segments are on it.
+    #[test]
+    fn everything_arrives_over_a_path_that_changes(
+        length in 0..40_000_u64, fates in fates(),
+        paths in prop::collection::btree_map(0..200_u64, 20..=SEGMENT, 1..6),
+    ) {
+        transfer_over(length, &fates, paths)?;
     }
 }
 

@@ -1,17 +1,16 @@
 //! The half that receives.
 
+use super::payloads::Payloads;
 use super::recvmsg::receive;
 use super::shared::{Shared, State};
 use super::{ANSWERED, ASKED, BATCH, BATCH_SEGMENTS, BEFORE, PORT, TOKEN};
 use crate::progress::lock;
-use crate::transport::assemble::Assembler;
 use crate::transport::batch::Expected;
 use crate::transport::reliable::{self, Heard, Receiving};
 use crate::transport::{Broken, Receiver, Sink, is_passing};
 use nix::errno::Errno;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -19,6 +18,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Calls that read before somebody else gets a turn. After a long message there is none: who takes
 /// it before the next is read finds it in its cache, and its buffer serves for the next.
 const READS_MOST: usize = 2;
+/// Bytes of a stream in a batch that was full or nearly so: where there is one, the next is not far.
+const FULL: usize = BATCH / 2;
 /// Bytes of a stream that are confirmed together, if nothing that goes the other way says so before.
 const CONFIRMED: usize = 10 * BATCH;
 /// Words on the connection over TCP that are read at once: each end has one question on its way at most.
@@ -30,12 +31,14 @@ pub(super) struct UdpReceiver {
     /// What the other side has said of its port.
     peer: Vec<u8>,
     receiving: Receiving,
-    assembler: Assembler,
+    payloads: Payloads,
     room: u32,
     /// A batch, but for those of its bytes that were read to where they belong.
     bytes: Box<[u8]>,
     /// Length of the datagrams of the batches before.
     segment: usize,
+    /// Full batches are coming in.
+    has_more: bool,
     /// The connection over TCP may have ended, or say something.
     may_have_closed: bool,
     /// The other process has ended; what it had sent is still read.
@@ -49,10 +52,11 @@ impl UdpReceiver {
             shared,
             peer: Vec::new(),
             receiving: Receiving::default(),
-            assembler: Assembler::default(),
+            payloads: Payloads::default(),
             room,
             bytes: vec![0; 1 << 16].into_boxed_slice(),
             segment: 0,
+            has_more: false,
             may_have_closed: false,
             closed: false,
         }
@@ -61,17 +65,24 @@ impl UdpReceiver {
     /// Reads once and handles what that was. Returns how many frames, and bytes of the stream; none
     /// if nothing had arrived.
     fn read(&mut self, sink: &mut dyn Sink) -> Result<Option<(usize, usize)>, Broken> {
-        // Behind a gap nothing goes on with a payload.
-        let missing =
-            self.assembler.missing().filter(|_| !self.receiving.has_gap()).unwrap_or_default();
+        let (coming, room) = self.payloads.room();
         let count = (self.bytes.len() / self.segment.max(1)).min(BATCH_SEGMENTS);
-        let expected = Expected::new(self.segment, BEFORE, count, missing.len());
+        // Behind a gap nothing goes on with a payload.
+        let expected = match self.receiving.has_gap() {
+            true => None,
+            false => Expected::new(self.segment, BEFORE, count, coming),
+        };
         let fd = self.shared.socket.as_raw_fd();
-        let (length, segment) = match receive(fd, &mut self.bytes, missing, expected) {
+        let (length, segment) = match receive(fd, &mut self.bytes, room, expected) {
             Ok(arrived) => arrived,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             // It has ended, or not begun: the connection over TCP tells which.
             Err(Errno::ECONNREFUSED) => return Ok(None),
+            // What was sent was too long for a node on the way, which has told so. More may be there.
+            Err(Errno::EMSGSIZE) => {
+                self.shared.learn_path(&mut lock(&self.shared.state));
+                return Ok(Some((0, 0)));
+            }
             Err(errno) => return Err(Broken::System { call: "recvmsg", errno }),
         };
         let placed = expected.map_or(0, |expected| self.keep_placed(expected, length, segment));
@@ -81,7 +92,8 @@ impl UdpReceiver {
         }
         let (mut frames, mut arrived) = (0, 0);
         let mut last: Option<Heard> = None;
-        for (number, datagram) in self.bytes[..length].chunks(segment.max(1)).enumerate() {
+        let (batch, payloads) = (&self.bytes[..length], &mut self.payloads);
+        for (number, datagram) in batch.chunks(segment.max(1)).enumerate() {
             let Some((token, rest)) = datagram.split_first_chunk() else { continue };
             if u64::from_le_bytes(*token) != self.shared.token {
                 continue;
@@ -94,45 +106,42 @@ impl UdpReceiver {
             }
             let bytes = &rest[start..];
             arrived += bytes.len();
-            let assembler = &mut self.assembler;
-            let part = expected.filter(|_| number < placed).map(|e| e.part(number, length).len());
-            if let Some(part) = part {
-                // SAFETY: the kernel has written them, as `keep_placed` has found.
-                unsafe { assembler.filled(part) };
-                frames += assembler.feed(&bytes[part..], sink)?;
+            if let Some(expected) = expected.filter(|_| number < placed) {
+                // SAFETY: the kernel has written them, and all before go on too, as `keep_placed` has found.
+                frames += unsafe { payloads.feed_placed(expected, number, batch, sink)? };
                 self.receiving.went_on(bytes.len());
                 continue;
             }
             self.receiving.arrived(head.offset, bytes, |new| {
-                frames += assembler.feed(new, sink)?;
+                frames += payloads.feed(new, sink)?;
                 Ok::<_, Broken>(())
             })?;
         }
+        self.payloads.expect_alike();
         Ok(Some((frames, arrived)))
     }
 
-    /// How many of the first datagrams of a batch have gone on with the payload as expected. The parts of others, which
+    /// How many of the first datagrams of a batch have gone on with the stream as expected. The parts of others, which
     /// were read as if they had, are put where they stand in the batch.
     fn keep_placed(&mut self, expected: Expected, length: usize, segment: usize) -> usize {
         let mut next = self.receiving.received();
-        let goes_on = |part: &Range<usize>| {
-            let start = part.start - BEFORE;
-            let (token, head) = self.bytes[start..part.start].split_at(TOKEN);
+        let goes_on = |datagram: &&[u8]| {
+            let Some((before, bytes)) = datagram.split_at_checked(BEFORE) else { return false };
+            let (token, head) = before.split_at(TOKEN);
             // Where it says of gaps too, its bytes begin later.
             let is_next = token == self.shared.token.to_le_bytes()
                 && reliable::Head::decode(head).is_ok_and(|(head, _)| head.offset == next);
-            next += (segment.min(length - start) - BEFORE) as u64;
+            next += bytes.len() as u64;
             is_next
         };
         let placed = match expected.is_so(length, segment) {
-            true => expected.parts(length).take_while(goes_on).count(),
+            true => expected.datagrams(&self.bytes[..length]).take_while(goes_on).count(),
             false => 0,
         };
-        let missing = self.assembler.missing().unwrap_or_default();
-        for (number, part) in expected.parts(length).enumerate().skip(placed) {
-            let from = &missing[expected.place(number)..][..part.len()];
-            // SAFETY: the kernel has written them.
-            self.bytes[part].copy_from_slice(unsafe { from.assume_init_ref() });
+        for part in expected.parts(length).filter(|part| part.datagram >= placed) {
+            // SAFETY: the kernel has written them, and nothing was fed since then.
+            let bytes = unsafe { self.payloads.read(&part) };
+            self.bytes[part.range].copy_from_slice(bytes);
         }
         placed
     }
@@ -219,11 +228,16 @@ impl Receiver for UdpReceiver {
             }
         }
         let (mut frames, mut arrived, mut reads) = (0, 0, 0);
+        self.has_more = false;
         while reads < READS_MOST && frames != 1 {
-            let Some((more, bytes)) = self.read(sink)? else { break };
+            let Some((more, bytes)) = self.read(sink)? else {
+                self.has_more = false;
+                break;
+            };
             frames += more;
             arrived += bytes;
             reads += 1;
+            self.has_more = bytes >= FULL;
         }
         if reads > 0 {
             let mut state = lock(&self.shared.state);
@@ -239,6 +253,10 @@ impl Receiver for UdpReceiver {
 
     fn owes(&self) -> bool {
         lock(&self.shared.state).unsaid > 0
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn falls_asleep(&mut self) -> bool {

@@ -3,9 +3,11 @@
 use super::ASKED;
 use super::shared::{GATHERED, Shared};
 use crate::frame::{HEAD, PIECE_MOST};
+use crate::payload::Buffer;
 use crate::progress::lock;
 use crate::transport::reliable::KEPT_MOST;
 use crate::transport::{Broken, Sender, Sent};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -37,6 +39,31 @@ impl Sender for UdpSender {
         self.0.transmit(&mut state, GATHERED)?;
         // Until the other side has said that it is there.
         Ok(Sent::Kept)
+    }
+
+    fn give_with_others(
+        &mut self,
+        head: &[u8; HEAD],
+        payload: &mut Buffer,
+    ) -> Result<Sent, Broken> {
+        let mut state = lock(&self.0.state);
+        if state.sending.room() < HEAD + payload.len() {
+            return Ok(Sent::Full);
+        }
+        state.sending.write(head);
+        state.sending.give(mem::take(payload));
+        // It is taken, so it counts as sent: whoever flushes is told of what does not pass.
+        let _ = self.0.transmit(&mut state, GATHERED);
+        Ok(Sent::Kept)
+    }
+
+    fn give(&mut self, head: &[u8; HEAD], payload: &mut Buffer) -> Result<Sent, Broken> {
+        let sent = self.give_with_others(head, payload)?;
+        if sent == Sent::Kept {
+            // As above.
+            let _ = self.0.transmit(&mut lock(&self.0.state), 0);
+        }
+        Ok(sent)
     }
 
     fn flush(&mut self) -> Result<bool, Broken> {

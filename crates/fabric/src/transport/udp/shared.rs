@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::IpMtu;
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg};
 use std::io::{IoSlice, Write};
+use std::iter;
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -19,8 +20,9 @@ use std::time::Instant;
 /// Bytes of IP and UDP before a datagram.
 const BELOW_4: usize = 20 + 8;
 const BELOW_6: usize = 40 + 8;
-/// Longest segment, where packets could be longer: eight of them fill a call.
-const SEGMENT_MOST: usize = (8 << 10) - 8 - BEFORE;
+/// Longest segment, where packets could be longer: two of them fill a call. Each costs both ends a head, parts of memory to
+/// tell the kernel of, and a look; what is lost is sent again as a whole.
+const SEGMENT_MOST: usize = (32 << 10) - 16 - BEFORE;
 /// Until the path is known.
 const SEGMENT_FIRST: usize = 1200;
 /// How long it is left to others to say what has arrived, when nothing more arrives. Much less than
@@ -94,7 +96,7 @@ impl Shared {
         self.start.elapsed().into()
     }
 
-    /// Segments are as long as the path's packets allow.
+    /// Segments are as long as the path's packets allow, those as well that go again.
     pub(super) fn learn_path(&self, state: &mut State) {
         // A socket that does not say keeps what every path can carry.
         if let (Ok(mtu), Ok(peer)) = (getsockopt(&self.socket, IpMtu), self.socket.peer_addr()) {
@@ -151,10 +153,27 @@ impl Shared {
                     state.batch_most = 1;
                 }
                 let mut each = batch.chunks(1);
-                each.try_for_each(|one| passed(self.send_at_once(state, one)))
+                each.try_for_each(|one| {
+                    let sent = self.send_at_once(state, one);
+                    self.passed(state, sent)
+                })
             }
-            result => passed(result),
+            sent => self.passed(state, sent),
         }
+    }
+
+    /// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on its way. So is what
+    /// is too long for the path by now, or follows what was, of which a node on the way has told: it is cut anew when it goes
+    /// again.
+    fn passed(&self, state: &mut State, sent: nix::Result<()>) -> Result<(), Broken> {
+        match sent {
+            Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => {}
+            // Networks that go down come back; if not, the other process answers, and nothing is confirmed.
+            Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => {}
+            Err(Errno::EMSGSIZE) => self.learn_path(state),
+            Err(errno) => return Err(Broken::System { call: "sendmsg", errno }),
+        }
+        Ok(())
     }
 
     fn send_at_once(&self, state: &mut State, batch: &[Segment]) -> nix::Result<()> {
@@ -164,18 +183,14 @@ impl Shared {
         for segment in batch {
             self.head(segment.offset, &heard, heads);
         }
-        let mut parts = [IoSlice::new(&[]); 3 * BATCH_SEGMENTS];
-        let mut count = 0;
+        let mut parts = Vec::with_capacity(4 * batch.len());
         for (segment, head) in batch.iter().zip(heads.chunks_exact(BEFORE)) {
-            let (first, second) = sending.bytes(*segment);
-            for part in [head, first, second].into_iter().filter(|part| !part.is_empty()) {
-                parts[count] = IoSlice::new(part);
-                count += 1;
-            }
+            let all = iter::once(head).chain(sending.bytes(*segment));
+            parts.extend(all.map(IoSlice::new));
         }
         let size = (BEFORE + batch[0].length) as u16;
         let control = [ControlMessage::UdpGsoSegments(&size)];
-        self.send(&parts[..count], if batch.len() > 1 { &control } else { &[] })?;
+        self.send(&parts, if batch.len() > 1 { &control } else { &[] })?;
         state.unsaid = 0;
         Ok(())
     }
@@ -185,7 +200,8 @@ impl Shared {
         state.unsaid = 0;
         let mut head = Vec::new();
         self.head(0, &state.heard, &mut head);
-        passed(self.send(&[IoSlice::new(&head)], &[]))
+        let sent = self.send(&[IoSlice::new(&head)], &[]);
+        self.passed(state, sent)
     }
 
     /// The same if nothing else has said so for too long.
@@ -218,20 +234,10 @@ fn below(peer: IpAddr) -> usize {
     }
 }
 
-/// What the kernel has no room for, or what it could not deliver just now, is lost, as it may be on
-/// its way.
-fn passed(sent: nix::Result<()>) -> Result<(), Broken> {
-    match sent {
-        Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => Ok(()),
-        // Networks that go down come back; if not, the other process answers, and nothing is confirmed.
-        Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => Ok(()),
-        Err(errno) => Err(Broken::System { call: "sendmsg", errno }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::testing::streams;
 
     /// A segment that forgets how long heads are is cut in two, or not sent at all.
     #[test]
@@ -239,5 +245,22 @@ mod tests {
         let below = |peer: &str| below(peer.parse().unwrap());
         let peers = ["10.0.0.1", "fd00::1", "::ffff:10.0.0.1"];
         assert_eq!(peers.map(below), [28, 48, 28]);
+    }
+
+    /// A datagram that is too long is a reason to ask what the path takes by now. What nobody expects ends the connection.
+    #[test]
+    fn what_is_too_long_is_no_end_and_the_path_is_looked_at() {
+        let (stream, _other) = streams();
+        let [socket, peer] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        socket.connect(peer.local_addr().unwrap()).unwrap();
+        let shared = Shared::new(stream, socket, 1, true, 1 << 16);
+        let mut state = lock(&shared.state);
+        state.sending.set_segment_most(SEGMENT_FIRST);
+        state.sending.write(&[0; 10 * SEGMENT_FIRST]);
+        assert_eq!(shared.passed(&mut state, Err(Errno::EMSGSIZE)), Ok(()));
+        let segment = state.sending.next(shared.now()).unwrap();
+        assert!(segment.length > SEGMENT_FIRST, "this machine's own takes more");
+        let broken = Broken::System { call: "sendmsg", errno: Errno::EBADF };
+        assert_eq!(shared.passed(&mut state, Err(Errno::EBADF)), Err(broken));
     }
 }

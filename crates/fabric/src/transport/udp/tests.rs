@@ -1,14 +1,17 @@
 //! Both ends, on this machine or with a network between them that is not.
 
 use super::{ANSWERED, ASKED, BEFORE, PORT, TOKEN, accept, call, called};
-use crate::frame::{EAGER_MOST, Frame};
-use crate::transport::reliable::KEPT_MOST;
+use crate::frame::{EAGER_MOST, Frame, HEAD};
+use crate::payload::Buffer;
+use crate::transport::reliable::{Heard, KEPT_MOST, encode};
 use crate::transport::testing::{Collected, message, streams};
 use crate::transport::{Broken, Ends, Sent};
 use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proptest::prelude::*;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -93,10 +96,13 @@ fn exchange(one: &mut Ends, other: &mut Ends, lengths: &[usize]) -> Result<(), T
     while got.iter().any(|got| got.0.len() < expected.len()) {
         for (at, end) in [&mut *one, &mut *other].into_iter().enumerate() {
             while let Some((head, payload)) = expected.get(sent[at]) {
-                // Some with others, some not.
-                let taken = match payload.len() % 2 {
-                    0 => end.sender.send(&head.encode(), payload),
-                    _ => end.sender.send_with_others(&head.encode(), payload),
+                // Some with others, some not, and of both some given.
+                let (head, mut given) = (head.encode(), Buffer::from(payload.clone()));
+                let taken = match payload.len() % 4 {
+                    0 => end.sender.send_with_others(&head, payload),
+                    1 => end.sender.send(&head, payload),
+                    2 => end.sender.give_with_others(&head, &mut given),
+                    _ => end.sender.give(&head, &mut given),
                 };
                 if taken.unwrap() == Sent::Full {
                     break;
@@ -159,6 +165,9 @@ proptest! {
 fn frames_pass_on_one_machine() {
     let (mut one, mut other) = ends_here();
     exchange(&mut one, &mut other, &[EAGER_MOST; 300]).unwrap();
+    // Given, with others and at once.
+    exchange(&mut one, &mut other, &[EAGER_MOST - 2; 300]).unwrap();
+    exchange(&mut one, &mut other, &[EAGER_MOST - 1; 300]).unwrap();
     exchange(&mut one, &mut other, &[0; 5000]).unwrap();
 }
 
@@ -220,6 +229,42 @@ fn what_has_arrived_is_said_with_others_or_late() {
     assert!(other.sender.is_settled(), "heard with the answer");
 }
 
+/// Of a payload most has come in long datagrams, and then come two short ones by one call: together they are no longer than
+/// one of the others.
+#[test]
+fn short_datagrams_of_one_call_are_told_apart() {
+    let (stream, called_on) = streams();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut end = accept(called_on, socket.local_addr().unwrap().port(), TOKEN_OF_TEST).unwrap();
+    let mut port = [0; PORT];
+    (&stream).read_exact(&mut port).unwrap();
+    socket.connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
+    let (head, payload) = message(1, 5_000 - HEAD);
+    let sent = [&head.encode()[..], &payload].concat();
+    let datagram = |from: usize, to: usize| {
+        let mut datagram = TOKEN_OF_TEST.to_le_bytes().to_vec();
+        encode(from as u64, &Heard::default(), &mut datagram);
+        datagram.extend_from_slice(&sent[from..to]);
+        datagram
+    };
+    let mut got = Collected::default();
+    for from in [0, 2_000] {
+        socket.send(&datagram(from, from + 2_000)).unwrap();
+        assert_eq!(end.receiver.poll(&mut got), Ok(0));
+    }
+    let short = [datagram(4_000, 4_600), datagram(4_600, 5_000)].concat();
+    let size = (BEFORE + 600) as u16;
+    let control = [ControlMessage::UdpGsoSegments(&size)];
+    let parts = [IoSlice::new(&short)];
+    sendmsg::<()>(socket.as_raw_fd(), &parts, &control, MsgFlags::empty(), None).unwrap();
+    let start = Instant::now();
+    while got.0.is_empty() {
+        end.receiver.poll(&mut got).unwrap();
+        assert!(start.elapsed() < LONG, "nothing arrives");
+    }
+    assert!(got.0 == [(head, payload)]);
+}
+
 /// Nobody can have more waiting than the bound, however long the other end says nothing.
 #[test]
 fn what_nobody_confirms_is_bounded() {
@@ -229,6 +274,44 @@ fn what_nobody_confirms_is_bounded() {
         .take_while(|_| one.sender.send(&head.encode(), &payload).unwrap() != Sent::Full);
     assert!(taken.count() <= KEPT_MOST / EAGER_MOST);
     assert!(one.sender.falls_asleep());
+}
+
+/// A payload that is given is taken when there is room, and stays with who gives it when there is none.
+#[test]
+fn what_is_given_is_taken_or_left() {
+    let (mut one, _other) = ends_here();
+    let (head, payload) = message(1, EAGER_MOST);
+    for _ in 0..=KEPT_MOST / EAGER_MOST {
+        let mut given = Buffer::from(payload.clone());
+        if one.sender.give_with_others(&head.encode(), &mut given).unwrap() == Sent::Full {
+            assert!(given == payload);
+            return;
+        }
+        assert!(given.is_empty());
+    }
+    panic!("there is no bound");
+}
+
+/// Two long messages are two full batches and a short one. The first read ends within the second message.
+#[test]
+fn more_is_expected_behind_a_full_batch_alone() {
+    let (mut one, mut other) = ends_here();
+    // Then both know where the other one is.
+    exchange(&mut one, &mut other, &[1]).unwrap();
+    let (head, payload) = message(2, EAGER_MOST);
+    for _ in 0..2 {
+        one.sender.send_with_others(&head.encode(), &payload).unwrap();
+    }
+    one.sender.flush().unwrap();
+    let (mut got, mut seen, start) = (Collected::default(), Vec::new(), Instant::now());
+    while got.0.len() < 2 {
+        if other.receiver.poll(&mut got).unwrap() > 0 {
+            seen.push(other.receiver.has_more());
+        }
+        one.sender.flush().unwrap();
+        assert!(start.elapsed() < LONG, "nothing arrives");
+    }
+    assert_eq!(seen, [true, false]);
 }
 
 /// An end, and a test in the place of the other one: its connection over TCP, which waits little when
