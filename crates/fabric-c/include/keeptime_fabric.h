@@ -22,22 +22,22 @@ extern "C" {
 /* What became of a call. ktf_error_text() says more. */
 typedef enum ktf_result {
 	KTF_OK = 0,
-	KTF_INVALID = 1,	/* an argument is null, no text, out of range */
-	KTF_NO_DAEMON = 2,	/* no keeptime-fabricd on this node, or it does not answer or refuses */
+	KTF_INVALID = 1,	/* an argument is null, not UTF-8, or out of range */
+	KTF_NO_DAEMON = 2,	/* no keeptime-fabricd runs on this node, or it does not answer, or it refuses */
 	KTF_NOT_FOUND = 3,	/* no resource has these attributes */
-	KTF_SEVERAL = 4,	/* more than one has */
+	KTF_SEVERAL = 4,	/* more than one resource has these attributes */
 	KTF_GONE = 5,		/* the resource, its context or its region is no more */
 	KTF_UNREACHABLE = 6,	/* its node cannot be reached */
-	KTF_TOO_LONG = 7,	/* the message, the attributes, or there are too many */
-	KTF_TIMED_OUT = 8,	/* not in time; not at once, with a time of 0 */
+	KTF_TOO_LONG = 7,	/* the message or the attributes are too long, or there are too many attributes */
+	KTF_TIMED_OUT = 8,	/* not within the timeout */
 	KTF_BROKEN = 9,		/* the connection broke: the message may or may not have arrived */
 	KTF_UNDELIVERED = 10,	/* a message that was sent before did not arrive */
 	KTF_NOT_ALLOWED = 11,	/* the region's counters are its publisher's own */
-	KTF_UNFINISHED = 12,	/* the record is being written, and that does not go on */
-	KTF_UNCONFIRMED = 13,	/* what was to be added may or may not have been */
-	KTF_SYSTEM = 14,	/* the kernel does not give what is needed */
+	KTF_UNFINISHED = 12,	/* the publisher began to write the record and does not go on */
+	KTF_UNCONFIRMED = 13,	/* the amount may or may not have been added */
+	KTF_SYSTEM = 14,	/* the kernel refuses something that is needed */
 	KTF_PANIC = 15,		/* a bug of the library: the object is not to be used any more */
-	KTF_NO_ROOM = 16	/* the receiver holds all that it may; the error's text says what is left */
+	KTF_NO_ROOM = 16	/* the receiver holds all that it may; the error's text says how much room is left */
 } ktf_result;
 
 typedef struct ktf_context ktf_context;		/* a program's place in the fabric */
@@ -190,11 +190,11 @@ size_t ktf_error_text(char *buffer, size_t length);
  * daemon. KTF_NO_DAEMON, KTF_INVALID, KTF_SYSTEM. */
 ktf_result ktf_context_open(const ktf_config *config, ktf_context **context);
 
-/* Closes it. Null: nothing. With its last resource, region and watch it is gone; then it waits
- * until everything that was sent is carried, for at most close_nanos. */
+/* Closes a context. Null is ignored. It ends when its last resource, region and watch are dropped
+ * too, and then waits for at most close_nanos until everything that was sent is carried. */
 void ktf_context_close(ktf_context *context);
 
-/* Closes it, and tells whether everything that was sent is carried. Waits for that, for at most
+/* Closes a context and tells whether everything that was sent is carried. Waits for that, for at most
  * timeout; if no resource, region or watch is left, the context is gone then. The handle is not to
  * be used any more, whatever the result. KTF_UNDELIVERED when messages may not have arrived, also of
  * resources that were dropped before: ktf_error_text() says how many, and whom the first of them is
@@ -208,37 +208,38 @@ ktf_result ktf_context_close_within(ktf_context *context, int64_t timeout);
 ktf_result ktf_resource_register(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_resource **resource);
 
-/* Its name. KTF_INVALID. */
+/* Tells the identifier of a resource. KTF_INVALID. */
 ktf_result ktf_resource_id(const ktf_resource *resource, ktf_id *id);
 
-/* Drops it: it is gone for everybody. Null: nothing. */
+/* Drops a resource: nobody finds it any more. Null is ignored. */
 void ktf_resource_drop(ktf_resource *resource);
 
-/* The only resource that has all of these attributes, as soon as there is one, if that is within
+/* Finds the only resource that has all of these attributes. Waits for it to appear, for at most
  * timeout. KTF_NOT_FOUND, KTF_SEVERAL, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_one(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
-/* Any one of them, likewise. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+/* Finds any one of the resources that have all of these attributes. Waits for one to appear, for at
+ * most timeout. KTF_NOT_FOUND, KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_any(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, int64_t timeout, ktf_id *id);
 
-/* All that there are now: writes at most capacity of them, and to found how many there are.
- * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
+/* Finds all resources that have all of these attributes now. Writes at most capacity of them to ids,
+ * and to found how many there are. KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_resource_find_all(const ktf_context *context, const ktf_attribute *attributes,
 				 size_t count, ktf_id *ids, size_t capacity, size_t *found);
 
-/* Reserves a rate for what resource sends to another: a limit, as every reservation is. Reserved
- * anew, the new rate holds for what is waiting as well. KTF_INVALID, also when it is 0. */
+/* Reserves a rate for what a resource sends to another. It is a limit, which this process keeps.
+ * Reserved anew, the new rate holds for what is waiting as well. KTF_INVALID, also when it is 0. */
 ktf_result ktf_resource_reserve(const ktf_resource *resource, const ktf_id *to,
 				uint64_t bits_per_second);
 
-/* Gives that back: what waits is not held back any more. KTF_INVALID. */
+/* Gives a reserved rate back. What waits is not held back any more. KTF_INVALID. */
 ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-/* Sends a message; data stays the caller's, and may be used again when this returns. Messages from
+/* Sends a message. data stays the caller's, and may be used again when this returns. Messages from
  * one resource to another arrive in the order in which they were sent. Waits while the receiver
  * does not keep up; if it is longer than 64 KiB, until a receiver takes it. KTF_GONE,
  * KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON,
@@ -251,40 +252,42 @@ ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint
  * If the message is not sent, that is before this returns. Until then nobody may write to the buffer;
  * release should not wait, and must not call this library. A receiver in the same context gets the
  * buffer itself, without a copy, and has it released by ktf_message_drop(). For others it is copied
- * as it is sent; if it is longer than 64 KiB, it is kept until a receiver takes it, and this call
- * does not wait for that. Otherwise this is as ktf_message_send(). KTF_GONE, KTF_UNREACHABLE,
- * KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
+ * as it is sent, or, over UDP, kept until it has arrived; if it is longer than 64 KiB, it is kept
+ * until a receiver takes it, and this call does not wait for that. Otherwise this is as
+ * ktf_message_send(). KTF_GONE, KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT,
+ * KTF_BROKEN, KTF_NO_DAEMON, KTF_INVALID. */
 ktf_result ktf_message_give(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const ktf_buffer *buffer, int64_t timeout);
 
-/* Receives the first message that match wants; null: any. Waits for one. KTF_UNDELIVERED, once for
- * each message that did not arrive, when there is none to receive: then undelivered, if it is not
- * null, says which. KTF_TIMED_OUT, KTF_INVALID. */
+/* Receives the first message that fits match. A match of null fits any. Waits for one.
+ * KTF_UNDELIVERED, once for each message that did not arrive, when there is none to receive: then
+ * undelivered, if it is not null, says which. KTF_TIMED_OUT, KTF_INVALID. */
 ktf_result ktf_message_receive(const ktf_resource *resource, const ktf_match *match,
 			       int64_t timeout, ktf_message **message,
 			       ktf_undelivered *undelivered);
 
-/* What it says: valid until it is dropped, and not to be changed; null of a null message. length may
- * be null. */
+/* Tells what a message says and how long it is. The data are valid until the message is dropped, and
+ * not to be changed. Null of a null message; length may be null. */
 const void *ktf_message_data(const ktf_message *message, size_t *length);
 
-/* Its tag, and who sent it. Either may be null. KTF_INVALID. */
+/* Tells the tag of a message and who sent it. Either output may be null. KTF_INVALID. */
 ktf_result ktf_message_envelope(const ktf_message *message, uint64_t *tag, ktf_id *from);
 
-/* Drops it. Null: nothing. */
+/* Drops a message and what it says. Null is ignored. */
 void ktf_message_drop(ktf_message *message);
 
 /* ---- Watches --------------------------------------------------------------------------------- */
 
-/* Watches resources with these attributes from now on; those that there are appear first.
+/* Watches which resources with these attributes come and go. Those that there are appear first.
  * KTF_NO_DAEMON, KTF_INVALID, KTF_TOO_LONG. */
 ktf_result ktf_watch_open(const ktf_context *context, const ktf_attribute *attributes,
 			  size_t count, ktf_watch **watch);
 
-/* What happens next. Waits for it. KTF_TIMED_OUT, KTF_INVALID. */
+/* Tells what happens next to the resources that are watched. Waits for it. KTF_TIMED_OUT,
+ * KTF_INVALID. */
 ktf_result ktf_watch_next(ktf_watch *watch, int64_t timeout, ktf_event *event);
 
-/* Watches no longer. Null: nothing. Not while another thread is in ktf_watch_next(). */
+/* Closes a watch. Null is ignored. Not while another thread is in ktf_watch_next(). */
 void ktf_watch_close(ktf_watch *watch);
 
 /* ---- Regions --------------------------------------------------------------------------------- */
@@ -294,18 +297,20 @@ void ktf_watch_close(ktf_watch *watch);
 ktf_result ktf_region_publish(const ktf_context *context, const ktf_attribute *attributes,
 			      size_t count, const ktf_layout *layout, ktf_region **region);
 
-/* The name of its resource. KTF_INVALID. */
+/* Tells the identifier of a region's resource. KTF_INVALID. */
 ktf_result ktf_region_id(const ktf_region *region, ktf_id *id);
 
-/* Writes the data of a record, all of it: length is the layout's. No system call. KTF_INVALID. */
+/* Writes all data of a record of an own region. length is the layout's. No system call.
+ * KTF_INVALID. */
 ktf_result ktf_region_write(const ktf_region *region, uint32_t record, const void *data,
 			    size_t length);
 
-/* Adds to the counter of a record; was, if it is not null, is what it was before. KTF_INVALID. */
+/* Adds to the counter of a record of an own region. was, if it is not null, is what the counter was
+ * before. KTF_INVALID. */
 ktf_result ktf_region_add(const ktf_region *region, uint32_t record, uint64_t amount,
 			  uint64_t *was);
 
-/* Drops it: it is gone for everybody. Null: nothing. */
+/* Drops a region: nobody can read it any more. Null is ignored. */
 void ktf_region_drop(ktf_region *region);
 
 /* Opens the region of the only resource with these attributes. KTF_NOT_FOUND (also if it has no
@@ -313,20 +318,20 @@ void ktf_region_drop(ktf_region *region);
 ktf_result ktf_reader_open(const ktf_context *context, const ktf_attribute *attributes,
 			   size_t count, ktf_reader **reader);
 
-/* What it looks like. KTF_INVALID. */
+/* Tells how many records a region has, of how many bytes. KTF_INVALID. */
 ktf_result ktf_reader_layout(const ktf_reader *reader, ktf_layout *layout);
 
-/* Reads the data of a record, all of one version; length is the layout's. reading may be null.
+/* Reads the data of a record, all of one version. length is the layout's; reading may be null.
  * Waits at most about a second. KTF_GONE, KTF_UNREACHABLE, KTF_UNFINISHED, KTF_INVALID. */
 ktf_result ktf_reader_read(const ktf_reader *reader, uint32_t record, void *data, size_t length,
 			   ktf_reading *reading);
 
-/* Adds to the counter of a record, once; was and by may be null. Waits at most about a second.
- * KTF_NOT_ALLOWED, KTF_UNCONFIRMED, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
+/* Adds to the counter of a record of a region that was opened, once. was and by may be null. Waits at
+ * most about a second. KTF_NOT_ALLOWED, KTF_UNCONFIRMED, KTF_GONE, KTF_UNREACHABLE, KTF_INVALID. */
 ktf_result ktf_reader_add(const ktf_reader *reader, uint32_t record, uint64_t amount,
 			  uint64_t *was, uint32_t *by);
 
-/* Closes it. Null: nothing. */
+/* Closes a reader. Null is ignored. */
 void ktf_reader_close(ktf_reader *reader);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 use crate::outcome::Failure;
 use crate::types::{Attribute, Id};
+use fabric::attributes::{ATTRIBUTES_MOST, InvalidAttributes};
 use fabric::{Attributes, ResourceId};
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
@@ -101,6 +102,10 @@ pub unsafe fn attributes(pointer: *const Attribute, count: usize) -> Result<Attr
     if count > 0 && pointer.is_null() {
         return Err(is_null("attributes"));
     }
+    // Before any is looked at: so many may have been a number below zero.
+    if count > ATTRIBUTES_MOST {
+        return Err(InvalidAttributes::TooMany { count }.into());
+    }
     let mut attributes = Attributes::new();
     for index in 0..count {
         // SAFETY: the caller says that there are `count`.
@@ -158,5 +163,15 @@ mod tests {
         // SAFETY: there are two; the other length is of no memory at all, and nothing is read.
         let (two, many) = unsafe { (bytes(pointer, 2), bytes(pointer, usize::MAX)) };
         assert!(two.is_ok_and(|two| two == data) && many.is_err());
+    }
+
+    #[test]
+    fn of_more_attributes_than_a_resource_has_none_is_looked_at() {
+        let one = Attribute { name: c"name".as_ptr(), value: c"value".as_ptr() };
+        let list = &raw const one;
+        // SAFETY: there is one, and nothing is read of so many.
+        let (read, refused) = unsafe { (attributes(list, 1), attributes(list, usize::MAX)) };
+        assert!(read.is_ok_and(|read| read.value("name") == Some("value")));
+        assert!(refused.is_err());
     }
 }

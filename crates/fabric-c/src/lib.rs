@@ -16,3 +16,14 @@ mod region;
 mod resource;
 mod types;
 mod watch;
+
+// The header says that several threads may use one object at once. Pointers hide from the compiler whether they may.
+const _: () = {
+    const fn may_be_shared<T: Send + Sync>() {}
+    may_be_shared::<fabric::Context>();
+    may_be_shared::<fabric::Resource>();
+    may_be_shared::<fabric::Message>();
+    may_be_shared::<fabric::region::Region>();
+    may_be_shared::<fabric::region::Reader>();
+    may_be_shared::<watch::Watch>();
+};
