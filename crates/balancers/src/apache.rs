@@ -3,7 +3,7 @@
 //! The manager listens only to pages of its own (Referer), and takes changes only with its nonce.
 //! What it was told is gone after a restart, unless `BalancerPersist` is on;
 //! [`Front`](crate::front::Front) tells it again. A disabled worker gets no new requests, of sessions
-//! that stick to it neither; a stopped one is off.
+//! that stick to it neither; a stopped one is off. What a worker has begun it ends, whatever the manager is told.
 
 use crate::balancer::{Balancer, BalancerError};
 use crate::page::{element, elements, fetch, quoted};

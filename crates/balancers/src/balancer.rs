@@ -38,6 +38,15 @@ pub trait Balancer: Debug + Send {
     /// # Errors
     /// If it does not run: those before are done; or the first that it refused: all others are done.
     fn tell(&mut self, changes: &[Change]) -> Result<(), BalancerError>;
+
+    /// Ends all that it has in flight on `_server`, to which it sends nothing new any more. Blocks for at most
+    /// [`ANSWER_WITHIN`].
+    ///
+    /// # Errors
+    /// If it does not run or refuses; [`BalancerError::CannotEnd`] of one that has no way to.
+    fn end(&mut self, _server: &Name) -> Result<(), BalancerError> {
+        Err(BalancerError::CannotEnd { balancer: self.name().into() })
+    }
 }
 
 /// Why a balancer could not be asked or told.
@@ -87,6 +96,12 @@ pub enum BalancerError {
         command: String,
         /// What it said.
         answer: String,
+    },
+    /// What it works on takes as long as it takes.
+    #[error("{balancer} cannot end requests")]
+    CannotEnd {
+        /// Which.
+        balancer: String,
     },
     /// It said something that makes no sense.
     #[error("{balancer} answered {command:?} with something else: {problem}")]

@@ -46,6 +46,12 @@ impl Front {
         let wanted = &self.wanted;
         self.balancers.iter_mut().map(|balancer| sight(balancer.as_mut(), wanted)).collect()
     }
+
+    /// Has every balancer end what it has in flight on `server`, which is to be off; what came of it, in the order of
+    /// [`Self::reconcile`]'s sights. Blocks as that does.
+    pub fn end(&mut self, server: &Name) -> Vec<Result<(), BalancerError>> {
+        self.balancers.iter_mut().map(|balancer| balancer.end(server)).collect()
+    }
 }
 
 fn sight(balancer: &mut dyn Balancer, wanted: &BTreeMap<Name, Traffic>) -> Sight {

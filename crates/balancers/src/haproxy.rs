@@ -184,6 +184,11 @@ impl Balancer for HaProxy {
         self.save()?;
         refused.map_or(Ok(()), Err)
     }
+
+    /// Of this process: what one of before a reload has, nobody can end.
+    fn end(&mut self, server: &Name) -> Result<(), BalancerError> {
+        self.command(&format!("shutdown sessions server {}/{server}", self.backend))
+    }
 }
 
 /// A connection to the socket at `path`, without waiting for one: who hangs accepts none, and when its queue is full

@@ -10,14 +10,15 @@
 //! Every pool node stands in the configuration of every balancer that may use it (for nginx: in the
 //! file that is written here). The three differ in what they can tell:
 //!
-//! | | told by | in flight on a node | a restart |
-//! |---|---|---|---|
-//! | HAProxy | Runtime API, at once | counted | forgets: told again |
-//! | nginx | a file and a reload | when the workers of before the reload are gone | reads the file |
-//! | Apache | balancer-manager, at once | counted | forgets: told again |
+//! | | told by | in flight on a node | ends that | a restart |
+//! |---|---|---|---|---|
+//! | HAProxy | Runtime API, at once | counted | on demand | forgets: told again |
+//! | nginx | a file and a reload | when the workers of before the reload are gone | no | reads the file |
+//! | Apache | balancer-manager, at once | counted | no | forgets: told again |
 //!
 //! A node of which nobody knows how many requests it works on is not drained: a balancer that does not
-//! answer holds a transfer up until it does, or until the caller gives up.
+//! answer holds a transfer up until it does, or until the caller gives up. One that answers, and has requests in flight
+//! without an end, does so until the caller hurries the transfer.
 #![forbid(unsafe_code)]
 
 pub mod apache;

@@ -4,7 +4,8 @@
 //! nginx counts no requests: an access log that it sends ([`Nginx::with_log`]) does. It has no way to drain:
 //! after a reload the workers of before go on with what they have, and with what they are about to begin on
 //! any node. A node is drained when those workers are gone; they count as lingering until then.
-//! `worker_shutdown_timeout` in the operator's configuration bounds how long they may take.
+//! `worker_shutdown_timeout` in the operator's configuration bounds how long they may take; nothing else ends what they
+//! have begun.
 
 use crate::balancer::{ANSWER_WITHIN, Balancer, BalancerError};
 use crate::command::run;

@@ -132,6 +132,31 @@ fn a_node_that_dies_on_its_way_is_taken_out_everywhere() {
 }
 
 #[test]
+fn a_transfer_that_is_hurried_ends_what_is_left_of_its_node_and_of_no_other() {
+    let (nodes, world, [mut shop, mut blog]) = two_sites(Duration::ZERO);
+    nodes.iter().for_each(|node| node.hold(true));
+    let load = posts(&world.sites[..1], 40.0, 500);
+    wait_until("both nodes work", || nodes[..2].iter().all(|node| node.working() > 0));
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    let first = transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
+    assert!(matches!(first, Progress::Draining { in_flight: 1.., .. }), "{first:?}");
+    transfer.hurry();
+    let second = transfer.poll(Some(&mut shop), Some(&mut blog), true).unwrap();
+    assert_eq!(second, Progress::Done);
+    let left = transfer.unfinished().unwrap();
+    assert!(left.in_flight > 0 && left.going_on.is_empty(), "{left:?}");
+    let seen =
+        |at: usize| world.balancer("shop").observe().unwrap().servers[&nodes[at].server.name];
+    wait_until("it is ended", || seen(0).in_flight == 0);
+    assert_eq!((seen(0).traffic, seen(1).traffic), (Traffic::Off, Traffic::On(FULL)));
+    assert!(seen(1).in_flight > 0);
+    nodes.iter().for_each(|node| node.hold(false));
+    let counts = load.join().unwrap().all.counts;
+    let sent = counts.intended - counts.not_sent;
+    assert!(counts.answered > 0 && counts.answered < sent, "{counts:?}");
+}
+
+#[test]
 fn a_transfer_that_is_given_up_leaves_the_node_where_it_was() {
     let (nodes, world, [mut shop, mut blog]) = two_sites(Duration::from_millis(300));
     let load = Load::start(&world.sites[..1], 50.0);

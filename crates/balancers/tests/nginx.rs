@@ -7,6 +7,7 @@ mod world;
 use keeptime_balancers::balancer::{Balancer, BalancerError};
 use keeptime_balancers::front::Front;
 use keeptime_balancers::traffic::{Change, Traffic, Weight};
+use keeptime_balancers::transfer::{Progress, Transfer};
 use keeptime_model::errors::chain;
 use nix::sys::signal::{Signal, kill};
 use std::fs;
@@ -85,6 +86,28 @@ fn a_transfer_waits_for_the_workers_of_before() {
     let load = Load::start(&world.sites[..1], 20.0);
     assert_waits_for_the_last_request(&nodes, &mut fronts);
     assert_none_lost(&load.end());
+}
+
+#[test]
+fn a_transfer_that_is_hurried_leaves_what_nginx_cannot_end() {
+    let (nodes, world, mut fronts) = two_sites(Duration::ZERO);
+    nodes[0].hold(true);
+    let load = posts(&world.sites[..1], 40.0, 500);
+    wait_until("the node works", || nodes[0].working() > 0);
+    let [shop, blog] = &mut fronts[..] else { panic!("two sites") };
+    let mut transfer = Transfer::new(nodes[0].server.name.clone(), FULL);
+    let first = transfer.poll(Some(shop), Some(blog), true).unwrap();
+    assert!(matches!(first, Progress::Draining { in_flight: 1.., .. }), "{first:?}");
+    transfer.hurry();
+    wait_until("the transfer ends", || {
+        transfer.poll(Some(shop), Some(blog), true).unwrap() == Progress::Done
+    });
+    let left = transfer.unfinished().unwrap();
+    let has = |part: &str| left.going_on.iter().any(|why| why.contains(part));
+    assert!(left.in_flight > 0 && has("cannot end requests") && has("before a reload"), "{left:?}");
+    assert!(nodes[0].working() > 0);
+    nodes[0].hold(false);
+    assert_none_lost(&load.join().unwrap());
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub struct LastMove {
 pub struct Holdings {
     places: Vec<Place>,
     reserved: Vec<Option<Reservation>>,
+    /// Whether no plan may take it now, wherever it is.
+    barred: Vec<bool>,
     last: Vec<Option<LastMove>>,
 }
 
@@ -70,7 +72,8 @@ impl Holdings {
     /// Every node at its place, none reserved.
     pub fn new(places: Vec<Place>) -> Self {
         let (reserved, last) = (vec![None; places.len()], vec![None; places.len()]);
-        Self { places, reserved, last }
+        let barred = vec![false; places.len()];
+        Self { places, reserved, barred, last }
     }
 
     /// Where `node` is.
@@ -83,6 +86,11 @@ impl Holdings {
         self.reserved[node.0 as usize]
     }
 
+    /// Whether no plan may take `node` now.
+    pub fn is_barred(&self, node: NodeIndex) -> bool {
+        self.barred[node.0 as usize]
+    }
+
     /// The last move of `node`.
     pub fn last_move(&self, node: NodeIndex) -> Option<LastMove> {
         self.last[node.0 as usize]
@@ -93,16 +101,19 @@ impl Holdings {
         (0..).map(NodeIndex).zip(self.places.iter().copied())
     }
 
-    /// Nodes that a plan may take: they serve or are spare, and no other plan has them. Where they
-    /// are: a site, or nothing for spares.
+    /// Nodes that a plan may take: they serve or are spare, are not barred, and no other plan has them. Where
+    /// they are: a site, or nothing for spares.
     pub fn movable(&self) -> impl Iterator<Item = (NodeIndex, Option<SiteIndex>)> {
-        self.nodes().filter(|(node, _)| self.reservation(*node).is_none()).filter_map(
-            |(node, place)| match place {
-                Place::Spare => Some((node, None)),
-                Place::Serving(site) => Some((node, Some(site))),
-                Place::Leaving(_) | Place::Down => None,
-            },
-        )
+        let free = self.nodes().filter(|(node, _)| self.is_free(*node));
+        free.filter_map(|(node, place)| match place {
+            Place::Spare => Some((node, None)),
+            Place::Serving(site) => Some((node, Some(site))),
+            Place::Leaving(_) | Place::Down => None,
+        })
+    }
+
+    fn is_free(&self, node: NodeIndex) -> bool {
+        self.reservation(node).is_none() && !self.is_barred(node)
     }
 
     /// The nodes of each of `sites` sites, counted.
@@ -156,6 +167,10 @@ impl Holdings {
     pub(crate) fn set_down(&mut self, node: NodeIndex) {
         *self.reserved_mut(node) = None;
         *self.place_mut(node) = Place::Down;
+    }
+
+    pub(crate) fn set_barred(&mut self, node: NodeIndex, is_barred: bool) {
+        self.barred[node.0 as usize] = is_barred;
     }
 
     pub(crate) fn set_spare(&mut self, node: NodeIndex) {

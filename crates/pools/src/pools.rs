@@ -7,7 +7,7 @@ use crate::policy::{Policy, View};
 use crate::pool::Pool;
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::Nanos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A pool that is steered by a policy.
 #[derive(Debug)]
@@ -82,6 +82,14 @@ impl Pools {
         let view = View { now, pool: &self.pool, holdings: &self.holdings, loads };
         let plans = self.policy.plans(&view);
         plans.into_iter().filter_map(|plan| self.begin(plan)).collect()
+    }
+
+    /// From now on no plan takes `nodes`, and any other may be taken: what is known to come to nothing is not planned.
+    /// They go on as they do, and plans that have them go on, too. O(nodes).
+    pub fn bar(&mut self, nodes: &BTreeSet<NodeIndex>) {
+        for node in self.pool.node_indices() {
+            self.holdings.set_barred(node, nodes.contains(&node));
+        }
     }
 
     /// Tells what happened to a node; the moves are to be done now. What is told of a node that is

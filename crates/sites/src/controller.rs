@@ -50,11 +50,22 @@ pub struct Controller<R> {
     fronts: BTreeMap<Name, (SiteSpec, Front)>,
     /// Why sites have no front.
     misnamed: BTreeMap<Name, Invalid>,
-    transfers: BTreeMap<Name, Transfer>,
+    drains: BTreeMap<Name, Drain>,
     meter: Meter,
     looked_at: Option<Nanos>,
     overview: Overview,
     history: History,
+}
+
+/// A node that drains.
+#[derive(Debug)]
+struct Drain {
+    /// The site that it is to leave.
+    site: Name,
+    transfer: Transfer,
+    /// Since when no balancer of its site sends it anything new, as far as that was seen: its limit begins with that,
+    /// so that one that could not be told ends nothing the moment that it can.
+    since: Option<Nanos>,
 }
 
 impl<R: Record> Controller<R> {
@@ -66,7 +77,7 @@ impl<R: Record> Controller<R> {
             steering: Steering::default(),
             fronts: BTreeMap::new(),
             misnamed: BTreeMap::new(),
-            transfers: BTreeMap::new(),
+            drains: BTreeMap::new(),
             meter: Meter::default(),
             looked_at: None,
             overview: Overview::default(),
@@ -104,7 +115,7 @@ impl<R: Record> Controller<R> {
                 self.decide(now.steady, &sights);
             }
         }
-        self.drain();
+        self.drain(now.steady);
         for change in self.steering.take_changes() {
             self.record.ask(&change);
         }
@@ -176,26 +187,37 @@ impl<R: Record> Controller<R> {
     /// Nodes that are not to drain any more are left alone: what is decided after this begins anew.
     fn leave_alone(&mut self) {
         let draining = self.steering.draining();
-        self.transfers.retain(|node, _| draining.contains_key(node));
+        self.drains.retain(|node, drain| draining.get(node) == Some(&drain.site));
     }
 
-    /// Goes on with every node that drains.
-    fn drain(&mut self) {
+    /// Goes on with every node that drains, unless what is drained now would be drained anew.
+    fn drain(&mut self, now: Nanos) {
+        if self.steering.is_waiting() {
+            return;
+        }
         for (node, site) in self.steering.draining() {
             if self.misnamed.contains_key(&site) {
                 // What its balancers have in flight there nobody can ask.
                 continue;
             }
-            let transfer = self.transfers.entry(node.clone());
-            let transfer = transfer.or_insert_with(|| Transfer::new(node.clone(), Weight::FULL));
+            let most = self.drain_most(&site);
+            let drain = self.drains.entry(node.clone());
+            let drain = drain.or_insert_with(|| Drain::new(&node, &site));
             // Of a site without a front nobody sends the node anything.
             let front = self.fronts.get_mut(&site).map(|(_, front)| front);
-            if transfer.poll(front, None, true) == Ok(Progress::Done) {
+            if drain.poll(now, most, front) {
+                let unfinished = drain.transfer.unfinished().cloned();
                 // It may come back and be taken away again before the next look: then it drains anew.
-                self.transfers.remove(&node);
-                self.steering.drained(&node);
+                self.drains.remove(&node);
+                self.steering.drained(&node, unfinished);
             }
         }
+    }
+
+    /// How long a node that leaves `site` is waited for, as it is described now.
+    fn drain_most(&self, site: &Name) -> Option<Nanos> {
+        let mut sites = self.steering.standing().sites.iter();
+        sites.find(|hosted| hosted.spec.name == *site)?.spec.drain_most_nanos
     }
 
     fn views(
@@ -230,6 +252,26 @@ impl<R: Record> Controller<R> {
             }
         };
         standing.sites.iter().map(view).collect()
+    }
+}
+
+impl Drain {
+    fn new(node: &Name, site: &Name) -> Self {
+        let transfer = Transfer::new(node.clone(), Weight::FULL);
+        Self { site: site.clone(), transfer, since: None }
+    }
+
+    /// Goes on with it, and hurries when it has lasted for `most`, if there is such a limit. Whether the node has left.
+    fn poll(&mut self, now: Nanos, most: Option<Nanos>, front: Option<&mut Front>) -> bool {
+        let passed = self.since.map(|since| now.saturating_sub(since));
+        if most.is_some_and(|most| passed.is_some_and(|passed| passed >= most)) {
+            self.transfer.hurry();
+        }
+        let has_left = self.transfer.poll(front, None, true) == Ok(Progress::Done);
+        if self.transfer.is_told() {
+            self.since = self.since.or(Some(now));
+        }
+        has_left
     }
 }
 

@@ -58,6 +58,7 @@ mod tests {
                 cpu_ppm: None,
                 services: vec![],
                 port: 80,
+                drain_most_nanos: None,
                 balancers: vec![],
             },
             is_leaving: false,

@@ -17,9 +17,10 @@
 //! ```
 //!
 //! The record alone says which site a node serves. It changes when the old site's balancers have no
-//! request in flight on the node, and the new site's balancers follow it. So a controller that is
-//! killed at any moment is replaced by one that reads the record and tells all balancers what follows
-//! from it: a node that was being drained serves its site again, one that had changed hands joins the
+//! request in flight on the node, or have had one for as long as the site waits, and the new site's
+//! balancers follow it. So a controller that is killed at any moment is replaced by one that reads the
+//! record and tells all balancers what follows from it: a node that was being drained serves its site
+//! again, and has all the time to drain anew when it is to leave; one that had changed hands joins the
 //! new one.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
 //! What people are told of sites and moves.
 
+pub use keeptime_balancers::transfer::Unfinished;
 use keeptime_model::name::Name;
 use keeptime_model::site::SiteSpec;
 use keeptime_model::units::{Nanos, Share, WallTime};
@@ -19,6 +20,10 @@ pub struct Overview {
     pub nodes: Vec<NodeView>,
     /// The last moves, oldest first.
     pub moves: VecDeque<MoveView>,
+    /// Moves before whose end a node's requests had not ended within the limit of the site that it left, since the
+    /// broker started.
+    #[serde(default)]
+    pub moves_unfinished: u64,
 }
 
 /// One site.
@@ -102,10 +107,14 @@ pub struct MoveView {
     pub why: String,
     /// Why it was given up, if it was.
     pub failure: Option<String>,
+    /// What was in flight on the node when the limit for its drain was over; nothing if it was drained.
+    #[serde(default)]
+    pub unfinished: Option<Unfinished>,
 }
 
 impl Overview {
     pub(crate) fn remember(&mut self, moved: MoveView) {
+        self.moves_unfinished += u64::from(moved.unfinished.is_some());
         self.moves.push_back(moved);
         if self.moves.len() > MOVES_MAX {
             self.moves.pop_front();

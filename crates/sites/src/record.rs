@@ -26,7 +26,7 @@ pub struct NodeStanding {
     pub is_free: bool,
 }
 
-/// A node is to serve another site from now on. Nothing is in flight on it.
+/// A node is to serve another site from now on. Nothing is in flight on it, or its old site waits for that no longer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Which.

@@ -5,7 +5,7 @@
 //! record is compared with what is believed at every look; when sites come, go or change, all that
 //! drains serves again, and it is begun anew from the record.
 
-use crate::overview::MoveView;
+use crate::overview::{MoveView, Unfinished};
 use crate::record::{Change, NodeStanding, Standing};
 use keeptime_balancers::traffic::{Traffic, Weight};
 use keeptime_model::Invalid;
@@ -21,7 +21,8 @@ use keeptime_pools::pool::{Pool, SiteIndex};
 use keeptime_pools::pools::{Event, Pools};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For so long after a refusal a node is not asked for again: each refusal is recorded.
+/// For so long after a refusal a node is not asked for again: each refusal is recorded, and who serves would be drained
+/// for it every time.
 const REFUSED_FOR: Nanos = Nanos::from_secs(2);
 
 /// The nodes and sites of one cluster.
@@ -53,13 +54,15 @@ struct Moving {
     why: String,
     since: Nanos,
     phase: Phase,
+    /// What was in flight on it when it was drained no longer.
+    unfinished: Option<Unfinished>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The old site's balancers send it nothing new.
     Draining,
-    /// It is drained, and the change is asked for.
+    /// It is drained, or that took too long, and the change is asked for.
     Recording,
 }
 
@@ -91,6 +94,8 @@ impl Steering {
     pub fn decide(&mut self, now: Nanos, loads: &Loads) {
         self.refused.retain(|_, until| *until > now);
         let Some(pools) = self.pools.as_mut().filter(|_| !self.is_waiting) else { return };
+        let refused = self.refused.keys().filter_map(|node| self.indices.get(node).copied());
+        pools.bar(&refused.collect());
         for decided in pools.decide(now, loads) {
             self.start(now, decided);
         }
@@ -122,13 +127,19 @@ impl Steering {
         !self.moves.is_empty()
     }
 
-    /// Nothing is in flight on `node` any more at the site that it is to leave.
-    pub fn drained(&mut self, node: &Name) {
+    /// Whether what is decided, and drained, has to wait for the answers to changes: nodes are drained anew after them.
+    pub fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    /// Nothing is in flight on `node` any more at the site that it is to leave, or what is left was not waited for.
+    pub fn drained(&mut self, node: &Name, unfinished: Option<Unfinished>) {
         if let Some(moving) = self.moves.get_mut(node)
             && moving.phase == Phase::Draining
             && !self.is_waiting
         {
             moving.phase = Phase::Recording;
+            moving.unfinished = unfinished;
             let (from, to) = (moving.from.clone(), moving.to.clone());
             self.changes.push(Change { node: node.clone(), from, to });
         }
@@ -163,6 +174,7 @@ impl Steering {
             to: moving.to,
             why: moving.why,
             failure: outcome.err(),
+            unfinished: moving.unfinished,
         });
         if let Some(next) = next {
             self.start(now, next);
@@ -297,6 +309,7 @@ impl Steering {
                     why: "the site is removed".into(),
                     since: now,
                     phase: Phase::Draining,
+                    unfinished: None,
                 };
                 self.moves.insert(node.name.clone(), moving);
             }
@@ -313,11 +326,12 @@ impl Steering {
             why,
             since: now,
             phase: Phase::Draining,
+            unfinished: None,
         };
         let is_spare = moving.from.is_none();
         self.moves.insert(node.clone(), moving);
         if is_spare {
-            self.drained(&node);
+            self.drained(&node, None);
         }
     }
 }

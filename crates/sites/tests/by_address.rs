@@ -42,6 +42,7 @@ fn spec(site: &str, port: u16, place: BalancerPlace) -> SiteSpec {
         cpu_ppm: Some(CpuPpm::from_percent(10)),
         services: vec![],
         port,
+        drain_most_nanos: None,
         balancers: vec![place],
     }
 }

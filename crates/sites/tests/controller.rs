@@ -84,6 +84,7 @@ impl World {
                 cpu_ppm: Some(CpuPpm::from_percent(10)),
                 services: vec![],
                 port: 80,
+                drain_most_nanos: None,
                 balancers: vec![BalancerPlace::HaProxy { socket, backend: name.into() }],
             };
             HostedSite { spec, is_leaving: false }
@@ -331,6 +332,44 @@ fn a_node_that_is_taken_away_again_at_once_is_drained_again() {
     assert_eq!(world.asked().len(), 1, "one look is not enough");
     assert_eq!(world.traffic("blog", &node), Traffic::Drain);
     world.until("it is drained again", &mut controller, || world.asked().len() == 2);
+}
+
+// Goal: one request that never ends holds a move up for the site's limit, and no longer; without a limit for ever.
+// Method: a node that answers nothing leaves the blog, first without a limit, then with one.
+#[test]
+fn a_request_that_does_not_end_holds_a_move_up_as_long_as_the_limit() {
+    let world = World::new(2, Duration::ZERO);
+    let mut controller = world.settled();
+    let node = &world.nodes[1];
+    let name = node.server.name.clone();
+    node.hold(true);
+    let stuck = posts(&world.haproxy.sites[1..], 40.0, 250);
+    world.until("the node works", &mut controller, || node.working() > 0);
+    world.record.0.lock().unwrap().standing.sites[0].is_leaving = true;
+    let began = Instant::now();
+    world.until("it has been waited for", &mut controller, || {
+        assert!(world.asked().is_empty(), "there is no limit");
+        began.elapsed() > Duration::from_secs(1)
+    });
+    assert_eq!(world.traffic("blog", &name), Traffic::Drain);
+    let limit = Some(Nanos::from_secs(2));
+    world.record.0.lock().unwrap().standing.sites[0].spec.drain_most_nanos = limit;
+    world.until("it is a spare", &mut controller, || world.count("blog") == 0);
+    assert!(began.elapsed() >= Duration::from_secs(2), "it has so long");
+    assert!(node.working() > 0, "it works on what it had");
+    assert_eq!(world.asked().len(), 1);
+    world.pass(&mut controller);
+    let overview = controller.overview();
+    assert_eq!((overview.moves.len(), overview.moves_unfinished), (1, 1), "{overview:?}");
+    let left = overview.moves[0].unfinished.as_ref().unwrap();
+    assert!(left.in_flight > 0 && left.going_on.is_empty(), "{left:?}");
+    wait_until("the balancer has ended it", || {
+        let seen = world.haproxy.balancer("blog").observe().unwrap().servers[&name];
+        (seen.traffic, seen.in_flight) == (Traffic::Off, 0)
+    });
+    node.hold(false);
+    let counts = stuck.join().unwrap().all.counts;
+    assert!(counts.answered < counts.intended - counts.not_sent, "what was ended: {counts:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
 use keeptime_pools::load::{Loads, SiteLoad};
 use keeptime_sites::record::{Change, NodeStanding, Standing};
 use keeptime_sites::steering::Steering;
+use std::collections::BTreeSet;
 
 const NODES: usize = 6;
 const LOOK: Nanos = Nanos::from_millis(50);
@@ -50,6 +51,7 @@ fn site(text: &str, priority: u32) -> HostedSite {
         cpu_ppm: Some(CpuPpm::from_percent(10)),
         services: vec![],
         port: 80,
+        drain_most_nanos: None,
         balancers: vec![],
     };
     HostedSite { spec, is_leaving: false }
@@ -139,7 +141,7 @@ impl World {
         self.check_drains();
         for node in self.steering.draining().into_keys() {
             if self.random.is_one_in(2) {
-                self.steering.drained(&node);
+                self.steering.drained(&node, None);
             }
         }
         for change in self.steering.take_changes() {
@@ -218,7 +220,7 @@ fn when_nothing_happens_any_more_everybody_has_the_hard_guarantee() {
             let loads = Loads::silent(world.steering.sites().len(), NODES, LOOK);
             world.steering.decide(world.now, &loads);
             for node in world.steering.draining().into_keys() {
-                world.steering.drained(&node);
+                world.steering.drained(&node, None);
             }
             let changes = world.steering.take_changes();
             world.asked.extend(changes);
@@ -253,7 +255,7 @@ fn nothing_is_decided_on_what_the_record_denies() {
         world.steering.follow(world.now, world.record.clone()).unwrap();
         world.steering.decide(world.now, &loads);
         let drained: Vec<_> = world.steering.draining().into_keys().collect();
-        drained.iter().for_each(|node| world.steering.drained(node));
+        drained.iter().for_each(|node| world.steering.drained(node, None));
         let changes = world.steering.take_changes().into_iter();
         changes.map(|change| (change.node.to_string(), change.from)).collect::<Vec<_>>()
     };
@@ -270,6 +272,43 @@ fn nothing_is_decided_on_what_the_record_denies() {
     let serving = world.steering.traffic(&name("shop"));
     let serving = serving.iter().filter(|(_, traffic)| *traffic == Traffic::On(Weight::FULL));
     assert_eq!(serving.count(), 3);
+}
+
+// Goal: a node whose move is refused, since a job has what the other site would need of it, is not drained again at once,
+// and others are asked for. Method: a site that lacks a node, and another that has three, of which each is refused.
+#[test]
+fn a_node_that_is_refused_serves_on_and_others_are_asked_for() {
+    let mut world = World::new(0);
+    let hosted = |text, hard, max| {
+        let mut site = site(text, 1);
+        site.spec.guarantee = Guarantee { hard, soft: hard, max };
+        site
+    };
+    let (blog, shop) = (Some(name("blog")), Some(name("shop")));
+    world.record.sites = vec![hosted("blog", 1, 3), hosted("shop", 2, 2)];
+    world.record.nodes.truncate(4);
+    for (node, site) in world.record.nodes.iter_mut().zip([&blog, &blog, &blog, &shop]) {
+        node.site.clone_from(site);
+    }
+    let look = |world: &mut World, after: Nanos| {
+        world.now = world.now.saturating_add(after);
+        world.steering.follow(world.now, world.record.clone()).unwrap();
+        world.steering.decide(world.now, &Loads::silent(2, 4, LOOK));
+        let drained: Vec<_> = world.steering.draining().into_keys().collect();
+        drained.iter().for_each(|node| world.steering.drained(node, None));
+        world.steering.take_changes()
+    };
+    let mut asked = BTreeSet::new();
+    for _ in 0..3 {
+        let changes = look(&mut world, LOOK);
+        let [Change { node, from, .. }] = &changes[..] else { panic!("{changes:?}") };
+        assert!(*from == blog && asked.insert(node.clone()), "{changes:?} after {asked:?}");
+        let why = Err("a job has its CPU".into());
+        world.steering.answered(world.now, WallTime::default(), node, why);
+    }
+    assert_eq!(look(&mut world, LOOK), []);
+    let again = look(&mut world, Nanos::from_secs(2));
+    assert!(matches!(&again[..], [change] if asked.contains(&change.node)), "{again:?}");
 }
 
 /// A broker that begins again with fewer nodes in its topology: what was promised before cannot be kept.

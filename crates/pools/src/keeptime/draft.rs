@@ -81,12 +81,12 @@ impl<'a> Draft<'a> {
                 draft.sites[site.0 as usize].nodes += 1;
                 draft.sites[site.0 as usize].capacity += view.pool.worth(site, node).thousandths();
             }
+            if let (Place::Serving(site), None) = (place, reservation) {
+                draft.sites[site.0 as usize].staying += 1;
+            }
         }
         for (node, from) in view.holdings.movable() {
             draft.stock_mut(from, view.pool.kind(node)).push(node);
-            if let Some(site) = from {
-                draft.sites[site.0 as usize].staying += 1;
-            }
         }
         for (site, need) in view.pool.site_indices().zip(needs) {
             let short = need.urgent.saturating_sub(draft.sites[site.0 as usize].capacity);
