@@ -62,7 +62,7 @@ impl Config {
     /// The first field that is wrong.
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
         let config: Self = toml::from_str(text)
-            .map_err(|e| Invalid::new("agent configuration", "", e.message().to_string()))?;
+            .map_err(|error| Invalid::in_toml("agent configuration", text, &error))?;
         config.attach_parent()?;
         if config.rate == BitsPerSecond::ZERO {
             return Err(Invalid::new("rate", config.rate, "more than 0 bit/s"));

@@ -1,12 +1,14 @@
 //! Where the broker is, and a connection to it: a Unix socket, or TCP with TLS on which both ends show
-//! certificates. Files are read for each connection, so that a certificate can be renewed meanwhile.
+//! certificates. Files that have changed are read again for each connection, so that a certificate can be renewed meanwhile.
 
 use crate::link::is_timeout;
 use keeptime_credentials::dates;
 use keeptime_credentials::endpoint::Endpoint;
 use keeptime_credentials::identity::Identity;
+use keeptime_credentials::renewal::{Renewed, Source};
 use keeptime_credentials::tls::{AGENT, Client, OwnFiles};
 use keeptime_linux::tcp::end_when_silent;
+use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use rustls::ClientConnection;
 use serde::{Deserialize, Serialize};
@@ -14,7 +16,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,25 +58,82 @@ pub(crate) trait Incoming: Read {
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
 }
 
-impl Broker {
-    /// A new connection for the agent of `node`; what is said on it has to be taken within
-    /// `patience`.
-    pub(crate) fn dial(&self, node: &Name, patience: Duration) -> io::Result<Connection> {
-        match self {
-            Self::Socket(path) => {
+/// The agent of a node, that connects to its broker again and again.
+pub(crate) struct Dialer {
+    broker: Broker,
+    node: Name,
+    /// Nothing before its files could be used once.
+    shown: Option<Renewed<NodeFiles>>,
+}
+
+/// What a node shows to a broker elsewhere, and whom it trusts there.
+struct NodeFiles {
+    place: BrokerTls,
+    node: Name,
+}
+
+impl Source for NodeFiles {
+    type Made = Client;
+    type Error = io::Error;
+
+    fn paths(&self) -> Vec<&Path> {
+        let BrokerTls { address: _, certificate, key, ca } = &self.place;
+        [certificate, key, ca].map(PathBuf::as_path).into()
+    }
+
+    fn read(&self) -> io::Result<Client> {
+        let BrokerTls { address: _, certificate, key, ca } = &self.place;
+        let own = OwnFiles { certificate: certificate.clone(), key: key.clone() };
+        let tls = Client::read(ca, Some(&own), AGENT).map_err(io::Error::other)?;
+        check_own(&tls, &self.node, &self.place)?;
+        Ok(tls)
+    }
+}
+
+impl Dialer {
+    pub fn new(broker: Broker, node: Name) -> Self {
+        Self { broker, node, shown: None }
+    }
+
+    /// Where it connects to.
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// A new connection; what is said on it has to be taken within `patience`.
+    pub fn dial(&mut self, patience: Duration) -> io::Result<Connection> {
+        match &self.broker {
+            Broker::Socket(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_write_timeout(Some(patience))?;
                 stream.set_patience(patience)?;
                 let outgoing = Box::new(stream.try_clone()?);
                 Ok(Connection { incoming: Box::new(stream), outgoing })
             }
-            Self::Tls(place) => {
-                let secured = Arc::new(Secured::connect(place, node, patience)?);
+            Broker::Tls(place) => {
+                let tls = shown(&mut self.shown, place, &self.node)?;
+                let secured = Arc::new(Secured::connect(&place.address, tls, patience)?);
                 let outgoing = Box::new(SecuredOutgoing(Arc::clone(&secured)));
                 Ok(Connection { incoming: Box::new(SecuredIncoming(secured)), outgoing })
             }
         }
     }
+}
+
+/// What is shown now: what files hold that can be used, or held.
+fn shown(
+    last: &mut Option<Renewed<NodeFiles>>,
+    place: &BrokerTls,
+    node: &Name,
+) -> io::Result<Arc<Client>> {
+    if let Some(renewed) = last {
+        if let Some(Err(error)) = renewed.look() {
+            tracing::warn!("the former certificate stays in use: {}", chain(&error));
+        }
+        return Ok(renewed.now());
+    }
+    let first = Renewed::read(NodeFiles { place: place.clone(), node: node.clone() })?;
+    Ok(last.insert(first).now())
 }
 
 impl fmt::Display for Broker {
@@ -96,7 +155,7 @@ impl Incoming for UnixStream {
 struct Secured {
     session: Mutex<ClientConnection>,
     stream: TcpStream,
-    tls: Client,
+    tls: Arc<Client>,
     host: String,
 }
 
@@ -105,11 +164,7 @@ struct SecuredIncoming(Arc<Secured>);
 struct SecuredOutgoing(Arc<Secured>);
 
 impl Secured {
-    fn connect(place: &BrokerTls, node: &Name, patience: Duration) -> io::Result<Self> {
-        let BrokerTls { address, certificate, key, ca } = place;
-        let own = OwnFiles { certificate: certificate.clone(), key: key.clone() };
-        let tls = Client::read(ca, Some(&own), AGENT).map_err(io::Error::other)?;
-        check_own(&tls, node, place)?;
+    fn connect(address: &Endpoint, tls: Arc<Client>, patience: Duration) -> io::Result<Self> {
         let stream = connect(address, patience)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(patience))?;
@@ -216,5 +271,61 @@ impl Write for SecuredOutgoing {
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.0.flush(&mut self.0.lock());
         flushed.map_err(|error| self.0.explained(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_credentials::authority::Authority;
+    use keeptime_credentials::files::{self, Secrecy};
+    use keeptime_model::units::Nanos;
+
+    const HOUR: Nanos = Nanos::from_secs(3_600);
+
+    // Goal: what an agent shows follows its files, and no damage to them keeps it from its broker. Method: a node's
+    // certificate, a key that is not its, another node's pair, and a new one of its own, as each connection meets them.
+    #[test]
+    fn an_agent_shows_the_last_certificate_that_is_its_own_and_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let (authority, own) = Authority::new("site", dates::now(), HOUR).unwrap();
+        files::replace(&at("ca.pem"), &own.certificate, Secrecy::Public).unwrap();
+        let issue = |node: &str| {
+            let identity = Identity::Node(node.parse().unwrap());
+            authority.for_client(&identity, dates::now(), HOUR).unwrap()
+        };
+        let write_key = |key: &str| files::replace(&at("key.pem"), key, Secrecy::Secret).unwrap();
+        let write = |certificate: &str| {
+            files::replace(&at("own.pem"), certificate, Secrecy::Public).unwrap();
+        };
+        let place = BrokerTls {
+            address: "broker:7412".parse().unwrap(),
+            certificate: at("own.pem"),
+            key: at("key.pem"),
+            ca: at("ca.pem"),
+        };
+        let node = "n1".parse().unwrap();
+        let mut last = None;
+        let mut shown = || shown(&mut last, &place, &node);
+        assert!(shown().is_err(), "there is none");
+        let other = issue("n2");
+        write_key(&other.key);
+        write(&other.certificate);
+        let told = shown().unwrap_err().to_string();
+        assert!(told.contains("is no certificate of node n1 (keeptime:node:n1)"), "{told}");
+        let first = issue("n1");
+        write_key(&first.key);
+        write(&first.certificate);
+        let former = shown().unwrap();
+        write_key(&other.key);
+        assert!(Arc::ptr_eq(&former, &shown().unwrap()), "a key that is not its");
+        write(&other.certificate);
+        assert!(Arc::ptr_eq(&former, &shown().unwrap()), "another node's");
+        let second = issue("n1");
+        write_key(&second.key);
+        write(&second.certificate);
+        let renewed = shown().unwrap();
+        assert!(!Arc::ptr_eq(&former, &renewed) && Arc::ptr_eq(&renewed, &shown().unwrap()));
     }
 }

@@ -249,7 +249,8 @@ impl Kernel {
     /// have left limits.
     fn limit_disks(&mut self, wanted: &BTreeMap<Name, Assignment>) -> Result<(), Failures> {
         let shares = disk_shares(wanted, &self.disks);
-        if self.disk_limits.as_ref() == Some(&shares) {
+        // Where anybody is limited, others may have changed that.
+        if self.disk_limits.as_ref() == Some(&shares) && shares.limit_nobody() {
             return Ok(());
         }
         // Until all have theirs, it is not known what is in force.

@@ -7,13 +7,16 @@
 //! * [`enforcer`]: what an agent asks of the kernel, and is told of what that did not do;
 //! * [`enforce`]: how it is done, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
-//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it;
+//! * [`claim`]: that one agent serves a node;
+//! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it; [`seats`]: how many connections
+//!   each of those has who come;
 //! * [`link`]: the connection to the broker; [`dial`]: where that is, and how it is reached;
 //! * [`programs`]: what MPI programs ask for, on its way there and back.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod book;
+pub mod claim;
 pub mod client;
 pub mod config;
 pub mod dial;
@@ -21,6 +24,7 @@ pub mod enforce;
 pub mod enforcer;
 pub mod link;
 pub mod programs;
+pub mod seats;
 pub mod server;
 pub mod shares;
 pub mod store;

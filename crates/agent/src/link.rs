@@ -4,7 +4,7 @@
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
 use crate::agent::{Agent, Requester};
-use crate::dial::{Broker, Connection, Incoming};
+use crate::dial::{Broker, Connection, Dialer, Incoming};
 use crate::enforcer::Enforcer;
 use crate::programs::Programs;
 use crate::server::{lock, now};
@@ -140,9 +140,11 @@ pub fn keep<E: Enforcer>(agent: &Mutex<Agent<E>>, broker: &Broker, scope: Option
         (agent.node().clone(), Arc::clone(agent.programs()))
     };
     programs.expect_broker();
+    let mut dialer = Dialer::new(broker.clone(), node.clone());
     let (mut wait, mut last) = (Wait::of(&node), String::new());
     loop {
-        let mut link = Link { agent, programs: &programs, broker, scope, was_welcome: false };
+        let mut link =
+            Link { agent, programs: &programs, dialer: &mut dialer, scope, was_welcome: false };
         let said = link.converse().err().map(|error| chain(&error)).unwrap_or_default();
         programs.disconnected();
         if link.was_welcome {
@@ -186,7 +188,7 @@ impl Wait {
 struct Link<'a, E> {
     agent: &'a Mutex<Agent<E>>,
     programs: &'a Programs,
-    broker: &'a Broker,
+    dialer: &'a mut Dialer,
     scope: Option<&'a Scope>,
     was_welcome: bool,
 }
@@ -194,8 +196,7 @@ struct Link<'a, E> {
 impl<E: Enforcer> Link<'_, E> {
     /// Until it ends.
     fn converse(&mut self) -> io::Result<()> {
-        let node = lock(self.agent).node().clone();
-        let Connection { incoming, outgoing } = self.broker.dial(&node, ANSWER_WITHIN)?;
+        let Connection { incoming, outgoing } = self.dialer.dial(ANSWER_WITHIN)?;
         let (mut reader, out) = (Lines::of(incoming), Outgoing::of(outgoing));
         out.say(&self.hello())?;
         let lease = match reader.read()? {
@@ -204,7 +205,7 @@ impl<E: Enforcer> Link<'_, E> {
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         };
         self.was_welcome = true;
-        tracing::info!("connected to the broker at {}", self.broker);
+        tracing::info!("connected to the broker at {}", self.dialer.broker());
         self.programs.connected(out.clone());
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
         reader.stream.get_ref().set_patience(beat)?;

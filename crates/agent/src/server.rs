@@ -1,17 +1,18 @@
 //! The agent's socket: who may ask, one thread for each connection, and a clock that ticks.
 
 use crate::agent::{Agent, Requester};
+use crate::claim::Claim;
 use crate::enforcer::{BoxedError, Enforcer};
 use crate::programs::Visit;
+use crate::seats::Seats;
 use crate::wire::{LINE_BYTES_MAX, Request, Response};
 use keeptime_linux::started::Started;
-use keeptime_linux::users;
+use keeptime_linux::{users, vital};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -41,12 +42,6 @@ const END_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Another agent answers there.
-    #[error("another agent answers at {socket}")]
-    Taken {
-        /// The socket.
-        socket: PathBuf,
-    },
     /// The socket cannot be made.
     #[error("cannot listen at {socket}")]
     Listen {
@@ -56,23 +51,25 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Nothing would be repaired, or begin, or end.
+    #[error("cannot start the thread that ticks")]
+    Thread(#[source] io::Error),
 }
 
-/// Serves `agent` at `socket`; returns only if the socket fails.
+/// Serves `agent` at the socket of the node that it has; returns only if the socket fails. Where the thread ends that keeps
+/// the node as it was assigned, the process does.
 ///
 /// # Errors
-/// If another agent answers there already, or it cannot be made.
+/// If the socket, or that thread, cannot be made.
 pub fn serve<E: Enforcer + 'static>(
     agent: &Arc<Mutex<Agent<E>>>,
-    socket: &Path,
+    node: &Claim,
 ) -> Result<(), ServeError> {
-    let listener = listen(socket)?;
-    std::thread::spawn({
-        let agent = Arc::clone(agent);
-        move || tick_for_ever(&agent)
-    });
-    let trusted = Seats::new(CONNECTIONS_MAX, CONNECTIONS_MAX);
-    let strangers = Seats::new(STRANGERS_MAX, STRANGER_MAX);
+    let listener = listen(node.socket())?;
+    let ticking = Arc::clone(agent);
+    vital::spawn("ticks", move || tick_for_ever(&ticking)).map_err(ServeError::Thread)?;
+    let trusted = Seats::new(CONNECTIONS_MAX).at_most(CONNECTIONS_MAX);
+    let strangers = Seats::new(STRANGER_MAX).at_most(STRANGERS_MAX);
     for stream in listener.incoming() {
         // The peer sees a closed connection; there is nobody else to tell.
         let Ok((stream, user)) = stream.and_then(|s| peer(&s).map(|user| (s, user))) else {
@@ -93,74 +90,13 @@ pub fn serve<E: Enforcer + 'static>(
     Ok(())
 }
 
-/// A bounded number of connections at once, in all and of each user.
-struct Seats {
-    taken: Arc<Taken>,
-    most: usize,
-    most_of_one: usize,
-}
-
-/// How many connections each user has who has any.
-#[derive(Default)]
-struct Taken(Mutex<BTreeMap<u32, usize>>);
-
-/// Free again when dropped.
-struct Seat {
-    taken: Arc<Taken>,
-    user: u32,
-}
-
-impl Seats {
-    fn new(most: usize, most_of_one: usize) -> Self {
-        Self { taken: Arc::default(), most, most_of_one }
-    }
-
-    fn take(&self, user: u32) -> Option<Seat> {
-        let mut taken = self.taken.lock();
-        let own = taken.get(&user).copied().unwrap_or(0);
-        if own >= self.most_of_one || taken.values().sum::<usize>() >= self.most {
-            return None;
-        }
-        taken.insert(user, own + 1);
-        Some(Seat { taken: Arc::clone(&self.taken), user })
-    }
-}
-
-impl Taken {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        if let Some(own) = taken.remove(&self.user).filter(|own| *own > 1) {
-            taken.insert(self.user, own - 1);
-        }
-    }
-}
-
 /// Now, as the node's clock tells it.
 pub fn now() -> WallTime {
     SystemTime::now().into()
 }
 
-/// Checks that no agent answers at `socket`. Whoever is to serve there does so before anything of the node is looked at:
-/// what one agent enforces and records is nobody else's to change.
-///
-/// # Errors
-/// If one does.
-pub fn check_free(socket: &Path) -> Result<(), ServeError> {
-    match UnixStream::connect(socket) {
-        Ok(_) => Err(ServeError::Taken { socket: socket.into() }),
-        Err(_) => Ok(()),
-    }
-}
-
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {
-    check_free(socket)?;
-    // Nobody answers: what stands there was left by an agent that was killed.
+    // What stands there was left by an agent that was killed.
     let bind = || {
         remove_left(socket)?;
         let listener = UnixListener::bind(socket)?;
@@ -342,14 +278,17 @@ pub(crate) fn lock<E>(agent: &Mutex<Agent<E>>) -> MutexGuard<'_, Agent<E>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::testing::capacity;
+    use crate::agent::testing::{FakeKernel, capacity};
     use crate::enforce::Unenforced;
     use crate::store::Store;
     use keeptime_model::assignment::Assignment;
     use keeptime_model::pattern::RANKS_MAX;
     use keeptime_model::units::{CpuPpm, Nanos};
     use keeptime_mpiqos::wire::Progress;
+    use nix::sys::signal::Signal;
     use serde_json::json;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
     use tempfile::TempDir;
 
     fn job() -> Name {
@@ -428,12 +367,52 @@ mod tests {
         let (socket, file) = (directory.path().join("socket"), directory.path().join("file"));
         drop(UnixListener::bind(&socket).unwrap());
         assert!(socket.exists());
-        let listener = listen(&socket).unwrap();
-        assert!(matches!(listen(&socket), Err(ServeError::Taken { .. })));
-        drop(listener);
+        listen(&socket).unwrap();
         fs::write(&file, "theirs").unwrap();
         assert!(matches!(listen(&file), Err(ServeError::Listen { .. })));
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs");
+    }
+
+    const DIRECTORY: &str = "KEEPTIME_TEST_AGENT";
+
+    fn bug() -> Name {
+        "bug".parse().unwrap()
+    }
+
+    // The process that the next test looks at: an agent that accepts an assignment, meets a bug when that begins, and
+    // would answer for long after that.
+    #[test]
+    fn serves_with_a_bug() {
+        let Some(directory) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
+        let claim = Claim::take(&directory.join("socket")).unwrap();
+        let (node, store) = ("n1".parse().unwrap(), Store::at(&directory.join("assignments.json")));
+        // One moment for all of it, however long that takes: it does not begin before it is ticked.
+        let at = now();
+        let mut agent = Agent::start(node, capacity(), store, FakeKernel::default(), at).unwrap();
+        let from_unix_nanos = at.saturating_add(Nanos::from_millis(1));
+        let until = at.saturating_add(Nanos::from_secs(3_600));
+        let later = Assignment::new(bug(), CpuPpm::from_percent(10), until);
+        let later = Request::Enforce(Assignment { from_unix_nanos, ..later });
+        assert_eq!(agent.answer(later, &Requester::Trusted, at), Response::Done);
+        let agent = Arc::new(Mutex::new(agent));
+        std::thread::spawn(move || serve(&agent, &claim));
+        std::thread::sleep(Duration::from_secs(30));
+    }
+
+    // Goal: an agent that repairs nothing any more does not answer as if it did: whoever started it sees its end. Method: a
+    // process whose tick panics, and which leaves no image of its memory.
+    #[test]
+    fn the_end_of_the_ticks_is_that_of_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 0; exec \"$0\" --exact server::tests::serves_with_a_bug"]);
+        command.arg(std::env::current_exe().unwrap()).env(DIRECTORY, directory.path());
+        let ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{ended}");
+        // The next one has the node, and its record.
+        Claim::take(&directory.path().join("socket")).unwrap();
+        let book = Store::at(&directory.path().join("assignments.json")).load().unwrap();
+        assert!(book.assignments().contains_key(&bug()));
     }
 
     // What is remembered of a job's ranks is bounded by how many ranks there can be.
@@ -450,19 +429,5 @@ mod tests {
         assert_eq!(lock(&agent).programs().progress_of(&job()), None);
         assert_eq!(tell(RANKS_MAX - 1), Response::Done);
         assert!(lock(&agent).programs().progress_of(&job()).is_some());
-    }
-
-    // One user takes a part of the seats, and all of them no more than there are; whoever leaves makes room.
-    #[test]
-    fn no_user_keeps_others_out() {
-        let seats = Seats::new(5, 2);
-        let take = |user| seats.take(user);
-        let of_one = [take(1), take(1)];
-        assert!(of_one.iter().all(Option::is_some) && take(1).is_none());
-        let of_others = [take(2), take(2), take(3)];
-        assert!(of_others.iter().all(Option::is_some) && take(4).is_none());
-        drop(of_one);
-        let again = [take(1), take(1)];
-        assert!(again.iter().all(Option::is_some) && take(4).is_none());
     }
 }

@@ -20,6 +20,13 @@ pub struct DiskShares {
     pub rest: DiskLimits,
 }
 
+impl DiskShares {
+    /// Whether no group is limited.
+    pub fn limit_nobody(&self) -> bool {
+        self.rest.is_empty() && self.jobs.values().all(DiskLimits::is_empty)
+    }
+}
+
 /// A job that has a rate of a disk is limited to it. Who has none shares what is left, in equal
 /// parts, since nothing else keeps a disk free for those who have. A disk of which nobody has a
 /// rate is not limited.

@@ -10,10 +10,10 @@
 //! whatever happens to this process meanwhile, the group has its share, in other periods.
 
 use crate::cgroup::{CgroupError, CpuLimit, Group};
+use crate::vital;
 use keeptime_control::phase;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 /// A group whose periods begin at multiples of their length since 1970, and an offset, by this node's clock. Dropped, it
@@ -54,8 +54,7 @@ impl Aligned {
         let keeper =
             Arc::new(Keeper { group, wanted: Mutex::new(Some(wanted)), changed: Condvar::new() });
         let kept = Arc::clone(&keeper);
-        let started =
-            thread::Builder::new().name("keeptime-align".into()).spawn(move || kept.keep());
+        let started = vital::spawn("keeptime-align", move || kept.keep());
         started.map_err(|source| CgroupError::Refused {
             call: "clone",
             path: keeper.group.path().to_owned(),

@@ -5,7 +5,8 @@
 //! attribute: the kernel keeps it as long as the process is borrowed, whatever becomes of the agent.
 
 use crate::cgroup::{
-    CgroupError, Group, Hierarchy, move_into, read, refused, remove_directory, retry,
+    CgroupError, Group, Hierarchy, make_directory, move_into, read, refused, remove_directory,
+    retry,
 };
 use crate::process::Identity;
 use std::collections::BTreeSet;
@@ -208,10 +209,8 @@ fn take_along(inner: &Path, directory: &Path) -> Result<(), CgroupError> {
 fn new_group(directory: &Path) -> Result<PathBuf, CgroupError> {
     for number in 0..BORROWED_MAX {
         let inner = directory.join(format!("{PREFIX}{number}"));
-        match std::fs::create_dir(&inner) {
-            Ok(()) => return Ok(inner),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(refused("mkdir", &inner)(error)),
+        if make_directory(&inner)? {
+            return Ok(inner);
         }
     }
     let full = io::Error::other(format!("{BORROWED_MAX} processes were taken in already"));

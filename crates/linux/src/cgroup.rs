@@ -25,7 +25,8 @@ pub use v2::V2;
 
 pub(crate) use error::refused;
 pub(crate) use files::{
-    move_into, parse_number, read, remove_directory, retry, with_descendants, write,
+    make_directory, move_into, parse_number, processes_below, read, remove_directory, retry,
+    with_descendants, write,
 };
 
 use crate::disk::{self, DiskCounters, DiskLimits};
@@ -34,7 +35,6 @@ use keeptime_model::Invalid;
 use keeptime_model::disk::DiskId;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -130,14 +130,11 @@ impl Group {
             let directory = hierarchy.root().join(&group);
             let is_rest = component.as_os_str() == REST;
             let rank = if is_rest { Rank::Rest } else { Rank::Promised };
-            match std::fs::create_dir(&directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(refused("mkdir", &directory)(error));
-                }
+            match make_directory(&directory)? {
+                true => hierarchy.prepare(&group, rank)?,
                 // Whoever made it may have been killed before more was done; and what others made for us to use is
                 // not always ours to write.
-                Err(_) => drop(hierarchy.prepare(&group, rank)),
-                Ok(()) => hierarchy.prepare(&group, rank)?,
+                false => drop(hierarchy.prepare(&group, rank)),
             }
         }
         Ok(())
@@ -168,6 +165,15 @@ impl Group {
     /// As [`Self::set_cpu`].
     pub fn set_cpu_in_periods(&self, cpu: CpuPpm, period: Nanos) -> Result<(), CgroupError> {
         self.limit_cpu(CpuLimit::of(cpu, period)?)
+    }
+
+    /// Whether just that limit is in force; true where nothing here limits CPU.
+    ///
+    /// # Errors
+    /// If it is away, or there is no such limit ([`Self::set_cpu`]).
+    pub fn has_cpu_in_periods(&self, cpu: CpuPpm, period: Nanos) -> Result<bool, CgroupError> {
+        let Some(hierarchy) = self.limiting_cpu() else { return Ok(true) };
+        Ok(hierarchy.cpu_limit(&self.path)? == Some(CpuLimit::of(cpu, period)?))
     }
 
     pub(crate) fn limit_cpu(&self, limit: CpuLimit) -> Result<(), CgroupError> {
@@ -273,14 +279,7 @@ impl Group {
     pub fn pids(&self) -> Result<Vec<i32>, CgroupError> {
         let mut pids = Vec::new();
         for directory in self.directories() {
-            for group in with_descendants(&directory)? {
-                let path = group.join("cgroup.procs");
-                let text = match read(&path) {
-                    Err(error) if error.is_away() => continue,
-                    text => text?,
-                };
-                pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
-            }
+            pids.extend(processes_below(&directory)?);
         }
         pids.sort_unstable();
         pids.dedup();
@@ -352,6 +351,35 @@ mod tests {
             assert_eq!(content(parent.join("cgroup.subtree_control")), "+cpu");
         }
         assert_eq!(content(begun.join("cpu.weight")), "10000");
+    }
+
+    // Goal: an operator says how much all jobs weigh against what else the machine does, and what is made inside is as ever.
+    // Method: both versions, with a group above that has a weight of its own, and one inside that was only begun.
+    #[test]
+    fn the_weight_that_an_operator_has_set_stays() {
+        let (unified, v2) = v2_fixture("cpu");
+        let cpu = tempfile::tempdir().unwrap();
+        let made = |root: &Path, weights: [(&str, &str); 2]| {
+            for (path, (name, weight)) in ["keeptime", "keeptime/n1"].into_iter().zip(weights) {
+                let files = [("cgroup.subtree_control", ""), (name, weight)];
+                with_files(&root.join(path), &files);
+            }
+        };
+        made(unified.path(), [("cpu.weight", "500\n"), ("cpu.weight", "100\n")]);
+        made(cpu.path(), [("cpu.shares", "2048\n"), ("cpu.shares", "1024\n")]);
+        for all in [
+            Hierarchies::of(None, None, Some(v2)).unwrap(),
+            Hierarchies::of(Some(V1::at(cpu.path())), None, None).unwrap(),
+        ] {
+            // The second finds what the first has set.
+            all.group("keeptime/n1").unwrap().create().unwrap();
+            all.group("keeptime/n1").unwrap().create().unwrap();
+        }
+        let content = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        assert_eq!(content(unified.path().join("keeptime/cpu.weight")), "500\n");
+        assert_eq!(content(unified.path().join("keeptime/n1/cpu.weight")), "10000");
+        assert_eq!(content(cpu.path().join("keeptime/cpu.shares")), "2048\n");
+        assert_eq!(content(cpu.path().join("keeptime/n1/cpu.shares")), "102400");
     }
 
     #[test]

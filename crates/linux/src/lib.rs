@@ -24,7 +24,8 @@
 //! * [`tc`]: classes, shapers and filters of an interface;
 //! * [`tcp`]: connections whose other end may vanish;
 //! * [`user_level`]: CPU schedules kept from user space;
-//! * [`users`]: who a user number is.
+//! * [`users`]: who a user number is;
+//! * [`vital`]: threads whose end is that of the process.
 
 pub mod alignment;
 pub mod bound;
@@ -55,3 +56,4 @@ pub mod tcp;
 pub mod testing;
 pub mod user_level;
 pub mod users;
+pub mod vital;

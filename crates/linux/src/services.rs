@@ -4,7 +4,7 @@
 //! systemd.service(5)): there its processes are found, also those that are started later. A node without an
 //! init system, of a lab, has such groups inside of [`Group::rest`].
 
-use crate::cgroup::{CgroupError, Group, read, refused, with_descendants};
+use crate::cgroup::{CgroupError, Group, make_directory, processes_below, refused};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,8 @@ impl Group {
         let mut found = with_name(self.root_of_version_2()?, unit)?;
         found.extend(with_name(&self.rest()?.in_version_2()?, unit)?);
         let mut pids = Vec::new();
-        for group in found.iter().map(|group| with_descendants(group)) {
-            for directory in group? {
-                match read(&directory.join("cgroup.procs")) {
-                    Err(error) if error.is_away() => {}
-                    text => pids.extend(text?.lines().filter_map(|line| line.parse::<i32>().ok())),
-                }
-            }
+        for group in &found {
+            pids.extend(processes_below(group)?);
         }
         // 0 stands for a process of another process namespace: of another node.
         pids.retain(|pid| *pid > 0);
@@ -40,12 +35,7 @@ impl Group {
     pub fn open_service_to_join(&self, unit: &str) -> Result<Vec<File>, CgroupError> {
         let rest = self.rest()?;
         let directory = rest.in_version_2()?.join(unit);
-        match std::fs::create_dir(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(refused("mkdir", &directory)(error));
-            }
-            _ => {}
-        }
+        make_directory(&directory)?;
         let mut files = rest.open_to_join()?;
         let path = directory.join("cgroup.procs");
         // Last: in version 2 it leaves the rest for the group inside.

@@ -6,7 +6,9 @@
 //! touched when it ends.
 
 use crate::bound::check_same;
-use crate::cgroup::{CgroupError, Group, move_into, read, refused, remove_directory, retry};
+use crate::cgroup::{
+    CgroupError, Group, make_directory, move_into, read, refused, remove_directory, retry,
+};
 use crate::process::Identity;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,10 +83,8 @@ fn new_group(directory: &Path) -> Result<(String, PathBuf), CgroupError> {
     for number in 0..COMMANDS_MAX {
         let name = format!("{PREFIX}{number}");
         let inner = directory.join(&name);
-        match std::fs::create_dir(&inner) {
-            Ok(()) => return Ok((name, inner)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(refused("mkdir", &inner)(error)),
+        if make_directory(&inner)? {
+            return Ok((name, inner));
         }
     }
     let full = io::Error::other(format!("{COMMANDS_MAX} commands were started already"));

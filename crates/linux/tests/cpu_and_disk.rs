@@ -6,6 +6,7 @@ use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
 use keeptime_linux::deadline::{self, DeadlineSpec, Obstacle};
 use keeptime_linux::disk::{DiskLimits, Version};
 use keeptime_linux::process::Identity;
+use keeptime_linux::testing::rig::cgroup_v2_root;
 use keeptime_linux::testing::{can, skip};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::units::{BytesPerSecond, CpuPpm, Nanos, WallTime};
@@ -307,6 +308,28 @@ fn what_was_borrowed_goes_back_with_all_that_it_started() {
     kill(Pid::from_raw(children[1]), Signal::SIGKILL).unwrap();
     let error = job.0.borrow(Identity { pid: i32::MAX, start: 0 }).unwrap_err();
     assert!(error.is_away(), "{error}");
+}
+
+// Goal: whoever parts their threads among groups of their own, as virtual machines' managers do, is found and ended as
+// everybody is. Method: a threaded group inside of one of ours, of which the kernel names no processes.
+#[test]
+fn processes_with_threaded_groups_are_found_and_end() {
+    let _alone = alone();
+    let (Some(group), Some(root)) = (TestGroup::new("threads"), cgroup_v2_root()) else { return };
+    let inner = root.join(group.0.path()).join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    if let Err(error) = std::fs::write(inner.join("cgroup.type"), "threaded") {
+        // Where the group above passes the controllers of disks on.
+        return skip(&["threaded".into()], &error.to_string());
+    }
+    let mut program = Program::shell("exec sleep 60");
+    group.0.join(program.pid()).unwrap();
+    std::fs::write(inner.join("cgroup.procs"), program.pid().to_string()).unwrap();
+    assert!(std::fs::read_to_string(inner.join("cgroup.procs")).is_err());
+    assert_eq!(group.0.pids().unwrap(), [program.pid()]);
+    let ended = std::thread::spawn(move || program.0.wait().unwrap());
+    group.0.kill_all().unwrap();
+    assert!(!ended.join().unwrap().success());
 }
 
 // Two commands of one job, whose first processes ended or leave children behind: each ends as a whole, alone.

@@ -14,10 +14,10 @@ use keeptime_model::units::{BitsPerSecond, CpuPpm, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use tempfile::TempDir;
 
-/// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, and leaves out those
-/// whose names start with `odd`; and what was bound to which job for whom.
+/// A kernel that holds a set of jobs, goes no further at one whose name starts with `bad`, panics at one whose name starts
+/// with `bug`, and leaves out those whose names start with `odd`; and what was bound to which job for whom.
 #[derive(Debug, Default)]
-pub(super) struct FakeKernel(
+pub(crate) struct FakeKernel(
     pub(super) BTreeMap<Name, Assignment>,
     pub(super) Vec<(Name, Vec<u32>, Option<u32>)>,
 );
@@ -31,6 +31,7 @@ impl Enforcer for FakeKernel {
         self.0.retain(|job, _| wanted.contains_key(job));
         let mut failures = Failures::default();
         for (job, assignment) in wanted {
+            assert!(!job.as_str().starts_with("bug"), "a bug");
             if job.as_str().starts_with("bad") {
                 return Err(BoxedError::from(format!("no room for {job}")).into());
             }

@@ -20,7 +20,7 @@ pub(super) struct CpuKeeper {
     found: Capabilities,
     /// What jobs may have together.
     whole: CpuPpm,
-    /// Limits that were set: writing one again would refill the group's share of the period.
+    /// Limits that were set: writing one that is in force would refill the group's share of the period.
     limits: BTreeMap<String, Limited>,
     /// As far as this agent has looked.
     kept: BTreeMap<Name, CpuKept>,
@@ -61,6 +61,15 @@ struct Limited {
     period: Nanos,
     /// What keeps its periods where they are to begin.
     aligned: Option<Aligned>,
+}
+
+impl Limited {
+    /// Whether nobody else has changed it, or taken the group away. Where its periods are moved the kernel has another one for a
+    /// moment.
+    fn is_in_force(&self, group: &Group) -> bool {
+        let is_there = || group.has_cpu_in_periods(self.cpu, self.period).unwrap_or(false);
+        group.is_whole() && (self.aligned.is_some() || is_there())
+    }
 }
 
 /// Why a mechanism does not keep a share: in words, since each has its own reasons.
@@ -222,7 +231,7 @@ impl CpuKeeper {
     /// Makes a group with this limit, once.
     fn limit(&mut self, name: &str, group: &Group, limit: Limit) -> Result<(), CgroupError> {
         let Limit { cpu, period, offset } = limit;
-        let before = self.limits.remove(name).filter(|_| group.is_whole());
+        let before = self.limits.remove(name).filter(|before| before.is_in_force(group));
         if before.is_none() {
             group.create()?;
         }
@@ -256,4 +265,46 @@ impl Limit {
 /// A share, and what those have beside who carry no schedule.
 fn with_launchers(cpu: CpuPpm) -> CpuPpm {
     cpu.checked_add(launchers_share(cpu)).unwrap_or(cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_control::admission::Bounds;
+    use keeptime_linux::cgroup::{Hierarchies, V1};
+    use keeptime_model::capability::{Answer, Capability};
+    use keeptime_model::units::WallTime;
+    use std::fs;
+
+    // Goal: what somebody else writes into a job's group lasts until the next look, and what is right is not written again.
+    // Method: files in the place of the kernel's, which ends what it shows with a new line, as nobody writes it.
+    #[test]
+    fn a_limit_that_somebody_has_changed_is_set_again() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["keeptime", "keeptime/n1", "keeptime/n1/r1"] {
+            let directory = root.path().join(path);
+            fs::create_dir(&directory).unwrap();
+            fs::write(directory.join("cpu.shares"), "1024\n").unwrap();
+            fs::write(directory.join("cpu.cfs_quota_us"), "-1\n").unwrap();
+            fs::write(directory.join("cpu.cfs_period_us"), "100000\n").unwrap();
+        }
+        let all = Hierarchies::of(Some(V1::at(root.path())), None, None).unwrap();
+        let group = all.group("keeptime/n1/r1").unwrap();
+        let (feature, tried) = (Feature::CpuBandwidthV1, String::new());
+        let found = Capabilities(vec![Capability { feature, answer: Answer::Yes, tried }]);
+        let schedules = JobSchedules::new(Bounds::user_level(1));
+        let mut keeper = CpuKeeper::new(found, CpuPpm::from_percent(100), schedules);
+        let until = WallTime::from_unix_nanos(9);
+        let job = Assignment::new("r1".parse().unwrap(), CpuPpm::from_percent(40), until);
+        let quota = root.path().join("keeptime/n1/r1/cpu.cfs_quota_us");
+        let mut kept_after = |written: &str| {
+            fs::write(&quota, written).unwrap();
+            keeper.keep(&job, &group).unwrap();
+            fs::read_to_string(&quota).unwrap()
+        };
+        assert_eq!(kept_after("-1\n"), "4000");
+        assert_eq!(kept_after("4000\n"), "4000\n");
+        assert_eq!(kept_after("-1\n"), "4000");
+        assert_eq!(kept_after("9000\n"), "4000");
+    }
 }

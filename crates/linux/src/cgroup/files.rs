@@ -2,6 +2,8 @@
 
 use super::{CgroupError, refused};
 use crate::process::read_text;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fmt, io};
@@ -27,6 +29,40 @@ pub(super) fn subgroups(directory: &Path) -> Result<Option<Vec<PathBuf>>, Cgroup
     };
     let groups = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
     Ok(Some(groups.map(|entry| entry.path()).collect()))
+}
+
+/// The processes in a group and in those inside: 0 stands for each of another process namespace. None if it is away.
+pub(crate) fn processes_below(directory: &Path) -> Result<Vec<i32>, CgroupError> {
+    let mut pids = Vec::new();
+    for group in with_descendants(directory)? {
+        match read(&group.join("cgroup.procs")) {
+            Err(error) if error.is_away() || has_threads_alone(&error) => {}
+            text => pids.extend(text?.lines().filter_map(|line| line.parse::<i32>().ok())),
+        }
+    }
+    Ok(pids)
+}
+
+/// A threaded group of version 2 does not name processes: the one above it in which such groups begin names all of them
+/// (cgroup-v2.rst, "Threads").
+fn has_threads_alone(error: &CgroupError) -> bool {
+    matches!(error, CgroupError::Refused { source, .. }
+        if source.raw_os_error() == Some(libc::EOPNOTSUPP))
+}
+
+/// Makes one group. Whether it was not there before.
+///
+/// Everybody may look into it, as into those that systemd makes, whatever the umask of the agent's unit: its files are for
+/// the secrets in that unit's own directories, and what a group uses is for monitoring, which runs as other users.
+pub(crate) fn make_directory(directory: &Path) -> Result<bool, CgroupError> {
+    match std::fs::create_dir(directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        Err(error) => return Err(refused("mkdir", directory)(error)),
+    }
+    let mode = Permissions::from_mode(DIRECTORY_MODE);
+    std::fs::set_permissions(directory, mode).map_err(refused("chmod", directory))?;
+    Ok(true)
 }
 
 /// Removes one group, whose groups inside are removed; nothing happens if it is away.
@@ -70,6 +106,14 @@ pub(crate) fn write(path: &Path, value: impl fmt::Display) -> Result<(), CgroupE
     write(value.to_string()).map_err(refused("write", path))
 }
 
+/// Writes `value` where the kernel's own `default` stands. What is neither is an operator's.
+pub(super) fn write_over(default: u64, path: &Path, value: u64) -> Result<(), CgroupError> {
+    match parse_number(path, &read(path)?)? == default {
+        true => write(path, value),
+        false => Ok(()),
+    }
+}
+
 /// What `cpu.stat` of the group in `directory` says of `key`; nothing if it does not.
 pub(super) fn cpu_stat(directory: &Path, key: &str) -> Result<Option<u64>, CgroupError> {
     let path = directory.join("cpu.stat");
@@ -83,7 +127,32 @@ pub(crate) fn parse_number(path: &Path, text: &str) -> Result<u64, CgroupError> 
     text.trim().parse().map_err(odd)
 }
 
+/// Its owner changes it, everybody reads it.
+const DIRECTORY_MODE: u32 = 0o755;
 /// Between two looks at processes that are ending, or two tries.
 pub(super) const POLL_SPAN: Duration = Duration::from_millis(5);
 /// One second together: many times what an ending process needs.
 const RETRIES: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::{Mode, umask};
+
+    // Goal: who watches a node sees its jobs. Method: the umask of the agent's unit.
+    #[test]
+    fn everybody_may_look_into_a_group_whatever_the_umask() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("keeptime");
+        let former = umask(Mode::from_bits_truncate(0o077));
+        let made = make_directory(&group);
+        umask(former);
+        assert!(made.unwrap());
+        let mode = || std::fs::metadata(&group).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o755);
+        // What somebody has made is as they want it.
+        std::fs::set_permissions(&group, Permissions::from_mode(0o750)).unwrap();
+        assert!(!make_directory(&group).unwrap());
+        assert_eq!(mode(), 0o750);
+    }
+}

@@ -41,9 +41,8 @@ impl Hierarchies {
 
     fn any_from_mountinfo(text: &str) -> Result<Self, CgroupError> {
         let mounts: Vec<_> = text.lines().filter_map(parse_mount).collect();
-        // A later mount hides an earlier one at the same place.
-        let v1 = |controller| mounts.iter().rev().find(|m| m.is_v1_with(controller));
-        let v2 = mounts.iter().rev().find(|m| m.kind == "cgroup2");
+        let v1 = |controller| best(&mounts, |m| m.is_v1_with(controller));
+        let v2 = best(&mounts, |m| m.kind == "cgroup2");
         let (cpu, disk) = (v1("cpu"), v1("blkio"));
         let unified = v2.map(|mount| V2::at(&mount.at, mount.depth)).transpose()?;
         Ok(Self::any_of(cpu.map(|m| V1::at(&m.at)), disk.map(|m| V1Disk::at(&m.at)), unified))
@@ -106,6 +105,7 @@ struct Mount<'a> {
     at: PathBuf,
     depth: u32,
     options: &'a str,
+    is_writable: bool,
 }
 
 impl Mount<'_> {
@@ -114,15 +114,27 @@ impl Mount<'_> {
     }
 }
 
+/// Of several mounts of a hierarchy the last: it hides an earlier one at the same place. But what cannot be written is of use
+/// only where nothing else is, as where a program has mounted one for itself (Cilium), which a unit's `ProtectSystem` makes
+/// read-only with all that the unit does not name.
+fn best<'m, 'a>(
+    mounts: &'m [Mount<'a>],
+    is_meant: impl Fn(&Mount<'a>) -> bool,
+) -> Option<&'m Mount<'a>> {
+    let meant: Vec<&Mount<'a>> = mounts.iter().filter(|mount| is_meant(mount)).collect();
+    meant.iter().rfind(|mount| mount.is_writable).or(meant.last()).copied()
+}
+
 /// A line of `mountinfo` (proc(5)): `ID PARENT DEVICE ROOT PLACE OPTIONS [TAGS] - KIND SOURCE OPTIONS`.
 fn parse_mount(line: &str) -> Option<Mount<'_>> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
-    let (root, at) = (left.next()?, left.next()?);
+    let (root, at, how) = (left.next()?, left.next()?, left.next()?);
     let mut right = right.split(' ');
     let (kind, _, options) = (right.next()?, right.next()?, right.next()?);
     let depth = Path::new(root).components().filter(|c| matches!(c, Component::Normal(_))).count();
-    Some(Mount { kind, at: unescape(at).into(), depth: depth as u32, options })
+    let is_writable = how.split(',').any(|option| option == "rw");
+    Some(Mount { kind, at: unescape(at).into(), depth: depth as u32, options, is_writable })
 }
 
 /// `\040` and the like, as the kernel writes blanks in paths.
@@ -162,6 +174,25 @@ mod tests {
             text.replace("cgroup rw,blkio", "cgroup rw").replace("rw,cpu\n", "rw,cpu,blkio\n");
         let found = Hierarchies::from_mountinfo(&text).unwrap();
         assert_eq!((found.all.len(), found.throttle()), (2, Some(&Throttle::v1(cpu))));
+    }
+
+    // Goal: a hierarchy that can be used is not overlooked for another mount of it. Method: as an agent sees it on a node with
+    // Cilium, from inside of its unit.
+    #[test]
+    fn what_cannot_be_written_is_used_only_where_nothing_else_is() {
+        let [(own, _), (other, _)] = [v2_fixture("cpu io"), v2_fixture("cpu io")];
+        let line = |directory: &tempfile::TempDir, how: &str| {
+            let path = directory.path().display();
+            format!("30 24 0:26 / {path} {how},nosuid,relatime shared:9 - cgroup2 cgroup2 rw\n")
+        };
+        let unified = |text: &str| {
+            let found = Hierarchies::from_mountinfo(text).unwrap();
+            found.unified.unwrap().root().to_path_buf()
+        };
+        let both = line(&own, "rw") + &line(&other, "ro");
+        assert_eq!(unified(&both), own.path());
+        assert_eq!(unified(&line(&other, "ro")), other.path());
+        assert_eq!(unified(&(line(&own, "rw") + &line(&other, "rw"))), other.path());
     }
 
     // Who can mount something may name it as they like, and no hierarchy is overlooked for that. A file stands for

@@ -19,7 +19,7 @@ pub trait Hierarchy: fmt::Debug + Send + Sync {
     }
 
     /// Makes one of our directories ready, with its rank among its siblings: called for each from the top, also for
-    /// those that are there already.
+    /// those that are there already. A weight that somebody has set stays.
     ///
     /// # Errors
     /// If the kernel refuses.

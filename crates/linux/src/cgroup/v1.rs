@@ -1,11 +1,14 @@
 //! Hierarchies of version 1, each with controllers of its own.
 
+use super::files::write_over;
 use super::{CgroupError, CpuLimit, Hierarchy, Rank, parse_number, read, write};
 use keeptime_model::units::Nanos;
 use std::path::{Path, PathBuf};
 
 /// A hundred times an ordinary group's: what is promised is had before others on the machine.
 const SHARES: u64 = 102_400;
+/// What the kernel gives a group that is made.
+const SHARES_DEFAULT: u64 = 1_024;
 
 /// A hierarchy of version 1 with the `cpu` controller.
 #[derive(Debug, Clone)]
@@ -48,7 +51,9 @@ impl Hierarchy for V1 {
 
     fn prepare(&self, group: &Path, rank: Rank) -> Result<(), CgroupError> {
         match rank {
-            Rank::Promised => write(&self.root.join(group).join("cpu.shares"), SHARES),
+            Rank::Promised => {
+                write_over(SHARES_DEFAULT, &self.root.join(group).join("cpu.shares"), SHARES)
+            }
             Rank::Rest => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! The hierarchy of version 2: one for all controllers, or for none.
 
-use super::files::cpu_stat;
+use super::files::{cpu_stat, write_over};
 use super::{CgroupError, CpuLimit, Hierarchy, Rank, read, write};
 use keeptime_model::units::Nanos;
 use std::collections::BTreeSet;
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 const CONTROLLERS: [&str; 2] = ["cpu", "io"];
 /// The greatest: what is promised is had before others on the machine.
 const WEIGHT: u64 = 10_000;
+/// What the kernel gives a group that is made.
+const WEIGHT_DEFAULT: u64 = 100;
 
 /// A hierarchy of version 2, with or without controllers.
 #[derive(Debug, Clone)]
@@ -63,7 +65,7 @@ impl Hierarchy for V2 {
         }
         match rank {
             Rank::Promised if self.has("cpu") => {
-                write(&self.root.join(group).join("cpu.weight"), WEIGHT)
+                write_over(WEIGHT_DEFAULT, &self.root.join(group).join("cpu.weight"), WEIGHT)
             }
             _ => Ok(()),
         }
@@ -124,7 +126,7 @@ mod tests {
     fn version_2_passes_every_controller_on_that_it_has() {
         let (directory, v2) = v2_fixture("cpuset cpu io memory");
         let path = directory.path().join("keeptime");
-        with_files(&path, &[("cpu.weight", ""), ("io.max", "8:0 rbps=7 wbps=max\n")]);
+        with_files(&path, &[("cpu.weight", "100"), ("io.max", "8:0 rbps=7 wbps=max\n")]);
         std::fs::write(directory.path().join("cgroup.subtree_control"), "cpu memory").unwrap();
         v2.prepare(Path::new("keeptime"), Rank::Promised).unwrap();
         let control = std::fs::read_to_string(directory.path().join("cgroup.subtree_control"));
