@@ -7,8 +7,8 @@
 //! * [`tls`]: the settings of both ends, made of files; [`untrusted`]: why one end does not trust the
 //!   other, in words that say what to do;
 //! * [`authority`]: a small certificate authority;
-//! * [`endpoint`]: `HOST:PORT`; [`files`]: files that are secret, and those that changed;
-//!   [`dates`]: times in certificates and files.
+//! * [`endpoint`]: `HOST:PORT`; [`files`]: files that are secret, and those that changed; [`renewal`]: what was read
+//!   of files, read again when they change; [`dates`]: times in certificates and files.
 //!
 //! A user's certificate names the user, a node's the node, and neither can be taken for the other:
 //!
@@ -29,6 +29,7 @@ pub mod dates;
 pub mod endpoint;
 pub mod files;
 pub mod identity;
+pub mod renewal;
 pub mod tls;
 pub mod token_file;
 pub mod tokens;

@@ -88,8 +88,8 @@ impl Tokens {
     /// # Errors
     /// The first line that is wrong.
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
-        let file: File = toml::from_str(text)
-            .map_err(|error| Invalid::new("token file", "", error.message().to_string()))?;
+        let file: File =
+            toml::from_str(text).map_err(|error| Invalid::in_toml("token file", text, &error))?;
         if file.tokens.len() > TOKENS_MAX {
             let expected = format!("at most {TOKENS_MAX}");
             return Err(Invalid::new("tokens", file.tokens.len(), expected));
