@@ -71,7 +71,7 @@ pub enum Refusal {
     /// There are no such resources.
     #[error("there is no resource {}", list(.0))]
     UnknownResources(Vec<ResourceId>),
-    /// The demands of one resource add up to more than a number can say.
+    /// The demands of one resource add up to more than a number can say, alone or with what is reserved of it.
     #[error("the demands of resource {0} are more than {max} together", max = u64::MAX)]
     TooMuch(ResourceId),
     /// Another reservation has this number.
@@ -146,7 +146,7 @@ impl Calendar {
     /// # Errors
     /// What [`Calendar::reserve`] would refuse.
     pub fn fits(&self, span: Span, demands: &[Demand]) -> Result<(), Refusal> {
-        self.admit(None, &self.asked(span, demands)?)
+        self.admit(None, &self.asked(span, demands)?, |_| true)
     }
 
     /// Reserves all `demands` over `span`. O(k log n).
@@ -163,7 +163,36 @@ impl Calendar {
             return Err(Refusal::HeldAlready(id));
         }
         let new = self.asked(span, demands)?;
-        self.admit(None, &new)?;
+        self.admit(None, &new, |_| true)?;
+        self.replace(id, Some(new));
+        Ok(())
+    }
+
+    /// As [`Calendar::reserve`], but nothing is asked of a resource that `may_exceed`: what was promised when there was
+    /// more of it is held all the same. It is over-committed then, as after [`Calendar::set_capacity`]. O(k log n).
+    ///
+    /// # Errors
+    /// If a demand of another resource does not fit, more than a number can say would be reserved of one, or the number
+    /// is taken.
+    pub fn reserve_beyond(
+        &mut self,
+        id: ReservationId,
+        span: Span,
+        demands: &[Demand],
+        may_exceed: impl Fn(ResourceId) -> bool,
+    ) -> Result<(), Refusal> {
+        if self.held.contains_key(&id) {
+            return Err(Refusal::HeldAlready(id));
+        }
+        let new = self.asked(span, demands)?;
+        self.admit(None, &new, |resource| !may_exceed(resource))?;
+        let is_beyond_numbers = |demand: &&Demand| {
+            let used = self.tables[demand.resource.0 as usize].most_used(span);
+            used.checked_add(demand.amount).is_none()
+        };
+        if let Some(demand) = new.demands.iter().find(is_beyond_numbers) {
+            return Err(Refusal::TooMuch(demand.resource));
+        }
         self.replace(id, Some(new));
         Ok(())
     }
@@ -181,7 +210,7 @@ impl Calendar {
     ) -> Result<(), Refusal> {
         let old = self.held.get(&id).ok_or(Refusal::NotHeld(id))?;
         let new = self.asked(span, demands)?;
-        self.admit(Some(old), &new)?;
+        self.admit(Some(old), &new, |_| true)?;
         self.replace(id, Some(new));
         Ok(())
     }
@@ -276,15 +305,21 @@ impl Calendar {
         Ok(merged)
     }
 
-    /// Whether `new` fits in the place of `old`.
-    fn admit(&self, old: Option<&Held>, new: &Held) -> Result<(), Refusal> {
+    /// Whether `new` fits in the place of `old`, as far as resources are asked.
+    fn admit(
+        &self,
+        old: Option<&Held>,
+        new: &Held,
+        is_asked: impl Fn(ResourceId) -> bool,
+    ) -> Result<(), Refusal> {
         let lacking = |demand: &Demand| {
             let resource = demand.resource;
             let table = &self.tables[resource.0 as usize];
             let (old, new) = (slot(old, resource), slot(Some(new), resource));
             Some(Lacking { resource, lack: table.lack_in_place_of(old, new)? })
         };
-        let lacks: Vec<_> = new.demands.iter().filter_map(lacking).collect();
+        let asked = new.demands.iter().filter(|demand| is_asked(demand.resource));
+        let lacks: Vec<_> = asked.filter_map(lacking).collect();
         if lacks.is_empty() { Ok(()) } else { Err(Refusal::Lacks(lacks)) }
     }
 
@@ -479,6 +514,38 @@ mod tests {
         assert_eq!((excesses[0].span, excesses[0].most), (span(5, 10), 30));
         let concerned = calendar.holders(ResourceId(0), excesses[0].span).map(|(id, _)| id.0);
         assert_eq!(concerned.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    // Goal: what was promised is held though there is less now, and what comes next meets what there is. Method: one resource
+    // may be exceeded and one may not.
+    #[test]
+    fn what_was_promised_before_there_was_less_is_held_and_counts() {
+        let mut calendar = with(&[100, 100]);
+        let promised = demands(&[(0, 80), (1, 10)]);
+        let is_first = |resource: ResourceId| resource == ResourceId(0);
+        for id in [1, 2].map(ReservationId) {
+            calendar.reserve_beyond(id, span(0, 10), &promised, is_first).unwrap();
+        }
+        assert_eq!(shown(&calendar), ["[0, 10): 160 [10, ..): 0", "[0, 10): 20 [10, ..): 0"]);
+        let little = demands(&[(0, 1)]);
+        let refusal = calendar.reserve(ReservationId(3), span(5, 15), &little).unwrap_err();
+        assert_eq!(refusal.to_string(), "resource 0 lacks 1 from 5 ns on");
+        let when = When::after(at(5), Nanos::new(1));
+        assert_eq!(calendar.earliest_fit(when, &little), Ok(Some(at(10))));
+        let before = shown(&calendar);
+        let much = demands(&[(0, 1), (1, 81)]);
+        let refusal = calendar.reserve_beyond(ReservationId(3), span(5, 15), &much, is_first);
+        assert_eq!(refusal.unwrap_err().to_string(), "resource 1 lacks 1 from 5 ns on");
+        let endless = demands(&[(0, u64::MAX)]);
+        let refusal = calendar.reserve_beyond(ReservationId(3), span(5, 15), &endless, is_first);
+        assert_eq!(refusal, Err(Refusal::TooMuch(ResourceId(0))));
+        let taken = calendar.reserve_beyond(ReservationId(1), span(20, 30), &little, is_first);
+        assert_eq!(taken, Err(Refusal::HeldAlready(ReservationId(1))));
+        assert_eq!(shown(&calendar), before);
+        // Less of what one has is never refused, and what is given back counts no more.
+        calendar.modify(ReservationId(1), span(0, 10), &demands(&[(0, 70)])).unwrap();
+        calendar.release(ReservationId(2)).unwrap();
+        calendar.reserve(ReservationId(3), span(5, 15), &demands(&[(0, 30)])).unwrap();
     }
 
     #[test]

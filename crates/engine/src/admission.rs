@@ -35,6 +35,8 @@ pub(crate) struct Admission<'a> {
     pub soon: bool,
     /// The user's own tables in which it counts: CPU and sent rate.
     pub user: Option<[ResourceId; 2]>,
+    /// What one user may have in all: CPU and sent rate.
+    pub shares: [u64; 2],
     /// What is to keep its share of the CPU.
     pub mechanism: CpuMechanism,
     /// Nodes that are kept for others who wait, by their positions; empty where none is.
@@ -502,11 +504,11 @@ impl Admission<'_> {
 
     /// Of one of the user's own tables. The limit is told too: it is seen nowhere else.
     fn share_words(&self, resource: ResourceId, amount: u64) -> (String, String) {
-        let limit = self.calendar.table(resource).map_or(0, |table| table.capacity());
         let is_cpu = self.user.is_some_and(|[of_cpu, _]| of_cpu == resource);
-        let (name, words): (_, fn(u64) -> String) = match is_cpu {
-            true => ("CPU", cpu_words),
-            false => ("bandwidth", |rate| BitsPerSecond::new(rate).to_string()),
+        let [cpu, sent] = self.shares;
+        let (name, limit, words): (_, _, fn(u64) -> String) = match is_cpu {
+            true => ("CPU", cpu, cpu_words),
+            false => ("bandwidth", sent, |rate| BitsPerSecond::new(rate).to_string()),
         };
         (format!("your share of {name} ({} in all)", words(limit)), words(amount))
     }

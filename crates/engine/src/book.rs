@@ -6,6 +6,7 @@ use crate::event::{Event, Modified};
 use crate::weight;
 use keeptime_model::Invalid;
 use keeptime_model::application::Application;
+use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Profile;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
@@ -77,6 +78,12 @@ pub struct Book {
     site_nodes: BTreeMap<Name, Handle>,
     /// By which reservation a lost one was replaced.
     successors: BTreeMap<Handle, Handle>,
+    /// Lost ones that are to be moved, of which nothing has come yet.
+    unmoved: BTreeSet<Handle>,
+    /// How many reservations stand where.
+    states: BTreeMap<State, u64>,
+    /// Those that are live.
+    live_handles: BTreeSet<Handle>,
     /// Live reservations of each user.
     live: BTreeMap<UserName, u32>,
     /// What all reservations of each user take of memory, about, in bytes; with what was asked at first.
@@ -97,6 +104,8 @@ pub struct Snapshot {
     originals: Vec<(Handle, Request)>,
     #[serde(default)]
     sites: Vec<HostedSite>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    unmoved: BTreeSet<Handle>,
     next: u64,
 }
 
@@ -109,6 +118,16 @@ impl Book {
     /// All reservations that are not forgotten.
     pub fn reservations(&self) -> &BTreeMap<Handle, Arc<Reservation>> {
         &self.reservations
+    }
+
+    /// Those of them that are live, by handle, without a look at what is over.
+    pub fn live_reservations(&self) -> impl Iterator<Item = &Arc<Reservation>> {
+        self.live_handles.iter().filter_map(|handle| self.reservations.get(handle))
+    }
+
+    /// How many reservations that are not forgotten stand where; of none nothing is said.
+    pub fn states(&self) -> &BTreeMap<State, u64> {
+        &self.states
     }
 
     /// All web sites, by name.
@@ -137,6 +156,12 @@ impl Book {
     /// The reservation that took the place of a lost one.
     pub fn successor(&self, lost: Handle) -> Option<Handle> {
         self.successors.get(&lost).copied()
+    }
+
+    /// Lost reservations that are to be moved, and neither were nor were refused that: a broker that is killed meanwhile
+    /// leaves that to the next.
+    pub(crate) fn unmoved(&self) -> &BTreeSet<Handle> {
+        &self.unmoved
     }
 
     /// What was asked under the key of a reservation, whatever it was changed to since.
@@ -174,6 +199,7 @@ impl Book {
             reservations: self.reservations.values().cloned().collect(),
             originals: self.originals.iter().map(original).collect(),
             sites: self.sites.values().cloned().collect(),
+            unmoved: self.unmoved.clone(),
             next: self.next,
         }
     }
@@ -184,7 +210,8 @@ impl Book {
     /// If a profile cannot be planned with.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Invalid> {
         let originals = snapshot.originals.into_iter().collect();
-        let mut book = Self { next: snapshot.next, originals, ..Self::default() };
+        let (next, unmoved) = (snapshot.next, snapshot.unmoved);
+        let mut book = Self { next, originals, unmoved, ..Self::default() };
         for (application, profile, runs) in snapshot.applications {
             book.register(application, profile, runs)?;
         }
@@ -227,19 +254,25 @@ impl Book {
                 replaces: granted.replaces,
                 since_unix_nanos: time,
             }),
-            Event::Refused { handle, refused } => self.insert(Reservation {
-                handle: *handle,
-                owner: refused.owner.clone(),
-                key: refused.key.clone(),
-                request: refused.request.clone(),
-                state: State::Refused,
-                from_unix_nanos: refused.request.from_unix_nanos.unwrap_or(time),
-                until_unix_nanos: None,
-                grant: None,
-                refusal: Some(refused.refusal.clone()),
-                replaces: None,
-                since_unix_nanos: time,
-            }),
+            Event::Refused { handle, refused } => {
+                if let Some(lost) = &refused.replaces {
+                    self.unmoved.remove(lost);
+                }
+                self.insert(Reservation {
+                    handle: *handle,
+                    owner: refused.owner.clone(),
+                    key: refused.key.clone(),
+                    request: refused.request.clone(),
+                    state: State::Refused,
+                    from_unix_nanos: refused.request.from_unix_nanos.unwrap_or(time),
+                    until_unix_nanos: None,
+                    grant: None,
+                    refusal: Some(refused.refusal.clone()),
+                    // It did not take its place.
+                    replaces: None,
+                    since_unix_nanos: time,
+                });
+            }
             Event::Modified { handle, modified } => self.modify(*handle, modified),
             Event::Started { handle } => self.turn(*handle, State::Active, time),
             Event::Ended { handle } => self.turn(*handle, State::Ended, time),
@@ -252,13 +285,20 @@ impl Book {
                 }
             }
             Event::Failed { handle, .. } => self.turn(*handle, State::Failed, time),
-            Event::Lost { handle, .. } => self.turn(*handle, State::Lost, time),
+            Event::Lost { handle, instead, .. } => {
+                if instead.is_some() && self.moves_on_loss(*handle) {
+                    self.unmoved.insert(*handle);
+                }
+                self.turn(*handle, State::Lost, time);
+            }
             Event::Forgotten { handle } => {
+                self.unmoved.remove(handle);
                 if let Some(old) = self.reservations.remove(handle) {
                     self.keys.remove(&(old.owner.clone(), old.key.clone()));
                     let original = self.originals.remove(handle);
                     let original = original.as_ref().map_or(0, weight::of_request);
                     self.weigh(&old.owner, 0, weight::of_reservation(&old) + original);
+                    self.stands(*handle, Some(old.state), None);
                     if let Some(lost) = old.replaces {
                         self.successors.remove(&lost);
                     }
@@ -276,6 +316,19 @@ impl Book {
             Event::SiteRemoved { site } => drop(self.sites.remove(site)),
         }
         Ok(())
+    }
+
+    /// Whether a reservation is moved when it is lost: as its request says, or else its application.
+    fn moves_on_loss(&self, handle: Handle) -> bool {
+        let Some(found) = self.reservations.get(&handle) else { return false };
+        let of_application = || match &found.request.ask {
+            Ask::Goal { application, .. } => {
+                let known = self.applications.get(application)?;
+                Some(known.application.on_loss())
+            }
+            Ask::Resources(_) | Ask::SiteNode(_) => None,
+        };
+        found.request.on_loss.or_else(of_application).unwrap_or_default() == OnLoss::Move
     }
 
     fn register(
@@ -341,6 +394,7 @@ impl Book {
         self.keys.insert((reservation.owner.clone(), reservation.key.clone()), handle);
         if let Some(lost) = reservation.replaces {
             self.successors.insert(lost, handle);
+            self.unmoved.remove(&lost);
         }
         if reservation.state.is_live() {
             if let Some(asked) = as_site_node(&reservation) {
@@ -351,14 +405,36 @@ impl Book {
             }
             *self.live.entry(reservation.owner.clone()).or_default() += 1;
         }
-        self.reservations.insert(handle, reservation);
+        let state = reservation.state;
+        let former = self.reservations.insert(handle, reservation);
+        self.stands(handle, former.map(|former| former.state), Some(state));
+    }
+
+    /// What is counted follows a reservation from one state to another; nothing = it is not there.
+    fn stands(&mut self, handle: Handle, before: Option<State>, after: Option<State>) {
+        if let Some(before) = before
+            && let Some(count) = self.states.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.states.remove(&before);
+            }
+        }
+        if let Some(after) = after {
+            *self.states.entry(after).or_default() += 1;
+        }
+        match after.is_some_and(State::is_live) {
+            true => self.live_handles.insert(handle),
+            false => self.live_handles.remove(&handle),
+        };
     }
 
     fn turn(&mut self, handle: Handle, state: State, time: WallTime) {
         let Some(reservation) = self.reservations.get_mut(&handle).map(Arc::make_mut) else {
             return;
         };
-        let was_live = std::mem::replace(&mut reservation.state, state).is_live();
+        let before = std::mem::replace(&mut reservation.state, state);
+        let was_live = before.is_live();
         reservation.since_unix_nanos = time;
         if let Some(asked) = as_site_node(reservation).filter(|_| was_live && !state.is_live()) {
             self.site_nodes.remove(&asked.node);
@@ -375,6 +451,7 @@ impl Book {
                 self.live.remove(&reservation.owner);
             }
         }
+        self.stands(handle, Some(before), Some(state));
     }
 }
 

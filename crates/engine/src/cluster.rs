@@ -179,6 +179,16 @@ impl Cluster {
         ((node.0 as usize) < self.addresses.len()).then_some(of)
     }
 
+    /// The node whose own a resource is; nothing for a link that is no node's only one.
+    pub(crate) fn node_of(&self, resource: Resource) -> Option<NodeIndex> {
+        match resource {
+            Resource::Link(direction) => self.owners[direction.0 as usize],
+            Resource::Cpu(node) | Resource::DiskRead(node) | Resource::DiskWrite(node) => {
+                Some(node)
+            }
+        }
+    }
+
     /// A resource in people's words, and an amount of it.
     pub(crate) fn words(&self, resource: Resource, amount: u64) -> (String, String) {
         let cpu = || CpuPpm::new(u32::try_from(amount).unwrap_or(u32::MAX)).to_string();

@@ -154,6 +154,9 @@ pub struct Refused {
     pub request: Request,
     /// Why not, and what else.
     pub refusal: Refusal,
+    /// The lost reservation whose place it was to take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<Handle>,
     /// How it was decided, if it was a goal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Box<Outline>>,

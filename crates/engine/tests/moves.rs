@@ -6,10 +6,11 @@
 mod world;
 
 use keeptime_engine::book::Reservation;
-use keeptime_engine::{Answer, Call, CallError, Event, Policy};
+use keeptime_engine::{Answer, Call, CallError, Event, Input, Policy};
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Grant, Handle, NodeChoice, Request, State};
+use keeptime_model::units::Nanos;
 use std::sync::Arc;
 use world::{Manner, World, at, goal, policy, refused, request, star};
 
@@ -29,6 +30,21 @@ fn lose(world: &mut World, handle: Handle) -> u32 {
     world.pass(15);
     assert_eq!(reservation(world, handle).state, State::Lost);
     node
+}
+
+/// Its first node is gone. That it is lost is recorded, and nothing has come of its move when this returns.
+fn lose_at_once(world: &mut World, handle: Handle) -> u32 {
+    let first = nodes(world, handle)[0].clone();
+    let node = world.topology.find_node(&first).unwrap();
+    world.input(Input::Away { node });
+    assert_eq!(reservation(world, handle).state, State::Lost);
+    assert!(offered(world, handle).is_some());
+    assert_eq!(world.engine.book().successor(handle), None);
+    node.0
+}
+
+fn count(world: &World, kind: &str) -> usize {
+    world.kinds().into_iter().filter(|other| *other == kind).count()
 }
 
 /// What could be had instead, as the record says it.
@@ -150,4 +166,95 @@ fn what_is_lost_is_moved_though_its_user_may_have_no_more() {
     assert_eq!(reservation(&world, next).state, State::Active);
     let more = refused(world.reserve("b", moves(1)));
     assert_eq!(more.to_string(), "a user may have 1 reservations at a time");
+}
+
+// Goal: a broker that is killed when a loss is recorded and its move is not leaves that to the next one, which has nothing but
+// the record, or a snapshot of it, and does it once.
+#[test]
+fn what_a_killed_broker_was_about_to_move_is_moved_by_the_next() {
+    for restart in [World::restart as fn(&mut World), World::restart_from_snapshot] {
+        let mut world = World::with_application(4, "on_loss = \"move\"");
+        let first = world.reserve("a", goal(3_000, 0, 3_600)).unwrap();
+        let gone = lose_at_once(&mut world, first);
+        restart(&mut world);
+        world.pass(3);
+        assert_eq!(world.engine.book().successor(first), None, "no agent is there yet");
+        let asked = world.begin("ada", Call::Move { handle: first });
+        assert!(!world.answers.contains_key(&asked), "that is what is about to be done");
+        (0..4).filter(|node| *node != gone).for_each(|node| world.connect(node));
+        world.pass(2);
+
+        let next = world.engine.book().successor(first).expect("it is moved when agents are there");
+        let there = reservation(&world, next);
+        assert_eq!((there.state, there.replaces), (State::Active, Some(first)));
+        assert_eq!(there.until_unix_nanos, Some(at(3_600)), "for the time that is left");
+        assert_eq!(world.answers[&asked], Ok(Answer::Reservation(there)));
+        assert!(world.replayed().book() == world.engine.book());
+
+        restart(&mut world);
+        world.connect_all();
+        world.pass(15);
+        assert_eq!((count(&world, "granted"), count(&world, "refused")), (2, 0), "it was done");
+        assert_eq!(reservation(&world, next).state, State::Active);
+    }
+}
+
+// Goal: what the next broker cannot move is told so when all agents had their time, and by no broker after it again.
+#[test]
+fn what_the_next_broker_cannot_move_is_refused_when_agents_had_their_time() {
+    for restart in [World::restart as fn(&mut World), World::restart_from_snapshot] {
+        let mut world = World::star(3);
+        let request = request(NodeChoice::Any(2), 50, 0, 0, 600);
+        let request = Request { on_loss: Some(OnLoss::Move), ..request };
+        let first = world.reserve("a", request).unwrap();
+        let gone = lose_at_once(&mut world, first);
+        restart(&mut world);
+        world.connect((gone + 1) % 3);
+        let asked = world.begin("ada", Call::Move { handle: first });
+        world.pass(5);
+        assert!(!world.answers.contains_key(&asked), "another agent may come");
+        world.pass(7);
+        let refusal = refused(world.answers[&asked].clone());
+        assert!(refusal.to_string().contains("2 nodes are needed, and 1 have"), "{refusal}");
+        assert!(world.replayed().book() == world.engine.book());
+
+        restart(&mut world);
+        world.connect_all();
+        world.pass(15);
+        assert_eq!((count(&world, "granted"), count(&world, "refused")), (1, 1), "that was that");
+        assert_eq!(moved(&mut world, "ada", first).unwrap().state, State::Active, "on demand");
+    }
+}
+
+#[test]
+fn what_agents_refused_a_move_is_not_moved_by_the_next_broker() {
+    let mut world = World::star(2);
+    let request = request(NodeChoice::Any(1), 50, 0, 0, 600);
+    let first = world.reserve("a", Request { on_loss: Some(OnLoss::Move), ..request }).unwrap();
+    world.agents.iter_mut().for_each(|agent| agent.manner = Manner::Refuses);
+    lose_at_once(&mut world, first);
+    world.pump();
+    assert_eq!(count(&world, "refused"), 1);
+    world.agents.iter_mut().for_each(|agent| agent.manner = Manner::Obeys);
+    world.restart();
+    world.connect_all();
+    world.pass(15);
+    assert_eq!((count(&world, "granted"), count(&world, "refused")), (1, 1));
+}
+
+#[test]
+fn what_is_only_offered_and_what_is_over_is_not_moved_by_the_next_broker() {
+    for (on_loss, seconds_away) in [(OnLoss::Offer, 0), (OnLoss::Move, 600)] {
+        let mut world = World::star(2);
+        let request = request(NodeChoice::Any(1), 50, 0, 0, 600);
+        let first = world.reserve("a", Request { on_loss: Some(on_loss), ..request }).unwrap();
+        lose_at_once(&mut world, first);
+        let away = Nanos::from_secs(seconds_away);
+        world.now = world.now.saturating_add(away);
+        world.steady = world.steady.saturating_add(away);
+        world.restart();
+        world.connect_all();
+        world.pass(15);
+        assert_eq!((count(&world, "granted"), count(&world, "refused")), (1, 0), "{on_loss}");
+    }
 }

@@ -710,6 +710,12 @@ fn nonsense_is_told_by_field_and_value() {
     let reservation = &world.engine.book().reservations()[&recent];
     assert_eq!(reservation.from_unix_nanos, world.now);
     assert_eq!(world.record.len(), 2, "nonsense is not recorded");
+    world.pass(30);
+    let change = Call::Modify { handle: recent, request: request(named(&["n1"]), 10, 0, 0, 20) };
+    let over = world.call("ada", change).unwrap().unwrap_err().to_string();
+    let words = "duration_nanos: \"20000000000\" is not accepted; expected more than 30 s: \
+                 it has begun so long ago";
+    assert_eq!(over, words);
 }
 
 #[test]

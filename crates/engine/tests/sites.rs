@@ -29,6 +29,7 @@ fn spec(site: &str, hard: u32) -> SiteSpec {
         cpu_ppm: Some(CpuPpm::from_percent(60)),
         services: vec![],
         port: 80,
+        drain_most_nanos: None,
         balancers: vec![place],
     }
 }
@@ -178,4 +179,17 @@ fn a_site_is_gone_when_its_last_node_is_given_back() {
     add(&mut world, "shop", 2).unwrap();
     remove(&mut world, "shop").unwrap();
     assert!(world.engine.book().sites().is_empty(), "it had no nodes");
+}
+
+// Its users would meet a job: a node leaves its site when it is drained, and by an operator not otherwise.
+#[test]
+fn a_node_that_serves_a_site_is_not_made_a_job() {
+    let mut world = World::star(1);
+    add(&mut world, "shop", 1).unwrap();
+    let handle = world.reserve("a", node("shop", "n1")).unwrap();
+    let request = request(NodeChoice::Any(1), 50, 0, 0, 60);
+    let error = world.call(OPERATOR, Call::Modify { handle, request }).unwrap().unwrap_err();
+    let words = "ask: \"resources\" is not accepted; expected site-node: n1 serves shop by it";
+    assert_eq!(error.to_string(), words);
+    assert_eq!(serves(world.engine.book(), "n1"), Some((handle, "shop".into())));
 }

@@ -44,6 +44,19 @@ pub trait Ledger: Send {
     /// If the ledger cannot be read.
     fn history(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError>;
 
+    /// The first `limit` records about `subject`, oldest first, and no later ones once they have
+    /// [`READ_BYTES_MAX`](crate::record::READ_BYTES_MAX).
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    fn beginning(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError>;
+
+    /// How many records about `subject` there are. O(that many), without a look into them.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    fn count(&self, subject: Subject) -> Result<usize, LedgerError>;
+
     /// The newest finished snapshot.
     ///
     /// # Errors

@@ -163,6 +163,29 @@ impl Disk {
             self.head = revision;
         }
     }
+
+    /// What there is about `subject`, oldest first, and in which batch.
+    fn about(&self, subject: Subject) -> impl DoubleEndedIterator<Item = (Revision, &Record)> {
+        let records =
+            self.records.iter().map(|((revision, _), stored)| (*revision, &stored.record));
+        records.filter(move |(_, record)| record.subject == Some(subject))
+    }
+}
+
+/// The first `limit` of `records`, and no more once they have [`READ_BYTES_MAX`].
+fn first_of<'a>(
+    records: impl Iterator<Item = (Revision, &'a Record)>,
+    limit: usize,
+) -> Vec<Recorded> {
+    let (mut first, mut bytes) = (Vec::new(), 0);
+    for (revision, record) in records.take(limit) {
+        if bytes >= READ_BYTES_MAX {
+            break;
+        }
+        bytes += record.payload.len();
+        first.push(Recorded { revision, record: record.clone() });
+    }
+    first
 }
 
 impl Ledger for MemoryLedger {
@@ -223,18 +246,19 @@ impl Ledger for MemoryLedger {
 
     fn history(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
         let disk = self.disk.lock();
-        let about = |stored: &Stored| stored.record.subject == Some(subject);
-        let newest = disk.records.iter().rev().filter(|(_, stored)| about(stored)).take(limit);
-        let (mut records, mut bytes) = (Vec::new(), 0);
-        for ((revision, _), stored) in newest {
-            if bytes >= READ_BYTES_MAX {
-                break;
-            }
-            bytes += stored.record.payload.len();
-            records.push(Recorded { revision: *revision, record: stored.record.clone() });
-        }
+        let mut records = first_of(disk.about(subject).rev(), limit);
         records.reverse();
         Ok(records)
+    }
+
+    fn beginning(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
+        let disk = self.disk.lock();
+        Ok(first_of(disk.about(subject), limit))
+    }
+
+    fn count(&self, subject: Subject) -> Result<usize, LedgerError> {
+        let disk = self.disk.lock();
+        Ok(disk.about(subject).count())
     }
 
     fn snapshot(&self) -> Result<Option<Snapshot>, LedgerError> {

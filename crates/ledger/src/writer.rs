@@ -213,6 +213,12 @@ impl Writer {
         *locked(&self.status)
     }
 
+    /// Whether nothing is written any more: it was stopped, or its thread has panicked, of which those hear who have something
+    /// written next.
+    pub fn has_ended(&self) -> bool {
+        locked(&self.thread.0).as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Carries out what was submitted before, ends the thread and returns the ledger; nothing if
     /// somebody else has stopped it, or the thread has panicked.
     pub fn stop(&self) -> Option<Box<dyn Ledger>> {

@@ -86,7 +86,7 @@ suite! {
     what_was_appended_is_read_in_order_before_and_after_reopening
     every_value_of_every_field_comes_back
     reading_resumes_at_any_revision_in_pages_of_any_size
-    history_is_the_last_records_about_a_subject
+    a_history_has_its_first_and_its_last_records_and_their_number
     a_read_ends_behind_a_long_record_and_the_next_goes_on
     a_writer_that_was_overtaken_can_write_no_more
     the_newest_finished_snapshot_counts
@@ -176,7 +176,7 @@ fn reading_resumes_at_any_revision_in_pages_of_any_size<W: World>() {
     }
 }
 
-fn history_is_the_last_records_about_a_subject<W: World>() {
+fn a_history_has_its_first_and_its_last_records_and_their_number<W: World>() {
     let world = W::new();
     let mut ledger = world.open();
     append(&mut ledger, 0..40);
@@ -192,7 +192,11 @@ fn history_is_the_last_records_about_a_subject<W: World>() {
             let read = ledger.history(subject, limit).unwrap();
             let read: Vec<_> = read.iter().map(|r| (r.revision, &r.record)).collect();
             assert_eq!(read, all[all.len().saturating_sub(limit)..]);
+            let read = ledger.beginning(subject, limit).unwrap();
+            let read: Vec<_> = read.iter().map(|r| (r.revision, &r.record)).collect();
+            assert_eq!(read, all[..all.len().min(limit)]);
         }
+        assert_eq!(ledger.count(subject).unwrap(), all.len());
     }
 }
 
@@ -213,6 +217,10 @@ fn a_read_ends_behind_a_long_record_and_the_next_goes_on<W: World>() {
     let history = ledger.history(Subject::new(1), 10).unwrap();
     let revisions: Vec<_> = history.iter().map(|recorded| recorded.revision.get()).collect();
     assert_eq!(revisions, [4], "older ones would be too much");
+    let beginning = ledger.beginning(Subject::new(1), 10).unwrap();
+    let revisions: Vec<_> = beginning.iter().map(|recorded| recorded.revision.get()).collect();
+    assert_eq!(revisions, [1, 2], "later ones would be too much");
+    assert_eq!(ledger.count(Subject::new(1)).unwrap(), 4);
 }
 
 fn a_writer_that_was_overtaken_can_write_no_more<W: World>() {

@@ -198,7 +198,9 @@ fn a_stopped_writer_gives_its_ledger_back_and_refuses() {
     let (_disk, writer) = on_disk();
     let answer = submit(&writer, 0, None);
     let other = writer.clone();
+    assert!(!other.has_ended());
     let mut ledger = writer.stop().unwrap();
+    assert!(other.has_ended());
     assert_eq!(answer.recv().unwrap().unwrap(), Revision::new(1));
     assert_eq!(ledger.append(&[batch(1)]).unwrap(), Revision::new(2));
     assert!(matches!(other.append(batch(2)), Err(WriteError::Stopped)));
@@ -215,6 +217,9 @@ fn a_panic_in_a_call_stops_the_writer_and_frees_the_ledger() {
     let outcome = writer.call(|_| panic!("on purpose"));
     assert!(matches!(outcome, Err(WriteError::Stopped)));
     assert!(matches!(writer.append(batch(1)), Err(WriteError::Stopped)));
+    while !writer.has_ended() {
+        thread::yield_now();
+    }
     drop(writer);
     assert_eq!(SqliteLedger::open(&path).unwrap().status().head, Revision::new(1));
 }

@@ -4,7 +4,6 @@ use crate::Invalid;
 use crate::loss::OnLoss;
 use crate::name::Name;
 use crate::pattern::Pattern;
-use crate::topology::invalid_toml;
 use crate::units::{self, CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,8 +95,8 @@ impl Application {
     /// # Errors
     /// The first field that is wrong, with its value and what would be accepted.
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
-        let file: ApplicationFile =
-            toml::from_str(text).map_err(|e| invalid_toml("application", &e))?;
+        let file: ApplicationFile = toml::from_str(text)
+            .map_err(|error| Invalid::in_toml("application file", text, &error))?;
         Self::try_from(file)
     }
 

@@ -5,7 +5,7 @@ use crate::assignment::check_cpu;
 use crate::name::Name;
 use crate::reservation::{NodeChoice, Resources};
 use crate::service::{ServiceName, check_services};
-use crate::units::CpuPpm;
+use crate::units::{CpuPpm, Nanos};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,6 +14,10 @@ use std::str::FromStr;
 
 /// Most balancers of one site: all of them are asked several times a second, one after the other.
 pub const BALANCERS_MAX: usize = 16;
+
+/// How long a node that leaves a site may take, where nothing else is said: as long as balancers usually give what they
+/// take out (the delay of Amazon's for a deregistration), and longer than a request that somebody waits for.
+pub const DRAIN_MOST: Nanos = Nanos::from_secs(300);
 
 /// How many nodes a site is promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,6 +51,10 @@ pub struct SiteSpec {
     /// Where its servers listen, on every node: nginx and Apache know them by that.
     #[serde(default = "http")]
     pub port: u16,
+    /// So long a node that leaves may work on the requests that it has; what is left then is not waited for. Nothing
+    /// (`null`) = as long as they take; [`DRAIN_MOST`] where it is left out.
+    #[serde(default = "drain_most")]
+    pub drain_most_nanos: Option<Nanos>,
     /// All that stand in front of it.
     pub balancers: Vec<BalancerPlace>,
 }
@@ -125,6 +133,11 @@ impl SiteSpec {
         check_services(&self.services)?;
         if self.port == 0 {
             return Err(Invalid::new("port", 0, "1 to 65535"));
+        }
+        if self.drain_most_nanos == Some(Nanos::new(0)) {
+            // One means that nothing is waited for, another that there is no limit.
+            let expected = "more than no time, or nothing where there is to be no limit";
+            return Err(Invalid::new("drain_most_nanos", 0, expected));
         }
         let count = self.balancers.len();
         if !(1..=BALANCERS_MAX).contains(&count) {
@@ -244,6 +257,10 @@ fn listener(text: &str) -> Option<SocketAddr> {
     text.parse().ok().filter(|address: &SocketAddr| address.port() > 0)
 }
 
+fn drain_most() -> Option<Nanos> {
+    Some(DRAIN_MOST)
+}
+
 /// The port that clients take where none is said.
 fn http() -> u16 {
     80
@@ -319,6 +336,7 @@ mod tests {
             cpu_ppm: Some(CpuPpm::from_percent(10)),
             services: vec![],
             port: 80,
+            drain_most_nanos: None,
             balancers: vec![place.clone()],
         };
         let field = |spec: SiteSpec| spec.check().unwrap_err().field;
@@ -332,8 +350,30 @@ mod tests {
         let twice = [&nginx[..], &nginx].concat();
         assert_eq!(field(SiteSpec { services: twice, ..spec.clone() }), "services");
         assert_eq!(field(SiteSpec { port: 0, ..spec.clone() }), "port");
+        let at_once = Some(Nanos::new(0));
+        let at_once = SiteSpec { drain_most_nanos: at_once, ..spec.clone() };
+        assert_eq!(field(at_once), "drain_most_nanos");
         assert_eq!(field(SiteSpec { balancers: vec![], ..spec.clone() }), "balancers");
         assert_eq!(field(SiteSpec { balancers: vec![place.clone(), place], ..spec }), "balancers");
+    }
+
+    // Goal: sites that were recorded before there was a limit have the usual one, and one without a limit keeps that.
+    // Method: a site without the word, with `null`, and with a number; each is written and read again.
+    #[test]
+    fn a_limit_for_drains_that_is_left_out_is_the_usual_one_and_null_is_none() {
+        let read = |limit: &str| {
+            let text = format!(
+                "{{ \"name\": \"shop\", \"guarantee\": {{ \"hard\": 1, \"soft\": 1, \"max\": 1 }},
+                \"priority\": 1, {limit} \"balancers\": [\"haproxy:/run/s/shop\"] }}"
+            );
+            let spec: SiteSpec = serde_json::from_str(&text).unwrap();
+            let written = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<SiteSpec>(&written).unwrap(), spec);
+            spec.drain_most_nanos
+        };
+        assert_eq!(read(""), Some(DRAIN_MOST));
+        assert_eq!(read("\"drain_most_nanos\": null,"), None);
+        assert_eq!(read("\"drain_most_nanos\": 1000000,"), Some(Nanos::from_millis(1)));
     }
 
     #[test]

@@ -115,7 +115,8 @@ impl Topology {
     /// # Errors
     /// The first field that is wrong, with its value and what would be accepted.
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
-        let file: TopologyFile = toml::from_str(text).map_err(|e| invalid_toml("topology", &e))?;
+        let file: TopologyFile = toml::from_str(text)
+            .map_err(|error| Invalid::in_toml("topology file", text, &error))?;
         Self::try_from(file)
     }
 
@@ -338,12 +339,6 @@ fn spanning_tree(
     }
 }
 
-/// A TOML error as [`Invalid`]: where it stands and what was wrong there.
-pub(crate) fn invalid_toml(what: &str, error: &toml::de::Error) -> Invalid {
-    let place = error.span().map_or(String::new(), |span| format!(" at byte {}", span.start));
-    Invalid::new(format!("{what} file{place}"), "", error.message().to_string())
-}
-
 mod optional_rate {
     use crate::units::BitsPerSecond;
     use serde::{Deserializer, Serializer};
@@ -433,6 +428,15 @@ mod tests {
         let apart = STAR.replacen("{ between = [\"n1\", \"s1\"], rate = \"200 Mbit/s\" },", "", 1);
         let error = Topology::from_toml(&apart).unwrap_err().to_string();
         assert!(error.contains("links: \"n1\""), "{error}");
+    }
+
+    #[test]
+    fn the_file_of_the_documentation_is_what_is_accepted() {
+        let text = include_str!("../../../docs/formats/topology.md");
+        let file = text.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        let topology = Topology::from_toml(file).unwrap();
+        assert!(topology.nodes().iter().any(|node| node.disk.is_some()));
+        assert!(topology.links().iter().any(|link| link.rate_back.is_some()));
     }
 
     proptest! {

@@ -121,6 +121,7 @@ impl Engine {
                     key,
                     request,
                     refusal: *refusal,
+                    replaces: None,
                     decision: decision.as_deref().map(outline),
                 };
                 self.explain_later(handle, decision);
@@ -234,9 +235,8 @@ impl Engine {
         // A change is made at once or not: how long its reservation waited may still stand there.
         let request = Request { wait_nanos: None, ..request };
         // While the change is planned, what it has is free.
-        self.release(handle);
-        let found = self.propose(&owner, key, request, Place::OfOld(&old));
-        self.hold_again(&old);
+        let plan = |engine: &mut Self| engine.propose(&owner, key, request, Place::OfOld(&old));
+        let found = self.without(&old, plan);
         if old.state == State::Active && found.is_ok() {
             let nodes = self.nodes_of(handle);
             self.turns.changes(self.steady, handle, &nodes);
@@ -280,10 +280,10 @@ impl Engine {
         if weight::of_extension(&extension) > weight::of_extension(&grant.extension) {
             self.check_memory(&owner)?;
         }
-        self.release(handle);
-        let user = self.counted_in(&owner, &request.ask);
-        let found = self.admission(user, from).extend(grant, extension, span(from, until));
-        self.hold_again(&old);
+        let found = self.without(&old, |engine| {
+            let user = engine.counted_in(&owner, &request.ask);
+            engine.admission(user, from).extend(grant, extension, span(from, until))
+        });
         let found = found.map_err(Declined::from);
         let decision = None;
         let found =

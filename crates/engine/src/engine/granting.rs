@@ -87,6 +87,7 @@ impl Engine {
                 let former = self.nodes_of(handle);
                 let modified =
                     Modified { by, request, from_unix_nanos, until_unix_nanos, grant, decision };
+                self.unschedule(handle);
                 self.record(Event::Modified { handle, modified: Box::new(modified) });
                 self.hold_exactly(handle);
                 self.was_given_back = true;
@@ -105,12 +106,12 @@ impl Engine {
         self.was_given_back = true;
         let told = self.cluster.nodes(&proposal.grant).unwrap_or_default();
         match kind {
-            Kind::New { waits, .. } => {
+            Kind::New { replaces, waits } => {
                 self.withdraw_from(handle, told);
                 self.release(handle);
                 match waits.filter(|asked| self.may_go_back(asked, &reason)) {
                     Some(asked) => self.go_back(*asked, tickets),
-                    None => self.refuse_offered(handle, proposal, reason, tickets),
+                    None => self.refuse_offered(handle, proposal, replaces, reason, tickets),
                 }
                 self.faster_soon();
             }
@@ -134,13 +135,15 @@ impl Engine {
         &mut self,
         handle: Handle,
         proposal: Proposal,
+        replaces: Option<Handle>,
         reason: Reason,
         tickets: Vec<Ticket>,
     ) {
         let Proposal { owner, key, request, decision, .. } = proposal;
         let refusal = reason.into();
         let decision = decision.as_deref().map(outline);
-        let error = self.refuse(handle, Refused { owner, key, request, refusal, decision });
+        let refused = Refused { owner, key, request, refusal, replaces, decision };
+        let error = self.refuse(handle, refused);
         for ticket in tickets {
             self.answer(ticket, Err(error.clone()));
         }
@@ -195,6 +198,7 @@ impl Engine {
         self.timeouts.insert((self.agents.lease_ends(node), Timeout::Lease(node)));
         agreed.into_iter().for_each(|handle| self.accepted(node, handle));
         self.try_the_queue_soon();
+        self.move_soon();
     }
 
     pub(super) fn lease(&mut self, node: NodeIndex) {

@@ -3,6 +3,7 @@
 
 mod calls;
 mod granting;
+mod limits;
 mod making_way;
 mod moving;
 mod offering;
@@ -17,7 +18,7 @@ use crate::book::{Book, Reservation};
 use crate::call::{Answer, Call, CallError, Caller};
 use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
-use crate::offers::{Offers, span};
+use crate::offers::Offers;
 use crate::policy::Policy;
 use crate::queue::Queue;
 use crate::spare::Spare;
@@ -161,6 +162,8 @@ pub struct Engine {
     calendar: Calendar,
     /// Each user's own tables: CPU and sent rate.
     users: BTreeMap<UserName, [ResourceId; 2]>,
+    /// What one user may have reserved at a time: CPU and sent rate.
+    shares: [u64; 2],
     offers: Offers,
     agents: Agents,
     /// What running jobs use beside what is reserved for them.
@@ -185,10 +188,14 @@ pub struct Engine {
     tries_until: Nanos,
     /// What there would be for them, were nothing reserved: made when somebody asks.
     empty: Option<Empty>,
+    /// Lost reservations that the broker before was about to move, and who has asked for that since.
+    unmoved: BTreeMap<Handle, Vec<Ticket>>,
+    /// Whether it is about to be tried to move these.
+    is_move_due: bool,
     /// Of corrections.
     turns: Turns,
-    /// When the holder of a reservation with a lease was heard of last.
-    holders: BTreeMap<Handle, Nanos>,
+    /// Of reservations with a lease.
+    holders: BTreeMap<Handle, Holder>,
     /// How the last goals were decided, newest last.
     decisions: VecDeque<(Handle, Arc<Decision>)>,
     deadlines: BTreeSet<(WallTime, Deadline)>,
@@ -212,6 +219,15 @@ fn beside(handle: Handle) -> ReservationId {
 /// What is recorded of a decision.
 fn outline(decision: &Decision) -> Box<Outline> {
     Box::new(Outline::of(&decision.explanation, CURVES_RECORDED_MAX))
+}
+
+/// Whoever keeps a reservation by signs of life.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    /// When the last one came.
+    heard: Nanos,
+    /// When it is looked whether that is too long ago.
+    looked_at: Nanos,
 }
 
 /// What is to be looked at when its time has come. What it is about may have changed until then.
@@ -246,6 +262,10 @@ enum Timeout {
     Try,
     /// A request has waited for room long enough.
     Wait(Handle),
+    /// What the broker before was about to move is to be tried: agents have come.
+    Move,
+    /// The same for the last time: all agents had their lease to come.
+    MoveLast,
 }
 
 /// Decisions that can still be explained in full: with a large profile each takes some hundred
@@ -264,6 +284,7 @@ impl Engine {
         let leases = cluster.topology().node_indices();
         let leases = leases.map(|node| (agents.lease_ends(node), Timeout::Lease(node)));
         let timeouts = leases.collect();
+        let shares = limits::shares_of_a_user(&cluster, &policy);
         Self {
             calendar,
             agents,
@@ -278,6 +299,8 @@ impl Engine {
             is_try_due: false,
             tries_until: Nanos::new(0),
             empty: None,
+            unmoved: BTreeMap::new(),
+            is_move_due: false,
             turns: Turns::default(),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),
@@ -288,6 +311,7 @@ impl Engine {
             policy,
             book: Book::default(),
             users: BTreeMap::new(),
+            shares,
             offers: Offers::new(),
             now,
             wall: now,
@@ -438,7 +462,8 @@ impl Engine {
             }
         }
         self.release(handle);
-        self.holders.remove(&handle);
+        self.forget_holder(handle);
+        self.unschedule(handle);
         self.record(event);
         self.was_given_back = true;
         self.take_spare_anew(handle);
@@ -457,10 +482,7 @@ impl Engine {
     /// Holds what was released a moment ago.
     fn hold_again(&mut self, old: &Reservation) {
         let Some(grant) = &old.grant else { return };
-        let demands = self.demands(&old.owner, &old.request.ask, grant);
-        let id = ReservationId(old.handle.number());
-        let span = span(old.from_unix_nanos, old.until_unix_nanos);
-        let held = self.calendar.reserve(id, span, &demands);
+        let held = self.hold_promised(old, grant);
         assert!(held.is_ok(), "what was released fits again: {held:?}");
     }
 

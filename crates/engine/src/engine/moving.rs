@@ -1,17 +1,19 @@
 //! A node of a reservation is gone: the reservation is lost, and moved to other nodes at once, or when
-//! its owner asks for that.
+//! its owner asks for that; by the next broker, if this one is killed between the two.
 
 use super::calls::{check_owner, without_handle};
 use super::offering::Place;
-use super::{Engine, Ticket};
+use super::queueing::TRY_AFTER;
+use super::{Engine, Ticket, Timeout, outline};
+use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller, Reason};
-use crate::event::Event;
-use crate::offers::{Kind, Proposal};
+use crate::event::{Event, Refused};
+use crate::offers::{Declined, Kind, Proposal};
 use keeptime_model::Invalid;
-use keeptime_model::loss::OnLoss;
 use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State};
 use keeptime_model::topology::NodeIndex;
+use std::sync::Arc;
 
 impl Engine {
     /// A node of a reservation is gone: the rest is given back, and something else is offered.
@@ -22,13 +24,11 @@ impl Engine {
         }
         let Some(lost) = self.book.reservations().get(&handle).cloned() else { return };
         // What it has is free for what takes its place.
-        self.release(handle);
-        let instead = self.instead_of(&lost);
-        self.hold_again(&lost);
+        let instead = self.without(&lost, |engine| engine.instead_of(&lost));
         let grant = instead.as_ref().map(|proposal| Box::new(proposal.grant.clone()));
         let name = self.cluster.name(node).clone();
         self.end(handle, Event::Lost { handle, node: name, instead: grant });
-        if let Some(proposal) = instead.filter(|_| self.on_loss(&lost.request) == OnLoss::Move) {
+        if let Some(proposal) = instead.filter(|_| self.book.unmoved().contains(&handle)) {
             self.offer_instead(handle, proposal, Vec::new());
         }
     }
@@ -55,12 +55,110 @@ impl Engine {
             offer.tickets.push(ticket);
             return Ok(None);
         }
+        if let Some(tickets) = self.unmoved.get_mut(&handle) {
+            tickets.push(ticket);
+            // There may be room by now, whether agents have come since or not.
+            self.move_soon();
+            return Ok(None);
+        }
         self.check_movable(&lost)?;
         let (key, request) = self.asked_instead(&lost)?;
         match self.propose(&lost.owner, key, request, Place::OfLost) {
             Ok(proposal) => Ok(self.offer_instead(handle, proposal, vec![ticket])),
             Err(declined) => Err(without_handle(declined.denied)),
         }
+    }
+
+    /// What the broker before was about to move is moved by this one, if it still may be. Agents have their lease to come
+    /// back: it is tried when some have, and for the last time when all had it.
+    pub(super) fn take_up_moves(&mut self) {
+        let is_movable = |handle: &Handle| {
+            let lost = self.book.reservations().get(handle);
+            lost.is_some_and(|lost| self.check_movable(lost).is_ok())
+        };
+        let unmoved = self.book.unmoved().iter().copied().filter(is_movable);
+        self.unmoved = unmoved.map(|handle| (handle, Vec::new())).collect();
+        if !self.unmoved.is_empty() {
+            let patience = self.after(self.policy.agent_lease_nanos);
+            self.timeouts.insert((patience, Timeout::MoveLast));
+        }
+    }
+
+    /// In a while, when more agents have come, it is tried to move what is left to this broker.
+    pub(super) fn move_soon(&mut self) {
+        if !self.unmoved.is_empty() && !self.is_move_due {
+            self.is_move_due = true;
+            self.timeouts.insert((self.after(TRY_AFTER), Timeout::Move));
+        }
+    }
+
+    /// That while is over. What cannot be moved yet waits for other agents.
+    pub(super) fn go_on_moving(&mut self) {
+        self.is_move_due = false;
+        for (lost, tickets) in self.take_unmoved() {
+            if self.try_to_move(&lost, &tickets).is_err() {
+                self.unmoved.insert(lost.handle, tickets);
+            }
+        }
+    }
+
+    /// All agents had their time: what cannot be moved now is refused that, once and for all brokers.
+    pub(super) fn end_moving(&mut self) {
+        for (lost, tickets) in self.take_unmoved() {
+            if let Err(declined) = self.try_to_move(&lost, &tickets) {
+                self.refuse_to_move(&lost, declined, tickets);
+            }
+        }
+    }
+
+    /// What is left to this broker, with those who asked for it. What was forgotten meanwhile is not there any more.
+    fn take_unmoved(&mut self) -> Vec<(Arc<Reservation>, Vec<Ticket>)> {
+        let mut left = Vec::new();
+        for (handle, tickets) in std::mem::take(&mut self.unmoved) {
+            let lost = self.book.reservations().get(&handle).cloned();
+            match lost {
+                Some(lost) => left.push((lost, tickets)),
+                None => self.answer_each(tickets, &Err(CallError::NotFound { handle })),
+            }
+        }
+        left
+    }
+
+    fn try_to_move(&mut self, lost: &Reservation, tickets: &[Ticket]) -> Result<(), Declined> {
+        self.check_movable(lost)?;
+        let (key, request) = self.asked_instead(lost)?;
+        let proposal = self.plan_instead(&lost.owner, key, request)?;
+        if let Some(answer) = self.offer_instead(lost.handle, proposal, tickets.to_vec()) {
+            self.answer_each(tickets.to_vec(), &Ok(answer));
+        }
+        Ok(())
+    }
+
+    /// It is recorded why, so that the next broker does not try that again. What is no request any more, such as one whose
+    /// time is over, is none for the next one either.
+    fn refuse_to_move(&mut self, lost: &Reservation, declined: Declined, tickets: Vec<Ticket>) {
+        let Declined { denied, decision } = declined;
+        let error = match (denied, self.asked_instead(lost)) {
+            (Denied::Refused(refusal), Ok((key, request))) => {
+                let refused = Refused {
+                    owner: lost.owner.clone(),
+                    key,
+                    request,
+                    refusal: *refusal,
+                    replaces: Some(lost.handle),
+                    decision: decision.as_deref().map(outline),
+                };
+                let handle = self.take_handle();
+                self.explain_later(handle, decision);
+                self.refuse(handle, refused)
+            }
+            (denied, _) => without_handle(denied),
+        };
+        self.answer_each(tickets, &Err(error));
+    }
+
+    fn answer_each(&mut self, tickets: Vec<Ticket>, answer: &Result<Answer, CallError>) {
+        tickets.into_iter().for_each(|ticket| self.answer(ticket, answer.clone()));
     }
 
     fn check_movable(&self, lost: &Reservation) -> Result<(), Invalid> {
@@ -98,22 +196,15 @@ impl Engine {
         proposal: Proposal,
         tickets: Vec<Ticket>,
     ) -> Option<Answer> {
-        let next = Handle::new(self.next);
-        self.next += 1;
+        let next = self.take_handle();
         self.explain_later(next, proposal.decision.clone());
         let kind = Kind::New { replaces: Some(lost), waits: None };
         self.offer(next, proposal, kind, tickets)
     }
 
-    /// As the request says, or else its application.
-    fn on_loss(&self, request: &Request) -> OnLoss {
-        let of_application = || match &request.ask {
-            Ask::Goal { application, .. } => {
-                let known = self.book.applications().get(application)?;
-                Some(known.application.on_loss())
-            }
-            Ask::Resources(_) | Ask::SiteNode(_) => None,
-        };
-        request.on_loss.or_else(of_application).unwrap_or_default()
+    fn take_handle(&mut self) -> Handle {
+        let next = Handle::new(self.next);
+        self.next += 1;
+        next
     }
 }

@@ -84,8 +84,8 @@ impl Engine {
         self.plan_counted(owner, key, request, place, telling, number)
     }
 
-    /// What takes the place of a reservation that is about to be lost: its user has no more of them then than now.
-    /// Nobody is told why there is nothing.
+    /// What takes the place of a reservation that is about to be lost, or was lost just before the broker was killed: its
+    /// user has no more of them then than before. Nobody is told what less would fit.
     pub(super) fn plan_instead(
         &mut self,
         owner: &UserName,
@@ -109,17 +109,13 @@ impl Engine {
         self.check_site_node(&request.ask, old)?;
         let from = self.start(&request, old)?;
         let until = request.duration_nanos.map(|duration| from.saturating_add(duration));
-        if until.is_some_and(|until| until <= self.now) {
-            let expected = "long enough to end in the future";
-            return Err(Invalid::new(
-                "duration_nanos",
-                until.unwrap_or(from).unix_nanos(),
-                expected,
-            )
-            .into());
+        if let Some(duration) = request.duration_nanos.filter(|_| until <= Some(self.now)) {
+            let expected =
+                format!("more than {}: it has begun so long ago", self.now.saturating_since(from));
+            return Err(Invalid::new("duration_nanos", duration.get(), expected).into());
         }
         check_deadline(&request, until)?;
-        self.check_limits(owner, from, number)?;
+        self.check_limits(owner, from, number, old)?;
         let span = span(from, until);
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
@@ -185,9 +181,17 @@ impl Engine {
         }
     }
 
-    fn check_limits(&self, owner: &UserName, from: WallTime, number: Number) -> Result<(), Denied> {
+    fn check_limits(
+        &self,
+        owner: &UserName,
+        from: WallTime,
+        number: Number,
+        old: Option<&Reservation>,
+    ) -> Result<(), Denied> {
         let Policy { ahead_max_nanos, user_reservations, .. } = self.policy;
-        if from.saturating_since(self.now) > ahead_max_nanos {
+        // What was granted when one might ask further ahead keeps its start.
+        let is_kept = old.is_some_and(|old| old.from_unix_nanos == from);
+        if !is_kept && from.saturating_since(self.now) > ahead_max_nanos {
             return Err(Reason::TooFarAhead { ahead_max_nanos }.into());
         }
         if number == Number::More && self.count_of(owner) >= user_reservations {
@@ -235,34 +239,10 @@ impl Engine {
             agents: &self.agents,
             soon: from <= self.told_until(),
             user,
+            shares: self.shares,
             mechanism: CpuMechanism::Auto,
             kept: Vec::new(),
         }
-    }
-
-    /// The tables of its owner in which what is asked for counts. A web site's node counts in none: it is no user's.
-    pub(super) fn counted_in(&mut self, owner: &UserName, ask: &Ask) -> Option<[ResourceId; 2]> {
-        match ask {
-            Ask::SiteNode(_) => None,
-            Ask::Goal { .. } | Ask::Resources(_) => Some(self.tables_of(owner)),
-        }
-    }
-
-    /// A user's own tables, made when they are seen first.
-    pub(super) fn tables_of(&mut self, owner: &UserName) -> [ResourceId; 2] {
-        if let Some(tables) = self.users.get(owner) {
-            return *tables;
-        }
-        let tables = self.shares_of_a_user().map(|share| self.calendar.add_resource(share));
-        self.users.insert(owner.clone(), tables);
-        tables
-    }
-
-    /// What one user may have reserved at a time: CPU and sent rate.
-    pub(super) fn shares_of_a_user(&self) -> [u64; 2] {
-        let [cpu, sent] = self.cluster.totals();
-        let share = |all: u64, part: u32| (u128::from(all) * u128::from(part) / 1_000_000) as u64;
-        [share(cpu, self.policy.user_cpu.into()), share(sent, self.policy.user_bandwidth.into())]
     }
 
     /// What starts until then is told to agents now.
@@ -280,7 +260,8 @@ impl Engine {
     ) -> Option<Answer> {
         let soon = proposal.from <= self.told_until();
         if let Err(refusal) = self.hold(handle, &proposal, &kind, soon) {
-            // Only a change can fail here: for a moment it needs what it had and what it will have.
+            // Only a change can fail here: for a moment it needs what it had and what it will have, and who has more than
+            // one may have by now has it for no longer than before.
             for ticket in tickets {
                 let refusal = refusal.clone();
                 self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
@@ -331,6 +312,11 @@ impl Engine {
         let ask = &proposal.request.ask;
         let demands = self.demands(&proposal.owner, ask, &proposal.grant);
         let outcome = match kind {
+            // It was planned with what its user had with the lost one, which they may have been promised when limits
+            // were others.
+            Kind::New { replaces: Some(_), .. } => {
+                self.hold_beyond_limits(id, proposal.span(), &demands)
+            }
             Kind::New { .. } => self.calendar.reserve(id, proposal.span(), &demands),
             Kind::Change { .. } if !soon => self.calendar.modify(id, proposal.span(), &demands),
             Kind::Change { .. } => match self.calendar.held(id).cloned() {
@@ -359,24 +345,21 @@ impl Engine {
         demands: &[Demand],
     ) -> Result<(), keeptime_calendar::Refusal> {
         let id = ReservationId(handle.number());
-        let (has, will_have) = ((held.span, &held.demands[..]), (span, demands));
-        let (long, short) = match (span.contains(held.span), held.span.contains(span)) {
-            (true, _) => (will_have, has),
-            (_, true) => (has, will_have),
-            _ => {
-                let both = greater(&held.demands, demands);
-                return self.calendar.modify(id, held.span.hull(span), &both);
-            }
-        };
-        self.calendar.modify(id, long.0, long.1)?;
-        let more = more_than(long.1, short.1);
-        if more.is_empty() {
-            return Ok(());
+        if span.contains(held.span) {
+            self.calendar.modify(id, span, demands)?;
+            let less = more_than(demands, &held.demands);
+            // It had that before: there is room for it, whatever its user may have by now.
+            return match less.is_empty() {
+                true => Ok(()),
+                false => self.calendar.reserve_beyond(beside(handle), held.span, &less, |_| true),
+            };
         }
-        self.calendar.reserve(beside(handle), short.0, &more).inspect_err(|_| {
-            let back = self.calendar.modify(id, held.span, &held.demands);
-            debug_assert!(back.is_ok(), "what was held a moment ago fits: {back:?}");
-        })
+        if !held.span.contains(span) {
+            let both = greater(&held.demands, demands);
+            return self.calendar.modify(id, held.span.hull(span), &both);
+        }
+        let more = more_than(&held.demands, demands);
+        if more.is_empty() { Ok(()) } else { self.calendar.reserve(beside(handle), span, &more) }
     }
 
     /// What `grant` takes, which its owner was given for `ask`.

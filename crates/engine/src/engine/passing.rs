@@ -1,6 +1,6 @@
 //! What happens because time has passed.
 
-use super::{Deadline, Engine, Moment, Timeout};
+use super::{Deadline, Engine, Holder, Moment, Timeout};
 use crate::call::Reason;
 use crate::event::Event;
 use crate::offers::Offer;
@@ -43,6 +43,8 @@ impl Engine {
                 Timeout::Faster => self.go_faster(),
                 Timeout::Try => self.try_the_queue(),
                 Timeout::Wait(handle) => self.wait_is_over(handle),
+                Timeout::Move => self.go_on_moving(),
+                Timeout::MoveLast => self.end_moving(),
             }
         }
     }
@@ -56,11 +58,13 @@ impl Engine {
     /// Nobody could be heard meanwhile: agents and holders have all of their leases from now on.
     fn count_silence_anew(&mut self) {
         self.agents.count_silence_from(self.steady);
-        self.holders.values_mut().for_each(|heard| *heard = self.steady);
-        let is_start = |(_, timeout): &(Nanos, Timeout)| matches!(timeout, Timeout::Start(_));
-        let starts: Vec<_> = self.timeouts.extract_if(.., is_start).collect();
+        self.holders.values_mut().for_each(|holder| holder.heard = self.steady);
+        let is_for_agents = |(_, timeout): &(Nanos, Timeout)| {
+            matches!(timeout, Timeout::Start(_) | Timeout::MoveLast)
+        };
+        let for_agents: Vec<_> = self.timeouts.extract_if(.., is_for_agents).collect();
         let patience = self.after(self.policy.agent_lease_nanos);
-        self.timeouts.extend(starts.into_iter().map(|(_, start)| (patience, start)));
+        self.timeouts.extend(for_agents.into_iter().map(|(_, timeout)| (patience, timeout)));
     }
 
     pub(super) fn moment(&self) -> Moment {
@@ -170,28 +174,41 @@ impl Engine {
 
     /// The holder of a reservation is heard of now, if it needs one.
     pub(super) fn hear_holder(&mut self, handle: Handle) {
-        if let Some(heard) = self.holders.get_mut(&handle) {
-            *heard = self.steady;
+        if let Some(holder) = self.holders.get_mut(&handle) {
+            holder.heard = self.steady;
         }
     }
 
     /// The lease of a holder begins, if it needs one. It may be a shorter one than before.
     fn begin_lease(&mut self, handle: Handle) {
-        let Some(lease) = self.lease_of(handle) else { return };
-        self.holders.insert(handle, self.steady);
-        self.timeouts.insert((self.after(lease), Timeout::Holder(handle)));
+        self.forget_holder(handle);
+        if let Some(lease) = self.lease_of(handle) {
+            self.await_holder(handle, self.steady, self.after(lease));
+        }
     }
 
-    /// It is given back, unless its holder was heard of meanwhile or it needs none any more.
+    /// It is looked at one time for each holder, however often its reservation is changed.
+    fn await_holder(&mut self, handle: Handle, heard: Nanos, looked_at: Nanos) {
+        self.holders.insert(handle, Holder { heard, looked_at });
+        self.timeouts.insert((looked_at, Timeout::Holder(handle)));
+    }
+
+    /// Nobody has to be heard of any more.
+    pub(super) fn forget_holder(&mut self, handle: Handle) {
+        if let Some(Holder { looked_at, .. }) = self.holders.remove(&handle) {
+            self.timeouts.remove(&(looked_at, Timeout::Holder(handle)));
+        }
+    }
+
+    /// It is given back, unless its holder was heard of meanwhile.
     pub(super) fn holder_silent(&mut self, handle: Handle) {
-        let heard = self.holders.get(&handle).copied();
-        let (Some(lease), Some(heard)) = (self.lease_of(handle), heard) else {
-            self.holders.remove(&handle);
+        let holder = self.holders.get(&handle).copied();
+        let (Some(lease), Some(Holder { heard, .. })) = (self.lease_of(handle), holder) else {
             return;
         };
         let ends = heard.saturating_add(lease);
         if ends > self.steady {
-            self.timeouts.insert((ends, Timeout::Holder(handle)));
+            self.await_holder(handle, heard, ends);
         } else {
             self.end_with_changes(handle, Event::Abandoned { handle });
         }
@@ -214,13 +231,30 @@ impl Engine {
         self.deadlines.insert((then, Deadline::Forget(handle)));
     }
 
+    /// Nothing is due any more of a reservation that is over, or is about to be another: those that last for long may be
+    /// changed and given back however often until then.
+    pub(super) fn unschedule(&mut self, handle: Handle) {
+        let Some(former) = self.book.reservations().get(&handle) else { return };
+        let (from, until) = (former.from_unix_nanos, former.until_unix_nanos);
+        self.deadlines.remove(&(self.tell_at(from), Deadline::Tell(handle)));
+        self.deadlines.remove(&(from, Deadline::Start(handle)));
+        if let Some(until) = until {
+            self.deadlines.remove(&(until, Deadline::End(handle)));
+        }
+    }
+
+    /// When agents are told of what starts at `from`.
+    fn tell_at(&self, from: WallTime) -> WallTime {
+        let ahead = self.policy.tell_ahead_nanos.get();
+        WallTime::from_unix_nanos(from.unix_nanos().saturating_sub(ahead))
+    }
+
     /// Deadlines of a reservation that was granted or changed.
     pub(super) fn schedule(&mut self, handle: Handle) {
         let Some(live) = self.book.reservations().get(&handle) else { return };
         let (from, until) = (live.from_unix_nanos, live.until_unix_nanos);
         let has_started = live.state != State::Granted;
-        let ahead = self.policy.tell_ahead_nanos;
-        let tell = WallTime::from_unix_nanos(from.unix_nanos().saturating_sub(ahead.get()));
+        let tell = self.tell_at(from);
         if tell > self.now {
             self.deadlines.insert((tell, Deadline::Tell(handle)));
         }
@@ -233,5 +267,70 @@ impl Engine {
         } else if !has_started {
             self.start_soon(handle);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Call, Caller};
+    use crate::cluster::Cluster;
+    use crate::engine::{Input, Output, Ticket};
+    use crate::policy::Policy;
+    use keeptime_model::reservation::{Ask, NodeChoice, Request, Resources};
+    use keeptime_model::topology::Topology;
+    use keeptime_model::units::CpuPpm;
+
+    const TOPOLOGY: &str = "name = \"one\"\nswitches = [{ name = \"s1\" }]\n\
+        [[nodes]]\nname = \"n1\"\ncpu = \"100 %\"\naddress = \"10.0.0.1\"\n\
+        [[links]]\nbetween = [\"n1\", \"s1\"]\nrate = \"100 Mbit/s\"\n";
+    const DAY: Nanos = Nanos::from_secs(86_400);
+
+    /// What a user asks of an engine at a time, and gets.
+    fn ask(engine: &mut Engine, steady: Nanos, call: Call) {
+        let (ticket, user) = (Ticket(1), "ada".parse().unwrap());
+        let caller = Caller { user, operator: false };
+        let moment = Moment { wall: WallTime::from_unix_nanos(0), steady };
+        let step = engine.step(moment, Input::Call { ticket, caller, call: Box::new(call) });
+        let is_yes = |output: &Output| matches!(output, Output::Answer { answer: Ok(_), .. });
+        assert!(step.outputs.iter().any(is_yes), "{step:?}");
+    }
+
+    /// In thirty days for so many, with a lease of ten.
+    fn request(days: u64) -> Request {
+        let resources = Resources {
+            nodes: NodeChoice::Named(vec!["n1".parse().unwrap()]),
+            cpu_ppm: CpuPpm::from_percent(10),
+            ..Resources::nothing()
+        };
+        Request {
+            from_unix_nanos: Some(WallTime::from_unix_nanos(30 * DAY.get())),
+            duration_nanos: Some(Nanos::new(days * DAY.get())),
+            lease_nanos: Some(Nanos::new(10 * DAY.get())),
+            ..Request::new(Ask::Resources(resources))
+        }
+    }
+
+    // Goal: a user who changes and gives back what is far ahead, again and again, leaves nothing behind for as long. Method:
+    // what is to be looked at is counted.
+    #[test]
+    fn what_is_changed_and_given_back_is_not_kept_in_mind_until_it_would_have_been() {
+        let cluster = Cluster::new(Topology::from_toml(TOPOLOGY).unwrap(), |rate| rate).unwrap();
+        let mut engine = Engine::new(cluster, Policy::default(), Moment::default());
+        let idle = engine.timeouts.len();
+        let reserve = Call::Reserve { key: "k".parse().unwrap(), request: request(1) };
+        ask(&mut engine, Nanos::new(0), reserve);
+        let handle = Handle::new(1);
+        for days in 2..50 {
+            let change = Call::Modify { handle, request: request(days) };
+            ask(&mut engine, Nanos::new(days), change);
+            assert_eq!(engine.deadlines.len(), 3, "agents are told, it starts, it ends");
+            assert_eq!(engine.timeouts.len(), idle + 1, "its holder is silent");
+        }
+        ask(&mut engine, Nanos::new(50), Call::Cancel { handle });
+        let left: Vec<_> = engine.deadlines.iter().map(|(_, deadline)| *deadline).collect();
+        assert_eq!(left, [Deadline::Forget(handle)]);
+        assert!(engine.timeouts.iter().all(|(_, timeout)| *timeout != Timeout::Holder(handle)));
+        assert!(engine.holders.is_empty());
     }
 }

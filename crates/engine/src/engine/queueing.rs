@@ -14,9 +14,9 @@ use keeptime_model::reservation::{Ask, Handle, Request};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{Nanos, WallTime};
 
-/// So long after an agent has come those who wait are tried: where it comes after the broker, all others come as well. And
-/// so long after agents did not take one, that one is: at once they would say the same.
-const TRY_AFTER: Nanos = Nanos::from_secs(1);
+/// So long after an agent has come those who wait are tried, and what is left to be moved: where it comes after the broker,
+/// all others come as well. And so long after agents did not take one, that one is: at once they would say the same.
+pub(super) const TRY_AFTER: Nanos = Nanos::from_secs(1);
 /// So often one goes back to its place when its agents do not take it: what they cannot enforce now may be otherwise in a
 /// moment, or there may be room elsewhere. What holds for longer is told.
 const RETURNS_MAX: u32 = 3;
@@ -102,7 +102,7 @@ impl Engine {
     /// Kept once it was made: in a large cluster that takes longer than a plan.
     fn without_reservations(&self) -> Empty {
         let mut calendar = self.cluster.empty_calendar();
-        let user = self.shares_of_a_user().map(|share| calendar.add_resource(share));
+        let user = self.shares.map(|share| calendar.add_resource(share));
         Empty { calendar, user }
     }
 

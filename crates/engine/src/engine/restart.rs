@@ -2,19 +2,20 @@
 
 use super::{Deadline, Engine, Moment, Step};
 use crate::book::{Book, Reservation, Snapshot};
+use crate::call;
 use crate::cluster::Cluster;
 use crate::event::Event;
-use crate::offers::span;
 use crate::policy::Policy;
-use keeptime_calendar::ReservationId;
+use keeptime_calendar::Refusal;
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::units::WallTime;
 
 impl Engine {
     /// The engine whose records are `snapshot` and the `events` after it. Agents have their lease to
-    /// come back. The step has what the cluster does not hold any more: nodes or links that
-    /// are gone or slower than they were.
+    /// come back; what was about to be moved is moved when they have. The step has what the cluster does not hold any
+    /// more: nodes or links that are gone or slower than they were. Whoever was granted something first keeps it. What
+    /// was granted when users might have more stands.
     ///
     /// # Errors
     /// If a recorded profile cannot be planned with.
@@ -58,6 +59,7 @@ impl Engine {
                 self.schedule(handle);
             }
         }
+        self.take_up_moves();
         self.faster_soon();
     }
 
@@ -69,11 +71,24 @@ impl Engine {
         if let Some(gone) = grant.nodes.iter().find(unknown) {
             return Err((gone.clone(), "it is not in the cluster any more".into()));
         }
-        let demands = self.demands(&found.owner, &found.request.ask, grant);
-        let span = span(found.from_unix_nanos, found.until_unix_nanos);
-        let id = ReservationId(found.handle.number());
-        let held = self.calendar.reserve(id, span, &demands);
-        held.map_err(|refusal| (first, format!("the cluster has less than it had: {refusal}")))
+        let held = self.hold_promised(found, grant);
+        held.map_err(|refusal| self.less_than_there_was(first, &refusal))
+    }
+
+    /// Where the cluster has less than it had, if that is at one node; else at `first`.
+    fn less_than_there_was(&self, first: Name, refusal: &Refusal) -> (Name, String) {
+        let (node, what) = match refusal {
+            Refusal::Lacks(lacks) => {
+                let mut lacking =
+                    lacks.iter().filter_map(|lack| self.cluster.resource(lack.resource));
+                let node = lacking.find_map(|of| self.cluster.node_of(of));
+                let reason = self.admission(None, self.now).all_lacking(lacks);
+                (node, call::Refusal::from(reason).to_string())
+            }
+            other => (None, other.to_string()),
+        };
+        let node = node.map_or(first, |node| self.cluster.name(node).clone());
+        (node, format!("the cluster has less than it had: {what}"))
     }
 
     pub(super) fn tell_taken_up(&mut self, found: &Reservation) {

@@ -57,7 +57,7 @@ impl Engine {
         ask: &Ask,
         old: Option<&Reservation>,
     ) -> Result<(), Invalid> {
-        let Ask::SiteNode(asked) = ask else { return Ok(()) };
+        let Ask::SiteNode(asked) = ask else { return check_stays_of_site(ask, old) };
         if self.book.sites().get(&asked.site).is_none_or(|site| site.is_leaving) {
             return Err(self.no_such_site("ask.site-node.site", &asked.site));
         }
@@ -111,6 +111,14 @@ impl Engine {
         };
         Invalid::new(field, site, expected)
     }
+}
+
+/// A node that serves a site is drained before anybody else has it: its reservation becomes nothing else.
+fn check_stays_of_site(ask: &Ask, old: Option<&Reservation>) -> Result<(), Invalid> {
+    let Some(Ask::SiteNode(held)) = old.map(|old| &old.request.ask) else { return Ok(()) };
+    let asked = if matches!(ask, Ask::Goal { .. }) { "goal" } else { "resources" };
+    let expected = format!("site-node: {} serves {} by it", held.node, held.site);
+    Err(Invalid::new("ask", asked, expected))
 }
 
 fn check_operator(caller: &Caller, what: &'static str) -> Result<(), CallError> {

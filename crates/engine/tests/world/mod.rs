@@ -269,10 +269,24 @@ impl World {
 
     /// The engine is killed and begins again from the record; agents do not notice, and come back.
     pub fn restart(&mut self) {
-        let policy = self.engine.policy().clone();
+        self.restart_with(self.engine.policy().clone());
+    }
+
+    /// The same, with another configuration.
+    pub fn restart_with(&mut self, policy: Policy) {
         let record = self.record.iter().cloned();
-        let (engine, step) =
-            Engine::restore(cluster(&self.topology), policy, None, record, self.moment()).unwrap();
+        let begun = Engine::restore(cluster(&self.topology), policy, None, record, self.moment());
+        self.take_over(begun.unwrap());
+    }
+
+    /// The same, from a snapshot of all that is recorded.
+    pub fn restart_from_snapshot(&mut self) {
+        let (policy, saved) = (self.engine.policy().clone(), Some(self.engine.book().snapshot()));
+        let begun = Engine::restore(cluster(&self.topology), policy, saved, [], self.moment());
+        self.take_over(begun.unwrap());
+    }
+
+    fn take_over(&mut self, (engine, step): (Engine, Step)) {
         self.engine = engine;
         for agent in &mut self.agents {
             agent.session = None;

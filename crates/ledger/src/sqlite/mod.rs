@@ -151,6 +151,32 @@ impl SqliteLedger {
         })
     }
 
+    /// The first `limit` records about `subject` in this order, `ASC` or `DESC`, and no more once they have
+    /// [`READ_BYTES_MAX`].
+    fn about(
+        &self,
+        subject: Subject,
+        order: &'static str,
+        limit: usize,
+    ) -> Result<Vec<Recorded>, LedgerError> {
+        self.query(|connection| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM record WHERE subject = ?1 ORDER BY key {order} LIMIT ?2"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let mut rows = statement.query((subject.get() as i64, limit))?;
+            let (mut records, mut bytes) = (Vec::new(), 0);
+            while bytes < READ_BYTES_MAX {
+                let Some(row) = rows.next()? else { break };
+                let Stored { place, record, .. } = Stored::decode(row)?;
+                bytes += record.payload.len();
+                records.push(Recorded { revision: place.revision, record });
+            }
+            Ok(records)
+        })
+    }
+
     fn place(&self) -> String {
         self.path.display().to_string()
     }
@@ -200,22 +226,21 @@ impl Ledger for SqliteLedger {
     }
 
     fn history(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
+        let mut records = self.about(subject, "DESC", limit)?;
+        records.reverse();
+        Ok(records)
+    }
+
+    fn beginning(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
+        self.about(subject, "ASC", limit)
+    }
+
+    fn count(&self, subject: Subject) -> Result<usize, LedgerError> {
         self.query(|connection| {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM record WHERE subject = ?1 ORDER BY key DESC LIMIT ?2"
-            );
-            let mut statement = connection.prepare_cached(&sql)?;
-            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-            let mut rows = statement.query((subject.get() as i64, limit))?;
-            let (mut records, mut bytes) = (Vec::new(), 0);
-            while bytes < READ_BYTES_MAX {
-                let Some(row) = rows.next()? else { break };
-                let Stored { place, record, .. } = Stored::decode(row)?;
-                bytes += record.payload.len();
-                records.push(Recorded { revision: place.revision, record });
-            }
-            records.reverse();
-            Ok(records)
+            let sql = "SELECT count(*) FROM record WHERE subject = ?1";
+            let mut statement = connection.prepare_cached(sql)?;
+            let count: i64 = statement.query_row([subject.get() as i64], |row| row.get(0))?;
+            Ok(usize::try_from(count).unwrap_or(usize::MAX))
         })
     }
 
