@@ -1,7 +1,7 @@
 //! The other end of the interface, for programs: typed calls that block, and a watch with a callback.
 //! The broker is on this machine, at its Unix socket, or elsewhere ([`crate::remote`]).
 
-use crate::remote::{Place, Remote, Transport};
+use crate::remote::{Place, Remote, Shown, Transport};
 use crate::wire::{
     Filter, Happened, History, Known, Links, Listing, Nodes, Position, Possible, Problem, Ran,
     Reserve, Timeline,
@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Method, Request as HttpRequest, Response, header};
+use hyper::{Method, Request as HttpRequest, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use keeptime_credentials::dates;
 use keeptime_credentials::untrusted::Untrusted;
@@ -49,18 +49,26 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// A broker that can be asked. Blocking; every call answers or fails within 15 s, a request that may wait for room within
 /// so much more ([`Request::wait_nanos`]), and a watch begins or fails.
 ///
-/// A connection is kept for the next call: connecting costs the broker more than an answer does.
+/// A connection is kept for the next call: connecting costs the broker more than an answer does. It is replaced when what
+/// was shown on it has been renewed.
 #[derive(Debug)]
 pub struct Client {
     place: Place,
     runtime: Runtime,
-    kept: Mutex<Option<Connection>>,
+    kept: Mutex<Option<Kept>>,
     /// [`ANSWER_WITHIN`].
     patience: Duration,
 }
 
 /// Over which one request after the other is sent.
 type Connection = http1::SendRequest<Full<Bytes>>;
+
+/// A connection for the next call, and what was shown on it.
+#[derive(Debug)]
+struct Kept {
+    connection: Connection,
+    shown: Shown,
+}
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, Error)]
@@ -108,6 +116,15 @@ impl ClientError {
             Self::Unreachable { .. } => true,
             Self::Problem(problem) => matches!(problem.status, 429 | 503),
             Self::Untrusted { .. } | Self::Stopped | Self::Unexpected { .. } => false,
+        }
+    }
+
+    /// Whether it is about what is shown to the broker, or what it shows: either may be renewed soon.
+    pub fn is_about_trust(&self) -> bool {
+        match self {
+            Self::Untrusted { .. } => true,
+            Self::Problem(problem) => problem.status == StatusCode::UNAUTHORIZED.as_u16(),
+            Self::Unreachable { .. } | Self::Stopped | Self::Unexpected { .. } => false,
         }
     }
 
@@ -434,8 +451,9 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<(Connection, Response<Incoming>), ClientError> {
+        let shown = self.place.shown();
         let mut connection = self.connect().await?;
-        let request = self.request(Method::GET, path, Bytes::new())?;
+        let request = self.request(&Method::GET, path, &Bytes::new(), &shown)?;
         let sent = connection.send_request(request).await;
         let response = sent.map_err(|error| self.unreachable(error))?;
         if !response.status().is_success() {
@@ -476,13 +494,29 @@ impl Client {
         let unexpected = |source| ClientError::Unexpected { place: self.place.to_string(), source };
         let body = body.map(serde_json::to_vec).transpose().map_err(unexpected)?;
         let body = Bytes::from(body.unwrap_or_default());
-        let request = self.request(method, path, body)?;
-        let (connection, response) = self.send(request).await?;
+        let shown = self.place.shown();
+        let mut answer =
+            self.answer(self.request(&method, path, &body, &shown)?, shown.clone()).await?;
+        // Who is turned away has had nothing done, and may ask again by what has taken the place of what was shown.
+        if answer.0 == StatusCode::UNAUTHORIZED && self.place.has_renewed(&shown) {
+            let shown = self.place.shown();
+            answer = self.answer(self.request(&method, path, &body, &shown)?, shown).await?;
+        }
+        let (status, bytes) = answer;
+        if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
+    }
+
+    async fn answer(
+        &self,
+        request: HttpRequest<Full<Bytes>>,
+        shown: Shown,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let (connection, response) = self.send(request, &shown).await?;
         let status = response.status();
         let bytes = self.bytes(response).await?;
         // Only now the next request can follow.
-        *self.kept() = Some(connection);
-        if status.is_success() { Ok(bytes) } else { Err(self.problem(&bytes)?) }
+        *self.kept() = Some(Kept { connection, shown });
+        Ok((status, bytes))
     }
 
     /// What comes of it, or that the broker did not answer in time.
@@ -504,32 +538,36 @@ impl Client {
 
     fn request(
         &self,
-        method: Method,
+        method: &Method,
         path: &str,
-        body: Bytes,
+        body: &Bytes,
+        shown: &Shown,
     ) -> Result<HttpRequest<Full<Bytes>>, ClientError> {
         let mut request = HttpRequest::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, self.place.host())
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(token) = self.place.authorization() {
+        if let Some(token) = shown.authorization() {
             request = request.header(header::AUTHORIZATION, token);
         }
-        request.body(Full::new(body)).map_err(|error| self.unreachable(error))
+        request.body(Full::new(body.clone())).map_err(|error| self.unreachable(error))
     }
 
-    /// Sends a request over the kept connection, or a new one if the broker has closed that meanwhile.
+    /// Sends a request over the kept connection, or a new one if the broker has closed that meanwhile, or something else was
+    /// shown on it.
     async fn send(
         &self,
         mut request: HttpRequest<Full<Bytes>>,
+        shown: &Shown,
     ) -> Result<(Connection, Response<Incoming>), ClientError> {
         // Between calls nobody looks after the connection: the runtime hears now whether it was closed,
         // and the connection's task ends then.
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        let kept = self.kept().take().filter(|connection| !connection.is_closed());
-        if let Some(mut connection) = kept {
+        let kept = self.kept().take();
+        let usable = kept.filter(|kept| !kept.connection.is_closed() && kept.shown.is_same(shown));
+        if let Some(Kept { mut connection, .. }) = usable {
             match connection.try_send_request(request).await {
                 Ok(response) => return Ok((connection, response)),
                 // What was not sent may be sent again; of anything else nobody knows what became.
@@ -554,7 +592,7 @@ impl Client {
         Ok(sender)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Connection>> {
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -119,7 +119,7 @@ impl Config {
     /// The first field that is wrong.
     pub fn from_toml(text: &str) -> Result<Self, Invalid> {
         let config: Self = toml::from_str(text)
-            .map_err(|e| Invalid::new("broker configuration", "", e.message().to_string()))?;
+            .map_err(|error| Invalid::in_toml("broker configuration", text, &error))?;
         config.check_paths()?;
         if !(1..=REQUESTS_PER_SECOND_MAX).contains(&config.requests_per_second) {
             let expected = format!("1 to {REQUESTS_PER_SECOND_MAX}");

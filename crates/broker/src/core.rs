@@ -17,11 +17,12 @@ use keeptime_engine::{
 };
 use keeptime_ledger::{Batch, Revision, Snapshot, Subject, WriteError, Writer};
 use keeptime_model::Invalid;
+use keeptime_model::reservation::UserName;
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -160,6 +161,27 @@ pub struct Counters {
     pub snapshots: AtomicU64,
     /// Times that the clock was set back.
     pub clock_steps_back: AtomicU64,
+    /// What each user's calls have kept everybody waiting for, and they have not been charged for yet.
+    spent: Mutex<HashMap<UserName, Nanos>>,
+}
+
+impl Counters {
+    /// A call of `user` has kept everybody waiting for so long.
+    pub fn spend(&self, user: &UserName, took: Nanos) {
+        let mut spent = self.spent();
+        let all = spent.entry(user.clone()).or_default();
+        *all = all.saturating_add(took);
+    }
+
+    /// How long calls of `user` have kept everybody waiting since this was asked last.
+    pub fn take_spent(&self, user: &UserName) -> Nanos {
+        self.spent().remove(user).unwrap_or_default()
+    }
+
+    /// Sums are whole whenever this is unlocked.
+    fn spent(&self) -> MutexGuard<'_, HashMap<UserName, Nanos>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Handle {
@@ -361,7 +383,9 @@ impl Core {
                 let leaving = read(&self.engine);
                 self.leave(leaving);
             }
-            Message::Agent(input, _place) if self.pause.is_none() => self.step(input)?,
+            Message::Agent(input, _place) if self.pause.is_none() => {
+                self.step(input)?;
+            }
             // It comes back, and begins with a comparison.
             Message::Agent(..) => self.hub.disconnect_all(),
             Message::Written { attempt, outcome } if attempt == self.attempt => {
@@ -379,10 +403,18 @@ impl Core {
             drop(asker.reply.send(Err(Unavailable::Unrecorded { reason })));
             return Ok(());
         }
+        // What is due has nothing to do with whoever asks.
+        self.pass()?;
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.askers.insert(ticket, asker);
-        self.step(Input::Call { ticket, caller, call })
+        // Operators are trusted with more than that.
+        let payer = (!caller.operator).then(|| caller.user.clone());
+        let took = self.step(Input::Call { ticket, caller, call })?;
+        if let Some(user) = payer {
+            self.counters.spend(&user, took);
+        }
+        Ok(())
     }
 
     /// Whoever waits for room, or until others are slower, and has hung up is not to be granted anything: nobody would know
@@ -405,21 +437,25 @@ impl Core {
 
     /// What is due by now.
     fn pass(&mut self) -> Result<(), CoreError> {
-        let is_due = self.due <= Instant::now() && self.pause.is_none();
-        if is_due { self.step(Input::Passed) } else { Ok(()) }
+        if self.due <= Instant::now() && self.pause.is_none() {
+            self.step(Input::Passed)?;
+        }
+        Ok(())
     }
 
-    fn step(&mut self, input: Input) -> Result<(), CoreError> {
+    /// Carries out `input`; tells how long the engine took for it.
+    fn step(&mut self, input: Input) -> Result<Nanos, CoreError> {
         let start = Instant::now();
         let step = self.engine.step(moment(self.began), input);
-        let took = Nanos::from(start.elapsed()).get();
+        let took = Nanos::from(start.elapsed());
         let idle = self.engine.idle().map(|idle| Duration::from_nanos(idle.get()));
         self.due = start + idle.unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
         self.counters.steps.fetch_add(1, Ordering::Relaxed);
-        self.counters.step_nanos.fetch_add(took, Ordering::Relaxed);
+        self.counters.step_nanos.fetch_add(took.get(), Ordering::Relaxed);
         let back = self.engine.clock_steps_back();
         self.counters.clock_steps_back.store(back, Ordering::Relaxed);
-        self.carry_out(step)
+        self.carry_out(step)?;
+        Ok(took)
     }
 
     /// Records what happened, then lets answers and orders go.
@@ -705,5 +741,22 @@ mod tests {
         receive_one(&mut core);
         assert_eq!((core.engine.waiting_count(), core.askers.len()), (0, 0));
         assert!(core.messages.try_recv().is_err());
+    }
+
+    // Goal: what users keep everybody waiting for is noted, and of operators nothing. Method: a call that comes to nothing.
+    #[test]
+    fn the_time_that_a_call_takes_is_its_users() {
+        let Still { mut core, handle, counters, .. } = Still::new();
+        let reservation = keeptime_model::reservation::Handle::new(7);
+        for operator in [false, true] {
+            let caller = Caller { user: "ada".parse().unwrap(), operator };
+            let mut asking = Box::pin(handle.call(caller, Call::Cancel { handle: reservation }));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(asking.as_mut().poll(&mut context).is_pending());
+            receive_one(&mut core);
+            assert!(asking.as_mut().poll(&mut context).is_ready());
+            let spent = counters.take_spent(&"ada".parse().unwrap());
+            assert_eq!(spent > Nanos::default(), !operator, "{spent}");
+        }
     }
 }

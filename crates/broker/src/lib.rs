@@ -10,11 +10,11 @@
 //! * [`programs`]: what MPI programs ask for: a desk for each job;
 //! * [`sites`]: the loop that steers web sites; [`loads`]: how busy nodes are, as they publish
 //!   ([`node_loads`]) or their agents say;
-//! * [`door`]: who is at the other end of a connection; `seats`: how many they may have; [`rates`]: how often they may ask;
+//! * [`door`]: who is at the other end of a connection; [`rates`]: how often they may ask;
 //! * [`tcp`]: the door over the network: TLS, certificates and tokens;
 //! * [`http`]: the interface; [`wire`]: its JSON; [`words`]: the same for people; [`metrics`];
 //! * [`client`]: the other end; [`remote`]: where it finds the broker;
-//! * [`config`], [`server`]: the daemon.
+//! * [`config`], [`server`]: the daemon; `vital`: tasks whose end is that of it.
 #![forbid(unsafe_code)]
 
 pub mod agents;
@@ -32,9 +32,9 @@ pub mod programs;
 pub mod rates;
 pub mod records;
 pub mod remote;
-mod seats;
 pub mod server;
 pub mod sites;
 pub mod tcp;
+mod vital;
 pub mod wire;
 pub mod words;

@@ -6,6 +6,7 @@ use keeptime_engine::Engine;
 use keeptime_model::reservation::State;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// What is seen of the engine in one look.
@@ -57,6 +58,15 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
         "Times that the clock was set back.",
         count(&counters.clock_steps_back),
     );
+    // Written as a whole.
+    let unfinished =
+        shared.overview.lock().unwrap_or_else(PoisonError::into_inner).moves_unfinished;
+    page.one(
+        "keeptime_site_moves_unfinished_total",
+        "counter",
+        "Moves of web sites' nodes that did not wait for all requests.",
+        unfinished,
+    );
     page.one("keeptime_ledger_revision", "gauge", "Durable batches.", status.head.get());
     page.one("keeptime_ledger_epoch", "gauge", "Which writer in turn.", status.epoch.get());
     if let Some(sync) = status.sync_time {
@@ -67,12 +77,8 @@ pub async fn exposition(shared: &Shared) -> Result<String, Unavailable> {
 }
 
 fn look(engine: &Engine) -> Seen {
-    let mut by_state = BTreeMap::new();
-    for reservation in engine.book().reservations().values() {
-        *by_state.entry(reservation.state).or_default() += 1;
-    }
     Seen {
-        by_state,
+        by_state: engine.book().states().clone(),
         offers: engine.offer_count(),
         waiting: engine.waiting_count(),
         nodes: engine.cluster().topology().nodes().len(),

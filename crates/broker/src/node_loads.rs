@@ -3,6 +3,7 @@
 
 use keeptime_fabric::region::{Reader, RegionError, look};
 use keeptime_fabric::{Config, Context, Record, ResourceId, Wait, node_load};
+use keeptime_linux::vital;
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
 use keeptime_model::node_load::NodeCounters;
@@ -54,9 +55,8 @@ impl NodeLoads {
         // Nobody sends it anything, and it has no answer that is worth a busy processor.
         config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         config.wait = Wait::Block;
-        let thread = |name: &str| thread::Builder::new().name(name.into());
-        thread("node-loads-find").spawn(move || finding.find(&config))?;
-        thread("node-loads-read").spawn(move || reading.read())?;
+        vital::spawn("node-loads-find", move || finding.find(&config))?;
+        vital::spawn("node-loads-read", move || reading.read())?;
         Ok(loads)
     }
 

@@ -5,6 +5,7 @@ mod goal;
 
 use crate::agents::Hub;
 use crate::core::{Handle, Unavailable};
+use crate::vital;
 use goal::JobProfile;
 use keeptime_agent::link::ToAgent;
 use keeptime_credentials::dates;
@@ -116,7 +117,7 @@ impl Desks {
         let place = Place { core, hub, nodes: nodes.collect(), addresses, began, early_until };
         let (open, arrivals) = (Mutex::default(), Mutex::default());
         let desks = Arc::new(Self { place: Arc::new(place), open, arrivals });
-        tokio::spawn(Arc::clone(&desks).count_silence());
+        vital::spawn("what looks for agents that say nothing", Arc::clone(&desks).count_silence());
         desks
     }
 

@@ -1,4 +1,5 @@
-//! How often a user may ask: a bucket of tokens for each. Pure: the time is an argument.
+//! How often a user may ask: a bucket of tokens for each, which what is asked may leave empty for a while. Pure: the time is an
+//! argument.
 
 use keeptime_model::reservation::UserName;
 use std::collections::HashMap;
@@ -57,6 +58,16 @@ impl Rates {
         *bucket = Bucket { tokens: left, at: now.max(bucket.at) };
         outcome
     }
+
+    /// `user` has used up `tokens` already, whether they were there or not. Whoever owes some waits for longer, and for no
+    /// longer than it takes to fill two buckets.
+    pub fn owe(&mut self, user: &UserName, tokens: u32, now: Instant) {
+        let (per_second, burst) = (self.per_second, self.burst);
+        // Who is not remembered has not asked for long.
+        let Some(bucket) = self.buckets.get_mut(user) else { return };
+        let left = bucket.filled(now, per_second, burst) - f64::from(tokens);
+        *bucket = Bucket { tokens: left.max(-burst), at: now.max(bucket.at) };
+    }
 }
 
 impl Bucket {
@@ -86,6 +97,25 @@ mod tests {
         let full = now + Duration::from_secs(60);
         assert_eq!(rates.take(&user("ada"), 1_000, full), Ok(()), "not for ever");
         assert_eq!(rates.take(&user("eve"), 1, now + wait + Duration::from_millis(1)), Ok(()));
+    }
+
+    #[test]
+    fn what_was_used_up_already_is_waited_for_and_not_for_ever() {
+        let (mut rates, now) = (Rates::new(20), Instant::now());
+        let seconds = |count| now + Duration::from_secs(count);
+        rates.owe(&user("eve"), 1_000, now);
+        assert_eq!(rates.take(&user("eve"), 1, now), Ok(()), "she had not asked for anything");
+        rates.owe(&user("eve"), 20 * BURST_SECONDS + 19, now);
+        assert!(rates.take(&user("eve"), 1, now).is_err());
+        assert_eq!(rates.take(&user("ada"), 1, now), Ok(()), "others are not concerned");
+        assert!(rates.take(&user("eve"), 1, seconds(1)).is_err());
+        assert_eq!(rates.take(&user("eve"), 1, seconds(2)), Ok(()));
+        for _ in 0..100 {
+            rates.owe(&user("eve"), u32::MAX, seconds(2));
+        }
+        let all_of_two_buckets = u64::from(2 * BURST_SECONDS);
+        assert!(rates.take(&user("eve"), 1_000, seconds(all_of_two_buckets)).is_err());
+        assert_eq!(rates.take(&user("eve"), 1_000, seconds(2 + all_of_two_buckets)), Ok(()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Events as records of the ledger, and back: what a broker that starts finds there.
 
+use crate::wire::LeftOut;
 use keeptime_engine::book::Snapshot;
 use keeptime_engine::{Event, Step};
 use keeptime_ledger::record::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
@@ -10,6 +11,11 @@ use thiserror::Error;
 
 /// Batches that are read at once: a few MB, or what the ledger returns of longer ones.
 const READ_BATCHES: usize = 1_000;
+/// Records from the end of a history that are told, and fewer of large ones, as the ledger returns: whoever asks mostly wants
+/// to know what happened last.
+const HISTORY_LAST: usize = 1_000;
+/// Records from the beginning of a longer one: who asked, what was decided on which grounds, and how it began.
+const HISTORY_FIRST: usize = 16;
 
 /// Everything that a ledger says about the state.
 #[derive(Debug, Default)]
@@ -139,6 +145,23 @@ pub fn find(ledger: &dyn Ledger) -> Result<Found, RecordError> {
     }
 }
 
+/// The first and the last records about a reservation, oldest first, and what is left out between them. A job whose share is
+/// corrected for days has hundreds of thousands, of about 1 kB each.
+///
+/// # Errors
+/// If the ledger cannot be read.
+pub fn history(
+    ledger: &dyn Ledger,
+    subject: Subject,
+) -> Result<(Vec<Recorded>, Option<LeftOut>), LedgerError> {
+    let last = ledger.history(subject, HISTORY_LAST)?;
+    let before = ledger.count(subject)?.saturating_sub(last.len());
+    let mut records = ledger.beginning(subject, before.min(HISTORY_FIRST))?;
+    let (after, count) = (records.len(), before.saturating_sub(records.len()));
+    records.extend(last);
+    Ok((records, (count > 0).then_some(LeftOut { after, count })))
+}
+
 fn read_event(revision: Revision, record: &Record) -> Result<Event, RecordError> {
     serde_json::from_slice(&record.payload).map_err(|source| RecordError::Strange {
         revision,
@@ -242,6 +265,30 @@ mod tests {
         let rest = find(&ledger).unwrap();
         assert_eq!(rest.events, [(WallTime::from_unix_nanos(7), ended(2))]);
         assert_eq!((rest.forgotten, rest.head), (all.forgotten, Revision::new(2)));
+    }
+
+    // Goal: however long a history is, what is told of it is bounded, has both ends, and says how much is missing where. Method:
+    // lengths around both bounds, among records about another reservation.
+    #[test]
+    fn a_long_history_is_told_without_its_middle_and_says_so() {
+        for length in [1, HISTORY_LAST, HISTORY_LAST + 1, HISTORY_LAST + HISTORY_FIRST, 2_000] {
+            let disk = MemoryDisk::default();
+            let mut ledger = MemoryLedger::open(&disk).unwrap();
+            for number in 0..length as u64 {
+                let about = |handle| record(WallTime::from_unix_nanos(number), &ended(handle));
+                let records = vec![about(7).unwrap(), about(8).unwrap()];
+                ledger.append(&[Batch::new(records).unwrap()]).unwrap();
+            }
+            let (records, left_out) = history(&ledger, Subject::new(7)).unwrap();
+            assert!(records.iter().all(|told| told.record.subject == Some(Subject::new(7))));
+            let times: Vec<_> = records.iter().map(|told| told.record.time.unix_nanos()).collect();
+            let told = length.min(HISTORY_FIRST + HISTORY_LAST);
+            let first = if told < length { HISTORY_FIRST } else { 0 };
+            let last = (length + first - told) as u64..length as u64;
+            assert_eq!(times, (0..first as u64).chain(last).collect::<Vec<_>>(), "{length}");
+            let expected = LeftOut { after: first, count: length - told };
+            assert_eq!(left_out, (told < length).then_some(expected), "{length}");
+        }
     }
 
     #[test]

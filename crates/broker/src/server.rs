@@ -9,18 +9,19 @@ use crate::http::{self, Shared};
 use crate::loads::Loads;
 use crate::node_loads::NodeLoads;
 use crate::rates::Rates;
-use crate::seats::Seats;
 use crate::sites::Sites;
-use crate::tcp;
+use crate::{tcp, vital};
 use axum::Router;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use keeptime_agent::seats::Seats;
 use keeptime_engine::{Caller, Cluster};
 use keeptime_ledger::{LedgerError, SqliteLedger, Writer};
 use keeptime_linux::egress::{self, Link};
+use keeptime_linux::vital as threads;
 use keeptime_model::Invalid;
 use keeptime_model::topology::Topology;
 use std::fs;
@@ -147,8 +148,7 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
     let lease = policy.agent_lease_nanos;
     let (core, handle, feed, counters) =
         Core::new(cluster, policy, writer.clone(), Arc::clone(&hub))?;
-    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || core.run());
-    let thread = thread.map_err(ServeError::Thread)?;
+    let thread = threads::spawn("engine", move || core.run()).map_err(ServeError::Thread)?;
     let _inside = runtime.enter();
     let users = listen(&config.socket, 0o666)?;
     let agents = listen(&config.agents, 0o600)?;
@@ -166,15 +166,15 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
         far.open(router.clone(), operators.clone(), reception.clone(), hangup)?;
     }
     let door = Door { router, operators, open };
-    runtime.spawn(reception.serve(agents));
-    runtime.spawn(door.serve(users));
+    vital::spawn("the door of agents", reception.serve(agents));
+    vital::spawn("the door of users", door.serve(users));
     let published = config.fabric.as_deref().map(NodeLoads::start).transpose();
     let loads = Loads::new(published.map_err(ServeError::Thread)?, asked, &topology);
     let sites = Sites::start(handle.clone(), runtime.handle().clone(), loads, overview)
         .map_err(ServeError::Thread)?;
     tracing::info!("broker of {} serves {}", topology.name(), config.socket.display());
     let is_there = || config.socket.exists();
-    let ended = wait(thread, &handle, &|| stop() || !is_there());
+    let ended = wait(thread, &handle, &writer, &|| stop() || !is_there());
     let removed = || ServeError::Removed { socket: config.socket.clone() };
     let ended = ended.and_then(|()| if is_there() { Ok(()) } else { Err(removed()) });
     sites.stop();
@@ -191,14 +191,20 @@ pub fn run(config: &Config, stop: &dyn Fn() -> bool) -> Result<(), ServeError> {
 fn wait(
     thread: JoinHandle<Result<(), CoreError>>,
     handle: &Handle,
+    writer: &Writer,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), ServeError> {
     while !stop() && !thread.is_finished() {
+        // The engine hears of it when it records next, and everybody waits until then.
+        if writer.has_ended() {
+            threads::end("the ledger");
+        }
         std::thread::sleep(LOOK_EVERY);
     }
     handle.stop();
     match thread.join() {
         Ok(ended) => Ok(ended?),
+        // The process has ended before.
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
@@ -290,27 +296,4 @@ async fn converse(stream: UnixStream, router: Router, caller: Caller) -> hyper::
         hyper::service::Service::call(&service, request)
     });
     protocol(HEADER_WITHIN).serve_connection(TokioIo::new(stream), service).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Goal: nobody is locked out by connections that are over, however they ended. Method: one of the last seats goes in
-    // a panic, as with a request that has met a bug.
-    #[test]
-    fn a_user_has_so_many_connections_and_gets_them_back() {
-        let open = Seats::new(CONNECTIONS_OF_USER_MAX);
-        let mut seats: Vec<_> = (0..CONNECTIONS_OF_USER_MAX).map_while(|_| open.take(7)).collect();
-        assert_eq!(seats.len(), CONNECTIONS_OF_USER_MAX);
-        assert!(open.take(7).is_none());
-        assert!(open.take(8).is_some(), "others are not concerned");
-        let seat = seats.pop();
-        let ended = std::thread::spawn(move || assert!(seat.is_none(), "a bug"));
-        assert!(ended.join().is_err());
-        seats.extend(open.take(7));
-        assert_eq!(seats.len(), CONNECTIONS_OF_USER_MAX);
-        drop(seats);
-        assert!(open.are_empty());
-    }
 }

@@ -4,6 +4,7 @@
 use crate::core::{Handle as Core, now};
 use crate::loads::Loads;
 use keeptime_engine::{Call, Caller, Engine};
+use keeptime_linux::vital;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::site::{SiteNode, SiteSpec};
@@ -54,7 +55,7 @@ impl Sites {
                 Controller::new(Engines::new(core, runtime)).with_counters(Some(counters));
             run(controller, &seen, &told);
         };
-        let thread = std::thread::Builder::new().name("sites".into()).spawn(work)?;
+        let thread = vital::spawn("sites", work)?;
         Ok(Self { stop, thread })
     }
 
@@ -62,25 +63,39 @@ impl Sites {
     pub fn stop(self) {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.thread().unpark();
-        if let Err(panic) = self.thread.join() {
-            std::panic::resume_unwind(panic);
-        }
+        // A panic would have ended the process.
+        let _ = self.thread.join();
     }
 }
 
 fn run(mut controller: Controller<Engines>, overview: &Mutex<Overview>, stop: &AtomicBool) {
     let began = Instant::now();
+    let mut told = 0;
     while !stop.load(Ordering::SeqCst) {
         let moment = Now { steady: began.elapsed().into(), wall: now() };
         let idle = controller.pass(moment).unwrap_or_else(|invalid| {
             tracing::error!("web sites keep the nodes that they have: {invalid}");
             PAUSE
         });
+        told = tell_of_unfinished(controller.overview(), told);
         controller
             .overview()
             .clone_into(&mut overview.lock().unwrap_or_else(PoisonError::into_inner));
         std::thread::park_timeout(idle);
     }
+}
+
+/// Says which moves did not wait for all requests, but for the first `told` of them; how many there are.
+fn tell_of_unfinished(overview: &Overview, told: u64) -> u64 {
+    let new = usize::try_from(overview.moves_unfinished - told).unwrap_or(usize::MAX);
+    let unfinished = overview.moves.iter().rev().filter_map(|moved| {
+        let left = moved.unfinished.as_ref()?;
+        Some((&moved.node, moved.from.as_ref()?, left))
+    });
+    for (node, site, left) in unfinished.take(new) {
+        tracing::warn!("{node} was taken out at {site}: {left}");
+    }
+    overview.moves_unfinished
 }
 
 /// The engine's thread, as a record.

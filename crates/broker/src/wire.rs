@@ -12,7 +12,7 @@ use keeptime_model::reservation::{Grant, Handle, Request, RequestKey, State, Use
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 pub use keeptime_sites::history::SECONDS_MAX;
 pub use keeptime_sites::overview::{
-    LoadSource, LoadView, MoveView, NodeView, Overview, Second, SiteView,
+    LoadSource, LoadView, MoveView, NodeView, Overview, Second, SiteView, Unfinished,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -106,6 +106,18 @@ pub struct Listing {
 pub struct History {
     /// Oldest first.
     pub records: Vec<Happened>,
+    /// What a long one leaves out; nothing = these are all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// Records between the first and the last of a history that are not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// How many of those that are told come before them.
+    pub after: usize,
+    /// How many they are.
+    pub count: usize,
 }
 
 /// Something that happened and is durable.

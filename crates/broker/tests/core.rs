@@ -155,6 +155,14 @@ impl Ledger for Watched {
         self.ledger.history(subject, limit)
     }
 
+    fn beginning(&self, subject: Subject, limit: usize) -> Result<Vec<Recorded>, LedgerError> {
+        self.ledger.beginning(subject, limit)
+    }
+
+    fn count(&self, subject: Subject) -> Result<usize, LedgerError> {
+        self.ledger.count(subject)
+    }
+
     fn snapshot(&self) -> Result<Option<Snapshot>, LedgerError> {
         self.ledger.snapshot()
     }

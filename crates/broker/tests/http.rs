@@ -376,8 +376,12 @@ fn a_broker_whose_socket_is_removed_ends() {
 fn who_floods_is_told_to_wait_and_the_figures_are_there() {
     let world = World::new(1);
     let page = world.request("GET", "/metrics", "");
-    for figure in ["keeptime_agents_connected 1", "keeptime_nodes 1", "keeptime_ledger_revision 0"]
-    {
+    for figure in [
+        "keeptime_agents_connected 1",
+        "keeptime_nodes 1",
+        "keeptime_site_moves_unfinished_total 0",
+        "keeptime_ledger_revision 0",
+    ] {
         assert!(page.contains(figure), "{figure} in {page}");
     }
     let line = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";

@@ -57,6 +57,7 @@ impl Farm {
             cpu_ppm: Some(CpuPpm::from_percent(50)),
             services: vec![],
             port: 80,
+            drain_most_nanos: None,
             balancers: vec![BalancerPlace::HaProxy { socket, backend: site.into() }],
         }
     }
@@ -317,6 +318,30 @@ fn what_cannot_be_kept_or_asked_is_refused() {
     let blog: Name = "blog".parse().unwrap();
     let (field, expected) = Farm::refusal(farm.world.client().remove_site(&blog));
     assert_eq!((field.as_str(), expected.as_str()), ("site", "one of shop"), "not recorded");
+}
+
+#[test]
+fn a_request_that_does_not_end_holds_its_node_up_as_long_as_the_site_says_and_that_is_told() {
+    let farm = Farm::new(1, &["shop"]);
+    let client = farm.world.client();
+    let drain_most_nanos = Some(Nanos::from_millis(300));
+    client.add_site(&SiteSpec { drain_most_nanos, ..farm.spec("shop", [1, 1, 1], 1) }).unwrap();
+    wait("its guarantee", || farm.nodes_of("shop").len() == 1);
+    farm.nodes[0].hold(true);
+    let load = Load::start(&farm.haproxy.sites, 40.0);
+    wait("the node works", || farm.nodes[0].working() > 0);
+    client.remove_site(&"shop".parse().unwrap()).unwrap();
+    wait("the move is told", || farm.overview().moves_unfinished == 1);
+    assert!(farm.nodes[0].working() > 0, "it works on what it had");
+    let moved = farm.overview().moves.pop_back().unwrap();
+    let left = moved.unfinished.unwrap();
+    assert!(left.in_flight > 0 && left.going_on.is_empty(), "{left:?}");
+    assert_eq!((moved.to, moved.failure), (None, None));
+    let page = farm.world.request("GET", "/metrics", "");
+    assert!(page.contains("keeptime_site_moves_unfinished_total 1"), "{page}");
+    wait("the site is gone", || farm.overview().sites.is_empty());
+    farm.nodes[0].hold(false);
+    load.end();
 }
 
 #[test]

@@ -146,12 +146,10 @@ fn draw(
         resources.push(ResourceLine { resource: name(engine, resource), capacity, levels });
     }
     let mut reservations = Vec::new();
-    for reservation in engine.book().reservations().values() {
+    for reservation in engine.book().live_reservations() {
         let ends = reservation.until_unix_nanos.is_none_or(|until| until > from_unix_nanos);
         let overlaps = reservation.from_unix_nanos < to_unix_nanos && ends;
-        if let (true, true, Some(grant)) =
-            (reservation.state.is_live(), overlaps, &reservation.grant)
-        {
+        if let (true, Some(grant)) = (overlaps, &reservation.grant) {
             take(1)?;
             reservations.push(ReservationLine {
                 handle: reservation.handle,

@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use keeptime_engine::Caller;
 use keeptime_ledger::Writer;
+use keeptime_model::units::Nanos;
 use keeptime_sites::overview::Overview;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,6 +41,9 @@ pub const APPLICATION_BYTES_MAX: usize = 512 << 10;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// So many bytes of a body count as one request more: they are read, understood and often recorded.
 const BYTES_OF_TOKEN: u64 = 4 << 10;
+/// Whatever a call is about, so much of the engine's time counts as one request more: by as many requests as one user may
+/// send where nothing else is configured, others are kept waiting for two fifths of the time at the most.
+const TIME_OF_TOKEN: Nanos = Nanos::from_millis(2);
 
 /// The interface's document, checked in.
 const OPENAPI: &str = include_str!("../../openapi.json");
@@ -156,10 +160,13 @@ async fn not_too_often(
 ) -> Response {
     let bytes = request.body().size_hint().exact();
     let tokens = cost(request.method(), request.uri().path(), bytes);
+    let spent = shared.counters.take_spent(&caller.user);
     let taken = {
         // Counters of tokens are whole whenever this is unlocked.
         let mut rates = shared.rates.lock().unwrap_or_else(PoisonError::into_inner);
-        rates.take(&caller.user, tokens, Instant::now())
+        let now = Instant::now();
+        rates.owe(&caller.user, cost_of(spent), now);
+        rates.take(&caller.user, tokens, now)
     };
     let Err(wait) = taken else { return next.run(request).await };
     let detail = format!("{} asks too often; try again in {wait:?}", caller.user);
@@ -182,6 +189,11 @@ fn cost(method: &Method, path: &str, body_bytes: Option<u64>) -> u32 {
         _ => 1,
     };
     of_path + (bytes / BYTES_OF_TOKEN) as u32
+}
+
+/// What calls count that have taken so much of the engine's time, beside one each.
+fn cost_of(spent: Nanos) -> u32 {
+    u32::try_from(spent.get() / TIME_OF_TOKEN.get()).unwrap_or(u32::MAX)
 }
 
 async fn openapi() -> Response {
@@ -275,6 +287,34 @@ impl From<PathRejection> for Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::testing::Still;
+    use axum::body::Body;
+    use tower::ServiceExt;
+
+    /// What comes of a request of `user`.
+    async fn status(router: &Router, user: &str) -> StatusCode {
+        let caller = Caller { user: user.parse().unwrap(), operator: false };
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = Uri::from_static("/v1/openapi.json");
+        request.extensions_mut().insert(caller);
+        router.clone().oneshot(request).await.unwrap().status()
+    }
+
+    // Goal: who has kept everybody waiting waits, and nobody else. Method: it is noted how long that was.
+    #[tokio::test]
+    async fn a_call_counts_by_the_time_that_the_engine_took_for_it() {
+        let Still { writer, hub, handle, feed, counters, .. } = Still::new();
+        let (rates, noted) = (Rates::new(1), Arc::clone(&counters));
+        let router =
+            router(Shared::new(handle, writer, hub, feed, counters, rates, Arc::default()));
+        assert_eq!(status(&router, "eve").await, StatusCode::OK);
+        noted.spend(&"eve".parse().unwrap(), Nanos::from_secs(60));
+        assert_eq!(status(&router, "eve").await, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(status(&router, "ada").await, StatusCode::OK);
+        assert_eq!(noted.take_spent(&"eve".parse().unwrap()), Nanos::default(), "it counts once");
+        assert_eq!(cost_of(Nanos::new(1_999_999)), 0);
+        assert_eq!(cost_of(Nanos::new(u64::MAX)), u32::MAX);
+    }
 
     #[test]
     fn a_request_counts_by_what_it_costs_the_broker() {

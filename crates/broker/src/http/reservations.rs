@@ -26,8 +26,6 @@ use std::time::Duration;
 /// Reservations that are looked at for one answer: everybody waits meanwhile, well under a
 /// millisecond.
 const LOOK_AT_MAX: usize = 10_000;
-/// Records of one history: the last of them, and fewer of long ones, as the ledger returns.
-const HISTORY_MAX: usize = 1_000;
 
 /// The query of `PUT /v1/reservations/{handle}`.
 #[derive(Debug, Default, Deserialize)]
@@ -150,16 +148,17 @@ pub async fn decision(State(shared): State<Shared>, Of(handle): Of) -> Result<Re
     }
 }
 
-/// What happened to a reservation, also to one that is over, until it is compacted.
+/// What happened to a reservation, also to one that is over, until it is compacted; of a long history its first and its last
+/// records.
 pub async fn history(State(shared): State<Shared>, Of(handle): Of) -> Result<Response, Rejection> {
     let writer = shared.writer.clone();
     let subject = Subject::new(handle.number());
-    let read = move || writer.call(move |ledger| ledger.history(subject, HISTORY_MAX));
+    let read = move || writer.call(move |ledger| records::history(ledger, subject));
     let recorded = tokio::task::spawn_blocking(read).await;
     let unread = |why: String| Problem::new(503, "not now", why);
     let recorded = recorded.map_err(|error| unread(error.to_string()))?;
     let recorded = recorded.map_err(|error| unread(error.to_string()))?;
-    let recorded = recorded.map_err(|error| unread(error.to_string()))?;
+    let (recorded, left_out) = recorded.map_err(|error| unread(error.to_string()))?;
     let happened = recorded.iter().map(|recorded| {
         let event = records::event(recorded)?;
         Ok(Happened::new(recorded.revision, None, recorded.record.time, event))
@@ -169,7 +168,7 @@ pub async fn history(State(shared): State<Shared>, Of(handle): Of) -> Result<Res
     if records.is_empty() {
         return Err(CallError::NotFound { handle }.into());
     }
-    Ok(json(StatusCode::OK, &History { records }))
+    Ok(json(StatusCode::OK, &History { records, left_out }))
 }
 
 pub async fn consider(

@@ -4,7 +4,8 @@
 use super::config::Tcp;
 use keeptime_credentials::certificate::Validity;
 use keeptime_credentials::dates;
-use keeptime_credentials::files::{FileError, Stamp};
+use keeptime_credentials::files::FileError;
+use keeptime_credentials::renewal::{Renewed, Source};
 use keeptime_credentials::tls::{AGENT, Clients, HTTP, Peer, Server, ServerFiles, TlsError};
 use keeptime_credentials::token_file;
 use keeptime_credentials::tokens::{TokenId, Tokens};
@@ -12,6 +13,7 @@ use keeptime_credentials::untrusted::Untrusted;
 use keeptime_model::errors::chain;
 use keeptime_model::units::{Nanos, WallTime};
 use std::error::Error;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
@@ -47,15 +49,14 @@ pub struct Keys {
     pub agents: Option<Server>,
     /// The tokens of users.
     pub tokens: Tokens,
-    /// Of the files, just before they were read.
-    stamp: Stamp,
 }
 
 /// The keys as they are now.
 #[derive(Debug, Clone)]
 pub(super) struct KeyRing {
-    config: Arc<Tcp>,
-    current: Arc<watch::Sender<Arc<Keys>>>,
+    keys: Arc<Renewed<Tcp>>,
+    /// Tells those whom they let in when there are others.
+    renewals: Arc<watch::Sender<()>>,
 }
 
 /// What somebody showed.
@@ -67,66 +68,61 @@ pub(super) struct Shown {
     pub token: Mutex<Option<TokenId>>,
 }
 
-impl Keys {
-    /// Reads all files of `config`.
-    ///
-    /// # Errors
-    /// The first that cannot be used.
-    pub fn read(config: &Tcp) -> Result<Self, KeysError> {
-        let stamp = Stamp::of(config.files());
+impl Source for Tcp {
+    type Made = Keys;
+    type Error = KeysError;
+
+    fn paths(&self) -> Vec<&Path> {
+        self.files().collect()
+    }
+
+    fn read(&self) -> Result<Keys, KeysError> {
         let files = ServerFiles {
-            certificate: &config.certificate,
-            key: &config.key,
-            client_ca: config.client_ca.as_deref(),
-            revoked: config.revoked.as_deref(),
+            certificate: &self.certificate,
+            key: &self.key,
+            client_ca: self.client_ca.as_deref(),
+            revoked: self.revoked.as_deref(),
         };
         let users = Server::read(files, Clients::Any, HTTP)?;
-        let agents = match config.agents {
+        let agents = match self.agents {
             Some(_) => Some(Server::read(files, Clients::WithCertificate, AGENT)?),
             None => None,
         };
-        let tokens = config.tokens.as_deref().map(token_file::load).transpose()?;
-        Ok(Self { users, agents, tokens: tokens.unwrap_or_default(), stamp })
+        let tokens = self.tokens.as_deref().map(token_file::load).transpose()?;
+        Ok(Keys { users, agents, tokens: tokens.unwrap_or_default() })
     }
 }
 
 impl KeyRing {
     /// Reads all files of `config`.
     pub fn open(config: &Tcp) -> Result<Self, KeysError> {
-        let keys = Keys::read(config)?;
-        warn_of_end(keys.users.facts().validity, dates::now());
-        let (current, _) = watch::channel(Arc::new(keys));
-        Ok(Self { config: Arc::new(config.clone()), current: Arc::new(current) })
+        let keys = Renewed::read(config.clone())?;
+        warn_of_end(keys.now().users.facts().validity, dates::now());
+        Ok(Self { keys: Arc::new(keys), renewals: Arc::new(watch::Sender::new(())) })
     }
 
     /// As they are now.
     pub fn now(&self) -> Arc<Keys> {
-        Arc::clone(&self.current.borrow())
+        self.keys.now()
     }
 
     /// Reads the files again when they change or at `hangup`, for ever. Files that cannot be used leave
     /// everything as it is.
     pub async fn keep_fresh(self, mut hangup: Signal) {
-        let mut tried = self.now().stamp.clone();
         loop {
             let is_told = tokio::select! {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(LOOK_EVERY) => false,
             };
-            let (config, before) = (Arc::clone(&self.config), tried.clone());
-            let read = tokio::task::spawn_blocking(move || {
-                let stamp = Stamp::of(config.files());
-                (is_told || stamp != before).then(|| (stamp, Keys::read(&config)))
-            });
+            let keys = Arc::clone(&self.keys);
+            let look = move || if is_told { Some(keys.read_again()) } else { keys.look() };
             // If it panics, everything is as before.
-            let Ok(Some((stamp, read))) = read.await else { continue };
-            // Files that cannot be used are told once, until one of them changes.
-            tried = stamp;
+            let Ok(Some(read)) = tokio::task::spawn_blocking(look).await else { continue };
             match read {
                 Ok(keys) => {
                     tracing::info!("certificates and tokens were read again");
                     warn_of_end(keys.users.facts().validity, dates::now());
-                    self.current.send_replace(Arc::new(keys));
+                    self.renewals.send_replace(());
                 }
                 Err(error) => {
                     let why = chain(&error);
@@ -138,16 +134,18 @@ impl KeyRing {
 
     /// Ends when what was shown is good no more: `server` says by which certificates.
     pub async fn outlive(&self, shown: &Shown, server: impl Fn(&Keys) -> Option<&Server>) {
-        let mut changes = self.current.subscribe();
+        let mut renewals = self.renewals.subscribe();
         loop {
-            let keys = changes.borrow_and_update().clone();
+            // What comes after this is told, and what came before is there.
+            renewals.mark_unchanged();
+            let keys = self.now();
             if let Err(why) = shown.check(server(&keys), &keys.tokens, dates::now()) {
                 tracing::info!("a connection is ended: {why}");
                 return;
             }
             drop(keys);
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
+                changed = renewals.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
             }
         }

@@ -24,6 +24,7 @@ use self::peers::Peers;
 use self::users::Users;
 use crate::agents::{CONNECTIONS_SPARE, Reception};
 use crate::door::Operators;
+use crate::vital;
 use axum::Router;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -90,20 +91,19 @@ impl Door {
         let listener = listen(config.address.0)?;
         let users = Users { keys: keys.clone(), operators, router };
         tracing::info!("users connect to https://{}", config.address.0);
-        tokio::spawn(accept(listener, CONNECTIONS_MAX, CONNECTIONS_OF_PEER_MAX, move |stream| {
-            users.clone().receive(stream)
-        }));
+        let receive = move |stream| users.clone().receive(stream);
+        let door = accept(listener, CONNECTIONS_MAX, CONNECTIONS_OF_PEER_MAX, receive);
+        vital::spawn("the door of users over TCP", door);
         if let Some(address) = config.agents {
             let listener = listen(address.0)?;
             let room = reception.node_count() + CONNECTIONS_SPARE;
             let agents = Agents { keys: keys.clone(), reception };
             tracing::info!("agents connect to {}", address.0);
             // All nodes of a lab or behind a gateway may have one address.
-            tokio::spawn(accept(listener, room, room, move |stream| {
-                agents.clone().receive(stream)
-            }));
+            let receive = move |stream| agents.clone().receive(stream);
+            vital::spawn("the door of agents over TCP", accept(listener, room, room, receive));
         }
-        tokio::spawn(keys.keep_fresh(hangup));
+        vital::spawn("what reads certificates and tokens again", keys.keep_fresh(hangup));
         Ok(())
     }
 }

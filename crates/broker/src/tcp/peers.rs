@@ -1,7 +1,7 @@
 //! How many connections an address has.
 
 use super::ip;
-use crate::seats::{Seat, Seats};
+use keeptime_agent::seats::{Seat, Seats};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// All that have one.
