@@ -23,7 +23,7 @@ pub use mpi::{AttachArguments, AttachTerms, EnvironmentArguments, MpiCommand};
 pub use sim::{
     FailureArguments, Generator, SimArguments, SimCommand, SimSitesArguments, SimulatedCluster,
 };
-pub use site::{SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
+pub use site::{DrainMost, SiteAddArguments, SiteCommand, SiteListArguments, SiteRemoveArguments};
 pub use testbed::{LabLoadArguments, LabPoliceArguments};
 
 pub use broker::{
@@ -96,17 +96,17 @@ pub enum Command {
     Links(AtArguments),
     /// Show what is reserved when
     Timeline(TimelineArguments),
-    /// Make an application and its profile known to the broker, so that goals can be reserved for
+    /// Tell the broker of an application and its profile: goals of it can be reserved from then on
     Register(RegisterArguments),
     /// Web sites that share the cluster's nodes behind load balancers
     #[command(subcommand)]
     Site(SiteCommand),
     /// What programs register in the fabric, and how fast messages are among nodes
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = manual::FABRIC)]
     Fabric(FabricCommand),
-    /// Count processes and connections that are there already to a job, as long as it lasts
+    /// Count running processes and open connections to a job, as long as it lasts
     Bind(BindArguments),
-    /// Quality of service for MPI programs that nobody may change
+    /// Quality of service for MPI programs, from outside
     #[command(subcommand)]
     Mpi(MpiCommand),
     /// Measure an application on the cluster until its curves are known
@@ -117,8 +117,9 @@ pub enum Command {
     ///
     /// With --rate it is held at a part of its full speed instead, beside whatever else runs; with --by
     /// Keeptime chooses when, on how many nodes and how fast it runs.
+    // Boxed, since it takes far more than all others.
     #[command(after_long_help = manual::RUN)]
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Send HTTP requests to web sites at given times, and tell how long their answers took
     Load(LoadArguments),
     /// Simulate a cluster: who would be admitted, which promises kept, who would wait, in virtual time
@@ -131,7 +132,7 @@ pub enum Command {
     Top(TopArguments),
     /// Write one self-contained HTML page from a directory of results
     Report(ReportArguments),
-    /// The whole main job on a lab of 4 nodes: profile, plan, run, contention, report
+    /// Show all of it on a lab of 4 nodes: profile, plan, run beside others, report
     Demo(DemoArguments),
     /// Plain load inside a lab, as a part of measurements
     #[command(hide = true, subcommand)]
@@ -313,6 +314,7 @@ pub enum AgentCommand {
     #[command(after_help = manual::AGENT_STATUS)]
     Status {
         /// Its socket
+        #[arg(env = "KEEPTIME_AGENT", default_value = "/run/keeptime/agent.sock")]
         socket: PathBuf,
         /// Print JSON instead of a table
         #[arg(long)]
@@ -592,6 +594,17 @@ pub struct RunArguments {
     /// time, an hour at the most
     #[arg(long, value_name = "SPAN", conflicts_with_all = ["unprotected", "reservation", "rate", "by"])]
     pub wait: Option<Nanos>,
+    /// Go on without this terminal once it is granted, or waits for its time or for room: this command then tells
+    /// how to look and how to end it, and ends. What is refused is told here, as ever
+    #[arg(long)]
+    pub detach: bool,
+    /// What --detach says is added to this file, with how it ended as the last line [default: keeptime-PID.out, by the
+    /// number of its process]
+    #[arg(long, value_name = "FILE", requires = "detach")]
+    pub output: Option<PathBuf>,
+    /// The one that goes on: what --detach starts
+    #[arg(long, hide = true, requires = "detach")]
+    pub detached: bool,
     /// Print JSON instead of a story
     #[arg(long)]
     pub json: bool,

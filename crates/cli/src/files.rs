@@ -21,8 +21,7 @@ pub const PROFILES: &str = "profiles";
 pub fn load_application(name: &str, flavour: Flavour) -> Result<Application> {
     let by_name = Path::new(APPLICATIONS).join(format!("{name}.toml"));
     let path = if name.ends_with(".toml") { PathBuf::from(name) } else { by_name };
-    let text = fs::read_to_string(&path)
-        .with_context(|| format!("no application {name:?}: cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| absent(name, &path))?;
     let application = Application::from_toml(&text)
         .with_context(|| format!("in the application file {}", path.display()))?;
     let root = std::env::current_dir().context("the current directory is gone")?;
@@ -34,6 +33,33 @@ pub fn load_application(name: &str, flavour: Flavour) -> Result<Application> {
     places.into_iter().try_fold(application, |application, (name, place)| {
         Ok(application.with_constant(name.parse()?, root.join(place).display().to_string()))
     })
+}
+
+/// That there is no such application, and which there are.
+fn absent(name: &str, path: &Path) -> String {
+    let what = format!("no application {name:?}: cannot read {}", path.display());
+    let names = application_names();
+    match (name.ends_with(".toml"), names.is_empty()) {
+        (true, _) => what,
+        (false, true) => format!(
+            "{what}; expected a file that ends in .toml, or a directory with {APPLICATIONS}/"
+        ),
+        (false, false) => {
+            format!("{what}; there are {}, or any file that ends in .toml", names.join(", "))
+        }
+    }
+}
+
+/// What can be named here without a path, in order.
+fn application_names() -> Vec<String> {
+    let name = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_suffix(".toml")?;
+        Some(name.to_owned())
+    };
+    let files = fs::read_dir(APPLICATIONS).into_iter().flatten().flatten();
+    let mut names: Vec<_> = files.filter_map(|file| name(file.path())).collect();
+    names.sort();
+    names
 }
 
 /// The profile in `path`, checked.

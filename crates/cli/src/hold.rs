@@ -13,7 +13,7 @@ use keeptime_model::units::{CpuPpm, Nanos};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the broker keeps what a silent holder has: long enough for a machine that swaps, short
 /// enough that a killed run is cleaned up while its user looks.
@@ -58,8 +58,9 @@ impl Hold {
     /// process is told to stop.
     ///
     /// # Errors
-    /// As [`Self::take`].
+    /// As [`Self::take`]; if this process was told to stop before.
     pub fn take_in_advance(cluster: &Cluster, asked: Request) -> Result<Self> {
+        ensure!(!interrupt::stopped(), "interrupted");
         let request = Request { lease_nanos: Some(LEASE), ..asked };
         let broker = cluster.broker()?;
         let granted = broker.reserve_unless(&interrupt::stopped, new_key()?, request);
@@ -117,7 +118,10 @@ impl Hold {
 
     /// The same, asked now.
     pub fn confirm_lost(&self) -> Option<String> {
-        self.lost().or_else(|| sign(&self.broker, self.handle).lost)
+        self.lost().or_else(|| {
+            let said = self.broker.keep(self.handle);
+            heard(&self.broker, self.handle, said, Nanos::new(0)).lost
+        })
     }
 
     /// What it has of each node's CPU, as the broker said within the last seconds; nothing if it said nothing yet. What
@@ -139,8 +143,14 @@ impl Hold {
         let (stop, stopped) = channel::<()>();
         let (handle, seen) = (self.handle, Arc::clone(&self.seen));
         let thread = std::thread::spawn(move || {
+            let mut untrusted_since: Option<Instant> = None;
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(KEEP_EVERY) {
-                let Seen { lost, cpu } = sign(&broker, handle);
+                let said = broker.keep(handle);
+                let is_untrusted = said.as_ref().is_err_and(ClientError::is_about_trust);
+                untrusted_since =
+                    is_untrusted.then(|| untrusted_since.unwrap_or_else(Instant::now));
+                let untrusted = untrusted_since.map_or(Nanos::new(0), |at| at.elapsed().into());
+                let Seen { lost, cpu } = heard(&broker, handle, said, untrusted);
                 let is_lost = lost.is_some();
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 *seen = Seen { lost, cpu: cpu.or(seen.cpu) };
@@ -153,12 +163,16 @@ impl Hold {
     }
 }
 
-/// A sign of life, and what the broker says to it. One that is away tells nothing: when it comes back it knows
-/// the reservation, and its lease begins anew.
-fn sign(broker: &Client, handle: Handle) -> Seen {
-    match broker.keep(handle) {
+/// What comes of what the broker says to a sign of life. For as long as `untrusted` it has not known who gives it.
+fn heard(
+    broker: &Client,
+    handle: Handle,
+    said: Result<Reservation, ClientError>,
+    untrusted: Nanos,
+) -> Seen {
+    match said {
         Ok(kept) => Seen { lost: None, cpu: kept.grant.map(|grant| grant.cpu_ppm) },
-        Err(error) if error.is_retryable() => Seen::default(),
+        Err(error) if is_to_be_repeated(&error, untrusted) => Seen::default(),
         Err(error) => {
             let history = broker.history(handle).ok();
             let last = history.and_then(|mut history| history.records.pop());
@@ -166,6 +180,12 @@ fn sign(broker: &Client, handle: Handle) -> Seen {
             Seen { lost: Some(why), cpu: None }
         }
     }
+}
+
+/// Whether the reservation may still be kept. A broker that is away tells nothing: when it comes back it knows the
+/// reservation, and its lease begins anew. What expired may be renewed before that is over.
+fn is_to_be_repeated(error: &ClientError, untrusted: Nanos) -> bool {
+    error.is_retryable() || (error.is_about_trust() && untrusted < LEASE)
 }
 
 impl Drop for Hold {
@@ -178,5 +198,30 @@ impl Drop for Hold {
             // If the broker cannot be reached, the lease runs out instead.
             let _ = self.broker.cancel(self.handle);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_broker::wire::Problem;
+    use keeptime_credentials::untrusted::Untrusted;
+
+    // Goal: a run outlives a certificate that is renewed a moment too late, and does not go on without its reservation.
+    // Method: what a broker may say, first and for as long as it keeps what it hears nothing of.
+    #[test]
+    fn who_is_turned_away_has_as_long_as_the_lease_to_be_known_again() {
+        let place = || "https://broker:7411".to_owned();
+        let expired = ClientError::Untrusted { place: place(), source: Untrusted::OursMissing };
+        let told = |status| ClientError::Problem(Box::new(Problem::new(status, "said", "said")));
+        for error in [&expired, &told(401)] {
+            assert!(is_to_be_repeated(error, Nanos::new(0)), "{error}");
+            assert!(is_to_be_repeated(error, LEASE.saturating_sub(Nanos::new(1))), "{error}");
+            assert!(!is_to_be_repeated(error, LEASE), "{error}");
+        }
+        assert!(!is_to_be_repeated(&told(404), Nanos::new(0)), "it is over");
+        let source = std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();
+        let away = ClientError::Unreachable { place: place(), source };
+        assert!(is_to_be_repeated(&away, LEASE), "it may come back");
     }
 }

@@ -53,6 +53,11 @@ fn is_ignored(signal: Signal, status: &str) -> bool {
     mask.is_some_and(|mask| (mask >> (signal as i32 - 1)) & 1 == 1)
 }
 
+/// Asks for the end, as an interrupt does.
+pub fn stop() {
+    STOPPED.store(true, Ordering::SeqCst);
+}
+
 /// Whether somebody asked for the end.
 pub fn stopped() -> bool {
     STOPPED.load(Ordering::SeqCst)

@@ -2,7 +2,7 @@
 //! what a job needs, runs it and tells what came of it.
 //!
 //! * [`arguments`], [`commands`]: the command line;
-//! * [`cluster`], [`hold`], [`execute`]: a cluster, a job's resources, one run;
+//! * [`cluster`], [`hold`], [`execute`]: a cluster, a job's resources, one run; [`detach`]: one that outlives its terminal;
 //! * [`reach`], [`job_command`]: from here to the nodes, and into a job there;
 //! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
@@ -21,6 +21,7 @@ pub mod chart;
 pub mod cluster;
 pub mod commands;
 pub mod demo;
+pub mod detach;
 pub mod execute;
 pub mod files;
 pub mod gantt;

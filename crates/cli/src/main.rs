@@ -3,7 +3,7 @@
 use clap::Parser;
 use keeptime::arguments::{Arguments, BrokerCommand, Command};
 use keeptime::commands::{self, Ending};
-use keeptime::{demo, interrupt, report, terminal};
+use keeptime::{demo, detach, interrupt, report, terminal};
 use keeptime_lab::LabError;
 use keeptime_model::Invalid;
 use std::any::Any;
@@ -17,6 +17,8 @@ const ERROR: u8 = 2;
 const USAGE: u8 = 64;
 /// What a shell tells of a program that SIGPIPE has ended.
 const UNREAD: u8 = 141;
+/// What a program ends with that panics.
+const PANICKED: u8 = 101;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_ansi(terminal::has_colours(&std::io::stderr()))
+        .with_ansi(!is_detached(&arguments.command) && terminal::has_colours(&std::io::stderr()))
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("KEEPTIME_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
@@ -36,24 +38,34 @@ fn main() -> ExitCode {
         .init();
     tell_no_panic_of_printing();
     // Unwinding, it gives back what it holds.
-    match panic::catch_unwind(AssertUnwindSafe(|| run(arguments.command))) {
+    let code = match panic::catch_unwind(AssertUnwindSafe(|| run(arguments.command))) {
         Ok(ended) => exit_code(ended),
         Err(panicked) => match unprinted(&*panicked) {
-            Some(why) => ExitCode::from(unread(why)),
-            None => panic::resume_unwind(panicked),
+            Some(why) => unread(why),
+            None => {
+                detach::tell_end(PANICKED);
+                panic::resume_unwind(panicked)
+            }
         },
-    }
+    };
+    detach::tell_end(code);
+    ExitCode::from(code)
 }
 
-fn exit_code(ended: anyhow::Result<Ending>) -> ExitCode {
+/// Whether its output is in a file sooner or later, where colours are bytes that nobody can read.
+fn is_detached(command: &Command) -> bool {
+    matches!(command, Command::Run(arguments) if arguments.detached)
+}
+
+fn exit_code(ended: anyhow::Result<Ending>) -> u8 {
     match ended {
-        Ok(Ending::Done) => ExitCode::SUCCESS,
-        Ok(Ending::Refused) => ExitCode::from(REFUSED),
-        Ok(Ending::Exit(code)) => ExitCode::from(code),
+        Ok(Ending::Done) => 0,
+        Ok(Ending::Refused) => REFUSED,
+        Ok(Ending::Exit(code)) => code,
         Err(error) => {
             complain(&format!("{error:#}"));
             let usage = error.chain().any(is_bad_input);
-            ExitCode::from(if usage { USAGE } else { ERROR })
+            if usage { USAGE } else { ERROR }
         }
     }
 }

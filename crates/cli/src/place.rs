@@ -16,9 +16,13 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The lab whose broker is asked when nothing is said.
 const LAB: &str = "lab";
+/// What would name a broker: told where that lab is not there.
+const UNNAMED: &str = "no broker is named; expected --broker, KEEPTIME_BROKER, `broker` in \
+                       ~/.config/keeptime/client.toml, or a lab (keeptime lab up)";
 /// What says as `--broker` does, where nothing is typed.
 pub const BROKER_VARIABLE: &str = "KEEPTIME_BROKER";
 /// What says as `--lab` does, where that is not set either.
@@ -62,6 +66,8 @@ pub struct Found {
     pub broker: Where,
     /// Those of a lab are reached as this machine's own.
     pub nodes: NodesConfig,
+    /// Read for the first client, and for all: a damaged file leaves later ones what the first had.
+    remote: OnceLock<Remote>,
 }
 
 /// Where a broker is.
@@ -80,6 +86,7 @@ pub enum Where {
 enum Named {
     At(Address),
     OfLab(Name),
+    Nothing,
 }
 
 /// A client of the broker that is meant; connects with the first call.
@@ -99,6 +106,10 @@ pub fn find(place: &BrokerPlace) -> Result<Found> {
     let or = |given: &Option<PathBuf>, other| given.clone().or(other);
     let broker = match named(place, &variable, config.broker.as_deref())? {
         Named::OfLab(lab) => Where::Lab(Labs::of_this_user().open(&lab)?),
+        Named::Nothing => {
+            let lab = LAB.parse::<Name>()?;
+            Where::Lab(Labs::of_this_user().open(&lab).context(UNNAMED)?)
+        }
         Named::At(Address::Socket(socket)) => Where::Socket(socket),
         Named::At(Address::Remote(endpoint)) => {
             // A certificate that is given goes with its own key alone.
@@ -116,11 +127,11 @@ pub fn find(place: &BrokerPlace) -> Result<Found> {
             Where::Remote(endpoint, files)
         }
     };
-    Ok(Found { broker, nodes: config.nodes })
+    Ok(Found { broker, nodes: config.nodes, remote: OnceLock::new() })
 }
 
-/// The first that names one: what is typed, what the environment says, a file, the usual lab. A command with --lab
-/// never goes to the cluster that a shell was set up for.
+/// The first that names one: what is typed, what the environment says, a file. Where nothing does, the usual lab is
+/// meant. A command with --lab never goes to the cluster that a shell was set up for.
 fn named(
     place: &BrokerPlace,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -140,7 +151,7 @@ fn named(
     }
     match configured {
         Some(text) => text.parse().map(Named::At),
-        None => LAB.parse().map(Named::OfLab),
+        None => Ok(Named::Nothing),
     }
 }
 
@@ -159,14 +170,19 @@ impl Found {
         Ok(match &self.broker {
             Where::Lab(lab) => Client::new(&brokers::socket(lab.directory()))?,
             Where::Socket(socket) => Client::new(socket)?,
-            Where::Remote(endpoint, files) => {
-                let remote = Remote::new(endpoint.clone(), files).map_err(|error| match error {
-                    RemoteError::Invalid(invalid) => invalid.into(),
-                    other => anyhow::Error::from(other),
-                })?;
-                Client::remote(remote)?
-            }
+            Where::Remote(endpoint, files) => Client::remote(self.remote(endpoint, files)?)?,
         })
+    }
+
+    fn remote(&self, endpoint: &Endpoint, files: &ClientFiles) -> Result<Remote> {
+        if let Some(remote) = self.remote.get() {
+            return Ok(remote.clone());
+        }
+        let remote = Remote::new(endpoint.clone(), files).map_err(|error| match error {
+            RemoteError::Invalid(invalid) => invalid.into(),
+            other => anyhow::Error::from(other),
+        })?;
+        Ok(self.remote.get_or_init(|| remote).clone())
     }
 
     /// Where runs that this user holds at a rate answer: each broker has handles of its own.
@@ -219,7 +235,7 @@ fn read(path: &Path) -> Result<ClientConfig, FileError> {
 
 fn parse(text: &str, directory: &Path) -> Result<ClientConfig, Invalid> {
     let mut config: ClientConfig = toml::from_str(text)
-        .map_err(|error| Invalid::new("client configuration", "", error.message().to_string()))?;
+        .map_err(|error| Invalid::in_toml("client configuration", text, &error))?;
     let ClientConfig { broker, ca, certificate, certificate_key, token_file, nodes: _ } =
         &mut config;
     for path in [ca, certificate, certificate_key, token_file].into_iter().flatten() {
@@ -252,6 +268,9 @@ mod tests {
         assert_eq!(program.name().as_str(), "sum");
         assert!(broker.tcp.is_some() && topology.find_node(&agent.node).is_some());
         assert!(client.nodes.hosts.keys().all(|node| topology.find_node(node).is_some()));
+        let format = include_str!("../../../docs/formats/topology.md");
+        let example = format.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        keeptime_model::topology::Topology::from_toml(example).unwrap();
     }
 
     // Goal: what is typed comes first, whatever a shell was set up for. Method: more and more is said.
@@ -272,7 +291,7 @@ mod tests {
         assert_eq!(named(&silent, &both, file), Ok(Named::At(socket("/set"))));
         assert_eq!(named(&silent, &lab, file), Ok(Named::OfLab(name("set"))));
         assert_eq!(named(&silent, &nothing, file), Ok(Named::At(socket("/file"))));
-        assert_eq!(named(&silent, &nothing, None), Ok(Named::OfLab(name(LAB))));
+        assert_eq!(named(&silent, &nothing, None), Ok(Named::Nothing));
     }
 
     #[test]
@@ -293,7 +312,10 @@ mod tests {
         assert_eq!(nodes.hosts[&"n1".parse::<Name>().unwrap()], "10.1.0.1");
         let none = parse("[nodes]\nlauncher = \"\"", Path::new("/")).unwrap_err().to_string();
         assert!(none.contains("called as ssh is"), "{none}");
-        let unknown = parse("token = \"x\"", Path::new("/")).unwrap_err().to_string();
+        let unknown =
+            parse("ca = \"c\"\ntoken = \"secret\"", Path::new("/")).unwrap_err().to_string();
+        assert!(unknown.contains("client configuration, line 2"), "{unknown}");
         assert!(unknown.contains("unknown field `token`"), "{unknown}");
+        assert!(!unknown.contains("secret"), "{unknown}");
     }
 }

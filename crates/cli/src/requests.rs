@@ -46,7 +46,7 @@ pub fn changed(
         }
     }
     if let Some(from) = &wanted.from {
-        start = times::parse(from, now)?;
+        start = times::parse_field("from", from, now)?;
         // Now is said by saying nothing: clocks differ.
         new.from_unix_nanos = (from.trim() != "now").then_some(start);
     }
@@ -54,7 +54,7 @@ pub fn changed(
         new.duration_nanos = Some(duration);
     }
     if let Some(until) = &wanted.until {
-        let end = times::parse(until, now)?;
+        let end = times::parse_field("until", until, now)?;
         if end <= start {
             return Err(Invalid::new("until", until, "a time after the start"));
         }
@@ -72,7 +72,7 @@ pub fn changed(
 
 /// By when all of it is to be had, if that is wanted or was.
 fn malleable(new: &Request, wanted: &Wanted, now: &Zoned) -> Result<Option<Malleable>, Invalid> {
-    let by = wanted.by.as_ref().map(|by| times::parse(by, now)).transpose()?;
+    let by = wanted.by.as_ref().map(|by| times::parse_field("by", by, now)).transpose()?;
     let Some(by_unix_nanos) = by.or(new.malleable.map(|before| before.by_unix_nanos)) else {
         return match wanted.cpu_most {
             Some(most) => {

@@ -50,6 +50,14 @@ pub fn parse(text: &str, now: &Zoned) -> Result<WallTime, Invalid> {
     found.ok_or_else(refuse)
 }
 
+/// Reads the time that stands in `field`, as [`parse`] does; errors name it.
+///
+/// # Errors
+/// If it is none.
+pub fn parse_field(field: &str, text: &str, now: &Zoned) -> Result<WallTime, Invalid> {
+    parse(text, now).map_err(|invalid| Invalid { field: field.into(), ..invalid })
+}
+
 /// A time in the zone's own words: `2026-11-30 08:00:00`.
 pub fn show(time: WallTime, zone: &TimeZone) -> String {
     match Timestamp::from_nanosecond(i128::from(time.unix_nanos())) {
@@ -134,6 +142,8 @@ mod tests {
             let error = parse(bad, &now).unwrap_err().to_string();
             assert!(error.contains("expected a time, as in"), "{error}");
         }
+        let error = parse_field("until", "soon", &now).unwrap_err().to_string();
+        assert!(error.starts_with("until: \"soon\" is not accepted"), "{error}");
     }
 
     /// The broker's words have times in UTC, which are made without a library.

@@ -186,11 +186,28 @@ fn an_agent_ends_at_the_first_signal() {
 #[test]
 fn an_agent_beside_another_says_so_before_it_looks_at_anything() {
     let directory = tempfile::tempdir().unwrap();
-    let _agent = running_agent(directory.path());
+    let first = running_agent(directory.path());
     fs::write(directory.path().join("assignments.json"), "no record").unwrap();
     let output = agent(directory.path()).output().unwrap();
     assert!(!output.status.success());
-    assert!(said(&output).contains("another agent answers at"), "{}", said(&output));
+    let running = format!("an agent runs here: process {} holds", first.0.id());
+    assert!(said(&output).contains(&running), "{}", said(&output));
+}
+
+// Goal: of agents that are started in the same instant one serves the node.
+#[test]
+fn of_agents_that_start_together_one_serves() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut commands = [(); 4].map(|()| agent(directory.path()));
+    let mut agents =
+        commands.each_mut().map(|agent| Running(agent.stderr(Stdio::null()).spawn().unwrap()));
+    let mut ended = || {
+        let ended = agents.iter_mut().filter_map(|agent| agent.0.try_wait().unwrap());
+        ended.map(|status| status.code()).collect::<Vec<_>>()
+    };
+    wait("the end of all others", || ended().len() == 3);
+    wait("the one", || UnixStream::connect(directory.path().join("agent.sock")).is_ok());
+    assert_eq!(ended(), [Some(2); 3]);
 }
 
 // Goal: whoever has read enough, as `head` has, is no fault of a command, which says nothing and ends as by SIGPIPE.
@@ -277,6 +294,27 @@ fn a_lab_that_is_typed_is_meant() {
     assert!(said(&list(&[])).contains("the broker at /nowhere/broker.sock does not answer"));
     let both = list(&["--lab", "lab", "--broker", "/nowhere/broker.sock"]);
     assert_eq!(both.status.code(), Some(64), "{}", said(&both));
+}
+
+// Goal: whoever mistypes a name, or is in another directory, is told what would do. Method: both.
+#[test]
+fn an_application_that_is_not_there_is_told_with_those_that_are() {
+    let mistyped = said(&keeptime(&["plan", "no-such-app"]));
+    assert!(mistyped.contains("there are bsp, raycast, render, or any file"), "{mistyped}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    let output = command.args(["plan", "raycast"]).current_dir(elsewhere.path()).output().unwrap();
+    assert!(said(&output).contains("or a directory with apps/"), "{}", said(&output));
+}
+
+#[test]
+fn the_agent_that_is_asked_is_the_one_that_the_environment_names() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keeptime"));
+    command.args(["agent", "status"]).env("KEEPTIME_AGENT", "/nowhere/agent.sock");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let expected = "the agent at /nowhere/agent.sock does not answer";
+    assert!(said(&output).contains(expected), "{}", said(&output));
 }
 
 #[test]

@@ -293,6 +293,32 @@ fn a_revoked_token_lets_nobody_in_and_sends_away_who_is_in() {
     assert!(!text.contains("ada"), "{text}");
 }
 
+// Goal: a command that stays outlives what it showed first. Method: things happen until it tells one, so that it has shown the
+// first token; then another in its file, and the first one revoked; and again until it tells one more.
+#[test]
+fn a_command_that_stays_goes_on_by_the_token_that_took_the_place_of_its_first() {
+    let mut door = Door::new();
+    let first = door.add_token("ada");
+    door.wait("the first token", || door.by_token("ada", &["list"]).0 == 0);
+    let mut watch = door.ask(&["watch"]);
+    watch.arg("--token-file").arg(door.at("ada.token")).stdin(Stdio::null());
+    watch.stdout(File::create(door.at("watch.out")).unwrap());
+    watch.stderr(File::create(door.at("watch.log")).unwrap());
+    door.processes.push(watch.spawn().unwrap());
+    let reserve = ["reserve", "--nodes", "1", "--cpu", "1%", "--from", "+2h", "--for", "1h"];
+    let told_after_another = |door: &Door| {
+        door.by_token("eve", &reserve);
+        door.log("watch.out").matches(" granted to eve: ").count()
+    };
+    door.wait("it to be there", || told_after_another(&door) > 0);
+    door.add_token("ada");
+    door.wait("the second token", || door.by_token("ada", &["list"]).0 == 0);
+    door.revoke_token(&first);
+    door.wait("it to be sent away", || door.log("watch.log").contains("looking again"));
+    let before = told_after_another(&door);
+    door.wait("it to be back", || told_after_another(&door) > before);
+}
+
 #[test]
 fn an_expired_certificate_is_told_to_its_owner_and_renewed_without_a_restart() {
     let door = Door::with_broker_certificate("3s");

@@ -367,6 +367,7 @@ fn a_node_is_cleared_when_no_agent_runs_and_no_job_is_left_or_it_may_end() {
     assert!(!world.has_tree("n1") && !group.exists());
     assert!(world.programs("n1").is_empty(), "an idle node has one, a cleared node has none");
     assert!(!node.socket.exists() && !node.socket.with_file_name("assignments.json").exists());
+    assert!(!node.socket.with_extension("sock.lock").exists());
 }
 
 // Goal: on a node where nothing is reserved nobody has a class at switches by a socket option, by IPv4 or IPv6, whether
@@ -458,6 +459,15 @@ fn disk_rates_are_set_for_the_job_and_for_all_others_and_end_with_it() {
     assert_eq!(limits(&node.group().child(JOB).unwrap()), Some(writing(30)));
     assert_eq!(limits(&rest), Some(writing(20)), "others share what is left");
     assert!(node.job().unwrap().disks.contains_key(&disk));
+    // What somebody else sets lasts until the next look.
+    let job = node.group().child(JOB).unwrap();
+    job.set_disks(&[(disk, writing(49))].into()).unwrap();
+    rest.set_disks(&[(disk, writing(50))].into()).unwrap();
+    job.lift_cpu().unwrap();
+    let repaired = || limits(&job) == Some(writing(30)) && limits(&rest) == Some(writing(20));
+    wait("the rates of disks", PATIENCE, repaired);
+    let limited = || job.cpu_limit().unwrap() == Some(CpuPpm::from_percent(10));
+    wait("the limit of the CPU", PATIENCE, limited);
     // An agent that comes back finds limits that it does not remember to have set.
     world.kill_agent("n1");
     world.start_agent("n1");

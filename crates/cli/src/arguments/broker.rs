@@ -54,33 +54,36 @@ pub enum BrokerCommand {
     Certificates(CertificatesArguments),
 }
 
+/// What heads the arguments of [`BrokerPlace`] in help texts.
+// It is said of each of them: said of all, it would be the heading of whatever a command's own arguments follow.
+const HEADING: &str = "Broker";
+
 /// Which broker to ask, and what to show there.
 // What is typed says by itself which broker is meant: `place` reads the two variables, where neither is.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Broker")]
 pub struct BrokerPlace {
-    /// The broker: the path of its socket, or https://HOST:PORT [env: KEEPTIME_BROKER, unless --lab is
-    /// given] [default: that of the client configuration, or else of the lab]
-    #[arg(long, value_name = "SOCKET|URL", conflicts_with = "lab")]
+    /// The path of its socket, or https://HOST:PORT [env: KEEPTIME_BROKER, unless --lab is given]
+    /// [default: that of the client configuration, or else of the lab]
+    #[arg(long, value_name = "SOCKET|URL", conflicts_with = "lab", help_heading = HEADING)]
     pub broker: Option<Address>,
     /// The lab whose broker to ask [env: KEEPTIME_LAB] [default: lab]
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     pub lab: Option<Name>,
     /// For https: the authority that issued the broker's certificate (PEM)
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_CA")]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CA", help_heading = HEADING)]
     pub ca: Option<PathBuf>,
     /// For https: your certificate (PEM)
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE")]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE", help_heading = HEADING)]
     pub certificate: Option<PathBuf>,
     /// For https: the key of your certificate (PEM, mode 0600)
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE_KEY")]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CERTIFICATE_KEY", help_heading = HEADING)]
     pub certificate_key: Option<PathBuf>,
     /// For https: your token, instead of a certificate (mode 0600)
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_TOKEN_FILE", help_heading = HEADING)]
     pub token_file: Option<PathBuf>,
-    /// Where these stand when they are not given [default: ~/.config/keeptime/client.toml, or
+    /// The file that has what is not given [default: ~/.config/keeptime/client.toml, or
     /// /etc/keeptime/client.toml]
-    #[arg(long, value_name = "FILE", env = "KEEPTIME_CLIENT_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "KEEPTIME_CLIENT_CONFIG", help_heading = HEADING)]
     pub client_config: Option<PathBuf>,
 }
 

@@ -9,21 +9,23 @@ use keeptime_model::units::Nanos;
 #[derive(Debug, Subcommand)]
 pub enum FabricCommand {
     /// List resources of the whole cluster: their identifiers, nodes and attributes
-    #[command(after_long_help = manual::FABRIC)]
+    #[command(after_help = manual::FABRIC_FOUND)]
     Ls(FabricListArguments),
     /// Find one resource by its attributes, and wait until there is one
     ///
     /// Prints its identifier. If several have the attributes, any one of them is found.
-    #[command(after_long_help = manual::FABRIC)]
+    #[command(after_help = manual::FABRIC_FOUND)]
     Find(FabricFindArguments),
     /// Send messages to the daemons of nodes and back, and tell how long that takes
-    #[command(after_long_help = manual::FABRIC)]
+    ///
+    /// The first of them makes the connection, and does not count.
+    #[command(after_help = manual::FABRIC_TIMED)]
     Ping(FabricPingArguments),
     /// Measure round trips and streams of messages between this program and a node's daemon
     ///
     /// The daemon takes its turn with whatever else runs on the node; `make bench-fabric` is the careful
     /// measurement, beside raw sockets.
-    #[command(after_long_help = manual::FABRIC)]
+    #[command(after_help = manual::FABRIC_TIMED)]
     Bench(FabricBenchArguments),
 }
 

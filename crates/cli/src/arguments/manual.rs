@@ -18,8 +18,10 @@ pub const WATCH: &str = r#"Examples:
   keeptime watch r17 --json      # one reservation, until it is over"#;
 
 /// Below `keeptime why --help`.
-pub const WHY: &str =
-    r#"Example: keeptime why r17       # who asked, what was decided, on which grounds"#;
+pub const WHY: &str = r#"Of a long history the first 16 records and the last 1000 are told, and how
+many are left out between them.
+
+Example: keeptime why r17       # who asked, what was decided, on which grounds"#;
 
 /// Below `keeptime timeline --help`.
 pub const TIMELINE: &str = r#"Examples:
@@ -83,7 +85,9 @@ pub const LAB_EXEC: &str = r#"Examples:
   keeptime lab exec lab n1 --job r1 -- ./simulate    # with what r1 has there"#;
 
 /// Below `keeptime agent status --help`.
-pub const AGENT_STATUS: &str = r#"Example: keeptime agent status /run/keeptime/agent.sock"#;
+pub const AGENT_STATUS: &str = r#"Examples:
+  keeptime agent status              # on the node
+  ssh n1 keeptime agent status       # from elsewhere"#;
 
 /// Below `keeptime broker salvage --help`.
 pub const SALVAGE: &str = r#"Example, with the broker stopped:
@@ -160,6 +164,7 @@ pub const AGENT_RUN: &str = r#"Configuration (TOML):
 Certificates are read for each connection: a renewed one is used when the
 former expires. What the kernel enforces stays when the agent ends; the next
 one takes it up. A device that is not there yet is waited for, for a minute.
+A node has one agent: it holds a lock beside its socket as long as it lives.
 
 Exit codes: 0 checked (--check), 2 error, 64 the configuration is wrong.
 
@@ -203,13 +208,30 @@ When there is no room now:
 
   keeptime run raycast --within 1s --wait 10min   # begin when there is
 
-Room that will be there by the times of others is reserved in advance: that is
-a promise. Where there is none in time, the command waits for what others give
-back before: runs mostly end before their time limits. Who came first is tried
-first then, and what fits beside does not wait for what does not. But nobody is
-passed for ever: after 16 times the nodes that it could use are kept for it, ten
+If the reservations of others end in time, the run is reserved in advance, for
+when they do: that is a promise. If not, the command waits for what others give
+back early, since most runs end before their time limits. Who came first is
+tried first; what fits does not wait for what does not. But nobody is passed for
+ever: after 16 times, the nodes that a request could use are kept for it, ten
 minutes at a time, and others are told so. Ending the command ends the wait.
 With --json, waited_nanos tells how long it was, also of what is refused.
+
+Without a terminal, as with sbatch:
+
+  keeptime run batch --by 18:00 --detach               # into keeptime-PID.out
+  keeptime run raycast --within 1s --wait 1h --detach --output a.out
+
+What is refused is told here, with the same exit code, and nothing is left; nor
+is anything of a command that is interrupted before. What is granted, or waits
+for its time or for room, goes on in a session of its own, in this directory,
+with nothing to read on standard input. The command tells its job, its process,
+its file, how to look and how to end it, and ends with 0. To close the terminal
+or to log out does not end the run; `keeptime cancel` and `kill PID` do, in
+order. The last line of the file tells when and how it ended, and with which
+exit code; there is none after kill -9, or a second kill. With --json the
+command prints one object (reservation, process, output); what --json would have
+printed is in the file, with one more object at its end. Where nodes are reached
+by ssh, that has to work without this terminal and without a forwarded agent.
 
 Broker and launcher can stand in ~/.config/keeptime/client.toml instead. The
 program, what it reads and writes, and the directory of this command have to be
@@ -223,17 +245,18 @@ At a rate:
   keeptime top                               # target and actual, live
 
 Full speed is what the program does with the CPU of its application file on
-every node. That much must be free at the start: it runs so for its first 5
-reports of a second each. From then on it has, on every node, that part of what
-it used which was asked for, and small corrections by the progress that it
-tells: lines on its standard output that begin with the word `progress` of its
-application file. One that tells nothing for a minute has its part of the CPU,
-whatever it makes of it. The time limit of the application file is for full
-speed: at 30 % it has 10/3 of that. At a lower rate that is set later, what is
-left of it is as much longer, and so is the reservation, unless others have the
-nodes then: the run says so, and asks again. A higher rate takes no time away.
-What chooses shares is a process of its own, `launch controller`. One that is
-killed is followed by another, which goes on from what the first one knew.
+every node. That much must be free at the start: the program runs with it for
+five reports of a second each, by which full speed is measured. From then on it
+has, on every node, the part of what it used that was asked for, corrected by
+the progress that it tells: lines on its standard output that begin with the
+word `progress` of its application file. One that tells nothing for a minute has
+its part of the CPU, whatever it makes of it. The time limit of the application
+file is for full speed: at 30 % it has 10/3 of that. At a lower rate that is set
+later, what is left of it is as much longer, and so is the reservation, unless
+others have the nodes then: the run says so, and asks again. A higher rate takes
+no time away. What chooses shares is a process of its own, `launch controller`.
+One that is killed is followed by another, which goes on from what the first one
+knew.
 
 By a time:
 
@@ -242,14 +265,14 @@ By a time:
   # where the profile tells another time than that of a whole run
   keeptime run bsp --by +2h --takes 40min
 
-Nodes, start and rate are chosen beside what is reserved: the fewest nodes that
-make it, and of all starts the one that is done first, at what rate is free
-from then on. That is reserved in advance, with a tenth more time than the
-profile says, and the command waits until its time comes. What cannot be done
-by then is refused, with the earliest time that can be kept. Ending the command
-gives everything back. While it runs it goes slower for others that would not
-fit, as far as its deadline allows, and faster when there is room; `keeptime
-why` tells when and for whom.
+Keeptime chooses nodes, start and rate beside what is reserved: the fewest nodes
+that make it, and of all starts the one with the earliest end, at the rate that
+is free from then on. That is reserved in advance, with a tenth more time than
+the profile says, and the command waits until its time comes. What cannot be
+done by then is refused, with the earliest time that can be kept. Ending the
+command gives everything back. While it runs it goes slower for others that
+would not fit, as far as its deadline allows, and faster when there is room;
+`keeptime why` tells when and for whom.
 
 A program without an application file, at a rate or by a time:
 
@@ -264,8 +287,8 @@ to be the same file on all nodes; anything else is looked for there in PATH.
 
 Full speed is kept under the name of the program's file, for the whole command:
 what another one of that name was measured at is forgotten. By a time, nothing
-tells how much faster more nodes make it or which bandwidth it needs. So it
-runs on the fewest of --nodes, for which --takes is, and none is reserved. A
+tells how much faster more nodes make it or which bandwidth it needs. So it runs
+on the fewest of --nodes, which --takes is for, and no bandwidth is reserved. A
 time within which it is done (--within) takes an application file and a profile.
 
 With what nobody has reserved:
@@ -280,9 +303,9 @@ By a mechanism of your choice:
 
   keeptime run bsp --rate "30 %" --nodes 2 --mechanism user-level
 
-What keeps a share of the CPU, a node's agent chooses: deadlines where a period
-is asked for and processes can carry them, else bandwidth. Where another is
-said, the run has nodes on which that serves, or is refused with what does.
+A node's agent chooses what keeps a share of the CPU: deadlines where a period
+is asked for and processes can carry them, else bandwidth. With --mechanism the
+run gets nodes on which that one works, or is refused and told which do.
 deadline is for processes of one thread; bandwidth for any, as a limit;
 user-level for any, by deadlines that the agent keeps as long as it runs.
 Processes that cannot have it so have their share by another: `keeptime agent
@@ -296,7 +319,7 @@ Exit codes: 0 done, 1 refused, 2 error, 64 usage.
 
 See also: docs/clusters.md, docs/rate-control.md."#;
 
-/// Below `keeptime fabric ls --help`, and those of its other verbs.
+/// Below `keeptime fabric --help`.
 pub const FABRIC: &str = r#"The fabric is a library (Rust, and C: libkeeptime_fabric) with which the parts
 of a program find each other by attributes and exchange messages. Every node
 runs a daemon, which knows all resources of the cluster:
@@ -307,11 +330,12 @@ runs a daemon, which knows all resources of the cluster:
       --member 10.0.0.1:7400                # it learns of the rest from n1
 
 Programs take messages of their own user's and root's, wherever these run,
-unless they say otherwise. Ls shows whose a resource is, and which are for
+unless they say otherwise. `ls` shows whose a resource is, and which are for
 every user.
 
 On a node with several networks, --address 0.0.0.0:7400 listens on all of them,
-and the daemon carries for nodes that share none (--no-bridge: it does not).
+and the daemon passes on messages between nodes that share no network
+(--no-bridge: it does not).
 
 Then, on any of them:
 
@@ -322,14 +346,19 @@ Then, on any of them:
   keeptime fabric ping                   # every node
   keeptime fabric bench n2 --over udp
 
-Ping's first round trip makes the connection and is left out of the times.
-Shared memory is for processes of one user: the daemon of another user on the
-own node is reached with --over tcp.
-
 Exit codes: 0 done, 1 nothing found, or a node did not answer, 2 error, 64
 usage.
 
 See also: docs/fabric.md, man 7 keeptime_fabric, docs/formats/fabric.md."#;
+
+/// Below `keeptime fabric ls --help` and `keeptime fabric find --help`.
+pub const FABRIC_FOUND: &str = "What the fabric is, and examples: keeptime fabric --help.";
+
+/// Below `keeptime fabric ping --help` and `keeptime fabric bench --help`.
+pub const FABRIC_TIMED: &str = r#"Shared memory is for processes of one user: the daemon of another user on this
+node is reached with --over tcp.
+
+What the fabric is, and examples: keeptime fabric --help."#;
 
 /// Below `keeptime sim run --help`.
 pub const SIM_RUN: &str = r#"What would a cluster do with a log of jobs? You need to have neither: both can
@@ -474,9 +503,13 @@ give the same result.
 Exit codes: 0 done, 2 error, 64 usage."#;
 
 /// Below `keeptime --help`.
-pub const OVERVIEW: &str = "A first round, as root:
-  keeptime lab up                          a cluster of 4 nodes on this machine
-  keeptime profile raycast --nodes 2,4     measure the volume renderer once
+pub const OVERVIEW: &str =
+    "A first round, as root, in the project's directory (after `make workloads`):
+  # a cluster of 4 nodes on this machine
+  keeptime lab up
+  # measure the volume renderer: once, for some minutes
+  keeptime profile raycast --nodes 2,4 --set size=512,256 --set interleave=0
+  # how a frame a second would be had; then have it
   keeptime plan raycast --within 1s --set interleave=0
   keeptime run raycast --within 1s --set interleave=0
   keeptime lab down
@@ -493,7 +526,7 @@ Environment (arguments come first):
   KEEPTIME_CLIENT_CONFIG    a file with the same
                             [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab, where KEEPTIME_BROKER is not set
-  KEEPTIME_AGENT            --socket of agent exec and of bind
+  KEEPTIME_AGENT            the agent's socket: agent exec, agent status, bind
   KEEPTIME_LOG              what is logged: debug, or keeptime_broker=debug";
 
 pub const LAB_POLICE: &str = r#"Examples:
@@ -551,6 +584,33 @@ mod tests {
             assert!(OVERVIEW.contains(name), "{name}");
             assert!(help.contains(&format!("[env: {name}")), "{name}: {help}");
         }
+    }
+
+    // Goal: a command's own arguments are not lost among those that every command has. Method: all commands.
+    #[test]
+    fn only_what_says_which_broker_stands_under_its_heading() {
+        use clap::CommandFactory;
+        let place = [
+            "broker",
+            "lab",
+            "ca",
+            "certificate",
+            "certificate_key",
+            "token_file",
+            "client_config",
+        ];
+        let mut commands = vec![crate::arguments::Arguments::command()];
+        let mut seen = 0_usize;
+        while let Some(command) = commands.pop() {
+            let headed = |argument: &&clap::Arg| argument.get_help_heading() == Some("Broker");
+            for argument in command.get_arguments().filter(headed) {
+                let name = argument.get_id().as_str();
+                assert!(place.contains(&name), "{name} of keeptime {}", command.get_name());
+                seen += 1;
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
+        assert!(seen > 0 && seen.is_multiple_of(place.len()), "{seen}");
     }
 
     /// What is wider is broken anywhere, examples too.

@@ -2,10 +2,12 @@
 
 use super::{BrokerPlace, manual};
 use clap::{Args, Subcommand};
+use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::service::ServiceName;
 use keeptime_model::site::{BalancerPlace, Guarantee, SiteSpec};
-use keeptime_model::units::CpuPpm;
+use keeptime_model::units::{CpuPpm, Nanos};
+use std::str::FromStr;
 
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
@@ -53,8 +55,23 @@ pub struct SiteAddArguments {
     /// Repeat for others
     #[arg(long = "backend", value_name = "BALANCER", required = true)]
     pub balancers: Vec<BalancerPlace>,
+    /// How long a node that leaves the site may work on the requests that it has, as in 30s or 1h, or never, for as
+    /// long as they take. What HAProxy has in flight then is ended, what others have is left, and the node is moved
+    #[arg(long, value_name = "SPAN|never", default_value = "5min")]
+    pub drain_most: DrainMost,
     #[command(flatten)]
     pub place: BrokerPlace,
+}
+
+/// A limit for drains, or that there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainMost(pub Option<Nanos>);
+
+impl FromStr for DrainMost {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        if text == "never" { Ok(Self(None)) } else { text.parse().map(|most| Self(Some(most))) }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +103,37 @@ impl SiteAddArguments {
             cpu_ppm: self.cpu,
             services: self.services.clone(),
             port: self.port,
+            drain_most_nanos: self.drain_most.0,
             balancers: self.balancers.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+    use keeptime_model::site::DRAIN_MOST;
+
+    fn described(words: &[&str]) -> Result<SiteSpec, clap::Error> {
+        let shop = ["keeptime", "site", "add", "shop", "--hard", "1", "--cpu", "10%"];
+        let backend = ["--backend", "haproxy:/run/haproxy.sock/shop"];
+        let words = shop.into_iter().chain(backend).chain(words.iter().copied());
+        let Command::Site(SiteCommand::Add(add)) = Arguments::try_parse_from(words)?.command else {
+            panic!("it is another command")
+        };
+        Ok(add.spec())
+    }
+
+    #[test]
+    fn a_site_has_the_usual_limit_for_drains_another_or_none() {
+        let limit = |words: &[&str]| described(words).map(|spec| spec.drain_most_nanos).ok();
+        assert_eq!(limit(&[]), Some(Some(DRAIN_MOST)));
+        assert_eq!(limit(&["--drain-most", "1.5s"]), Some(Some(Nanos::from_millis(1_500))));
+        assert_eq!(limit(&["--drain-most", "never"]), Some(None));
+        assert_eq!(limit(&["--drain-most", "soon"]), None);
+        let nothing = described(&["--drain-most", "0s"]).unwrap();
+        assert_eq!(nothing.check().unwrap_err().field, "drain_most_nanos");
     }
 }

@@ -4,17 +4,18 @@ use super::{Ending, print_json};
 use crate::arguments::{AgentCommand, AgentExecArguments};
 use crate::cluster::own_path;
 use crate::job_command::{self, NotStarted};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use keeptime_agent::agent::Agent;
+use keeptime_agent::claim::{Claim, ClaimError};
 use keeptime_agent::client::Client;
 use keeptime_agent::config::Config;
 use keeptime_agent::enforce::{self, Cleared};
 use keeptime_agent::link;
-use keeptime_agent::server::{check_free, now, serve};
+use keeptime_agent::server::{now, serve};
 use keeptime_agent::store::Store;
 use keeptime_agent::wire::{JobStatus, Status};
 use keeptime_linux::cgroup::MARK;
-use keeptime_linux::{deadline, probe};
+use keeptime_linux::{deadline, probe, vital};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::capability::{Answer, Capabilities, Capability, Feature};
 use keeptime_model::errors::chain;
@@ -139,9 +140,7 @@ fn read_config(path: &Path) -> Result<Config> {
 
 fn clear(path: &Path, end_jobs: bool) -> Result<Ending> {
     let config = read_config(path)?;
-    if UnixStream::connect(&config.socket).is_ok() {
-        bail!("an agent runs here and answers at {}: end it first", config.socket.display());
-    }
+    let claim = claim_of_cleared(&config.socket)?;
     let cleared = enforce::clear(&config, end_jobs);
     let ended = match cleared.map_err(|error| anyhow!("{}", chain(error.as_ref())))? {
         Cleared::Done(jobs) => names(&jobs),
@@ -159,9 +158,22 @@ fn clear(path: &Path, end_jobs: bool) -> Result<Ending> {
         }
         _ => {}
     }
+    if let Some(claim) = claim {
+        claim.remove().context("cannot remove the agent's lock")?;
+    }
     let ended = if ended.is_empty() { ended } else { format!("; ended: {ended}") };
     println!("{} has nothing of Keeptime any more{ended}", config.node);
     Ok(Ending::Done)
+}
+
+/// No agent runs or comes while a node is cleared. Where not even the directory of its socket is there, none does.
+fn claim_of_cleared(socket: &Path) -> Result<Option<Claim>, ClaimError> {
+    match Claim::take(socket) {
+        Err(ClaimError::Lock { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        taken => taken.map(Some),
+    }
 }
 
 fn names(jobs: &BTreeSet<Name>) -> String {
@@ -173,7 +185,7 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     if check {
         return Ok(());
     }
-    check_free(&config.socket)?;
+    let claim = Claim::take(&config.socket)?;
     enforce::await_device(&config);
     let enforcer = enforce::enforcer(&config, &guard()?);
     for sentence in enforcer.not_enforced() {
@@ -190,9 +202,11 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
         if let Err(error) = &scope {
             tracing::warn!("how busy this node is will not be said: {}", chain(error));
         }
-        std::thread::spawn(move || link::keep(&agent, &broker, scope.as_ref().ok()));
+        // Without it the broker would hear of this node no more, however well it answers here.
+        vital::spawn("broker-link", move || link::keep(&agent, &broker, scope.as_ref().ok()))
+            .context("cannot start the thread that keeps the connection to the broker")?;
     }
-    serve(&agent, &config.socket).context("while serving")
+    serve(&agent, &claim).context("while serving")
 }
 
 /// How this program is started to guard an agent, but for the group of its node.

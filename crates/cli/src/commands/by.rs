@@ -7,6 +7,7 @@ use super::run::beginning::Beginning;
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{GoalArguments, NodeCounts, RunArguments};
 use crate::cluster::Cluster;
+use crate::detach::Departure;
 use crate::execute::{Run, execute_within};
 use crate::hold::Hold;
 use crate::rate::nodes::node_indices;
@@ -77,8 +78,8 @@ enum Booked {
     Refused(ClientError),
 }
 
-/// Runs an application such that it is done by `by`.
-pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
+/// Runs an application such that it is done by `by`; the wait for its time is no terminal's.
+pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
     let (work, cluster) = (Work::new(&session, arguments, by)?, &session.cluster);
     let (plan, at, hold) = match book(cluster, &work)? {
@@ -93,6 +94,7 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
             story(&cluster.topology().names(&plan.nodes), &at, &work)
         );
     }
+    departure.leave(Some(hold.handle()))?;
     wait_for_start(cluster, &hold, &plan.nodes)?;
     let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
     let run = Run { application, parameters, nodes, rate: None };
@@ -128,8 +130,7 @@ pub fn run(arguments: &RunArguments, by: &str) -> Result<Ending> {
 impl Work {
     fn new(session: &Session, arguments: &RunArguments, by: &str) -> Result<Self> {
         let application = session.application.clone();
-        let deadline = times::parse(by, &Zoned::now())
-            .map_err(|invalid| Invalid { field: "by".into(), ..invalid })?;
+        let deadline = times::parse_field("by", by, &Zoned::now())?;
         // Which numbers of nodes will do is said otherwise here.
         let counts = arguments.goal.nodes.as_ref();
         let goal = GoalArguments { nodes: None, ..arguments.goal.clone() }.goal()?;
@@ -368,8 +369,11 @@ fn wait_for_start(cluster: &Cluster, hold: &Hold, nodes: &[NodeIndex]) -> Result
             {
                 return Ok(());
             }
-            Err(error) if !error.is_retryable() => return Err(brokers::failure(error)),
-            // A broker that is away comes back; agents know when it begins.
+            Err(error) if !(error.is_retryable() || error.is_about_trust()) => {
+                return Err(brokers::failure(error));
+            }
+            // A broker that is away comes back; agents know when it begins. For how long it may not know who asks is the
+            // hold's business.
             _ => std::thread::sleep(LOOK_EVERY),
         }
     }

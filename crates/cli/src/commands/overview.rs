@@ -36,8 +36,9 @@ pub fn links(arguments: &AtArguments) -> Result<Ending> {
 /// Shows what is reserved when.
 pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
     let now = Zoned::now();
-    let from = arguments.from.as_ref().map(|text| times::parse(text, &now)).transpose()?;
-    let to = times::parse(&arguments.to, &now)?;
+    let from = arguments.from.as_ref().map(|text| times::parse_field("from", text, &now));
+    let from = from.transpose()?;
+    let to = times::parse_field("to", &arguments.to, &now)?;
     let timeline = connect(&arguments.place)?.timeline(from, to).map_err(brokers::failure)?;
     let zone = TimeZone::system();
     if let Some(path) = &arguments.svg {
@@ -53,7 +54,8 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<Ending> {
 
 fn moment(arguments: &AtArguments) -> Result<Option<WallTime>> {
     let now = Zoned::now();
-    Ok(arguments.at.as_ref().map(|text| times::parse(text, &now)).transpose()?)
+    let at = arguments.at.as_ref().map(|text| times::parse_field("at", text, &now));
+    Ok(at.transpose()?)
 }
 
 fn describe_node(node: &Node) -> String {

@@ -3,6 +3,7 @@
 
 use super::{Ending, Session, print_json, reservations};
 use crate::arguments::{RateCommand, RunArguments, TopArguments};
+use crate::detach::Departure;
 use crate::execute::{Ran, Run, execute_within};
 use crate::hold::Hold;
 use crate::rate::door::{self, Answer, Asked, RateView};
@@ -14,6 +15,7 @@ use crate::{brokers, interrupt, live, place, terminal};
 use anyhow::{Context, Result};
 use keeptime_broker::client::ClientError;
 use keeptime_control::{FullSpeed, Policy};
+use keeptime_engine::book::Reservation;
 use keeptime_model::application::{Application, Parameters};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
@@ -32,12 +34,24 @@ struct Outcome {
     rate: Option<RateView>,
 }
 
+/// What a run at a rate has of its nodes. Nothing steers it yet, and nothing was started for it.
+struct Reserved<'a> {
+    session: &'a Session,
+    wanted: Wanted,
+    parameters: Parameters,
+    count: u32,
+    nodes: Vec<NodeIndex>,
+    speeds: KnownSpeeds,
+    known: Option<FullSpeed>,
+    reservation: Reservation,
+    hold: Hold,
+}
+
 /// A run that has its nodes and is about to be steered.
 pub struct Held<'a> {
     session: &'a Session,
     parameters: Parameters,
     nodes: Vec<NodeIndex>,
-    known: Option<FullSpeed>,
     steered: Steered,
     hold: Hold,
 }
@@ -51,14 +65,9 @@ pub enum FullSpeedFrom {
     Measured,
 }
 
-impl<'a> Held<'a> {
-    /// Reserves what the application needs at its rate, or at full speed if that has to be measured first, on
-    /// the nodes that `goal` wants and with what it sets; `mechanism` is what keeps its shares. A full speed that is
-    /// measured is kept for later runs.
-    ///
-    /// # Errors
-    /// If something makes no sense, or the broker refuses.
-    pub fn new(
+impl<'a> Reserved<'a> {
+    /// As [`Held::new`].
+    fn new(
         session: &'a Session,
         goal: &Goal,
         wanted: Wanted,
@@ -88,7 +97,15 @@ impl<'a> Held<'a> {
         let reservation = reservation.map_err(brokers::failure)?;
         let grant = reservation.grant.as_ref().context("the broker granted nothing")?;
         let nodes = node_indices(cluster, grant)?;
-        let of = parameters.clone();
+        Ok(Self { session, wanted, parameters, count, nodes, speeds, known, reservation, hold })
+    }
+
+    /// Has it steered from its first line on.
+    fn steered(self) -> Result<Held<'a>> {
+        let Self { session, wanted, parameters, count, nodes, speeds, known, reservation, hold } =
+            self;
+        let Session { cluster, application, .. } = session;
+        let (full, of) = (application.cpu(), parameters.clone());
         let hear = move |news: News<'_>| match news {
             News::Found(found) => {
                 if let Err(error) = speeds.keep(&of, count, found) {
@@ -107,13 +124,26 @@ impl<'a> Held<'a> {
             }
         };
         let steered =
-            Steered::start(cluster, application, &reservation, wanted, full, known.clone(), hear)?;
-        Ok(Self { session, parameters, nodes, known, steered, hold })
+            Steered::start(cluster, application, &reservation, wanted, full, known, hear)?;
+        Ok(Held { session, parameters, nodes, steered, hold })
     }
+}
 
-    /// Full speed, if it was known before.
-    pub fn known(&self) -> Option<&FullSpeed> {
-        self.known.as_ref()
+impl<'a> Held<'a> {
+    /// Reserves what the application needs at its rate, or at full speed if that has to be measured first, on
+    /// the nodes that `goal` wants and with what it sets; `mechanism` is what keeps its shares. A full speed that is
+    /// measured is kept for later runs.
+    ///
+    /// # Errors
+    /// If something makes no sense, or the broker refuses.
+    pub fn new(
+        session: &'a Session,
+        goal: &Goal,
+        wanted: Wanted,
+        from: FullSpeedFrom,
+        mechanism: CpuMechanism,
+    ) -> Result<Self> {
+        Reserved::new(session, goal, wanted, from, mechanism)?.steered()
     }
 
     /// Its reservation.
@@ -144,8 +174,8 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Runs an application at `target`.
-pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
+/// Runs an application at `target`. What is started for it has the terminal no more, if that is left.
+pub fn run(arguments: &RunArguments, target: Share, departure: &Departure) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
     let threshold = arguments.threshold.unwrap_or(THRESHOLD);
     let wanted = Wanted { target, threshold, policy: Policy::predictive() };
@@ -154,27 +184,28 @@ pub fn run(arguments: &RunArguments, target: Share) -> Result<Ending> {
         false => FullSpeedFrom::Known,
     };
     let goal = arguments.goal.goal()?;
-    let held = match Held::new(&session, &goal, wanted, from, arguments.mechanism) {
-        Ok(held) => held,
+    let reserved = match Reserved::new(&session, &goal, wanted, from, arguments.mechanism) {
+        Ok(reserved) => reserved,
         Err(error) => {
             let error = error.downcast::<ClientError>()?;
             return reservations::refused(error, arguments.json);
         }
     };
-    let (reservation, application) = (held.handle(), &session.application);
+    let (reservation, application) = (reserved.hold.handle(), &session.application);
     if !arguments.json {
         println!("{reservation}: {} at {target} of full speed", application.name());
         if application.progress_source().is_none() {
             println!("its application file names no `progress`: it has its part of the CPU");
         }
-        if let Some(known) = held.known() {
+        if let Some(known) = &reserved.known {
             let rate = known.rate();
             println!(
                 "full speed is {rate:.2} /s, as an earlier run has measured (--measure: anew)"
             );
         }
     }
-    let (ran, rate) = held.run(&interrupt::stopped, &mut |line| {
+    departure.leave(Some(reservation))?;
+    let (ran, rate) = reserved.steered()?.run(&interrupt::stopped, &mut |line| {
         if !arguments.json {
             println!("  | {line}");
         }

@@ -11,7 +11,7 @@ use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::{ClientError, new_key};
-use keeptime_broker::wire::{Filter, Happened, Known, Position, Possible, Problem};
+use keeptime_broker::wire::{Filter, Happened, History, Known, Position, Possible, Problem};
 use keeptime_broker::words;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::{Event, Refusal};
@@ -120,7 +120,10 @@ pub fn why(arguments: &OneArguments) -> Result<Ending> {
         print_json(&history)?;
         return Ok(Ending::Done);
     }
-    for happened in &history.records {
+    for (index, happened) in history.records.iter().enumerate() {
+        if let Some(gap) = gap_before(&history, index) {
+            println!("{gap}");
+        }
         println!("{}", line(happened));
         if let Some(decision) = happened.event.decision() {
             print!("{}", story::outline(decision));
@@ -142,9 +145,16 @@ pub fn watch(arguments: &WatchArguments) -> Result<Ending> {
     let mut after = arguments.after.as_deref().map(str::parse::<Position>).transpose()?;
     if let (Some(handle), None) = (arguments.handle, after) {
         // What happened before is told first: it may be over already.
-        for happened in client.history(handle).map_err(brokers::failure)?.records {
+        let history = client.history(handle).map_err(brokers::failure)?;
+        for (index, happened) in history.records.iter().enumerate() {
+            match gap_before(&history, index) {
+                // Each line is something that happened.
+                Some(gap) if arguments.json => eprintln!("keeptime: {gap}"),
+                Some(gap) => println!("{gap}"),
+                None => {}
+            }
             after = Some(happened.position());
-            tell(&happened, arguments.json)?;
+            tell(happened, arguments.json)?;
             if is_end(&happened.event) {
                 return Ok(Ending::Done);
             }
@@ -273,6 +283,15 @@ fn offers(refusal: &Refusal) -> String {
     text
 }
 
+/// What is told where a history leaves something out, if that is before the record at `index`.
+fn gap_before(history: &History, index: usize) -> Option<String> {
+    let left_out = history.left_out.filter(|left_out| left_out.after == index)?;
+    Some(match left_out.count {
+        1 => "... 1 record is left out here".into(),
+        count => format!("... {count} records are left out here"),
+    })
+}
+
 fn line(happened: &Happened) -> String {
     let time = in_local_time(happened.time_unix_nanos);
     let handle = happened.event.handle().map(|handle: Handle| format!(" {handle}"));
@@ -303,6 +322,20 @@ fn is_end(event: &Event) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_broker::wire::LeftOut;
+
+    #[test]
+    fn what_a_history_leaves_out_is_told_where_it_would_be() {
+        let gaps = |left_out| {
+            let history = History { records: Vec::new(), left_out };
+            [0, 1, 2].map(|index| gap_before(&history, index))
+        };
+        assert_eq!(gaps(None), [None, None, None]);
+        let told = |text: &str| [None, Some(text.to_owned()), None];
+        let some = |count| gaps(Some(LeftOut { after: 1, count }));
+        assert_eq!(some(1), told("... 1 record is left out here"));
+        assert_eq!(some(984), told("... 984 records are left out here"));
+    }
 
     #[test]
     fn a_refusal_says_how_long_it_waited_where_it_might() {

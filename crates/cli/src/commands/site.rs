@@ -153,12 +153,14 @@ fn in_words(moved: &MoveView) -> String {
     let (from, to) = (place(&moved.from), place(&moved.to));
     let failure = moved.failure.as_ref().map(|why| format!("; given up: {why}"));
     let failure = failure.unwrap_or_default();
-    format!("{}: {from} > {to} in {}: {}{failure}", moved.node, moved.took_nanos, moved.why)
+    let left = moved.unfinished.as_ref().map(|left| format!("; {left}")).unwrap_or_default();
+    format!("{}: {from} > {to} in {}: {}{left}{failure}", moved.node, moved.took_nanos, moved.why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_broker::wire::Unfinished;
     use keeptime_model::units::{Nanos, Share, WallTime};
 
     #[test]
@@ -171,10 +173,15 @@ mod tests {
             to: Some("shop".parse().unwrap()),
             why: "shop below its hard guarantee".into(),
             failure: Some("it went away".into()),
+            unfinished: None,
         };
         let text = in_words(&moved);
         assert!(text.starts_with("n3: spare > shop in 40"), "{text}");
         assert!(text.ends_with("shop below its hard guarantee; given up: it went away"), "{text}");
+        let unfinished = Some(Unfinished { in_flight: 2, going_on: vec![] });
+        let text = in_words(&MoveView { failure: None, unfinished, ..moved });
+        let left = "guarantee; 2 requests were in flight at the limit, and ended";
+        assert!(text.ends_with(left), "{text}");
     }
 
     #[test]

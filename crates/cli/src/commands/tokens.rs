@@ -34,7 +34,9 @@ pub fn run(command: TokenCommand) -> Result<()> {
     let now = Zoned::now();
     match command {
         TokenCommand::Add { user, expires, out, place } => {
-            let expires = expires.as_deref().map(|text| times::parse(text, &now)).transpose()?;
+            let expires = expires.as_deref();
+            let expires = expires.map(|text| times::parse_field("expires", text, &now));
+            let expires = expires.transpose()?;
             if let Some(end) = expires.filter(|end| *end <= wall(&now).unwrap_or_default()) {
                 let end = times::show(end, now.time_zone());
                 return Err(Invalid::new("expires", end, "a time in the future").into());

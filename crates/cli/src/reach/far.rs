@@ -3,6 +3,7 @@
 
 use super::{AgentPlace, Ranks, RemoteLauncher, script};
 use crate::cluster::own_path;
+use crate::files;
 use crate::place::NodesConfig;
 use anyhow::{Context, Result};
 use keeptime_lab::Labs;
@@ -16,7 +17,7 @@ use nix::ifaddrs::getifaddrs;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How nodes elsewhere are reached.
 #[derive(Debug)]
@@ -158,13 +159,23 @@ impl Plan {
 
 /// A directory of this user's, in which nobody else writes.
 fn private_directory() -> Result<PathBuf> {
+    let programs = script::directory_of_programs();
     // Where a broker runs as its unit says, the directory for root's runs belongs to the broker's user.
-    let directory = match nix::unistd::geteuid().is_root() {
-        true => script::directory_of_programs(),
-        false => Labs::of_this_user().runtime().to_path_buf(),
+    match nix::unistd::geteuid().is_root() {
+        true => private_at(&programs, &programs),
+        false => private_at(Labs::of_this_user().runtime(), &programs),
+    }
+}
+
+/// `usual`, or `elsewhere` where that cannot be made: a user's directory of programs that run is gone after the log-out that
+/// a run has outlived.
+fn private_at(usual: &Path, elsewhere: &Path) -> Result<PathBuf> {
+    let directory = match files::make_own_directory(usual) {
+        Ok(()) => usual,
+        Err(_) => elsewhere,
     };
-    script::make_private(&directory)?;
-    Ok(directory)
+    script::make_private(directory)?;
+    Ok(directory.to_path_buf())
 }
 
 /// The addresses of this machine, and the device of each.
@@ -236,6 +247,20 @@ mod tests {
         let config = NodesConfig { hosts: BTreeMap::from([(name("n9"), "x".into())]), ..config };
         let error = Far::new(&config, None, &topology()).unwrap_err().to_string();
         assert!(error.contains("nodes.hosts: \"n9\"") && error.contains("n1"), "{error}");
+    }
+
+    // Goal: a run can begin though its user has logged out meanwhile. Method: a directory that cannot be made, as none
+    // below /run/user can then.
+    #[test]
+    fn a_run_has_a_directory_after_a_log_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::write(at("file"), "").unwrap();
+        assert_eq!(private_at(&at("usual"), &at("programs")).unwrap(), at("usual"));
+        assert!(!at("programs").exists());
+        let gone = at("file").join("keeptime");
+        assert_eq!(private_at(&gone, &at("programs")).unwrap(), at("programs"));
+        assert!(at("programs").is_dir());
     }
 
     #[test]

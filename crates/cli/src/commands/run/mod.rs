@@ -11,6 +11,7 @@ pub use running::{Kept, run_once, run_reserved};
 use super::reservations::{self, in_local_time};
 use super::{Ending, Session, by, print_json, rate};
 use crate::arguments::RunArguments;
+use crate::detach::{self, Departure};
 use crate::execute::{ExecuteError, Ran};
 use crate::hold::Hold;
 use crate::promised::Promised;
@@ -45,19 +46,32 @@ struct Outcome<'a> {
     refusal: Option<&'a Refusal>,
 }
 
-/// Plans, reserves, runs and compares.
+/// Plans, reserves, runs and compares; here, or in a session of its own.
 pub fn run(arguments: &RunArguments) -> Result<Ending> {
+    if arguments.detach && !arguments.detached {
+        return detach::start(arguments);
+    }
+    let departure = &Departure::of(arguments)?;
     let arguments = &with_application(arguments)?;
     if let Some(target) = arguments.rate {
-        return rate::run(arguments, target);
+        return rate::run(arguments, target, departure);
     }
     if let Some(by) = &arguments.by {
-        return by::run(arguments, by);
+        return by::run(arguments, by, departure);
     }
     let session = Session::open(&arguments.application)?;
     if let Some(handle) = arguments.reservation {
-        return run_in(arguments, &session, handle);
+        return run_in(arguments, &session, handle, departure);
     }
+    run_for_goal(arguments, &session, departure)
+}
+
+/// With what its goal needs, which is reserved now, or when there is room.
+fn run_for_goal(
+    arguments: &RunArguments,
+    session: &Session,
+    departure: &Departure,
+) -> Result<Ending> {
     let goal = &arguments.goal;
     let (spare, mechanism) = (arguments.spare, arguments.mechanism);
     let manner = Manner { spare, mechanism, ..Manner::default() };
@@ -65,18 +79,23 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
         if !arguments.json {
             println!("{line}");
         }
+        // It waits for room from now on.
+        if let Err(error) = departure.leave(None) {
+            tracing::error!("{error:#}");
+            interrupt::stop();
+        }
     };
     let asked = Instant::now();
     let waited = || arguments.wait.map(|_| Nanos::from(asked.elapsed()));
     let admitted = match (arguments.unprotected, arguments.wait) {
-        (true, _) => admit_unprotected(&session, goal),
-        (false, None) => admit(&session, goal, manner),
-        (false, Some(wait)) => admit_later(&session, goal, manner, wait, &tell),
+        (true, _) => admit_unprotected(session, goal),
+        (false, None) => admit(session, goal, manner),
+        (false, Some(wait)) => admit_later(session, goal, manner, wait, &tell),
     };
     let Held { decision, plan, hold } = match admitted {
         Ok(Admitted::Held(held)) => *held,
         Ok(Admitted::Refused { decision, refusal }) => {
-            tell_refusal(arguments, &session, &decision, waited(), refusal.as_deref())?;
+            tell_refusal(arguments, session, &decision, waited(), refusal.as_deref())?;
             return Ok(Ending::Refused);
         }
         // What was planned cannot be had, or the user has had their share.
@@ -88,11 +107,12 @@ pub fn run(arguments: &RunArguments) -> Result<Ending> {
     if !arguments.json {
         print!("{}", story::decision(&decision, session.cluster.topology()));
     }
+    departure.leave(Some(hold.handle()))?;
     if arguments.wait.is_some() {
-        begun(arguments, &session, hold.handle())?;
+        begun(arguments, session, hold.handle(), departure)?;
     }
     let waited = waited();
-    let (promised, hold, ran) = run_told(arguments, &session, Promised::from(&plan), hold)?;
+    let (promised, hold, ran) = run_told(arguments, session, Promised::from(&plan), hold)?;
     tell_outcome(arguments, Some(&decision), waited, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
@@ -113,18 +133,29 @@ fn with_application(arguments: &RunArguments) -> Result<RunArguments> {
 }
 
 /// In a reservation that was made before, once it begins; it is kept.
-fn run_in(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<Ending> {
-    let reservation = begun(arguments, session, handle)?;
+fn run_in(
+    arguments: &RunArguments,
+    session: &Session,
+    handle: Handle,
+    departure: &Departure,
+) -> Result<Ending> {
+    let reservation = begun(arguments, session, handle, departure)?;
     let (application, topology) = (&session.application, session.cluster.topology());
     let promised = Promised::of_reservation(&reservation, application, topology)?;
     let hold = Hold::of_reservation(&session.cluster, handle)?;
+    departure.leave(Some(handle))?;
     let (promised, hold, ran) = run_told(arguments, session, promised, hold)?;
     tell_outcome(arguments, None, None, &promised, &hold, &ran)?;
     Ok(Ending::Done)
 }
 
-/// The reservation, when its time has come.
-fn begun(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<Reservation> {
+/// The reservation, when its time has come. Nobody waits for that at a terminal that is to be left.
+fn begun(
+    arguments: &RunArguments,
+    session: &Session,
+    handle: Handle,
+    departure: &Departure,
+) -> Result<Reservation> {
     let broker = session.cluster.broker()?;
     let mut is_waiting = false;
     loop {
@@ -141,6 +172,7 @@ fn begun(arguments: &RunArguments, session: &Session, handle: Handle) -> Result<
                     let start = in_local_time(reservation.from_unix_nanos);
                     println!("{handle} begins at {start}: waiting");
                 }
+                departure.leave(Some(handle))?;
                 is_waiting = true;
             }
             // A broker that is away comes back, and knows it.

@@ -149,7 +149,7 @@ mod tests {
         let words = ["keeptime", "run"].into_iter().chain(words.iter().copied());
         let parsed = Arguments::try_parse_from(words).unwrap();
         let Command::Run(run) = parsed.command else { panic!("it is another command") };
-        run
+        *run
     }
 
     /// At a rate, on four nodes.
