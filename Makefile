@@ -103,7 +103,7 @@ bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, pro
 bench-rate: build workloads ## A real program held at parts of its full speed (root)
 	@$(KEEPTIME)-bench rate --out $(OUT)
 
-eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 75 minutes; goes on where it was interrupted; FIGURES=8,13-15)
+eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 80 minutes; goes on where it was interrupted; FIGURES=8,13-15)
 	@scripts/setup slurm
 	@$(KEEPTIME)-bench time-sharing --out $(OUT) $(if $(FIGURES),--figures $(FIGURES))
 

@@ -18,7 +18,9 @@ use crate::quick;
 use anyhow::{Context as _, Result};
 use keeptime::machine::Machine;
 use keeptime_fabric::directory::{Server, ServerConfig};
-use keeptime_fabric::{Config, Context, Match, Protocol, Resource, ResourceId, Tag, Wait, attrs};
+use keeptime_fabric::{
+    Buffer, Config, Context, Match, Payload, Protocol, Resource, ResourceId, Tag, Wait, attrs,
+};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use peer::{FINISH, Peer, QUESTION, STREAM};
@@ -217,6 +219,9 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
             add(name, count, Box::new(move |count| ours()?.stream(size, count)));
         }
     }
+    let ours = pair(Way::Udp, false, 1);
+    let run = move |count| ours()?.stream_given(LONGEST, count);
+    add(given_over_udp(), STREAMED / LONGEST, Box::new(run));
     for threads in [1, 4, THREADS] {
         let ours = pair(Way::Tcp, false, threads);
         let run = move |count| ours()?.threads(SHORT, count);
@@ -237,6 +242,12 @@ fn variants(directory: &str) -> Result<Vec<Variant>> {
     };
     add("find, answered before".into(), 2000, Box::new(find));
     Ok(all)
+}
+
+/// How a stream of messages that are given away is called. Lent ones are copied once more, since what was sent is kept until
+/// it is confirmed: over TCP by the kernel.
+fn given_over_udp() -> String {
+    format!("stream {LONGEST} B, UDP, given")
 }
 
 /// How round trips of so many pairs of threads are called.
@@ -279,9 +290,12 @@ fn report(figures: &mut Figures, samples: &Samples) {
     let (ours, raw) = (format!("stream {LONGEST} B, UDP"), format!("stream {LONGEST} B, raw TCP"));
     let name = format!("rate of a stream of {LONGEST} B over UDP against raw TCP");
     against(name, &raw, &ours, Target::AtLeast(1.2));
+    let given = ratio(&raw, &given_over_udp());
     let pairs = |threads| of_threads(threads, "sleeping");
     let name = format!("rate of {THREADS} pairs of threads against 1");
     against(name, &pairs(1), &pairs(THREADS), Target::AtLeast(3.0));
+    let name = format!("rate of a stream of {LONGEST} B that are given over UDP against raw TCP");
+    figures.median(name, "x", &given, None, None);
     let trips = ratio(&pairs(4), &pairs(1)).iter().map(|time| time * 4.0).collect::<Vec<_>>();
     let name = "round trip of 4 pairs of threads against 1";
     figures.median(name, "x", &trips, None, Some(Target::AtMost(2.0)));
@@ -323,12 +337,22 @@ impl Pair {
     }
 
     fn stream(&self, size: usize, count: usize) -> Result<f64> {
+        let data = vec![7_u8; size];
+        self.stream_of(count, || Payload::from(&data))
+    }
+
+    /// The same memory again and again: who gives a message does not write to it afterwards.
+    fn stream_given(&self, size: usize, count: usize) -> Result<f64> {
+        let data = Buffer::from_owner(vec![7_u8; size]);
+        self.stream_of(count, || Payload::from(data.clone()))
+    }
+
+    fn stream_of<'a>(&self, count: usize, next: impl Fn() -> Payload<'a>) -> Result<f64> {
         let (own, peer) = &self.pairs[0];
-        let data = vec![7; size];
         ask(&self.pairs[0], SHORT, WARM_UP)?;
         let start = Instant::now();
         for _ in 0..count {
-            own.send(*peer, STREAM, &data)?;
+            own.send(*peer, STREAM, next())?;
         }
         own.send(*peer, FINISH, b"")?;
         own.recv(Match::any())?;

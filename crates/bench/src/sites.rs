@@ -171,6 +171,7 @@ impl Farm {
             cpu_ppm: Some(CpuPpm::from_percent(50)),
             services: vec![],
             port: 80,
+            drain_most_nanos: None,
             balancers: vec![BalancerPlace::HaProxy { socket, backend }],
         })
     }

@@ -200,6 +200,7 @@ impl Farm {
             cpu_ppm: None,
             services: web::services()?,
             port: HTTP_PORT,
+            drain_most_nanos: None,
             balancers: vec![haproxy],
         })
     }

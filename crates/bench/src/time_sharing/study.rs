@@ -5,7 +5,7 @@ use super::plan::{ALONE, Experiment, HALF, MEDIUM, Piece, Shape, THREE};
 use super::program::Program;
 use super::together::steered_at_once;
 use super::watched::{self, Trace};
-use super::{By, NAME, NODES, PROGRAM, Range, Run, Stage, THRESHOLD, THRESHOLDS};
+use super::{By, NAME, NODES, PROGRAM, Range, Run, STABLE_THRESHOLD, Stage, THRESHOLD, THRESHOLDS};
 use crate::lab::BenchLab;
 use crate::mpi::ranks::{Library, Ranks};
 use crate::quick;
@@ -181,7 +181,11 @@ impl<'a> Study<'a> {
     fn thresholds(&self, shape: Shape, by: By) -> Result<Vec<Run>> {
         let program = self.patterns(shape, &[])?;
         self.know(&program)?;
-        let one = |threshold: f64| program.run(5, by, threshold, &[(50, span(35.0))], |_| Ok(()));
+        let one = |threshold: f64| {
+            // Time for 200 reports of a little more than a second once the rate has settled.
+            let seconds = if threshold == STABLE_THRESHOLD { 225.0 } else { 35.0 };
+            program.run(5, by, threshold, &[(50, span(seconds))], |_| Ok(()))
+        };
         let each = if quick() { 1 } else { usize::MAX };
         THRESHOLDS.into_iter().take(each).map(one).collect()
     }
