@@ -22,7 +22,7 @@ const BELOW_4: usize = 20 + 8;
 const BELOW_6: usize = 40 + 8;
 /// Longest segment, where packets could be longer: two of them fill a call. Each costs both ends a head, parts of memory to
 /// tell the kernel of, and a look; what is lost is sent again as a whole.
-const SEGMENT_MOST: usize = (32 << 10) - 16 - BEFORE;
+const SEGMENT_MOST: usize = BATCH / 2 / 64 * 64 - BEFORE;
 /// Until the path is known.
 const SEGMENT_FIRST: usize = 1200;
 /// How long it is left to others to say what has arrived, when nothing more arrives. Much less than

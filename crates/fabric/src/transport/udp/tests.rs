@@ -296,8 +296,9 @@ fn what_is_given_is_taken_or_left() {
 #[test]
 fn more_is_expected_behind_a_full_batch_alone() {
     let (mut one, mut other) = ends_here();
-    // Then both know where the other one is, and as much as two messages may be on the way.
+    // Then both know where the other one is, as much as two messages may be on the way, and nothing is.
     exchange(&mut one, &mut other, &[EAGER_MOST; 16]).unwrap();
+    exchange(&mut one, &mut other, &[1]).unwrap();
     let (head, payload) = message(2, EAGER_MOST);
     for _ in 0..2 {
         one.sender.send_with_others(&head.encode(), &payload).unwrap();
