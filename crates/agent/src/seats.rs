@@ -19,11 +19,20 @@ pub struct Seat<K: Hash + Eq> {
     who: K,
 }
 
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// All together have as many as there may be.
+    All,
+    /// Whoever asks has.
+    One,
+}
+
 /// How many each of those has who has any.
 #[derive(Debug)]
 struct Taken<K>(Mutex<HashMap<K, usize>>);
 
-impl<K: Hash + Eq + Copy> Seats<K> {
+impl<K: Hash + Eq + Clone> Seats<K> {
     /// Everybody has so many at most, however many that are in all.
     pub fn new(of_one_max: usize) -> Self {
         Self { of_one_max, all_max: usize::MAX, taken: Arc::new(Taken(Mutex::default())) }
@@ -36,13 +45,24 @@ impl<K: Hash + Eq + Copy> Seats<K> {
 
     /// A place for one more connection of `who`, if there is one.
     pub fn take(&self, who: K) -> Option<Seat<K>> {
+        self.try_take(who).ok()
+    }
+
+    /// The same, and else why there is none.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn try_take(&self, who: K) -> Result<Seat<K>, Full> {
         let mut taken = self.taken.lock();
         let own = taken.get(&who).copied().unwrap_or(0);
-        if own >= self.of_one_max || taken.values().sum::<usize>() >= self.all_max {
-            return None;
+        if taken.values().sum::<usize>() >= self.all_max {
+            return Err(Full::All);
         }
-        taken.insert(who, own + 1);
-        Some(Seat { taken: Arc::clone(&self.taken), who })
+        if own >= self.of_one_max {
+            return Err(Full::One);
+        }
+        taken.insert(who.clone(), own + 1);
+        Ok(Seat { taken: Arc::clone(&self.taken), who })
     }
 
     /// Whether nobody has one.

@@ -118,10 +118,8 @@ impl Engine {
             Kind::Change { .. } => {
                 self.hold_exactly(handle);
                 self.align(handle, told);
-                for ticket in tickets {
-                    let refusal = Box::new(Refusal::from(reason.clone()));
-                    self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
-                }
+                let refusal = Box::new(Refusal::from(reason));
+                self.answer_each(tickets, &Err(CallError::Refused { handle: None, refusal }));
                 self.is_settled(handle);
                 // Its time may have come meanwhile.
                 self.start_now(handle);
@@ -144,9 +142,7 @@ impl Engine {
         let decision = decision.as_deref().map(outline);
         let refused = Refused { owner, key, request, refusal, replaces, decision };
         let error = self.refuse(handle, refused);
-        for ticket in tickets {
-            self.answer(ticket, Err(error.clone()));
-        }
+        self.answer_each(tickets, &Err(error));
     }
 
     /// Agents are told what is recorded of the reservation, if its time is near; others, of `nodes`,

@@ -524,9 +524,11 @@ impl Engine {
 
     fn answer_all(&mut self, handle: Handle, tickets: Vec<Ticket>) {
         let Some(answer) = self.current(handle) else { return };
-        for ticket in tickets {
-            self.answer(ticket, Ok(answer.clone()));
-        }
+        self.answer_each(tickets, &Ok(answer));
+    }
+
+    fn answer_each(&mut self, tickets: Vec<Ticket>, answer: &Result<Answer, CallError>) {
+        tickets.into_iter().for_each(|ticket| self.answer(ticket, answer.clone()));
     }
 
     fn send(&mut self, sent: Option<Sent>) {

@@ -157,10 +157,6 @@ impl Engine {
         self.answer_each(tickets, &Err(error));
     }
 
-    fn answer_each(&mut self, tickets: Vec<Ticket>, answer: &Result<Answer, CallError>) {
-        tickets.into_iter().for_each(|ticket| self.answer(ticket, answer.clone()));
-    }
-
     fn check_movable(&self, lost: &Reservation) -> Result<(), Invalid> {
         let is_over = lost.until_unix_nanos.is_some_and(|until| until <= self.now);
         let expected = match &lost.request.ask {

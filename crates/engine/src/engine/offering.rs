@@ -262,10 +262,7 @@ impl Engine {
         if let Err(refusal) = self.hold(handle, &proposal, &kind, soon) {
             // Only a change can fail here: for a moment it needs what it had and what it will have, and who has more than
             // one may have by now has it for no longer than before.
-            for ticket in tickets {
-                let refusal = refusal.clone();
-                self.answer(ticket, Err(CallError::Refused { handle: None, refusal }));
-            }
+            self.answer_each(tickets, &Err(CallError::Refused { handle: None, refusal }));
             return None;
         }
         if !soon {

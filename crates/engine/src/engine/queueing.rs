@@ -239,7 +239,7 @@ impl Engine {
     pub(super) fn decide(&mut self, asked: Asked) {
         let tickets = asked.tickets.clone();
         let Some(answer) = self.admit(asked).transpose() else { return };
-        tickets.into_iter().for_each(|ticket| self.answer(ticket, answer.clone()));
+        self.answer_each(tickets, &answer);
     }
 
     /// In a while those who wait are tried, if anybody does.
