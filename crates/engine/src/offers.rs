@@ -82,6 +82,13 @@ pub(crate) enum Kind {
     },
 }
 
+impl Kind {
+    /// Whether it takes the place of this lost reservation.
+    pub fn takes_the_place_of(&self, lost: Handle) -> bool {
+        matches!(self, Self::New { replaces: Some(replaced), .. } if *replaced == lost)
+    }
+}
+
 impl Proposal {
     /// When.
     pub fn span(&self) -> Span {

@@ -151,6 +151,24 @@ fn a_move_that_waits_for_agents_is_answered_to_all_who_ask_for_it() {
     assert_eq!(world.kinds().iter().filter(|kind| **kind == "granted").count(), 2);
 }
 
+// Goal: what takes the place of a lost reservation is recorded with that, however long its agents take.
+#[test]
+fn what_is_being_moved_is_not_forgotten_meanwhile() {
+    let mut world =
+        World::with(star(2), Policy { remember_nanos: Nanos::from_secs(6), ..policy() });
+    let first = world.reserve("a", request(NodeChoice::Any(1), 50, 0, 0, 600)).unwrap();
+    let node = lose(&mut world, first);
+    world.agents[1 - node as usize].manner = Manner::Silent;
+    world.begin("ada", Call::Move { handle: first });
+    world.pass(1);
+    assert_eq!((reservation(&world, first).state, world.engine.offer_count()), (State::Lost, 1));
+    world.pass(2);
+    assert_eq!((count(&world, "refused"), count(&world, "forgotten")), (1, 0));
+    world.pass(10);
+    assert_eq!(count(&world, "forgotten"), 2);
+    assert!(world.replayed().book() == world.engine.book());
+}
+
 // Whoever has as many reservations as they may has no more of them afterwards.
 #[test]
 fn what_is_lost_is_moved_though_its_user_may_have_no_more() {

@@ -50,3 +50,15 @@ fn every_kind_of_fault_happens() {
         assert_eq!(report.brokers > 1, kills, "{}: {report}", kind.name());
     }
 }
+
+/// Seeds of `make soak` that found something, kept with the faults that it took.
+#[test]
+fn seeds_that_found_something_hold() {
+    let of = |seed, events, faults: &[Kind]| Options {
+        events,
+        faults: Kinds::of(faults),
+        ..Options::of_seed(seed)
+    };
+    // Granted and made slower in the same step: the answer told what was between the two.
+    must_hold(&of(1_795_719_900_006_173, 3_112, &[Kind::AgentKills, Kind::Repeats]));
+}

@@ -539,7 +539,20 @@ impl Engine {
 
     fn finish(&mut self) -> Step {
         let next = Step { time: self.now, ..Step::default() };
-        let step = std::mem::replace(&mut self.step, next);
-        Step { time: self.now, ..step }
+        let mut step = std::mem::replace(&mut self.step, next);
+        step.time = self.now;
+        self.bring_up_to_date(&mut step.outputs);
+        step
+    }
+
+    /// What a step says of a reservation is what it has become by the end of that step: one that was granted and then made
+    /// slower for another is told as it is recorded.
+    fn bring_up_to_date(&self, outputs: &mut [Output]) {
+        for output in outputs {
+            let Output::Answer { answer: Ok(Answer::Reservation(told)), .. } = output else { continue };
+            if let Some(now) = self.book.reservations().get(&told.handle) {
+                *told = Arc::clone(now);
+            }
+        }
     }
 }

@@ -49,9 +49,8 @@ impl Engine {
             let answer = self.current(next).ok_or(CallError::NotFound { handle: next })?;
             return Ok(Some(answer));
         }
-        let takes_its_place =
-            |kind: &Kind| matches!(kind, Kind::New { replaces: Some(lost), .. } if *lost == handle);
-        if let Some(offer) = self.offers.values_mut().find(|offer| takes_its_place(&offer.kind)) {
+        let mut offers = self.offers.values_mut();
+        if let Some(offer) = offers.find(|offer| offer.kind.takes_the_place_of(handle)) {
             offer.tickets.push(ticket);
             return Ok(None);
         }

@@ -219,9 +219,15 @@ impl Engine {
         live.and_then(|live| live.request.lease_nanos)
     }
 
+    /// What is being moved is remembered once more: what takes its place, or is refused that, is recorded with it.
     pub(super) fn forget(&mut self, handle: Handle) {
         let over = self.book.reservations().get(&handle);
-        if over.is_some_and(|over| !over.state.is_live()) {
+        if over.is_none_or(|over| over.state.is_live()) {
+            return;
+        }
+        if self.offers.values().any(|offer| offer.kind.takes_the_place_of(handle)) {
+            self.forget_later(handle);
+        } else {
             self.record(Event::Forgotten { handle });
         }
     }

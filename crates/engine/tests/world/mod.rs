@@ -170,6 +170,10 @@ impl World {
         for output in step.outputs.clone() {
             match output {
                 Output::Answer { ticket, answer } => {
+                    if let Ok(Answer::Reservation(told)) = &answer {
+                        let recorded = self.engine.book().reservations().get(&told.handle);
+                        assert_eq!(recorded, Some(told), "told as it is recorded");
+                    }
                     self.answers.insert(ticket.0, answer.map_err(|error| *error));
                 }
                 Output::HangUp { node, session } => {

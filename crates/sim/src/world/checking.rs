@@ -92,10 +92,12 @@ impl World {
     }
 
     /// An answer leaves when agents have had their time, twice where others had to become slower first; of what may wait
-    /// for room, when its wait is over.
+    /// for room, when its wait is over; of what the broker before was about to move, when agents had their lease to come
+    /// back.
     pub(super) fn check_in_time(&self, asked: &Asked) -> Result<(), Violation> {
         let wait = match &asked.what {
             Call::Reserve { request, .. } => request.wait_nanos.unwrap_or_default(),
+            Call::Move { .. } => self.policy.agent_lease_nanos,
             _ => Nanos::default(),
         };
         let agents = self.policy.answer_within_nanos;
