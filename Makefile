@@ -136,10 +136,12 @@ eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes
 
 install: build ## Install keeptime, the units, libkeeptime_mpi if it is built, and the documents (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/sysusers.d \
-	        $(DESTDIR)$(PREFIX)/share/doc/keeptime/formats
+	        $(addprefix $(DESTDIR)$(PREFIX)/share/doc/keeptime/,formats pictures decisions)
 	install target/release/keeptime $(DESTDIR)$(PREFIX)/bin
 	install -m 644 README.md CHANGELOG.md LICENSE-* docs/*.md $(DESTDIR)$(PREFIX)/share/doc/keeptime
-	install -m 644 docs/formats/*.md $(DESTDIR)$(PREFIX)/share/doc/keeptime/formats
+	for part in formats pictures decisions; do \
+	    install -m 644 docs/$$part/* $(DESTDIR)$(PREFIX)/share/doc/keeptime/$$part || exit 1; \
+	done
 	install -m 644 contrib/systemd/keeptime.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
 	for unit in contrib/systemd/*.service; do \
 	    sed -e 's|/usr/bin/|$(PREFIX)/bin/|g' -e 's|/usr/share/|$(PREFIX)/share/|g' $$unit \

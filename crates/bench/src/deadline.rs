@@ -1,5 +1,5 @@
-//! Deadline jobs: how many are late on a batch log, under the planner, behind the broker's queue, and under
-//! first-come with backfill.
+//! Deadline jobs: how many are late on a batch log, under the planner, as `keeptime run --by` asks the broker for them,
+//! behind the broker's queue, and under first-come with backfill.
 //!
 //! The log is one in Standard Workload Format (`--log FILE`) or, without one, three made by a published
 //! model ([`lublin`]). A log says nothing of deadlines: each job is given one, its submission and 1.5 to
@@ -10,19 +10,22 @@
 //!
 //! * The planner (`planner::deadline`) plans all jobs anew whenever one comes or ends, with rates that change
 //!   over time. It may promise 90 % of a node, since that is what the kernel admits; the others use all.
-//! * The broker's own way (`keeptime-queue` of `keeptime sim`): its engine grants whole nodes at one rate, and a
+//! * As `keeptime run --by` asks ([`asked`]): the broker's engine reserves for each job, one after the other, what
+//!   `planner::deadline::booking` asks for, and has those that run go slower and faster. It gives out 90 % as well.
+//! * The broker's queue (`keeptime-queue` of `keeptime sim`): its engine grants whole nodes at one rate, and a
 //!   job is promised its deadline when it starts.
 //!
 //! Each submission and each end costs the planner a plan or more, quadratic in the jobs that have not ended. Where these
 //! hardly grow with the log, its length costs no more than itself: at half of full load.
 
+mod asked;
 mod replay;
 
 use crate::figures::{Figures, Target};
 use crate::quick;
 use anyhow::{Context, Result};
 use keeptime::machine::Machine;
-use keeptime_model::units::Share;
+use keeptime_model::units::{CpuPpm, Share};
 use keeptime_whatif::policy::Choice;
 use keeptime_whatif::shape::Shape;
 use keeptime_whatif::simulate::Trial;
@@ -78,13 +81,14 @@ struct Run {
     nodes: u32,
     jobs: Vec<Submission>,
     planned: Outcome,
+    asked: Outcome,
     queued: Outcome,
     backfilled: Outcome,
-    /// What all three replays took.
+    /// What all four replays took.
     seconds: f64,
 }
 
-/// Replays under all three and writes the figures.
+/// Replays under all four and writes the figures.
 pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
     let logs = match log {
         Some(path) => vec![read(path)?],
@@ -119,14 +123,16 @@ impl Run {
     fn of(log: String, nodes: u32, jobs: Vec<Submission>) -> Result<Self> {
         let start = Instant::now();
         let planned = replay::planned(nodes, &jobs)?;
+        let asked = asked::asked(nodes, &jobs)?;
         let queued = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
         let backfilled = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
         let (load, seconds) = (load(nodes, &jobs), start.elapsed().as_secs_f64());
-        Ok(Self { log, load, nodes, jobs, planned, queued, backfilled, seconds })
+        Ok(Self { log, load, nodes, jobs, planned, asked, queued, backfilled, seconds })
     }
 
     fn add_figures(&self, figures: &mut Figures) {
         self.add_of("", &self.planned, figures);
+        self.add_of("run --by, ", &self.asked, figures);
         self.add_of("broker's queue, ", &self.queued, figures);
     }
 
@@ -169,6 +175,8 @@ fn jobs_of(whole: usize) -> usize {
     if quick() { 100 } else { whole }
 }
 
+/// What the kernel admits of each processor: what the planner and the broker give out.
+const PROMISED: CpuPpm = CpuPpm::from_percent(90);
 const NODES: u32 = 64;
 /// Of a log.
 const JOBS: usize = 10_000;

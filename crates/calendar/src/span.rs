@@ -70,6 +70,12 @@ impl Span {
         Self { from: self.from.min(other.from), to: self.to.max(other.to) }
     }
 
+    /// What of `other` is before this, if it begins before and ends no later.
+    pub fn preceded_by(self, other: Self) -> Option<Self> {
+        let is_sooner = other.from < self.from && other.to <= self.to;
+        is_sooner.then(|| Self { from: other.from, to: other.to.min(self.from) })
+    }
+
     /// The same as plain numbers; nothing if it is empty.
     pub(crate) fn stretch(self) -> Option<Stretch> {
         let stretch = Stretch { from: self.from.unix_nanos(), to: self.to.unix_nanos() };
@@ -154,5 +160,9 @@ mod tests {
         assert!(!forever.contains(Span::since(at(2))));
         assert_eq!(short.hull(Span::new(at(1), at(2)).unwrap()), Span::new(at(1), at(6)).unwrap());
         assert_eq!(short.hull(forever), forever);
+        let of = |from, to| Span::new(at(from), at(to)).unwrap();
+        assert_eq!(of(5, 9).preceded_by(of(2, 7)), Some(of(2, 5)));
+        assert_eq!(of(5, 9).preceded_by(of(2, 4)), Some(of(2, 4)));
+        assert_eq!([of(2, 10), of(5, 8)].map(|other| of(5, 9).preceded_by(other)), [None; 2]);
     }
 }

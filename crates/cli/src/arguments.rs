@@ -392,11 +392,10 @@ pub struct BindArguments {
     /// The job must have a flow to REMOTE. Repeat for others
     #[arg(long = "flow", value_name = "ENDS")]
     pub flows: Vec<ConnectionPattern>,
-    /// The socket of the node's agent
-    #[arg(long, env = "KEEPTIME_AGENT", required_unless_present = "node")]
-    pub socket: Option<PathBuf>,
-    /// The node, where it is one of a lab
-    #[arg(long, conflicts_with = "socket")]
+    #[command(flatten)]
+    pub agent: AgentSocket,
+    /// The node, where it is one of a lab: its agent is asked instead
+    #[arg(long)]
     pub node: Option<Name>,
     /// That lab
     #[arg(long, default_value = "lab", env = "KEEPTIME_LAB")]

@@ -87,7 +87,8 @@ fn malleable(new: &Request, wanted: &Wanted, now: &Zoned) -> Result<Option<Malle
     };
     let before = new.malleable.map(|before| before.cpu_most_ppm.max(asked));
     let cpu_most_ppm = wanted.cpu_most.or(before).unwrap_or(asked);
-    Ok(Some(Malleable { by_unix_nanos, cpu_most_ppm }))
+    let earliest_unix_nanos = new.malleable.and_then(|before| before.earliest_unix_nanos);
+    Ok(Some(Malleable { earliest_unix_nanos, ..Malleable::new(by_unix_nanos, cpu_most_ppm) }))
 }
 
 /// The request of a reservation with `terms` among the ranks of its job, in the place of its flows.
@@ -303,7 +304,7 @@ mod tests {
         let old = new(None, &with_by, &now()).unwrap();
         let ten_minutes = WallTime::from_unix_nanos(600 * 1_000_000_000);
         let malleable = |by_unix_nanos, most| {
-            Some(Malleable { by_unix_nanos, cpu_most_ppm: CpuPpm::from_percent(most) })
+            Some(Malleable::new(by_unix_nanos, CpuPpm::from_percent(most)))
         };
         assert_eq!(old.malleable, malleable(ten_minutes, 20));
         let more = Wanted { cpu: vec![percent(30)], ..Wanted::default() };

@@ -122,6 +122,27 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     assert!(shares[0] < 100_000 && shares.last() == Some(&150_000), "{shares:?}");
 }
 
+// Goal: a run that was to begin later begins when there is room, and tells that. Method: others have all of the nodes for two
+// minutes, and give them back as soon as it has its time.
+#[test]
+fn a_run_that_is_to_begin_later_begins_when_there_is_room() {
+    let Some(world) = World::new("sooner", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    let all = reserve(&world, "40 %", "120s");
+    let mut asked = world.ask("run", &program, &["--by", "+240s", "--takes", "20s"]);
+    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with("r2: "), "{first}");
+    world.run(&["cancel", "r1"], 0);
+    let told: Vec<_> = lines.map(|line| line.unwrap()).collect();
+    assert!(run.wait().unwrap().success(), "{told:?}");
+    let has = |words: &str| told.iter().any(|line| line.contains(words));
+    assert!(has("there is room, so it begins") && has("before it has to be"), "{told:?}");
+    let found: Value = serde_json::from_str(&world.run(&["show", "r2", "--json"], 0)).unwrap();
+    assert!(nanos(&found["from_unix_nanos"]) < nanos(&all["until_unix_nanos"]), "{found}");
+}
+
 // Goal: who can wait has the first time at which the goal can be kept, and is told it; who cannot is refused as ever. Method:
 // others have most of the nodes for a while.
 #[test]

@@ -8,15 +8,19 @@ use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 /// What is left from an instant on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
+    /// When all of it begins.
+    begins: WallTime,
+    /// When what is left does.
     from: WallTime,
     cpu: CpuPpm,
     until: WallTime,
     wanted: Malleable,
 }
 
-/// How it is had: so much CPU of each node until then.
+/// How it is had: so much CPU of each node from its beginning until then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
+    pub begins: WallTime,
     pub cpu: CpuPpm,
     pub until: WallTime,
 }
@@ -29,8 +33,9 @@ impl Left {
     /// From `at` on, or from its start if that is later. Nothing if it is not malleable, or over by then.
     pub fn of(reservation: &Reservation, at: WallTime) -> Option<Self> {
         let (wanted, grant) = (reservation.request.malleable?, reservation.grant.as_ref()?);
-        let (from, until) = (reservation.from_unix_nanos.max(at), reservation.until_unix_nanos?);
-        (until > from).then_some(Self { from, cpu: grant.cpu_ppm, until, wanted })
+        let (begins, until) = (reservation.from_unix_nanos, reservation.until_unix_nanos?);
+        let from = begins.max(at);
+        (until > from).then_some(Self { begins, from, cpu: grant.cpu_ppm, until, wanted })
     }
 
     /// By when all of it has to be had.
@@ -40,7 +45,14 @@ impl Left {
 
     /// As it is now.
     pub fn form(&self) -> Form {
-        Form { cpu: self.cpu, until: self.until }
+        Form { begins: self.begins, cpu: self.cpu, until: self.until }
+    }
+
+    /// The same from `start` on, of what has not begun; nothing if it may not begin then, or that is no sooner.
+    pub fn sooner(&self, start: WallTime) -> Option<Self> {
+        let may = self.wanted.earliest_unix_nanos.is_some_and(|earliest| earliest <= start);
+        let until = start.saturating_add(self.until.saturating_since(self.begins));
+        (may && start < self.begins).then_some(Self { begins: start, from: start, until, ..*self })
     }
 
     /// With so much CPU, or with the most that is of use. It ends at a whole second, as people say times, where
@@ -52,7 +64,8 @@ impl Left {
         let exactly = self.from.saturating_add(takes);
         let whole = exactly.unix_nanos().div_ceil(SECOND).saturating_mul(SECOND);
         let is_had = cpu > CpuPpm::default() && exactly <= by;
-        is_had.then_some(Form { cpu, until: WallTime::from_unix_nanos(whole).min(by) })
+        let until = WallTime::from_unix_nanos(whole).min(by);
+        is_had.then_some(Form { begins: self.begins, cpu, until })
     }
 
     /// With no more CPU than it takes to end by `end`; nothing if that is not less than now.
@@ -80,8 +93,10 @@ pub(crate) fn asked(reservation: &Reservation, form: Form) -> Option<Request> {
     let request = &reservation.request;
     let Ask::Resources(resources) = &request.ask else { return None };
     let ask = Ask::Resources(Resources { cpu_ppm: form.cpu, ..resources.clone() });
-    let lasts = form.until.saturating_since(reservation.from_unix_nanos);
-    Some(Request { ask, duration_nanos: Some(lasts), ..request.clone() })
+    let lasts = Some(form.until.saturating_since(form.begins));
+    let is_sooner = form.begins < reservation.from_unix_nanos;
+    let from_unix_nanos = if is_sooner { Some(form.begins) } else { request.from_unix_nanos };
+    Some(Request { ask, from_unix_nanos, duration_nanos: lasts, ..request.clone() })
 }
 
 #[cfg(test)]
@@ -97,12 +112,13 @@ mod tests {
 
     /// 60 % of a CPU for 100 s, by 300 s, of which 80 % can be used.
     fn left() -> Left {
-        let wanted = Malleable { by_unix_nanos: at(300), cpu_most_ppm: CpuPpm::from_percent(80) };
-        Left { from: at(0), cpu: CpuPpm::from_percent(60), until: at(100), wanted }
+        let wanted = Malleable::new(at(300), CpuPpm::from_percent(80));
+        let (begins, from) = (at(0), at(0));
+        Left { begins, from, cpu: CpuPpm::from_percent(60), until: at(100), wanted }
     }
 
     fn form(percent: u32, seconds: u64) -> Form {
-        Form { cpu: CpuPpm::from_percent(percent), until: at(seconds) }
+        Form { begins: at(0), cpu: CpuPpm::from_percent(percent), until: at(seconds) }
     }
 
     #[test]
@@ -122,6 +138,17 @@ mod tests {
         assert_eq!(Left { wanted, ..left() }.slower(at(1_000_000)), Some(form(4, 1_500)));
     }
 
+    #[test]
+    fn what_has_not_begun_and_may_begin_sooner_lasts_as_long_from_then_on() {
+        let later = Left { begins: at(150), from: at(150), until: at(250), ..left() };
+        assert_eq!(later.sooner(at(50)), None, "nobody said that it may");
+        let wanted = Malleable { earliest_unix_nanos: Some(at(20)), ..later.wanted };
+        let later = Left { wanted, ..later };
+        let form = later.sooner(at(50)).map(|left| left.form());
+        assert_eq!(form, Some(Form { begins: at(50), ..self::form(60, 150) }));
+        assert_eq!([19, 150].map(|start| later.sooner(at(start))), [None; 2]);
+    }
+
     proptest! {
         #[test]
         fn no_work_is_lost_and_no_deadline_missed(
@@ -133,8 +160,8 @@ mod tests {
         ) {
             let (from, until) = (at(0), at(0).saturating_add(Nanos::new(span)));
             let by_unix_nanos = until.saturating_add(Nanos::new(slack));
-            let wanted = Malleable { by_unix_nanos, cpu_most_ppm: CpuPpm::new(cpu + spare) };
-            let left = Left { from, cpu: CpuPpm::new(cpu), until, wanted };
+            let wanted = Malleable::new(by_unix_nanos, CpuPpm::new(cpu + spare));
+            let left = Left { begins: from, from, cpu: CpuPpm::new(cpu), until, wanted };
             let other = CpuPpm::new(((u64::from(cpu) + u64::from(spare)) * u64::from(part) / 100) as u32);
             let forms = [left.with(other), left.slower(by_unix_nanos)];
             for form in forms.into_iter().flatten() {

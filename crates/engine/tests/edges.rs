@@ -123,7 +123,7 @@ fn two_requests_in_one_cycle_are_no_more_than_a_user_may_have() {
         world.begin(user, Call::Reserve { key: key.parse().unwrap(), request })
     };
     let cpu_most_ppm = CpuPpm::from_percent(80);
-    let malleable = Some(Malleable { by_unix_nanos: at(9_000), cpu_most_ppm });
+    let malleable = Some(Malleable::new(at(9_000), cpu_most_ppm));
     let share = |node, percent| request(named(&[node]), percent, 0, 0, 60);
     let of_bob = begin(&mut world, "bob", "m", Request { malleable, ..share("n2", 80) });
     world.pump();

@@ -16,7 +16,7 @@ fn malleable() -> Request {
 
 fn by(seconds: u64, most: u32, request: Request) -> Request {
     let cpu_most_ppm = CpuPpm::from_percent(most);
-    Request { malleable: Some(Malleable { by_unix_nanos: at(seconds), cpu_most_ppm }), ..request }
+    Request { malleable: Some(Malleable::new(at(seconds), cpu_most_ppm)), ..request }
 }
 
 /// So much of n1 from now on for so long.
@@ -59,6 +59,85 @@ fn a_running_job_is_slower_for_another_and_faster_when_that_has_ended() {
     assert_eq!(form(&world, job), (80, 139));
     world.pass(40);
     assert_eq!(state(&world, job), State::Ended);
+}
+
+/// 80 % of n1 from 100 s on for 100 s, by 400 s, and any time before that if there is room.
+fn deferred() -> Request {
+    let request = by(400, 80, request(named(&["n1"]), 80, 0, 100, 100));
+    let malleable = request.malleable.map(|of| Malleable { earliest_unix_nanos: Some(at(0)), ..of });
+    Request { malleable, ..request }
+}
+
+fn begins(world: &World, job: Handle) -> u64 {
+    seconds(world.engine.book().reservations()[&job].from_unix_nanos)
+}
+
+// What has the node until 100 s is given back at 30 s. A second later others have had their turn, and agents have two more.
+#[test]
+fn what_begins_later_for_want_of_room_begins_when_there_is_some() {
+    let mut world = World::star(1);
+    let other = world.reserve("a", firm(100, 100)).unwrap();
+    let job = world.reserve("b", deferred()).unwrap();
+    assert_eq!((begins(&world, job), form(&world, job)), (100, (80, 200)));
+    world.pass(30);
+    world.call("ada", Call::Cancel { handle: other }).unwrap().unwrap();
+    world.pass(4);
+    assert_eq!(state(&world, job), State::Active);
+    assert_eq!((begins(&world, job), form(&world, job)), (33, (80, 133)));
+    world.pass(100);
+    assert_eq!(state(&world, job), State::Ended);
+    assert!(world.replayed().book() == world.engine.book());
+}
+
+#[test]
+fn what_is_to_begin_at_its_time_does_though_there_is_room() {
+    let mut world = World::star(1);
+    let other = world.reserve("a", firm(100, 100)).unwrap();
+    let Request { malleable, .. } = deferred();
+    let malleable = malleable.map(|of| Malleable { earliest_unix_nanos: None, ..of });
+    let job = world.reserve("b", Request { malleable, ..deferred() }).unwrap();
+    world.call("ada", Call::Cancel { handle: other }).unwrap().unwrap();
+    world.pass(90);
+    assert_eq!((begins(&world, job), form(&world, job)), (100, (80, 200)));
+}
+
+// Three fifths of the node are free from 30 s on: 8,000 take 134 s so, and are done sooner. From 100 s on there is all of it.
+#[test]
+fn it_begins_with_less_where_it_ends_no_later_by_that() {
+    let mut world = World::star(1);
+    world.reserve("a", firm(40, 100)).unwrap();
+    let other = world.reserve("b", firm(60, 100)).unwrap();
+    let job = world.reserve("c", deferred()).unwrap();
+    world.pass(30);
+    world.call("ada", Call::Cancel { handle: other }).unwrap().unwrap();
+    world.pass(10);
+    assert_eq!((begins(&world, job), form(&world, job)), (33, (60, 167)));
+    world.pass(70);
+    let (cpu, until) = form(&world, job);
+    assert!(cpu == 80 && until < 160, "{cpu} {until}");
+
+    // A quarter of it is worth nothing: it would end later than from 100 s on.
+    let mut world = World::star(1);
+    world.reserve("a", firm(75, 100)).unwrap();
+    let job = world.reserve("c", deferred()).unwrap();
+    let short = world.reserve("d", firm(10, 20)).unwrap();
+    world.call("ada", Call::Cancel { handle: short }).unwrap().unwrap();
+    world.pass(20);
+    assert_eq!((begins(&world, job), form(&world, job)), (100, (80, 200)));
+}
+
+#[test]
+fn a_node_that_does_not_have_it_begin_sooner_leaves_it_at_its_time() {
+    let mut world = World::star(1);
+    let other = world.reserve("a", firm(100, 100)).unwrap();
+    let job = world.reserve("b", deferred()).unwrap();
+    world.call("ada", Call::Cancel { handle: other }).unwrap().unwrap();
+    world.agents[0].manner = Manner::Silent;
+    world.pass(3);
+    world.agents[0].manner = Manner::Obeys;
+    world.pass(5);
+    assert_eq!(state(&world, job), State::Granted);
+    assert_eq!((begins(&world, job), form(&world, job)), (100, (80, 200)));
 }
 
 #[test]

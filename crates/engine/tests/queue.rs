@@ -205,7 +205,7 @@ fn ways_are_bounded() {
     let mut world = World::star(1);
     world.reserve("most", share(50, 3_600)).unwrap();
     let cpu_most_ppm = CpuPpm::from_percent(20);
-    let malleable = Some(Malleable { by_unix_nanos: at(9_000), cpu_most_ppm });
+    let malleable = Some(Malleable::new(at(9_000), cpu_most_ppm));
     world.reserve("patient", Request { malleable, ..share(20, 100) }).unwrap();
     let little = (0..17).map(|n| world.reserve(&format!("l{n}"), share(1, 3_600)).unwrap());
     let little: Vec<_> = little.collect();
@@ -329,7 +329,7 @@ fn a_broker_that_starts_anew_knows_nobody_who_waits_and_is_asked_again() {
 fn who_had_others_asked_in_vain_waits_for_what_they_give_back() {
     let mut world = World::star(1);
     let cpu_most_ppm = CpuPpm::from_percent(80);
-    let malleable = Some(Malleable { by_unix_nanos: at(900), cpu_most_ppm });
+    let malleable = Some(Malleable::new(at(900), cpu_most_ppm));
     let first = world.reserve("a", Request { malleable, ..share(80, 100) }).unwrap();
     world.agents[0].manner = Manner::Silent;
     let ticket = begin(&mut world, "ada", "b", waiting(20, share(50, 60)));
@@ -505,7 +505,7 @@ fn what_agents_go_on_to_refuse_is_refused() {
 fn nobody_stays_slower_for_one_who_has_hung_up() {
     let mut world = World::star(1);
     let cpu_most_ppm = CpuPpm::from_percent(80);
-    let malleable = Some(Malleable { by_unix_nanos: at(900), cpu_most_ppm });
+    let malleable = Some(Malleable::new(at(900), cpu_most_ppm));
     let first = world.reserve("a", Request { malleable, ..share(80, 100) }).unwrap();
     world.agents[0].manner = Manner::Silent;
     let gone = begin(&mut world, "ada", "b", share(50, 60));

@@ -205,7 +205,7 @@ fn no_start_is_told_from_which_what_is_malleable_would_be_late() {
     world.reserve("a", request(named(&["n1"]), 100, 0, 1_000, 300)).unwrap();
     let by = |seconds| {
         let (by_unix_nanos, cpu_most_ppm) = (at(seconds), CpuPpm::from_percent(80));
-        let malleable = Some(Malleable { by_unix_nanos, cpu_most_ppm });
+        let malleable = Some(Malleable::new(by_unix_nanos, cpu_most_ppm));
         Request { malleable, ..request(named(&["n1"]), 80, 0, 1_000, 100) }
     };
     assert_eq!(earliest(&mut world, "b", by(1_400)), Some(at(1_300)));

@@ -105,7 +105,7 @@ fn who_has_more_than_one_may_have_by_now_changes_it_for_no_more() {
 #[test]
 fn what_is_malleable_makes_way_also_where_its_user_has_more_than_one_may() {
     let mut world = World::star(2);
-    let malleable = Malleable { by_unix_nanos: at(400), cpu_most_ppm: CpuPpm::from_percent(80) };
+    let malleable = Malleable::new(at(400), CpuPpm::from_percent(80));
     let slow = Request { malleable: Some(malleable), ..request(named(&["n1"]), 80, 0, 0, 100) };
     let slow = world.reserve("a", slow).unwrap();
     let firm = world.reserve("b", request(named(&["n2"]), 60, 0, 0, 100)).unwrap();

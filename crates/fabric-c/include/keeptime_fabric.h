@@ -5,9 +5,10 @@
  *
  * Every function may be called by any thread; one object may be used by several at once, but for
  * the call that closes or drops it, after which it must not be used. Functions that wait say so.
- * All times are nanoseconds. Outputs are set only when the result is KTF_OK; what is written there
- * has to be closed or dropped by the caller with the function of its name. Handles hold what they
- * need: the order of closing is free. Text is UTF-8 and ends with a zero byte.
+ * All times are nanoseconds. Outputs are set only when the result is KTF_OK, but for those that say
+ * otherwise; what is written there has to be closed or dropped by the caller with the function of
+ * its name. Handles hold what they need: the order of closing is free. Text is UTF-8 and ends with
+ * a zero byte.
  */
 #ifndef KEEPTIME_FABRIC_H
 #define KEEPTIME_FABRIC_H

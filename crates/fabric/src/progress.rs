@@ -8,6 +8,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::cell::RefCell;
 use std::io;
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// It keeps looking: least delay, one core for each thread that waits.
+    /// It keeps looking: least delay, one core for each thread that waits. Where more threads of a process do so than it
+    /// has cores, they let one another run between two looks.
     Spin,
     /// It sleeps at once.
     Block,
@@ -59,6 +61,8 @@ pub struct Progress {
     lead: Mutex<Vec<EpollEvent>>,
     followers: Mutex<Vec<Arc<Parker>>>,
     follower_count: AtomicUsize,
+    /// How many threads can keep looking at the same time.
+    cores: usize,
     start: Instant,
     /// When a thread that does not wait has last looked at what is watched, in nanoseconds since then.
     looked: AtomicU64,
@@ -71,6 +75,9 @@ pub struct Parker {
     woken: AtomicBool,
     sleeping: AtomicU8,
 }
+
+/// How many threads of this process keep looking now.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
 
 const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
@@ -103,8 +110,18 @@ impl Progress {
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL))?;
         let lead = Mutex::new(vec![EpollEvent::empty(); EVENTS]);
         let (followers, follower_count) = (Mutex::default(), AtomicUsize::new(0));
-        let (start, looked) = (Instant::now(), AtomicU64::new(0));
-        Ok(Self { epoll, bell, wait, lead, followers, follower_count, start, looked })
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        Ok(Self {
+            epoll,
+            bell,
+            wait,
+            lead,
+            followers,
+            follower_count,
+            cores,
+            start: Instant::now(),
+            looked: AtomicU64::new(0),
+        })
     }
 
     /// Watches `fd` as `token` until [`Progress::forget`].
@@ -209,6 +226,23 @@ impl Progress {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Option<T>> {
+        if self.wait == Wait::Block {
+            return self.keep_looking(work, view, deadline, ready);
+        }
+        SPINNING.fetch_add(1, Relaxed);
+        let seen = self.keep_looking(work, view, deadline, ready);
+        SPINNING.fetch_sub(1, Relaxed);
+        seen
+    }
+
+    /// The same, not counted as one that does.
+    fn keep_looking<W: Work, T>(
+        &self,
+        work: &W,
+        view: &mut W::View,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Option<Option<T>> {
         let until = match self.wait {
             Wait::Spin => None,
             Wait::Block => Some(None),
@@ -244,7 +278,12 @@ impl Progress {
                     return None;
                 }
             }
-            std::hint::spin_loop();
+            if SPINNING.load(Relaxed) > self.cores {
+                // What this one waits for may be for another to send, which has no core.
+                thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
         }
     }
 

@@ -84,6 +84,16 @@ pub struct Malleable {
     pub by_unix_nanos: WallTime,
     /// More CPU than this makes it no faster.
     pub cpu_most_ppm: CpuPpm,
+    /// Where it begins later than this, only for want of room, it may begin sooner; nothing = just when it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earliest_unix_nanos: Option<WallTime>,
+}
+
+impl Malleable {
+    /// What begins when it is asked for.
+    pub fn new(by_unix_nanos: WallTime, cpu_most_ppm: CpuPpm) -> Self {
+        Self { by_unix_nanos, cpu_most_ppm, earliest_unix_nanos: None }
+    }
 }
 
 /// What is asked for.
@@ -584,10 +594,10 @@ mod tests {
     fn what_is_malleable_has_an_end_and_one_share() {
         let of = |ask| Request {
             duration_nanos: Some(Nanos::from_secs(1)),
-            malleable: Some(Malleable {
-                by_unix_nanos: WallTime::from_unix_nanos(1),
-                cpu_most_ppm: CpuPpm::from_percent(10),
-            }),
+            malleable: Some(Malleable::new(
+                WallTime::from_unix_nanos(1),
+                CpuPpm::from_percent(10),
+            )),
             ..Request::new(ask)
         };
         let refused = |change: fn(&mut Request)| {
@@ -648,7 +658,7 @@ mod tests {
             (WallTime::from_unix_nanos(1), CpuPpm::from_percent(10));
         let said = refused(Request {
             duration_nanos: Some(Nanos::from_secs(1)),
-            malleable: Some(Malleable { by_unix_nanos, cpu_most_ppm }),
+            malleable: Some(Malleable::new(by_unix_nanos, cpu_most_ppm)),
             ..second.clone()
         });
         assert!(said.contains("malleable"), "{said}");

@@ -258,7 +258,7 @@ impl Users {
         let from = self.from(second(now));
         let start = from.unwrap_or(second(now));
         let duration = self.duration(start);
-        let malleable = self.malleable(&ask, start + duration.unwrap_or(0));
+        let malleable = self.malleable(&ask, start, start + duration.unwrap_or(0));
         let wait_nanos = self.wait(from, malleable.as_ref());
         let policies = [None, Some(OnLoss::Offer), Some(OnLoss::Move)];
         let on_loss = policies[self.random.below(3) as usize];
@@ -283,14 +283,17 @@ impl Users {
         waits.then(|| Nanos::from_secs(1 + self.next % 10))
     }
 
-    /// Every third has time after `end`, and use for more CPU; some ask for what cannot be malleable.
-    fn malleable(&mut self, ask: &Ask, end: u64) -> Option<Malleable> {
+    /// Every third has time after `end`, and use for more CPU; some ask for what cannot be malleable. Every second of these
+    /// may begin before `start`, which is not drawn either.
+    fn malleable(&mut self, ask: &Ask, start: u64, end: u64) -> Option<Malleable> {
         let Ask::Resources(Resources { cpu_ppm, .. }) = ask else { return None };
+        let earliest = WallTime::from_unix_nanos(start.saturating_sub(300) * SECOND);
+        let earliest_unix_nanos = self.next.is_multiple_of(2).then_some(earliest);
         self.random.is_one_in(3).then(|| {
             let by = WallTime::from_unix_nanos((end + self.random.below(120)) * SECOND);
             let more = self.random.below(u64::from(self.cpu.get()));
             let cpu_most_ppm = CpuPpm::new(cpu_ppm.get() + more as u32);
-            Malleable { by_unix_nanos: by, cpu_most_ppm }
+            Malleable { earliest_unix_nanos, ..Malleable::new(by, cpu_most_ppm) }
         })
     }
 

@@ -25,6 +25,8 @@ pub struct Broker {
     begun: Vec<Handle>,
     /// What was lost since somebody looked.
     lost: Vec<Handle>,
+    /// What was changed since somebody looked.
+    changed: Vec<Handle>,
     /// Nodes that are gone.
     away: BTreeSet<NodeIndex>,
     /// The newest connection of any agent.
@@ -46,9 +48,10 @@ impl Broker {
         let (now, session) = (Nanos::new(0), Session(1));
         let engine = Engine::new(cluster, limits(), moment(now));
         let caller = Caller { user: "log".parse()?, operator: true };
-        let (begun, lost, away, answers) = (vec![], vec![], BTreeSet::new(), vec![]);
+        let (begun, lost, changed) = (vec![], vec![], vec![]);
+        let (calls, away, answers) = (0, BTreeSet::new(), vec![]);
         let mut broker =
-            Self { engine, caller, now, calls: 0, begun, lost, away, session, answers };
+            Self { engine, caller, now, calls, begun, lost, changed, away, session, answers };
         for node in nodes {
             broker.connect(node);
         }
@@ -102,6 +105,16 @@ impl Broker {
     /// ran, or when they should have begun.
     pub fn lost(&mut self) -> Vec<Handle> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// The reservations that were changed since this was called last: by their users, or for others.
+    pub fn changed(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// The engine itself, to be looked at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Nodes are gone, all at once, and with them what their agents have held.
@@ -183,6 +196,7 @@ impl Broker {
                 match event {
                     Event::Started { handle } => self.begun.push(handle),
                     Event::Lost { handle, .. } => self.lost.push(handle),
+                    Event::Modified { handle, .. } => self.changed.push(handle),
                     _ => {}
                 }
             }

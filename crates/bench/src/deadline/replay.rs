@@ -1,10 +1,10 @@
 //! A log under the planner: each job is admitted or runs on what is left, and it is planned again
 //! whenever one comes or ends; then those that were refused are asked for once more.
 
-use super::Outcome;
+use super::{Outcome, PROMISED};
 use anyhow::{Result, bail};
 use keeptime_model::name::Name;
-use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_model::units::{Nanos, WallTime};
 use keeptime_planner::deadline::{
     Cluster, Job, Plan, Promotion, Wants, plan_with, promote, replan,
 };
@@ -159,8 +159,6 @@ fn at(seconds: u64) -> WallTime {
     WallTime::from_unix_nanos(seconds * SECOND)
 }
 
-/// What the kernel admits of each processor.
-const PROMISED: CpuPpm = CpuPpm::from_percent(90);
 const SECOND: u64 = 1_000_000_000;
 /// Less is nothing: each step rounds by up to a nanosecond.
 const ROUNDING: Nanos = Nanos::new(1_000);

@@ -171,8 +171,8 @@ pub struct Wanted {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h\n  \
-    keeptime reserve --nodes n1,n2 --pattern pairs --rate \"20 Mbit/s\" \\\n      \
-        --from 14:00 --until 15:30\n  \
+    keeptime reserve --nodes n1,n2 --cpu 10% --pattern pairs \\\n      \
+        --rate \"20 Mbit/s\" --from 14:00 --until 15:30\n  \
     keeptime reserve --nodes 4 --cpu 80% --for 2h --by 18:00\n  \
     keeptime reserve --nodes 2 --cpu 20% --for 1h --wait 10min\n  \
     keeptime reserve --application raycast --within 1s \\\n      \

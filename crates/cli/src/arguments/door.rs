@@ -69,7 +69,8 @@ pub enum TokenCommand {
         --broker broker.example,10.0.0.1 \\\n      \
         --topology /etc/keeptime/topology.toml --users ada,eve\n  \
     keeptime broker certificates /etc/keeptime/pki --nodes n3    # renew one\n  \
-    keeptime broker certificates /etc/keeptime/pki --revoke pki/users/eve.pem\n\n\
+    keeptime broker certificates /etc/keeptime/pki \\\n      \
+        --revoke /etc/keeptime/pki/users/eve.pem\n\n\
     The directory holds ca.pem and ca-key.pem (made at first), revoked.pem,\n\
     broker.pem, nodes/NODE.pem and users/USER.pem, each with its key beside it as\n\
     NAME-key.pem (mode 0600). Give everybody ca.pem and what is theirs, and nobody\n\

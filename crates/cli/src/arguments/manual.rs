@@ -245,10 +245,11 @@ At a rate:
   keeptime top                               # target and actual, live
 
 Full speed is what the program does with the CPU of its application file on
-every node. That much must be free at the start: the program runs with it for
-five reports of a second each, by which full speed is measured. From then on it
-has, on every node, the part of what it used that was asked for, corrected by
-the progress that it tells: lines on its standard output that begin with the
+every node. The first run measures it: that much must be free at its start, and
+the program runs with it for five reports of a second each. Later runs know it,
+and reserve no more than their rate from the start (--measure: anew). From then
+on it has, on every node, the part of what it used that was asked for, corrected
+by the progress that it tells: lines on its standard output that begin with the
 word `progress` of its application file. One that tells nothing for a minute has
 its part of the CPU, whatever it makes of it. The time limit of the application
 file is for full speed: at 30 % it has 10/3 of that. At a lower rate that is set
@@ -313,7 +314,7 @@ status` says by which, and why.
 
 When a node goes away, the reservation is lost. Where the application file says
 on_loss = "move", the run begins anew on other nodes, within the same time
-limit; otherwise it ends and says so.
+limit; otherwise, and with --rate or --by, it ends and says so.
 
 Exit codes: 0 done, 1 refused, 2 error, 64 usage.
 
@@ -346,8 +347,8 @@ Then, on any of them:
   keeptime fabric ping                   # every node
   keeptime fabric bench n2 --over udp
 
-Exit codes: 0 done, 1 nothing found, or a node did not answer, 2 error, 64
-usage.
+Exit codes: 0 done, 1 `find` found nothing, or a node did not answer `ping`, 2
+error, 64 usage.
 
 See also: docs/fabric.md, man 7 keeptime_fabric, docs/formats/fabric.md."#;
 
@@ -527,6 +528,7 @@ Environment (arguments come first):
                             [default: ~/.config/keeptime/client.toml]
   KEEPTIME_LAB              --lab, where KEEPTIME_BROKER is not set
   KEEPTIME_AGENT            the agent's socket: agent exec, agent status, bind
+  KEEPTIME_BROKER_CONFIG    the broker's configuration: broker token
   KEEPTIME_LOG              what is logged: debug, or keeptime_broker=debug";
 
 pub const LAB_POLICE: &str = r#"Examples:

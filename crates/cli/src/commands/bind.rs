@@ -23,8 +23,7 @@ pub fn run(arguments: BindArguments) -> Result<Ending> {
 
 fn connect(arguments: &BindArguments) -> Result<Client> {
     let Some(name) = &arguments.node else {
-        // One of the two is required.
-        return Ok(Client::connect(&arguments.socket.clone().unwrap_or_default())?);
+        return Ok(Client::connect(&arguments.agent.socket)?);
     };
     let lab = Labs::of_this_user().open(&arguments.lab)?;
     let unknown = || {

@@ -23,11 +23,12 @@ use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
+use keeptime_model::reservation::{self, Handle, Malleable, NodeChoice, Request, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::curve::FittedCurve;
-use keeptime_planner::deadline::{self, Job, JobPlan, Reserved, Stretch, Wants, beside};
+use keeptime_planner::deadline::booking::Ask;
+use keeptime_planner::deadline::{self, Booking, Job, JobPlan, Reserved, Stretch, Wants};
 use keeptime_planner::fitted::FittedProfile;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -96,6 +97,10 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     }
     departure.leave(Some(hold.handle()))?;
     wait_for_start(cluster, &hold, &plan.nodes)?;
+    let sooner = at.from.saturating_since(now());
+    if !arguments.json && sooner > SOONER_LEAST {
+        println!("{}: there is room, so it begins {} sooner", hold.handle(), whole_seconds(sooner));
+    }
     let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
     let run = Run { application, parameters, nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
@@ -170,28 +175,18 @@ impl Work {
             bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
             ..Resources::nothing()
         };
-        let (by_unix_nanos, cpu_most_ppm) = (self.deadline, self.job.cpu_ppm);
+        // Whatever begins later does so for want of room.
+        let malleable = Malleable {
+            earliest_unix_nanos: Some(self.job.from_unix_nanos),
+            ..Malleable::new(self.deadline, self.job.cpu_ppm)
+        };
         Request {
             from_unix_nanos: Some(at.from),
             duration_nanos: Some(at.to.saturating_since(at.from)),
-            malleable: Some(Malleable { by_unix_nanos, cpu_most_ppm }),
+            malleable: Some(malleable),
             cpu_mechanism: self.mechanism,
-            ..Request::new(Ask::Resources(resources))
+            ..Request::new(reservation::Ask::Resources(resources))
         }
-    }
-
-    /// From `now` on as slowly as the deadline allows, on each number of nodes on which that is possible: the one that
-    /// takes the least CPU first.
-    fn slowest(&self, now: WallTime) -> Vec<(u32, Stretch)> {
-        // The broker's clock is read a little later.
-        let to = WallTime::from_unix_nanos(self.deadline.unix_nanos().saturating_sub(AWAY.get()));
-        let on = |nodes: &u32| {
-            let rate = self.job.least_rate(*nodes, to.saturating_since(now))?;
-            Some((*nodes, Stretch { from: now, to, rate }))
-        };
-        let mut all: Vec<_> = self.job.speed_ppm.keys().filter_map(on).collect();
-        all.sort_by_key(|(nodes, at)| u64::from(*nodes) * u64::from(at.rate.ppm()));
-        all
     }
 }
 
@@ -260,63 +255,52 @@ fn job(
     Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
 }
 
-/// Plans beside what is reserved, and reserves that. Where the broker knows better, because links are
-/// taken or others were faster, it is planned again from when it says on.
+/// Asks for what [`Booking`] says, beside what the broker has reserved, until that is granted.
 fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
     let broker = cluster.broker()?;
-    let mut job = work.job.clone();
-    let mut attempts_left = ATTEMPTS;
+    let mut booking = Booking::new(work.job.clone());
     loop {
         let nodes = broker.nodes(None).map_err(brokers::failure)?;
         let now = nodes.at_unix_nanos;
-        // As long as it takes at the least rate that there is; further, room is not looked for.
-        let longest = Nanos::new(job.remaining_nanos.get().saturating_mul(SLOWEST));
-        let horizon = work.deadline.max(now).saturating_add(longest);
-        let timeline = broker.timeline(None, horizon).map_err(brokers::failure)?;
-        let plan = match beside(now, &promised(&nodes), &reserved(&nodes, &timeline), &job)? {
-            Ok(plan) => plan,
-            Err(refusal) => {
-                let found = book_beside_slower(cluster, work, now)?;
-                return Ok(found.unwrap_or(Booked::TooLate(refusal)));
+        let timeline = broker.timeline(None, booking.horizon(now)).map_err(brokers::failure)?;
+        let ask = booking.next(now, &promised(&nodes), &reserved(&nodes, &timeline))?;
+        let (choice, at) = match &ask {
+            Ask::Beside(plan, at) => {
+                (NodeChoice::Named(cluster.topology().names(&plan.nodes)), *at)
             }
+            Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
+            Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
-        let Some(at) = plan.stretches.first().copied() else { bail!("there is nothing to do") };
-        let nodes = NodeChoice::Named(cluster.topology().names(&plan.nodes));
-        let error = match Hold::take_in_advance(cluster, work.request(nodes, &at)) {
-            Ok(hold) => return Ok(Booked::Held { plan, at, hold: Box::new(hold) }),
-            Err(error) => error.downcast::<ClientError>()?,
-        };
-        let later = earliest(&error).filter(|start| *start > at.from && attempts_left > 0);
-        let Some(start) = later else { return Ok(Booked::Refused(error)) };
-        (job.from_unix_nanos, attempts_left) = (start, attempts_left - 1);
-    }
-}
-
-/// Reserves where others that have time are to go slower, which only the broker knows; nothing if it finds none. It has
-/// this go faster as soon as there is room.
-fn book_beside_slower(cluster: &Cluster, work: &Work, now: WallTime) -> Result<Option<Booked>> {
-    for (count, at) in work.slowest(now) {
-        match Hold::take_in_advance(cluster, work.request(NodeChoice::Any(count), &at)) {
+        match Hold::take_in_advance(cluster, work.request(choice, &at)) {
             Ok(hold) => {
-                let found =
-                    cluster.broker()?.reservation(hold.handle()).map_err(brokers::failure)?;
-                let Some(grant) = &found.grant else {
-                    bail!("{} is {}", found.handle, found.state)
+                let plan = match ask {
+                    Ask::Beside(plan, _) => plan,
+                    _ => {
+                        let nodes = granted_nodes(cluster, &hold)?;
+                        JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true }
+                    }
                 };
-                let nodes = node_indices(cluster, grant)?;
-                let plan = JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true };
-                return Ok(Some(Booked::Held { plan, at, hold: Box::new(hold) }));
+                return Ok(Booked::Held { plan, at, hold: Box::new(hold) });
             }
             Err(error) => {
                 let error = error.downcast::<ClientError>()?;
-                let is_refused = error.problem().is_some_and(|problem| problem.refusal.is_some());
-                if !is_refused {
-                    return Ok(Some(Booked::Refused(error)));
+                let refusal = error.problem().and_then(|problem| problem.refusal.as_ref());
+                let asks_on = refusal.is_some_and(|refusal| {
+                    booking.refused(at.from, refusal.earliest_start_unix_nanos)
+                });
+                if !asks_on {
+                    return Ok(Booked::Refused(error));
                 }
             }
         }
     }
-    Ok(None)
+}
+
+/// Which nodes it was given.
+fn granted_nodes(cluster: &Cluster, hold: &Hold) -> Result<Vec<NodeIndex>> {
+    let found = cluster.broker()?.reservation(hold.handle()).map_err(brokers::failure)?;
+    let Some(grant) = &found.grant else { bail!("{} is {}", found.handle, found.state) };
+    node_indices(cluster, grant)
 }
 
 /// What can be promised of each node; nothing of one whose agent is away.
@@ -345,11 +329,6 @@ fn reserved(nodes: &Nodes, timeline: &Timeline) -> Vec<Reserved> {
         line.levels.iter().map(of_level).collect()
     };
     timeline.resources.iter().flat_map(of_line).collect()
-}
-
-/// When the broker would grant it.
-fn earliest(error: &ClientError) -> Option<WallTime> {
-    error.problem()?.refusal.as_ref()?.earliest_start_unix_nanos
 }
 
 /// Until its nodes enforce what was reserved.
@@ -402,17 +381,20 @@ fn story(nodes: &[Name], at: &Stretch, work: &Work) -> String {
 
 /// In whole seconds.
 fn distance(ended: WallTime, deadline: WallTime) -> String {
-    let seconds = |span: Nanos| Nanos::from_secs(span.as_secs_f64().round() as u64);
     match ended <= deadline {
-        true => format!("{} before it has to be", seconds(deadline.saturating_since(ended))),
-        false => format!("{} too late", seconds(ended.saturating_since(deadline))),
+        true => {
+            format!("{} before it has to be", whole_seconds(deadline.saturating_since(ended)))
+        }
+        false => format!("{} too late", whole_seconds(ended.saturating_since(deadline))),
     }
+}
+
+fn whole_seconds(span: Nanos) -> Nanos {
+    Nanos::from_secs(span.as_secs_f64().round() as u64)
 }
 
 /// Runs differ by more than the profile's quantile knows, launching included: a tenth is added.
 const SPARE_PART: u64 = 10;
-/// How many times as long it takes at the least rate, 5 %.
-const SLOWEST: u64 = 20;
 /// Agents have these begin together on all nodes, and the kernel keeps them (`control::schedule`). Each is twice the
 /// one before, so that those of jobs that share a node fit together.
 const PERIODS: [Nanos; 5] = [
@@ -425,10 +407,8 @@ const PERIODS: [Nanos; 5] = [
 /// Slices begin within half a millisecond of one another. Of this that is a twentieth, less than what is added for
 /// runs that differ.
 const SLICE_LEAST: Nanos = Nanos::from_millis(10);
-/// From here to the broker's clock.
-const AWAY: Nanos = Nanos::from_secs(2);
-/// How often another start is tried.
-const ATTEMPTS: u32 = 4;
+/// Clocks differ: what begins sooner by less than this begins at its time.
+const SOONER_LEAST: Nanos = Nanos::from_secs(2);
 /// A run begins so much after its time at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -511,7 +491,7 @@ mod tests {
             let stretch = Stretch { from: at(0), to: at(300), rate };
             let request = work.request(NodeChoice::Any(nodes), &stretch);
             assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
-            let Ask::Resources(resources) = request.ask else { panic!("no resources") };
+            let reservation::Ask::Resources(resources) = request.ask else { panic!("no resources") };
             resources
         };
         // Of 40 %: slices of 16, 16 and 6.4 ms.

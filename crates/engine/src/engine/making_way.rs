@@ -140,7 +140,7 @@ impl Engine {
     fn taken_in(&mut self, reservation: &Reservation, form: Form) -> Option<(Span, Vec<Demand>)> {
         let grant = granted(reservation, form)?;
         let demands = self.demands(&reservation.owner, &reservation.request.ask, &grant);
-        Some((span(reservation.from_unix_nanos, Some(form.until)), demands))
+        Some((span(form.begins, Some(form.until)), demands))
     }
 
     /// Who has to be slower, and how much, for `proposal`: what is most urgent stays as fast as it can be.
@@ -193,7 +193,7 @@ impl Engine {
             owner: reservation.owner.clone(),
             key: reservation.key.clone(),
             request,
-            from: reservation.from_unix_nanos,
+            from: form.begins,
             until: Some(form.until),
             grant,
             decision: None,
@@ -223,15 +223,14 @@ impl Engine {
 
     /// In a while it is looked what can become faster, if anything can.
     pub(super) fn faster_soon(&mut self) {
-        if !self.book.malleable().is_empty() && !self.is_faster_due {
-            self.is_faster_due = true;
-            self.timeouts.insert((self.after(FASTER_AFTER), Timeout::Faster));
+        if !self.book.malleable().is_empty() {
+            self.in_a_while(FASTER_AFTER, Timeout::Faster);
         }
     }
 
-    /// What runs and is malleable takes what is free of its nodes' CPU, the most urgent first.
+    /// What is malleable takes what is free of its nodes' CPU, the most urgent first: what runs goes faster, and what would
+    /// begin later begins now, where it may.
     pub(super) fn go_faster(&mut self) {
-        self.is_faster_due = false;
         if !self.waiting.is_empty() {
             // What others became slower for is not taken.
             self.faster_soon();
@@ -240,7 +239,11 @@ impl Engine {
         // It is as slow as it is until then: what it will have done by then is not reckoned with sooner.
         let at = self.now.saturating_add(self.policy.answer_within_nanos);
         for (reservation, left) in self.malleable(at) {
-            if let Some(form) = self.faster(&reservation, &left) {
+            let form = match reservation.state {
+                State::Active => self.faster(&reservation, &left),
+                _ => self.sooner(&reservation, &left, at),
+            };
+            if let Some(form) = form {
                 let by = reservation.owner.clone();
                 self.change_form(&reservation, form, Kind::Change { by, agreed_by: Some(at) });
             }
@@ -248,13 +251,23 @@ impl Engine {
     }
 
     fn faster(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
-        let grant = reservation.grant.as_ref().filter(|_| reservation.state == State::Active)?;
-        let now = left.form();
+        let (grant, now) = (reservation.grant.as_ref()?, left.form());
         let span = span(self.now, Some(now.until));
         let free = self.free_beside(&reservation.owner, grant, span);
         let form = left.with(CpuPpm::new(now.cpu.get().saturating_add(free)))?;
         let gain = form.cpu.get().saturating_sub(now.cpu.get());
         (gain > now.cpu.get() / FASTER_PART).then_some(form)
+    }
+
+    /// Begun at `start`, on the same nodes: as fast as it was to be, or as is free until it was to begin, if it ends no later
+    /// by that.
+    fn sooner(&mut self, reservation: &Reservation, left: &Left, start: WallTime) -> Option<Form> {
+        let (grant, now) = (reservation.grant.as_ref()?, left.form());
+        let sooner = left.sooner(start)?;
+        let before = span(start, Some(now.begins.min(sooner.form().until)));
+        let free = self.free_beside(&reservation.owner, grant, before);
+        let form = sooner.with(now.cpu.min(CpuPpm::new(free)))?;
+        (form.until <= now.until).then_some(form)
     }
 
     /// CPU that is free of each node of a grant during `span`, and of its owner's share, in millionths.

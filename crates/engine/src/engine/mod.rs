@@ -168,30 +168,24 @@ pub struct Engine {
     agents: Agents,
     /// What running jobs use beside what is reserved for them.
     spare: Spare,
-    /// Whether that is about to be parted anew.
-    is_share_due: bool,
+    /// What is due in a while already, of what is said again and again.
+    soon: BTreeSet<Timeout>,
     /// What would begin, did nobody still use what it has.
     held_up: BTreeSet<Handle>,
     /// Whether an offer, what is held up, or a request that waits, has to wait for fewer than it did.
     has_room: bool,
     /// Requests that wait until others have become slower.
     waiting: Vec<Waiting>,
-    /// Whether it is about to be looked at what can become faster.
-    is_faster_due: bool,
     /// Requests that wait for room.
     queue: Queue,
     /// Whether those may find more room than when they were tried last.
     was_given_back: bool,
-    /// Whether they are about to be tried.
-    is_try_due: bool,
     /// When the time has passed that their tries are counted as.
     tries_until: Nanos,
     /// What there would be for them, were nothing reserved: made when somebody asks.
     empty: Option<Empty>,
     /// Lost reservations that the broker before was about to move, and who has asked for that since.
     unmoved: BTreeMap<Handle, Vec<Ticket>>,
-    /// Whether it is about to be tried to move these.
-    is_move_due: bool,
     /// Of corrections.
     turns: Turns,
     /// Of reservations with a lease.
@@ -289,18 +283,15 @@ impl Engine {
             calendar,
             agents,
             spare: Spare::default(),
-            is_share_due: false,
+            soon: BTreeSet::new(),
             held_up: BTreeSet::new(),
             has_room: false,
             waiting: Vec::new(),
-            is_faster_due: false,
             queue: Queue::default(),
             was_given_back: false,
-            is_try_due: false,
             tries_until: Nanos::new(0),
             empty: None,
             unmoved: BTreeMap::new(),
-            is_move_due: false,
             turns: Turns::default(),
             holders: BTreeMap::new(),
             decisions: VecDeque::new(),

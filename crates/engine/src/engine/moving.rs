@@ -85,15 +85,13 @@ impl Engine {
 
     /// In a while, when more agents have come, it is tried to move what is left to this broker.
     pub(super) fn move_soon(&mut self) {
-        if !self.unmoved.is_empty() && !self.is_move_due {
-            self.is_move_due = true;
-            self.timeouts.insert((self.after(TRY_AFTER), Timeout::Move));
+        if !self.unmoved.is_empty() {
+            self.in_a_while(TRY_AFTER, Timeout::Move);
         }
     }
 
     /// That while is over. What cannot be moved yet waits for other agents.
     pub(super) fn go_on_moving(&mut self) {
-        self.is_move_due = false;
         for (lost, tickets) in self.take_unmoved() {
             if self.try_to_move(&lost, &tickets).is_err() {
                 self.unmoved.insert(lost.handle, tickets);

@@ -333,7 +333,8 @@ impl Engine {
     }
 
     /// Holds what a reservation has, `held`, and what it will have. Where one lasts all the time that the other
-    /// does, that is what is taken more at every instant; else the greater, for as long as either lasts.
+    /// does, that is what is taken more at every instant; where it begins sooner with no more, what it takes until the other
+    /// begins; else the greater, for as long as either lasts.
     pub(super) fn hold_both(
         &mut self,
         handle: Handle,
@@ -351,11 +352,19 @@ impl Engine {
                 false => self.calendar.reserve_beyond(beside(handle), held.span, &less, |_| true),
             };
         }
-        if !held.span.contains(span) {
-            let both = greater(&held.demands, demands);
-            return self.calendar.modify(id, held.span.hull(span), &both);
-        }
         let more = more_than(&held.demands, demands);
+        if !held.span.contains(span) {
+            return match held.span.preceded_by(span) {
+                // It begins sooner, and has no more from then on than it had.
+                Some(before) if more.is_empty() => {
+                    self.calendar.reserve(beside(handle), before, demands)
+                }
+                _ => {
+                    let both = greater(&held.demands, demands);
+                    self.calendar.modify(id, held.span.hull(span), &both)
+                }
+            };
+        }
         if more.is_empty() { Ok(()) } else { self.calendar.reserve(beside(handle), span, &more) }
     }
 

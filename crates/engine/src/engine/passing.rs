@@ -34,6 +34,7 @@ impl Engine {
             && time <= self.steady
         {
             self.timeouts.pop_first();
+            self.soon.remove(&timeout);
             match timeout {
                 Timeout::Offer(handle) => self.silent(handle),
                 Timeout::Start(handle) => self.never_started(handle),
@@ -69,6 +70,13 @@ impl Engine {
 
     pub(super) fn moment(&self) -> Moment {
         Moment { wall: self.now, steady: self.steady }
+    }
+
+    /// Something is to be looked at in a while, once, however often that is said meanwhile: much changes at once.
+    pub(super) fn in_a_while(&mut self, span: Nanos, what: Timeout) {
+        if self.soon.insert(what) {
+            self.timeouts.insert((self.after(span), what));
+        }
     }
 
     /// By the steady clock.

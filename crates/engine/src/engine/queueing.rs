@@ -244,15 +244,13 @@ impl Engine {
 
     /// In a while those who wait are tried, if anybody does.
     pub(super) fn try_the_queue_soon(&mut self) {
-        if !self.queue.is_empty() && !self.is_try_due {
-            self.is_try_due = true;
-            self.timeouts.insert((self.after(TRY_AFTER), Timeout::Try));
+        if !self.queue.is_empty() {
+            self.in_a_while(TRY_AFTER, Timeout::Try);
         }
     }
 
     /// That while is over.
     pub(super) fn try_the_queue(&mut self) {
-        self.is_try_due = false;
         self.was_given_back = true;
     }
 }

@@ -48,16 +48,14 @@ impl Engine {
 
     /// Parts it anew in a while, if anybody wants it.
     pub(super) fn share_soon(&mut self) {
-        if !self.spare.is_empty() && !self.is_share_due {
-            self.is_share_due = true;
-            self.timeouts.insert((self.after(SHARE_AFTER), Timeout::Share));
+        if !self.spare.is_empty() {
+            self.in_a_while(SHARE_AFTER, Timeout::Share);
         }
     }
 
     /// Who should have less is told at once; who may have more when nobody beside it can still have it: then
     /// somebody's answer leads here again.
     pub(super) fn share(&mut self) {
-        self.is_share_due = false;
         let Changes { less, more } = self.spare.changes(|link| self.link_state(link));
         for (handle, spare) in less {
             self.tell_spare(handle, spare);

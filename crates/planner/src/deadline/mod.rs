@@ -4,7 +4,8 @@
 //! * [`job`]: what is asked for: a deadline, a rate, or what is left;
 //! * [`plan`](mod@plan): rates over time for all jobs together;
 //! * [`admit`](mod@admit): whether one more job can be had, what could be instead, and who can be promised more later;
-//! * [`beside`](mod@beside): one job beside reservations that nobody changes.
+//! * [`beside`](mod@beside): one job beside reservations that nobody changes;
+//! * [`booking`]: what such a job asks a broker for.
 //!
 //! Nodes are shared by rate: a job that runs at r of full speed uses r of what it uses at full speed
 //! on each of its nodes, which feedback control makes true. A job's nodes are chosen when it starts and
@@ -43,6 +44,7 @@
 
 pub mod admit;
 pub mod beside;
+pub mod booking;
 pub mod job;
 pub mod plan;
 
@@ -51,5 +53,6 @@ mod space;
 
 pub use admit::{Promotion, Refusal, Verdict, admit, plan_with, promote};
 pub use beside::{Reserved, beside};
+pub use booking::Booking;
 pub use job::{Job, Wants};
 pub use plan::{Cluster, JobPlan, Plan, Stretch, plan, replan};

@@ -3,7 +3,7 @@
 use super::ensure;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::event::Modified;
-use keeptime_model::reservation::{Ask, Grant, NodeChoice, Request, Resources};
+use keeptime_model::reservation::{Ask, Grant, NodeChoice, Request, Resources, State};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 
@@ -69,19 +69,25 @@ pub(super) fn check_form(
         && Request {
             ask: before.ask.clone(),
             duration_nanos: before.duration_nanos,
+            from_unix_nanos: before.from_unix_nanos,
             ..after.clone()
-        } == *before
-        && old.from_unix_nanos == modified.from_unix_nanos;
-    ensure(same, "more than its CPU and its end have changed")?;
+        } == *before;
+    ensure(same, "more than its CPU and its times have changed")?;
+    let (began, begins) = (old.from_unix_nanos, modified.from_unix_nanos);
+    let may = wanted.earliest_unix_nanos.is_some_and(|earliest| earliest <= begins);
+    let is_sooner = may && begins < began && begins >= time && old.state == State::Granted;
+    let asked = if is_sooner { Some(begins) } else { before.from_unix_nanos };
+    let is_meant = (begins == began || is_sooner) && after.from_unix_nanos == asked;
+    ensure(is_meant, "it begins at another time")?;
     let end = modified.until_unix_nanos.ok_or("it has no end")?;
     ensure(end <= wanted.by_unix_nanos, "it is late")?;
     ensure(has.cpu_ppm <= wanted.cpu_most_ppm, "it has more than is of use")?;
-    let to_come = |cpu: CpuPpm, until: WallTime| {
-        let left = until.saturating_since(old.from_unix_nanos.max(time));
+    let to_come = |cpu: CpuPpm, from: WallTime, until: WallTime| {
+        let left = until.saturating_since(from.max(time));
         u128::from(left.get()) * u128::from(cpu.get())
     };
-    let had = to_come(had.cpu_ppm, old.until_unix_nanos.unwrap_or(end));
-    ensure(to_come(has.cpu_ppm, end) >= had, "some of its work is lost")
+    let had = to_come(had.cpu_ppm, began, old.until_unix_nanos.unwrap_or(end));
+    ensure(to_come(has.cpu_ppm, begins, end) >= had, "some of its work is lost")
 }
 
 /// A new reservation is when it was asked to be.

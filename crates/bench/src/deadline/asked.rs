@@ -1,0 +1,295 @@
+//! A log whose every job asks the broker's real engine, as `keeptime run --by` does: for its deadline, and where that is
+//! refused, for one so far away that it goes as slowly as anybody needs. What has not even that asks again whenever a job
+//! has ended.
+
+use super::{Outcome, PROMISED};
+use anyhow::{Result, bail};
+use keeptime_calendar::Span;
+use keeptime_engine::cluster::Resource;
+use keeptime_engine::{Answer, Call, CallError, Cluster};
+use keeptime_model::name::Name;
+use keeptime_model::reservation::{
+    Ask as What, Handle, Malleable, NodeChoice, Request, Resources, State,
+};
+use keeptime_model::topology::NodeIndex;
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
+use keeptime_planner::deadline::booking::Ask;
+use keeptime_planner::deadline::{self, Booking, Job, Reserved, Stretch, Wants};
+use keeptime_whatif::broker::Broker;
+use keeptime_whatif::shape::{self, Shape};
+use keeptime_whatif::trace::Submission;
+use std::collections::BTreeMap;
+
+/// A job that has a reservation and has not ended.
+struct Active {
+    number: usize,
+    /// What it really takes yet, with all that is promised of its nodes.
+    left: Nanos,
+    /// What it has of each of its nodes now; none before it begins.
+    share: CpuPpm,
+}
+
+struct Replay<'a> {
+    jobs: &'a [Submission],
+    broker: Broker,
+    /// All that nodes have.
+    nodes: deadline::Cluster,
+    now: Nanos,
+    active: BTreeMap<Handle, Active>,
+    /// Who has no reservation, in the order of their submission.
+    without: Vec<usize>,
+    outcome: Outcome,
+}
+
+/// Replays `jobs`, in the order of their submission.
+///
+/// # Errors
+/// If a job makes no sense, is not given what it was promised, or never ends.
+pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
+    let topology = Shape::star(nodes)?.topology()?;
+    let all = deadline::Cluster::of(nodes, shape::cpu_of_each(&topology)?);
+    let mut replay = Replay {
+        jobs,
+        broker: Broker::new(Cluster::new(topology, shape::reservable)?)?,
+        nodes: all,
+        now: Nanos::new(0),
+        active: BTreeMap::new(),
+        without: Vec::new(),
+        outcome: Outcome { ended: vec![0; jobs.len()], promised: vec![false; jobs.len()] },
+    };
+    let mut next = 0;
+    loop {
+        let submission = jobs.get(next).map(|job| Nanos::from_secs(job.submitted));
+        // Leases of agents, which never end, are left when nobody has a reservation.
+        let due = replay.broker.next().filter(|_| !replay.active.is_empty());
+        let Some(now) = submission.into_iter().chain(due).chain(replay.next_end()).min() else {
+            break;
+        };
+        let ended = replay.advance(now.max(replay.now))?;
+        while jobs.get(next).is_some_and(|job| Nanos::from_secs(job.submitted) <= replay.now) {
+            replay.submit(next)?;
+            next += 1;
+        }
+        if ended {
+            replay.ask_again()?;
+        }
+    }
+    match replay.without.first() {
+        None => Ok(replay.outcome),
+        Some(number) => bail!("job {number} never has a reservation"),
+    }
+}
+
+impl Replay<'_> {
+    /// Lets all run until `now`; whether any job has ended.
+    fn advance(&mut self, now: Nanos) -> Result<bool> {
+        let span = now.saturating_sub(self.now);
+        for active in self.active.values_mut() {
+            active.left = active.left.saturating_sub(active.share.time_in_floor(span));
+        }
+        self.now = now;
+        let over = self.active.extract_if(.., |_, active| active.left <= ROUNDING);
+        let over: Vec<_> = over.collect();
+        self.broker.set_time(now);
+        for (handle, active) in &over {
+            self.outcome.ended[active.number] = now.get().div_ceil(SECOND);
+            // One that took all of its time is over by itself.
+            self.broker.call(Call::Cancel { handle: *handle });
+        }
+        self.broker.pass();
+        self.look()?;
+        Ok(!over.is_empty())
+    }
+
+    /// Everybody who runs has the share that the broker says.
+    fn look(&mut self) -> Result<()> {
+        let stirred = [self.broker.begun(), self.broker.changed()].concat();
+        for handle in stirred {
+            let Some(active) = self.active.get_mut(&handle) else { continue };
+            let found = self.broker.engine().book().reservations().get(&handle);
+            let grant = found.filter(|found| found.state == State::Active);
+            let grant = grant.and_then(|found| found.grant.as_ref());
+            active.share = grant.map_or_else(CpuPpm::default, |grant| grant.cpu_ppm);
+        }
+        let lost = self.broker.lost();
+        if !lost.is_empty() {
+            bail!("{lost:?} were lost, though every node is there");
+        }
+        let book = self.broker.engine().book();
+        let is_over = |handle: &Handle| {
+            book.reservations().get(handle).is_none_or(|found| !found.state.is_live())
+        };
+        match self.active.iter().find(|(handle, _)| is_over(handle)) {
+            None => Ok(()),
+            Some((_, active)) => bail!("job {} has no time left, and is not done", active.number),
+        }
+    }
+
+    fn submit(&mut self, number: usize) -> Result<()> {
+        let by = Nanos::from_secs(self.jobs[number].deadline);
+        if self.book(number, by)? {
+            self.outcome.promised[number] = true;
+        } else if !self.book(number, self.far(number))? {
+            self.without.push(number);
+        }
+        self.look()
+    }
+
+    /// Who has nothing, asks for its deadline once more, and for one that is far away.
+    fn ask_again(&mut self) -> Result<()> {
+        for number in std::mem::take(&mut self.without) {
+            self.submit(number)?;
+        }
+        Ok(())
+    }
+
+    /// So far away that a job goes at a twentieth of its speed, where anybody needs that.
+    fn far(&self, number: usize) -> Nanos {
+        let whole = at_what_is_promised(self.jobs[number].requested);
+        self.now.saturating_add(Nanos::new(whole.get().saturating_mul(20)))
+    }
+
+    /// Whether the job is granted to be done by then.
+    fn book(&mut self, number: usize, by: Nanos) -> Result<bool> {
+        let Submission { run, requested, nodes, .. } = self.jobs[number];
+        let (now, by) = (Broker::wall(self.now), Broker::wall(by));
+        let name: Name = format!("j{number}").parse()?;
+        let job = Job::new(name, at_what_is_promised(requested), nodes);
+        let job = Job { wants: Wants::By(by), from_unix_nanos: now, ..job };
+        let mut booking = Booking::new(job.clone());
+        loop {
+            let reserved = self.reserved(booking.horizon(now));
+            let (choice, at) = match booking.next(now, &self.nodes, &reserved)? {
+                Ask::Beside(plan, at) => (self.named(&plan.nodes), at),
+                Ask::Slowest(count, at) => (NodeChoice::Any(count), at),
+                Ask::Nothing(_) => return Ok(false),
+            };
+            let Ok(key) = self.broker.new_key() else { bail!("there are no keys left") };
+            let request = request(&job, by, choice, &at);
+            let ticket = self.broker.ask(Call::Reserve { key, request });
+            // Others are made slower at once, but who asked is decided a moment later.
+            self.broker.pass();
+            let answers = self.broker.answers();
+            let answer = answers.into_iter().find(|(answered, _)| *answered == ticket);
+            match answer.map(|(_, answer)| answer) {
+                Some(Ok(Answer::Reservation(found))) => {
+                    let left = at_what_is_promised(run);
+                    let active = Active { number, left, share: CpuPpm::default() };
+                    self.active.insert(found.handle, active);
+                    return Ok(true);
+                }
+                Some(Err(error)) => match *error {
+                    CallError::Refused { refusal, .. } => {
+                        if !booking.refused(at.from, refusal.earliest_start_unix_nanos) {
+                            return Ok(false);
+                        }
+                    }
+                    other => bail!("job {number}: {other}"),
+                },
+                other => bail!("job {number} was answered {other:?}"),
+            }
+        }
+    }
+
+    /// What is reserved of each node from now on. What lasts to the end is taken to last for ever.
+    fn reserved(&self, until: WallTime) -> Vec<Reserved> {
+        let engine = self.broker.engine();
+        let now = Broker::wall(self.now);
+        let span = Span::lasting(now, until.saturating_since(now));
+        let of_node = |node: NodeIndex| {
+            let table = engine.cluster().table(Resource::Cpu(node));
+            let levels = engine.calendar().table(table).map(|table| table.profile(span));
+            levels.into_iter().flatten().filter(|level| level.used > 0).map(move |level| Reserved {
+                node,
+                from: level.span.from(),
+                to: match level.span.to() {
+                    Some(to) if to < until => to,
+                    _ => WallTime::from_unix_nanos(u64::MAX),
+                },
+                cpu: CpuPpm::new(u32::try_from(level.used).unwrap_or(u32::MAX)),
+            })
+        };
+        engine.cluster().topology().node_indices().flat_map(of_node).collect()
+    }
+
+    fn named(&self, nodes: &[NodeIndex]) -> NodeChoice {
+        NodeChoice::Named(self.broker.engine().cluster().topology().names(nodes))
+    }
+
+    /// When the first of those that run ends, if shares stay.
+    fn next_end(&self) -> Option<Nanos> {
+        let ends = self.active.values().filter_map(|active| {
+            let nanos = u128::from(active.left.get()) * 1_000_000;
+            let needed = nanos.checked_div(u128::from(active.share.get()))? + 1;
+            Some(self.now.saturating_add(Nanos::new(u64::try_from(needed).unwrap_or(u64::MAX))))
+        });
+        ends.min()
+    }
+}
+
+/// What takes `seconds` with the whole of its nodes, where no more than [`PROMISED`] of them is given out, which is all in the
+/// broker's eyes.
+fn at_what_is_promised(seconds: u64) -> Nanos {
+    let exact = u128::from(seconds) * u128::from(SECOND) * 1_000_000;
+    Nanos::new(u64::try_from(exact.div_ceil(u128::from(PROMISED.get()))).unwrap_or(u64::MAX))
+}
+
+/// As `keeptime run --by` reserves it, but for what is of no consequence here: nodes have nothing to say to each other.
+fn request(job: &Job, by: WallTime, nodes: NodeChoice, at: &Stretch) -> Request {
+    let cpu_ppm = job.cpu_at(at.rate);
+    let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
+    let malleable = Malleable {
+        earliest_unix_nanos: Some(job.from_unix_nanos),
+        ..Malleable::new(by, job.cpu_ppm)
+    };
+    Request {
+        from_unix_nanos: Some(at.from),
+        duration_nanos: Some(at.to.saturating_since(at.from)),
+        malleable: Some(malleable),
+        ..Request::new(What::Resources(resources))
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// Less is nothing: each step rounds by up to a nanosecond.
+const ROUNDING: Nanos = Nanos::new(1_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_whatif::trace::{Class, lublin};
+
+    fn job(submitted: u64, run: u64, nodes: u32, deadline: u64) -> Submission {
+        Submission { submitted, run, requested: run, nodes, deadline, class: Class::Normal }
+    }
+
+    // Goal: nothing that was promised is broken, and all work is done.
+    #[test]
+    fn a_small_log_is_replayed() {
+        let log = lublin::log(64, 60, 0.8, 7);
+        let outcome = asked(log.nodes, &log.jobs).unwrap();
+        assert_eq!(outcome.broken(&log.jobs), 0);
+        assert!(outcome.promised.contains(&true));
+        let mut pairs = outcome.ended.iter().zip(&log.jobs);
+        assert!(pairs.all(|(ended, job)| *ended >= job.submitted + job.run));
+    }
+
+    // 90 s of work take 100 s with nine tenths of both nodes. The second has to be done by 240 s: the first makes way.
+    #[test]
+    fn who_has_time_makes_way_for_who_has_none() {
+        let jobs = [job(0, 90, 2, 400), job(10, 90, 2, 130)];
+        let outcome = asked(2, &jobs).unwrap();
+        assert_eq!(outcome.promised, [true, true]);
+        assert!(outcome.ended[1] <= 130 && outcome.ended[0] <= 400, "{outcome:?}");
+        // Together they take 200 s of what there is, and hardly more.
+        assert!(*outcome.ended.iter().max().unwrap() <= 210, "{outcome:?}");
+    }
+
+    #[test]
+    fn who_is_refused_runs_on_what_is_left() {
+        let jobs = [job(0, 90, 2, 105), job(10, 90, 2, 120), job(20, 9, 2, 220)];
+        let outcome = asked(2, &jobs).unwrap();
+        assert_eq!(outcome.promised, [true, false, true]);
+        assert_eq!((outcome.ended[0], outcome.broken(&jobs)), (100, 0));
+    }
+}
