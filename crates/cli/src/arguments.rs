@@ -590,8 +590,9 @@ pub struct RunArguments {
     pub takes: Option<Nanos>,
     /// Where it cannot be kept now, reserve it for the first time at which it can, and begin then, if that is no
     /// later than so long from now. If no such time is known, wait for what others give back before their
-    /// time, an hour at the most
-    #[arg(long, value_name = "SPAN", conflicts_with_all = ["unprotected", "reservation", "rate", "by"])]
+    /// time, an hour at the most. With --by: begin all the same as soon as there is room, promised nothing and
+    /// as slow as others need, if nobody gives back so much before that it can be promised
+    #[arg(long, value_name = "SPAN", conflicts_with_all = ["unprotected", "reservation", "rate"])]
     pub wait: Option<Nanos>,
     /// Go on without this terminal once it is granted, or waits for its time or for room: this command then tells
     /// how to look and how to end it, and ends. What is refused is told here, as ever

@@ -303,9 +303,8 @@ mod tests {
         let with_by = Wanted { by: Some("0:10".into()), ..pair() };
         let old = new(None, &with_by, &now()).unwrap();
         let ten_minutes = WallTime::from_unix_nanos(600 * 1_000_000_000);
-        let malleable = |by_unix_nanos, most| {
-            Some(Malleable::new(by_unix_nanos, CpuPpm::from_percent(most)))
-        };
+        let malleable =
+            |by_unix_nanos, most| Some(Malleable::new(by_unix_nanos, CpuPpm::from_percent(most)));
         assert_eq!(old.malleable, malleable(ten_minutes, 20));
         let more = Wanted { cpu: vec![percent(30)], ..Wanted::default() };
         let more = changed(old.clone(), WallTime::default(), &more, &now()).unwrap();

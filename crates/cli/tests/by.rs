@@ -143,6 +143,31 @@ fn a_run_that_is_to_begin_later_begins_when_there_is_room() {
     assert!(nanos(&found["from_unix_nanos"]) < nanos(&all["until_unix_nanos"]), "{found}");
 }
 
+// Goal: what cannot be promised is run all the same, at once where there is room, and is promised its deadline after all where
+// others give back what that takes. Method: others have most of the nodes, and then all of them until they are told not to.
+#[test]
+fn a_run_that_may_wait_is_run_all_the_same() {
+    let Some(world) = World::new("late", 40) else { return };
+    let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
+    reserve(&world, "30 %", "600s");
+    let late = run(&world, &program, &["--by", "+20s", "--takes", "15s", "--wait", "60s"], 0);
+    assert_eq!(late["promised"], false, "{late}");
+    assert_eq!(late["plan"]["stretches"][0]["rate_ppm"], 666_666, "of 15 %, 10 are free: {late}");
+
+    let rest = reserve(&world, "10 %", "600s");
+    let words = ["--by", "+40s", "--takes", "15s", "--wait", "60s"];
+    let mut asked = world.ask("run", &program, &words);
+    let mut run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("asking again for"), "{first}");
+    world.run(&["cancel", rest["handle"].as_str().unwrap()], 0);
+    let told: Vec<_> = lines.map(|line| line.unwrap()).collect();
+    assert!(run.wait().unwrap().success(), "{told:?}");
+    assert!(!told.iter().any(|line| line.contains("promised nothing")), "{told:?}");
+    assert!(told.iter().any(|line| line.contains("before it has to be")), "{told:?}");
+}
+
 // Goal: who can wait has the first time at which the goal can be kept, and is told it; who cannot is refused as ever. Method:
 // others have most of the nodes for a while.
 #[test]

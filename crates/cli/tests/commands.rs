@@ -30,7 +30,7 @@ fn said(output: &Output) -> String {
 #[test]
 fn bad_input_names_the_value_and_what_would_be_accepted() {
     let mechanisms = "auto, bandwidth, deadline or user-level";
-    let cases: [(&[&str], i32, &str); 21] = [
+    let cases: [(&[&str], i32, &str); 20] = [
         (&["plan", "raycast", "--within", "1parsec"], 64, "a number and a unit"),
         (&["plan", "raycast", "--prefer", "nicest"], 64, "fastest, best, cheapest or balanced"),
         (&["run", "raycast", "--mechanism", "edf"], 64, mechanisms),

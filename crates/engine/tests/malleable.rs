@@ -64,7 +64,8 @@ fn a_running_job_is_slower_for_another_and_faster_when_that_has_ended() {
 /// 80 % of n1 from 100 s on for 100 s, by 400 s, and any time before that if there is room.
 fn deferred() -> Request {
     let request = by(400, 80, request(named(&["n1"]), 80, 0, 100, 100));
-    let malleable = request.malleable.map(|of| Malleable { earliest_unix_nanos: Some(at(0)), ..of });
+    let malleable =
+        request.malleable.map(|of| Malleable { earliest_unix_nanos: Some(at(0)), ..of });
     Request { malleable, ..request }
 }
 

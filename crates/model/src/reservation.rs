@@ -594,10 +594,7 @@ mod tests {
     fn what_is_malleable_has_an_end_and_one_share() {
         let of = |ask| Request {
             duration_nanos: Some(Nanos::from_secs(1)),
-            malleable: Some(Malleable::new(
-                WallTime::from_unix_nanos(1),
-                CpuPpm::from_percent(10),
-            )),
+            malleable: Some(Malleable::new(WallTime::from_unix_nanos(1), CpuPpm::from_percent(10))),
             ..Request::new(ask)
         };
         let refused = |change: fn(&mut Request)| {

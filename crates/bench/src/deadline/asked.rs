@@ -1,13 +1,12 @@
-//! A log whose every job asks the broker's real engine, as `keeptime run --by` does: for its deadline, and where that is
-//! refused, for one so far away that it goes as slowly as anybody needs. What has not even that asks again whenever a job
-//! has ended.
+//! A log whose every job asks the broker's real engine, as `keeptime run --by --wait` does: for its deadline, and where that
+//! is refused, to begin at once and go as slowly as others need. What has room for neither asks again, as often as
+//! [`Booking::asks_again_after`] says, but for the times when nothing has ended since it asked last: it would be told the same.
 
 use super::{Outcome, PROMISED};
 use anyhow::{Result, bail};
 use keeptime_calendar::Span;
 use keeptime_engine::cluster::Resource;
 use keeptime_engine::{Answer, Call, CallError, Cluster};
-use keeptime_model::name::Name;
 use keeptime_model::reservation::{
     Ask as What, Handle, Malleable, NodeChoice, Request, Resources, State,
 };
@@ -18,7 +17,7 @@ use keeptime_planner::deadline::{self, Booking, Job, Reserved, Stretch, Wants};
 use keeptime_whatif::broker::Broker;
 use keeptime_whatif::shape::{self, Shape};
 use keeptime_whatif::trace::Submission;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job that has a reservation and has not ended.
 struct Active {
@@ -36,8 +35,10 @@ struct Replay<'a> {
     nodes: deadline::Cluster,
     now: Nanos,
     active: BTreeMap<Handle, Active>,
-    /// Who has no reservation, in the order of their submission.
-    without: Vec<usize>,
+    /// Who has no reservation, and when they asked.
+    without: BTreeMap<usize, Nanos>,
+    /// When they ask again.
+    asks: BTreeSet<(Nanos, usize)>,
     outcome: Outcome,
 }
 
@@ -54,7 +55,8 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         nodes: all,
         now: Nanos::new(0),
         active: BTreeMap::new(),
-        without: Vec::new(),
+        without: BTreeMap::new(),
+        asks: BTreeSet::new(),
         outcome: Outcome { ended: vec![0; jobs.len()], promised: vec![false; jobs.len()] },
     };
     let mut next = 0;
@@ -62,21 +64,24 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         let submission = jobs.get(next).map(|job| Nanos::from_secs(job.submitted));
         // Leases of agents, which never end, are left when nobody has a reservation.
         let due = replay.broker.next().filter(|_| !replay.active.is_empty());
-        let Some(now) = submission.into_iter().chain(due).chain(replay.next_end()).min() else {
-            break;
-        };
-        let ended = replay.advance(now.max(replay.now))?;
+        let asks = replay.asks.first().map(|(at, _)| *at);
+        let events = [submission, due, replay.next_end(), asks];
+        let Some(now) = events.into_iter().flatten().min() else { break };
+        if replay.advance(now.max(replay.now))? {
+            replay.have_all_ask_again();
+        }
+        while let Some((at, number)) = replay.asks.first().copied().filter(|(at, _)| *at <= now) {
+            replay.asks.remove(&(at, number));
+            replay.ask(number)?;
+        }
         while jobs.get(next).is_some_and(|job| Nanos::from_secs(job.submitted) <= replay.now) {
-            replay.submit(next)?;
+            replay.ask(next)?;
             next += 1;
         }
-        if ended {
-            replay.ask_again()?;
-        }
     }
-    match replay.without.first() {
+    match replay.without.first_key_value() {
         None => Ok(replay.outcome),
-        Some(number) => bail!("job {number} never has a reservation"),
+        Some((number, _)) => bail!("job {number} never has a reservation"),
     }
 }
 
@@ -125,38 +130,47 @@ impl Replay<'_> {
         }
     }
 
-    fn submit(&mut self, number: usize) -> Result<()> {
-        let by = Nanos::from_secs(self.jobs[number].deadline);
-        if self.book(number, by)? {
+    /// Something was given back: who waits asks the next time that it would have asked anyway.
+    fn have_all_ask_again(&mut self) {
+        let now = Broker::wall(self.now);
+        for (number, asked) in &self.without {
+            let Ok(job) = self.job(*number) else { continue };
+            let every = Booking::new(job).asks_again_after(now).get();
+            let since = self.now.saturating_sub(*asked).get();
+            let next = asked.saturating_add(Nanos::new((since / every + 1) * every));
+            if !self.asks.iter().any(|(_, asks)| asks == number) {
+                self.asks.insert((next, *number));
+            }
+        }
+    }
+
+    fn ask(&mut self, number: usize) -> Result<()> {
+        let (now, job) = (Broker::wall(self.now), self.job(number)?);
+        let by_its_time = Booking::new(job.clone());
+        if self.book(number, &job, by_its_time)? {
             self.outcome.promised[number] = true;
-        } else if !self.book(number, self.far(number))? {
-            self.without.push(number);
+            self.without.remove(&number);
+        } else if self.book(number, &job, Booking::at_once(job.clone(), now))? {
+            self.without.remove(&number);
+        } else {
+            self.without.insert(number, self.now);
         }
         self.look()
     }
 
-    /// Who has nothing, asks for its deadline once more, and for one that is far away.
-    fn ask_again(&mut self) -> Result<()> {
-        for number in std::mem::take(&mut self.without) {
-            self.submit(number)?;
-        }
-        Ok(())
+    /// As its user knows it.
+    fn job(&self, number: usize) -> Result<Job> {
+        let Submission { submitted, requested, nodes, deadline, .. } = self.jobs[number];
+        let wall = |seconds| Broker::wall(Nanos::from_secs(seconds));
+        let job = Job::new(format!("j{number}").parse()?, at_what_is_promised(requested), nodes);
+        let from_unix_nanos = wall(submitted);
+        Ok(Job { wants: Wants::By(wall(deadline)), from_unix_nanos, ..job })
     }
 
-    /// So far away that a job goes at a twentieth of its speed, where anybody needs that.
-    fn far(&self, number: usize) -> Nanos {
-        let whole = at_what_is_promised(self.jobs[number].requested);
-        self.now.saturating_add(Nanos::new(whole.get().saturating_mul(20)))
-    }
-
-    /// Whether the job is granted to be done by then.
-    fn book(&mut self, number: usize, by: Nanos) -> Result<bool> {
-        let Submission { run, requested, nodes, .. } = self.jobs[number];
-        let (now, by) = (Broker::wall(self.now), Broker::wall(by));
-        let name: Name = format!("j{number}").parse()?;
-        let job = Job::new(name, at_what_is_promised(requested), nodes);
-        let job = Job { wants: Wants::By(by), from_unix_nanos: now, ..job };
-        let mut booking = Booking::new(job.clone());
+    /// Whether the job is granted what it asks for.
+    fn book(&mut self, number: usize, job: &Job, mut booking: Booking) -> Result<bool> {
+        let now = Broker::wall(self.now);
+        let Some(by) = booking.by() else { bail!("job {number} has no deadline") };
         loop {
             let reserved = self.reserved(booking.horizon(now));
             let (choice, at) = match booking.next(now, &self.nodes, &reserved)? {
@@ -165,7 +179,7 @@ impl Replay<'_> {
                 Ask::Nothing(_) => return Ok(false),
             };
             let Ok(key) = self.broker.new_key() else { bail!("there are no keys left") };
-            let request = request(&job, by, choice, &at);
+            let request = request(job, by, choice, &at);
             let ticket = self.broker.ask(Call::Reserve { key, request });
             // Others are made slower at once, but who asked is decided a moment later.
             self.broker.pass();
@@ -173,7 +187,7 @@ impl Replay<'_> {
             let answer = answers.into_iter().find(|(answered, _)| *answered == ticket);
             match answer.map(|(_, answer)| answer) {
                 Some(Ok(Answer::Reservation(found))) => {
-                    let left = at_what_is_promised(run);
+                    let left = at_what_is_promised(self.jobs[number].run);
                     let active = Active { number, left, share: CpuPpm::default() };
                     self.active.insert(found.handle, active);
                     return Ok(true);

@@ -1,6 +1,7 @@
 //! `keeptime run --by`: a job that must be done by a time. When, on how many nodes and how fast is for
 //! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes. What is reserved
 //! is malleable: the broker has it go slower for others as long as its deadline allows, and faster when there is room.
+//! What may wait (`--wait`) is run all the same where it cannot be promised that, when there is room to begin in.
 
 use super::rate::parameters;
 use super::run::beginning::Beginning;
@@ -40,6 +41,8 @@ struct Outcome {
     deadline_unix_nanos: WallTime,
     reservation: Option<Handle>,
     plan: Option<JobPlan>,
+    /// Whether it was promised to be done by then.
+    promised: bool,
     ended_unix_nanos: Option<WallTime>,
     refusal: Option<String>,
     /// The earliest deadline that could be kept instead.
@@ -68,23 +71,37 @@ struct Knee {
 
 /// What came of it.
 enum Booked {
-    Held {
-        plan: JobPlan,
-        at: Stretch,
-        hold: Box<Hold>,
-    },
+    Held(Held),
     /// The nodes' CPU does not suffice.
     TooLate(deadline::Refusal),
     /// Something else does not.
     Refused(ClientError),
 }
 
+/// What was reserved.
+struct Held {
+    plan: JobPlan,
+    at: Stretch,
+    hold: Box<Hold>,
+    /// Whether it is done by its deadline so.
+    is_promised: bool,
+}
+
 /// Runs an application such that it is done by `by`; the wait for its time is no terminal's.
 pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<Ending> {
     let session = Session::open(&arguments.application)?;
     let (work, cluster) = (Work::new(&session, arguments, by)?, &session.cluster);
-    let (plan, at, hold) = match book(cluster, &work)? {
-        Booked::Held { plan, at, hold } => (plan, at, hold),
+    let booked = match arguments.wait {
+        None => book_by(cluster, &work)?,
+        Some(wait) => book_patiently(cluster, &work, wait, &mut |told| {
+            if !arguments.json {
+                println!("{told}");
+            }
+            departure.leave(None)
+        })?,
+    };
+    let Held { plan, at, hold, is_promised } = match booked {
+        Booked::Held(held) => held,
         Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
         Booked::Refused(error) => return reservations::refused(error, arguments.json),
     };
@@ -92,7 +109,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         println!(
             "{}: {}",
             hold.handle(),
-            story(&cluster.topology().names(&plan.nodes), &at, &work)
+            story(&cluster.topology().names(&plan.nodes), &at, is_promised, &work)
         );
     }
     departure.leave(Some(hold.handle()))?;
@@ -115,7 +132,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         println!("  | {line}");
     };
     // As slow as it was planned, it is not ended before it has to be done.
-    let limit = application.timeout().max(work.deadline.saturating_since(now()));
+    let limit = application.timeout().max(work.deadline.max(at.to).saturating_since(now()));
     let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
     execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
     let ended = now();
@@ -123,6 +140,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         print_json(&Outcome {
             reservation: Some(hold.handle()),
             plan: Some(plan),
+            promised: is_promised,
             ended_unix_nanos: Some(ended),
             ..work.outcome()
         })?;
@@ -156,6 +174,7 @@ impl Work {
             deadline_unix_nanos: self.deadline,
             reservation: None,
             plan: None,
+            promised: false,
             ended_unix_nanos: None,
             refusal: None,
             earliest_unix_nanos: None,
@@ -163,7 +182,7 @@ impl Work {
     }
 
     /// Its share of the CPU, at the same time on all nodes, and all of the bandwidth: what it sends does not get less.
-    fn request(&self, nodes: NodeChoice, at: &Stretch) -> Request {
+    fn request(&self, nodes: NodeChoice, at: &Stretch, by: WallTime) -> Request {
         let (is_parallel, cpu_ppm) = (nodes.count() > 1, self.job.cpu_at(at.rate));
         let knee = self.knees.get(&nodes.count()).filter(|_| is_parallel);
         let knee = knee.filter(|knee| knee.bandwidth > BitsPerSecond::ZERO);
@@ -178,7 +197,7 @@ impl Work {
         // Whatever begins later does so for want of room.
         let malleable = Malleable {
             earliest_unix_nanos: Some(self.job.from_unix_nanos),
-            ..Malleable::new(self.deadline, self.job.cpu_ppm)
+            ..Malleable::new(by, self.job.cpu_ppm)
         };
         Request {
             from_unix_nanos: Some(at.from),
@@ -255,10 +274,63 @@ fn job(
     Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
 }
 
-/// Asks for what [`Booking`] says, beside what the broker has reserved, until that is granted.
-fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
+/// Such that it is done by its deadline.
+fn book_by(cluster: &Cluster, work: &Work) -> Result<Booked> {
+    book(cluster, work, work.deadline, Booking::new(work.job.clone()))
+}
+
+/// The same, or, as long as that is refused, such that it begins at once, whenever it is done. Where there is no room for
+/// that either, it asks for both again for so long, and `tell` hears of that.
+fn book_patiently(
+    cluster: &Cluster,
+    work: &Work,
+    wait: Nanos,
+    tell: &mut dyn FnMut(String) -> Result<()>,
+) -> Result<Booked> {
+    let until = now().saturating_add(wait);
+    let mut is_told = false;
+    loop {
+        let refused = match book_by(cluster, work)? {
+            held @ Booked::Held(_) => return Ok(held),
+            Booked::Refused(error) if !is_refusal(&error) => return Ok(Booked::Refused(error)),
+            refused => refused,
+        };
+        let begin = now();
+        let booking = Booking::at_once(work.job.clone(), begin);
+        let by = booking.by().unwrap_or(begin);
+        if let Booked::Held(held) = book(cluster, work, by, booking)? {
+            return Ok(Booked::Held(Held { is_promised: false, ..held }));
+        }
+        let left = until.saturating_since(now());
+        if left == Nanos::new(0) || interrupt::stopped() {
+            return Ok(refused);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tell(format!(
+                "it cannot be promised, and there is no room to begin in: asking again for {} at \
+                 the most",
+                whole_seconds(left)
+            ))?;
+        }
+        rest(Booking::new(work.job.clone()).asks_again_after(now()).min(left));
+    }
+}
+
+/// Unless somebody stops it.
+fn rest(span: Nanos) {
+    let until = now().saturating_add(span);
+    while now() < until && !interrupt::stopped() {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn is_refusal(error: &ClientError) -> bool {
+    error.problem().is_some_and(|problem| problem.refusal.is_some())
+}
+
+/// Asks for what `booking` says, beside what the broker has reserved, until that is granted.
+fn book(cluster: &Cluster, work: &Work, by: WallTime, mut booking: Booking) -> Result<Booked> {
     let broker = cluster.broker()?;
-    let mut booking = Booking::new(work.job.clone());
     loop {
         let nodes = broker.nodes(None).map_err(brokers::failure)?;
         let now = nodes.at_unix_nanos;
@@ -271,7 +343,7 @@ fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
             Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
             Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
-        match Hold::take_in_advance(cluster, work.request(choice, &at)) {
+        match Hold::take_in_advance(cluster, work.request(choice, &at, by)) {
             Ok(hold) => {
                 let plan = match ask {
                     Ask::Beside(plan, _) => plan,
@@ -280,7 +352,8 @@ fn book(cluster: &Cluster, work: &Work) -> Result<Booked> {
                         JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true }
                     }
                 };
-                return Ok(Booked::Held { plan, at, hold: Box::new(hold) });
+                let (hold, is_promised) = (Box::new(hold), true);
+                return Ok(Booked::Held(Held { plan, at, hold, is_promised }));
             }
             Err(error) => {
                 let error = error.downcast::<ClientError>()?;
@@ -371,12 +444,15 @@ fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<E
     Ok(Ending::Refused)
 }
 
-fn story(nodes: &[Name], at: &Stretch, work: &Work) -> String {
+fn story(nodes: &[Name], at: &Stretch, is_promised: bool, work: &Work) -> String {
     let name = work.application.name();
     let nodes: Vec<_> = nodes.iter().map(Name::as_str).collect();
     let span = times::show_span(at.from, Some(at.to), &TimeZone::system());
-    let distance = distance(at.to, work.deadline);
-    format!("{name} on {} at {} of full speed, {span}: {distance}", nodes.join(", "), at.rate)
+    let when = match is_promised {
+        true => distance(at.to, work.deadline),
+        false => "promised nothing, and slower where others need that".into(),
+    };
+    format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate)
 }
 
 /// In whole seconds.
@@ -489,9 +565,11 @@ mod tests {
             let work = Work { application, parameters, deadline, job, mechanism, knees };
             let rate = Share::from_percent(percent).unwrap();
             let stretch = Stretch { from: at(0), to: at(300), rate };
-            let request = work.request(NodeChoice::Any(nodes), &stretch);
+            let request = work.request(NodeChoice::Any(nodes), &stretch, deadline);
             assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
-            let reservation::Ask::Resources(resources) = request.ask else { panic!("no resources") };
+            let reservation::Ask::Resources(resources) = request.ask else {
+                panic!("no resources")
+            };
             resources
         };
         // Of 40 %: slices of 16, 16 and 6.4 ms.

@@ -540,7 +540,9 @@ impl Engine {
     /// slower for another is told as it is recorded.
     fn bring_up_to_date(&self, outputs: &mut [Output]) {
         for output in outputs {
-            let Output::Answer { answer: Ok(Answer::Reservation(told)), .. } = output else { continue };
+            let Output::Answer { answer: Ok(Answer::Reservation(told)), .. } = output else {
+                continue;
+            };
             if let Some(now) = self.book.reservations().get(&told.handle) {
                 *told = Arc::clone(now);
             }

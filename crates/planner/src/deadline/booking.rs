@@ -2,6 +2,10 @@
 //! is reserved ([`beside`]), later where the broker knows better, and in the end to go as slowly as its deadline allows,
 //! for which others that have time may have to go slower too. Pure: who asks, asks what [`Booking::next`] says and tells
 //! [`Booking::refused`] what came of it.
+//!
+//! A job whose deadline is refused may be run all the same: [`Booking::at_once`] asks for room to begin in, by a time so far
+//! away that the job goes as slowly as others need. Where there is none either, it asks for both again in a while
+//! ([`Booking::asks_again_after`]), the more often the more urgent it is.
 
 use super::admit::Refusal;
 use super::beside::{Reserved, beside};
@@ -15,6 +19,8 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone)]
 pub struct Booking {
     job: Job,
+    /// It begins now or not at all.
+    only_at_once: bool,
     /// How often another start is tried.
     attempts_left: u32,
     slowest: Option<Slowest>,
@@ -43,13 +49,35 @@ pub enum Ask {
 impl Booking {
     /// Of a job that has not started.
     pub fn new(job: Job) -> Self {
-        Self { job, attempts_left: ATTEMPTS, slowest: None }
+        Self { job, only_at_once: false, attempts_left: ATTEMPTS, slowest: None }
+    }
+
+    /// Of the same job, whatever it wants: begun at `now`, and done by when it is at the least rate.
+    pub fn at_once(job: Job, now: WallTime) -> Self {
+        let wants = Wants::By(now.saturating_add(longest(&job)));
+        Self { only_at_once: true, ..Self::new(Job { wants, ..job }) }
+    }
+
+    /// By when it is to be done; nothing if it is not to be done by any time.
+    pub fn by(&self) -> Option<WallTime> {
+        match self.job.wants {
+            Wants::By(by) => Some(by),
+            Wants::Rate(_) | Wants::Rest => None,
+        }
     }
 
     /// Until when [`Self::next`] looks for room: as long after its deadline as the job takes at the least rate.
     pub fn horizon(&self, now: WallTime) -> WallTime {
-        let longest = self.job.remaining_nanos.get().saturating_mul(SLOWEST_TIMES);
-        self.by().unwrap_or(now).max(now).saturating_add(Nanos::new(longest))
+        self.by().unwrap_or(now).max(now).saturating_add(longest(&self.job))
+    }
+
+    /// How long it waits before it asks again for what was refused at `now`: a part of the time that it has left, so that
+    /// those come first that have the least; or of the time that it takes, where it is too late.
+    pub fn asks_again_after(&self, now: WallTime) -> Nanos {
+        let done = now.saturating_add(self.job.remaining_nanos);
+        let left = self.by().unwrap_or_default().saturating_since(done);
+        let lasts = if left > Nanos::new(0) { left } else { self.job.remaining_nanos };
+        Nanos::new(lasts.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST)
     }
 
     /// What to ask for at `now`, of a cluster of which so much is reserved. Costs what [`beside`] costs.
@@ -65,8 +93,14 @@ impl Booking {
         let slowest = match &mut self.slowest {
             Some(slowest) => slowest,
             None => match beside(now, cluster, reserved, &self.job)? {
+                Ok(plan) if self.only_at_once && plan.starts().is_some_and(|start| start > now) => {
+                    let reason = "there is no room to begin in now".into();
+                    let (part, rate) = (None, None);
+                    return Ok(Ask::Nothing(Refusal { reason, earliest: plan.ends, part, rate }));
+                }
                 Ok(plan) => {
-                    let nothing = || Invalid::new("takes", self.job.remaining_nanos, "more than 0 s");
+                    let nothing =
+                        || Invalid::new("takes", self.job.remaining_nanos, "more than 0 s");
                     let at = plan.stretches.first().copied().ok_or_else(nothing)?;
                     return Ok(Ask::Beside(plan, at));
                 }
@@ -88,7 +122,8 @@ impl Booking {
         if self.slowest.is_some() {
             return true;
         }
-        let later = earliest.filter(|start| *start > from && self.attempts_left > 0);
+        let tries = self.attempts_left > 0 && !self.only_at_once;
+        let later = earliest.filter(|start| *start > from && tries);
         if let Some(start) = later {
             (self.job.from_unix_nanos, self.attempts_left) = (start, self.attempts_left - 1);
         }
@@ -107,15 +142,19 @@ impl Booking {
         all.sort_by_key(|(nodes, at)| u64::from(*nodes) * u64::from(at.rate.ppm()));
         all.into()
     }
-
-    fn by(&self) -> Option<WallTime> {
-        match self.job.wants {
-            Wants::By(by) => Some(by),
-            Wants::Rate(_) | Wants::Rest => None,
-        }
-    }
 }
 
+/// What a job takes at the least rate.
+fn longest(job: &Job) -> Nanos {
+    Nanos::new(job.remaining_nanos.get().saturating_mul(SLOWEST_TIMES))
+}
+
+/// Of that time it lets this part pass before it asks again,
+const ASKS_WITHIN: u64 = 64;
+/// but no less than this: looking at what is reserved costs the broker some,
+const ASKS_LEAST: Nanos = Nanos::from_secs(1);
+/// and no more.
+const ASKS_MOST: Nanos = Nanos::from_secs(60);
 /// How many times as long a job takes at the least rate, 5 %.
 const SLOWEST_TIMES: u64 = 20;
 /// A broker's clock is read a little later.
@@ -155,7 +194,7 @@ mod tests {
     #[test]
     fn what_fits_is_asked_for_and_later_where_the_broker_says_so() {
         let mut booking = self::booking();
-        let mut next = |booking: &mut Booking| match booking.next(at(0), &cluster(), &[]).unwrap() {
+        let next = |booking: &mut Booking| match booking.next(at(0), &cluster(), &[]).unwrap() {
             Ask::Beside(plan, at) => (plan.nodes.len(), at),
             other => panic!("{other:?}"),
         };
@@ -171,6 +210,16 @@ mod tests {
         assert!(!booking.refused(at(4), Some(at(5))), "it was tried often enough");
     }
 
+    #[test]
+    fn who_has_the_least_time_asks_first() {
+        let after = |by| {
+            let job = Job { wants: Wants::By(at(by)), ..booking().job };
+            Booking::new(job).asks_again_after(at(0)).get() / 1_000_000
+        };
+        // It has two hours, 1,900 s, 20 s, none.
+        assert_eq!([7_300, 2_000, 120, 50].map(after), [60_000, 29_687, 1_000, 1_562]);
+    }
+
     // 100 s within 398 s, as the broker's clock may be two seconds ahead, take 25.13 %; on four nodes 20.1 %.
     #[test]
     fn what_does_not_fit_is_asked_for_as_slow_as_can_be() {
@@ -184,13 +233,28 @@ mod tests {
             }
             assert!(booking.refused(at(0), Some(at(10))), "something is left to be said");
         };
-        let stretch = |ppm| Stretch { from: at(0), to: at(398), rate: Share::try_from(ppm).unwrap() };
+        let stretch =
+            |ppm| Stretch { from: at(0), to: at(398), rate: Share::try_from(ppm).unwrap() };
         assert_eq!(asked, [(2, stretch(251_257)), (4, stretch(201_006))]);
         assert!(refusal.earliest.unwrap() > at(400), "{refusal:?}");
         assert!(refusal.earliest.unwrap() <= booking.horizon(at(0)), "{refusal:?}");
+        // Without its deadline it goes a twentieth as fast, if there is room at once: on two nodes from now on.
+        let late = |reserved: &[Reserved]| {
+            Booking::at_once(self::booking().job, at(330)).next(at(330), &cluster(), reserved)
+        };
+        let Ask::Beside(_, first) = late(&all_but(10)).unwrap() else { panic!("there is room") };
+        assert_eq!(first.from, at(330));
+        let until_400 = |reserved: Reserved| Reserved {
+            to: at(400),
+            cpu: CpuPpm::from_percent(90),
+            ..reserved
+        };
+        let full: Vec<_> = full.into_iter().map(until_400).collect();
+        let Ask::Nothing(refusal) = late(&full).unwrap() else { panic!("there is none") };
+        assert!(refusal.earliest.unwrap() >= at(480), "{refusal:?}");
         // What cannot be done in time at full speed is not asked for.
         let mut late = self::booking();
-        let Ask::Nothing(_) = late.next(at(330), &cluster(), &full).unwrap() else {
+        let Ask::Nothing(_) = late.next(at(330), &cluster(), &all_but(10)).unwrap() else {
             panic!("nothing is left to ask for");
         };
     }
