@@ -207,7 +207,14 @@ impl Spare {
                     continue;
                 }
                 let job = &self.jobs[&handle];
-                let spare = at.part(job.rate);
+                // Of two limits that are as good as the same the other one may be the less.
+                let room = |link: &LinkDirection| {
+                    let left =
+                        filling.get(link)?.left / u128::from(self.flows(handle, *link)).max(1);
+                    u64::try_from(left).ok()
+                };
+                let room = job.links.keys().filter_map(room).min().map(BitsPerSecond::new);
+                let spare = room.map_or(at.part(job.rate), |room| at.part(job.rate).min(room));
                 fair.insert(handle, spare);
                 for link in job.links.keys() {
                     if let Some(filling) = filling.get_mut(link) {
@@ -317,6 +324,14 @@ mod tests {
         assert_eq!(fair(std::slice::from_ref(&one), 900, 100), [300]);
         // 300 are left of 900.
         assert_eq!(fair(&[one, two], 900, 0), [50, 100]);
+    }
+
+    // Goal: no link has more than there is, however near the limits are to each other. 7,000,000 and one less are the same part
+    // of 80,000,000 with as many places as parts are compared with.
+    #[test]
+    fn of_limits_that_are_as_good_as_the_same_the_least_counts() {
+        let job = job(80_000_000, &[(1, 1)], 87_000_000, 0);
+        assert_eq!(fair(&[job], 100_000_000, 13_000_001), [6_999_999]);
     }
 
     #[test]

@@ -61,4 +61,7 @@ fn seeds_that_found_something_hold() {
     };
     // Granted and made slower in the same step: the answer told what was between the two.
     must_hold(&of(1_795_719_900_006_173, 3_112, &[Kind::AgentKills, Kind::Repeats]));
+    // A flow was given one bit/s more than was left, which is one too many for who asks next.
+    let faults = [Kind::BrokerKills, Kind::AgentKills, Kind::Breaks, Kind::Losses, Kind::Clocks];
+    must_hold(&of(1_795_727_314_002_222, 7_032, &faults));
 }
