@@ -157,6 +157,9 @@ fn set_resources(resources: &mut Resources, wanted: &Wanted) -> Result<(), Inval
     }
     if !wanted.cpu.is_empty() {
         resources.set_rank_cpu(rank_cpu(&wanted.cpu, resources.nodes.count())?);
+    } else if resources.cpu_ppm == CpuPpm::default() {
+        let expected = "a part of each node's CPU, as in --cpu 20%, or --application";
+        return Err(Invalid::new("cpu", "nothing", expected));
     }
     resources.cpu_period_nanos = wanted.period.or(resources.cpu_period_nanos);
     if let Some(pattern) = &wanted.pattern {
@@ -295,6 +298,13 @@ mod tests {
             assert_eq!(change(old.clone(), &say(UserLevel)), UserLevel);
             assert_eq!(change(old, &say(Auto)), Auto);
         }
+    }
+
+    #[test]
+    fn resources_without_a_part_of_the_cpu_are_told_how_to_say_it() {
+        let error = new(None, &Wanted { cpu: Vec::new(), ..pair() }, &now()).unwrap_err();
+        assert_eq!(error.field, "cpu");
+        assert!(error.expected.contains("--cpu 20%"), "{error}");
     }
 
     #[test]
