@@ -279,8 +279,22 @@ fn book_by(cluster: &Cluster, work: &Work) -> Result<Booked> {
     book(cluster, work, work.deadline, Booking::new(work.job.clone()))
 }
 
-/// The same, or, as long as that is refused, such that it begins at once, whenever it is done. Where there is no room for
-/// that either, it asks for both again for so long, and `tell` hears of that.
+/// The same, or, where that is refused, such that it begins at once, whenever it is done.
+fn book_or_begin(cluster: &Cluster, work: &Work) -> Result<Booked> {
+    let refused = match book_by(cluster, work)? {
+        held @ Booked::Held(_) => return Ok(held),
+        refused => refused,
+    };
+    let begin = now();
+    let booking = Booking::at_once(work.job.clone(), begin);
+    let by = booking.by().unwrap_or(begin);
+    match book(cluster, work, by, booking)? {
+        Booked::Held(held) => Ok(Booked::Held(Held { is_promised: false, ..held })),
+        _ => Ok(refused),
+    }
+}
+
+/// The same, again and again for so long, as long as both are refused; `tell` hears of that.
 fn book_patiently(
     cluster: &Cluster,
     work: &Work,
@@ -288,24 +302,22 @@ fn book_patiently(
     tell: &mut dyn FnMut(String) -> Result<()>,
 ) -> Result<Booked> {
     let until = now().saturating_add(wait);
-    let mut is_told = false;
+    let mut waits = false;
+    // A broker that is away comes back to who waits, and what is shown to it may be renewed.
+    let may_pass = |error: &ClientError| error.is_retryable() || error.is_about_trust();
     loop {
-        let refused = match book_by(cluster, work)? {
-            held @ Booked::Held(_) => return Ok(held),
-            Booked::Refused(error) if !is_refusal(&error) => return Ok(Booked::Refused(error)),
-            refused => refused,
+        let outcome = book_or_begin(cluster, work);
+        let asks_on = match &outcome {
+            Ok(Booked::Held(_)) => false,
+            Ok(Booked::TooLate(_)) => true,
+            Ok(Booked::Refused(error)) => is_refusal(error) || (waits && may_pass(error)),
+            Err(error) => waits && error.downcast_ref().is_some_and(may_pass),
         };
-        let begin = now();
-        let booking = Booking::at_once(work.job.clone(), begin);
-        let by = booking.by().unwrap_or(begin);
-        if let Booked::Held(held) = book(cluster, work, by, booking)? {
-            return Ok(Booked::Held(Held { is_promised: false, ..held }));
-        }
         let left = until.saturating_since(now());
-        if left == Nanos::new(0) || interrupt::stopped() {
-            return Ok(refused);
+        if !asks_on || left == Nanos::new(0) || interrupt::stopped() {
+            return outcome;
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut waits, true) {
             tell(format!(
                 "it cannot be promised, and there is no room to begin in: asking again for {} at \
                  the most",
