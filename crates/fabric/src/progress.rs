@@ -226,23 +226,7 @@ impl Progress {
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<Option<T>> {
-        if self.wait == Wait::Block {
-            return self.keep_looking(work, view, deadline, ready);
-        }
-        SPINNING.fetch_add(1, Relaxed);
-        let seen = self.keep_looking(work, view, deadline, ready);
-        SPINNING.fetch_sub(1, Relaxed);
-        seen
-    }
-
-    /// The same, not counted as one that does.
-    fn keep_looking<W: Work, T>(
-        &self,
-        work: &W,
-        view: &mut W::View,
-        deadline: Option<Instant>,
-        ready: &mut impl FnMut() -> Option<T>,
-    ) -> Option<Option<T>> {
+        let _counted = (self.wait != Wait::Block).then(Spinning::begin);
         let until = match self.wait {
             Wait::Spin => None,
             Wait::Block => Some(None),
@@ -383,6 +367,22 @@ impl Progress {
     pub fn ring(&self) {
         // Full is as good as rung.
         let _ = self.bell.write(1);
+    }
+}
+
+/// A thread that keeps looking, as long as this is kept.
+struct Spinning;
+
+impl Spinning {
+    fn begin() -> Self {
+        SPINNING.fetch_add(1, Relaxed);
+        Self
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Relaxed);
     }
 }
 

@@ -68,7 +68,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         let events = [submission, due, replay.next_end(), asks];
         let Some(now) = events.into_iter().flatten().min() else { break };
         if replay.advance(now.max(replay.now))? {
-            replay.have_all_ask_again();
+            replay.have_all_ask_again()?;
         }
         while let Some((at, number)) = replay.asks.first().copied().filter(|(at, _)| *at <= now) {
             replay.asks.remove(&(at, number));
@@ -131,17 +131,18 @@ impl Replay<'_> {
     }
 
     /// Something was given back: who waits asks the next time that it would have asked anyway.
-    fn have_all_ask_again(&mut self) {
+    fn have_all_ask_again(&mut self) -> Result<()> {
         let now = Broker::wall(self.now);
+        let asking: BTreeSet<_> = self.asks.iter().map(|(_, number)| *number).collect();
         for (number, asked) in &self.without {
-            let Ok(job) = self.job(*number) else { continue };
-            let every = Booking::new(job).asks_again_after(now).get();
-            let since = self.now.saturating_sub(*asked).get();
-            let next = asked.saturating_add(Nanos::new((since / every + 1) * every));
-            if !self.asks.iter().any(|(_, asks)| asks == number) {
+            if !asking.contains(number) {
+                let every = Booking::new(self.job(*number)?).asks_again_after(now).get();
+                let since = self.now.saturating_sub(*asked).get();
+                let next = asked.saturating_add(Nanos::new((since / every + 1) * every));
                 self.asks.insert((next, *number));
             }
         }
+        Ok(())
     }
 
     fn ask(&mut self, number: usize) -> Result<()> {
