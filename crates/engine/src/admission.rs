@@ -41,6 +41,8 @@ pub(crate) struct Admission<'a> {
     pub mechanism: CpuMechanism,
     /// Nodes that are kept for others who wait, by their positions; empty where none is.
     pub kept: Vec<bool>,
+    /// Nodes that it may not be granted, whoever has them, by their positions; empty where it may have any.
+    pub outside: Vec<bool>,
 }
 
 /// Resources that a goal comes to, or that were asked for.
@@ -101,6 +103,11 @@ impl From<Refusal> for Denied {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(Box::new(refusal))
     }
+}
+
+/// Of what is told by the nodes' positions, or of none.
+fn is_set(nodes: &[bool], node: NodeIndex) -> bool {
+    nodes.get(node.0 as usize).is_some_and(|is_set| *is_set)
 }
 
 impl Admission<'_> {
@@ -368,7 +375,8 @@ impl Admission<'_> {
     fn with_short_nodes(&self, reason: Reason, resources: &Resources, span: Span) -> Refusal {
         let asked = self.guarantees(resources);
         let is_usable = |node: &NodeIndex| self.is_usable(*node, &asked);
-        let nodes = || self.cluster.topology().node_indices();
+        let all = || self.cluster.topology().node_indices();
+        let nodes = || all().filter(|node| !is_set(&self.outside, *node));
         let lacks_of = |node| {
             let own = cpu_and_disk(resources, node).into_iter();
             own.filter_map(move |(of, amount)| self.lack(of, amount, span))
@@ -391,14 +399,15 @@ impl Admission<'_> {
         Some(self.lacking(&keeptime_calendar::calendar::Lacking { resource, lack }))
     }
 
-    /// Whether a node is kept for nobody, and its agent is there, where it has to be, and can enforce all that is asked.
+    /// Whether a node may be granted and is kept for nobody, and its agent is there, where it has to be, and can enforce all
+    /// that is asked.
     pub fn is_usable(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {
-        !self.is_kept(node) && self.can_enforce(node, asked)
+        !is_set(&self.outside, node) && !self.is_kept(node) && self.can_enforce(node, asked)
     }
 
     /// Whether a node is kept for somebody else.
     pub fn is_kept(&self, node: NodeIndex) -> bool {
-        self.kept.get(node.0 as usize).is_some_and(|is_kept| *is_kept)
+        is_set(&self.kept, node)
     }
 
     fn can_enforce(&self, node: NodeIndex, asked: &BTreeSet<Guarantee>) -> bool {

@@ -34,11 +34,12 @@ pub(crate) fn of_reservation(reservation: &Reservation) -> u64 {
 
 /// Of what is asked for, as far as it can be long.
 pub(crate) fn of_request(request: &Request) -> u64 {
-    match &request.ask {
+    let asked = match &request.ask {
         Ask::Goal { goal, .. } => of_parameters(&goal.set),
         Ask::Resources(resources) => of_resources(resources),
         Ask::SiteNode(_) => 0,
-    }
+    };
+    asked + request.among.len() as u64 * NAME
 }
 
 /// Nodes that are not named will be, in the grant.

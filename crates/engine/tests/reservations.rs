@@ -103,6 +103,58 @@ fn what_a_node_cannot_enforce_is_not_promised_there() {
     assert!(world.reserve("again", on(named(&["n1"]), 3_600)).is_ok());
 }
 
+// Goal: what may have some nodes alone is granted those, now and in advance, waits for those, and is told what they lack and
+// nothing of others; also when it is lost, a goal, or asked of a broker that begins anew. Method: four nodes, of which two
+// are filled.
+#[test]
+fn what_is_among_some_nodes_is_granted_no_others() {
+    let mut world = World::with_application(4, "");
+    let among = |names: &[&str], request: Request| Request {
+        among: names.iter().map(|name| name.parse().unwrap()).collect(),
+        ..request
+    };
+    let nodes_of = |world: &World, handle| {
+        let grant = world.engine.book().reservations()[&handle].grant.clone().unwrap();
+        grant
+            .nodes
+            .iter()
+            .map(Name::to_string)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let any = |count, percent, from| request(NodeChoice::Any(count), percent, 0, from, 600);
+    let last = ["n3", "n4"];
+    let now = world.reserve("now", among(&last, any(2, 60, 0))).unwrap();
+    let promised = world.reserve("goal", among(&last, goal(3_000, 0, 600))).unwrap();
+    assert_eq!([now, promised].map(|handle| nodes_of(&world, handle)), ["n3 n4", "n3 n4"]);
+    // Others are free, and of no use.
+    let refusal = refused(world.reserve("more", among(&last, any(1, 50, 0))));
+    assert_eq!(refusal.earliest_start_unix_nanos, Some(at(600)));
+    let said = refusal.to_string();
+    assert!(said.contains("CPU of n3") && !said.contains("n1"), "{said}");
+    let later = world.reserve("later", among(&last, any(2, 100, 600))).unwrap();
+    assert_eq!(nodes_of(&world, later), "n3 n4");
+    world.restart();
+    world.connect_all();
+    world.pump();
+    let waits = Request { wait_nanos: Some(Nanos::from_secs(60)), ..among(&last, any(1, 50, 0)) };
+    let ticket =
+        world.begin("ada", Call::Reserve { key: "waits".parse().unwrap(), request: waits });
+    world.pump();
+    assert!(!world.answers.contains_key(&ticket), "n1 is free, and it waits");
+    world.call("ada", Call::Cancel { handle: now }).unwrap().unwrap();
+    world.pump();
+    let Some(Ok(Answer::Reservation(granted))) = world.answers.get(&ticket) else { panic!() };
+    assert!(last.contains(&granted.grant.as_ref().unwrap().nodes[0].as_str()));
+    let unknown = world.reserve("unknown", among(&["n9"], any(1, 10, 0))).unwrap_err().to_string();
+    assert!(
+        unknown.contains("among: \"n9\"") && unknown.contains("nodes of the cluster"),
+        "{unknown}"
+    );
+}
+
 fn by(cpu_mechanism: CpuMechanism, request: Request) -> Request {
     Request { cpu_mechanism, ..request }
 }

@@ -25,6 +25,9 @@ pub const LEASE_MIN: Nanos = Nanos::from_secs(1);
 /// The longest that a request waits for room: it has a connection to the broker meanwhile.
 pub const WAIT_MAX: Nanos = Nanos::from_secs(3_600);
 
+/// Of the nodes that a request may be granted an error names so many.
+const AMONG_NAMED_MAX: usize = 8;
+
 /// The handle of a reservation, in text `r1`, `r2` and so on; it is the name of the job on every
 /// node too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -74,6 +77,10 @@ pub struct Request {
     /// change, or a question, it means nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_nanos: Option<Nanos>,
+    /// It is granted these nodes or some of them, and no other: those that its user has elsewhere, as by an allocation of a
+    /// batch system. Empty = any.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub among: BTreeSet<Name>,
 }
 
 /// What stays, when the share of a CPU and the end change: share times duration, on each node, by a deadline.
@@ -296,6 +303,7 @@ impl Request {
             malleable: None,
             cpu_mechanism: CpuMechanism::Auto,
             wait_nanos: None,
+            among: BTreeSet::new(),
         }
     }
 
@@ -321,10 +329,44 @@ impl Request {
         if let Some(wait) = self.wait_nanos {
             self.check_wait(wait)?;
         }
+        self.check_among()?;
         match &self.ask {
             Ask::Goal { .. } => Ok(()),
             Ask::Resources(resources) => resources.check(),
             Ask::SiteNode(asked) => asked.check(),
+        }
+    }
+
+    fn check_among(&self) -> Result<(), Invalid> {
+        let Some(first) = self.among.first() else { return Ok(()) };
+        let (count, named) = match &self.ask {
+            Ask::Resources(Resources { nodes: NodeChoice::Any(count), .. }) => (*count, &[][..]),
+            Ask::Resources(Resources { nodes: NodeChoice::Named(names), .. }) => (0, &names[..]),
+            Ask::Goal { goal, .. } => (goal.nodes.unwrap_or(0), &[][..]),
+            Ask::SiteNode(_) => {
+                let expected = "nothing, of a web site's node, which is named itself";
+                return Err(Invalid::new("among", first, expected));
+            }
+        };
+        if self.among.len() > RANKS_MAX as usize {
+            let expected = format!("{RANKS_MAX} nodes at most");
+            return Err(Invalid::new("among", self.among.len(), expected));
+        }
+        let expected = || {
+            let names = self.among.iter().take(AMONG_NAMED_MAX).map(Name::as_str);
+            let more = if self.among.len() > AMONG_NAMED_MAX { " and others" } else { "" };
+            format!(
+                "of the {} among: {}{more}",
+                self.among.len(),
+                names.collect::<Vec<_>>().join(", ")
+            )
+        };
+        if count as usize > self.among.len() {
+            return Err(Invalid::new("nodes", count, expected()));
+        }
+        match named.iter().find(|name| !self.among.contains(*name)) {
+            None => Ok(()),
+            Some(outside) => Err(Invalid::new("nodes", outside, expected())),
         }
     }
 
@@ -667,6 +709,35 @@ mod tests {
         let written = serde_json::to_string(&before).unwrap();
         assert!(!written.contains("wait_nanos"), "{written}");
         assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), before);
+    }
+
+    // Goal: nobody names nodes, or wants more of them, than there are to be granted. Method: two nodes, and what is
+    // granted some of them and what cannot be.
+    #[test]
+    fn what_is_granted_some_nodes_alone_wants_no_others() {
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let among = |nodes| Request {
+            among: [name("n1"), name("n2")].into(),
+            ..Request::new(Ask::Resources(resources(nodes)))
+        };
+        let [n1, n2, n3] = ["n1", "n2", "n3"].map(name);
+        for fits in [NodeChoice::Any(2), NodeChoice::Named(vec![n2, n1.clone()])] {
+            assert_eq!(among(fits).check(), Ok(()));
+        }
+        let refused = |request: Request| request.check().unwrap_err().to_string();
+        let said = refused(among(NodeChoice::Named(vec![n1, n3])));
+        assert_eq!(said, "nodes: \"n3\" is not accepted; expected of the 2 among: n1, n2");
+        let said = refused(among(NodeChoice::Any(4)));
+        assert!(said.starts_with("nodes: \"4\" is not accepted"), "{said}");
+        let goal = Goal { nodes: Some(4), ..Goal::default() };
+        let asked = Ask::Goal { application: name("solver"), goal };
+        let said = refused(Request { ask: asked, ..among(NodeChoice::Any(2)) });
+        assert!(said.starts_with("nodes: \"4\" is not accepted"), "{said}");
+        let written = serde_json::to_string(&among(NodeChoice::Any(2))).unwrap();
+        assert!(written.contains(r#""among":["n1","n2"]"#), "{written}");
+        let any =
+            serde_json::to_string(&Request::new(Ask::Resources(resources(NodeChoice::Any(2)))));
+        assert!(!any.unwrap().contains("among"));
     }
 
     // Goal: what does not say a mechanism is as it was before there was one to say, and one that nobody knows is named.

@@ -18,7 +18,7 @@ use keeptime_model::reservation::{
 };
 use keeptime_model::topology::Topology;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// All users; the last is an operator.
 pub const NAMES: [&str; 3] = ["ada", "bob", "root"];
@@ -274,7 +274,15 @@ impl Users {
             // Agents of simulated nodes have no kernel that could lack one.
             cpu_mechanism: CpuMechanism::Auto,
             wait_nanos,
+            among: self.among(),
         }
+    }
+
+    /// Every seventh may have one half of the nodes alone. Not drawn: what is drawn next stays what it was.
+    fn among(&self) -> BTreeSet<Name> {
+        let half = self.nodes.iter().skip((self.next % 2) as usize).step_by(2);
+        let few = half.take_while(|_| self.next.is_multiple_of(7));
+        few.cloned().collect()
     }
 
     /// Every third waits for room, where that can be. Not drawn: what is drawn next stays what it was.

@@ -10,9 +10,11 @@ use keeptime_calendar::calendar::Held;
 use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::CpuMechanism;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
@@ -120,7 +122,8 @@ impl Engine {
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
         let kept = self.kept_from(place, &request.ask, from);
-        let admission = Admission { mechanism, kept, ..self.admission(user, from) };
+        let outside = self.outside(&request.among)?;
+        let admission = Admission { mechanism, kept, outside, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
         let granted = granted.and_then(|grant| match old.and_then(|old| old.grant.as_ref()) {
@@ -242,7 +245,23 @@ impl Engine {
             shares: self.shares,
             mechanism: CpuMechanism::Auto,
             kept: Vec::new(),
+            outside: Vec::new(),
         }
+    }
+
+    /// All nodes but those of `among`, by their positions; none where any will do.
+    pub(super) fn outside(&self, among: &BTreeSet<Name>) -> Result<Vec<bool>, Invalid> {
+        if among.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut outside = vec![true; self.cluster.topology().nodes().len()];
+        for name in among {
+            let found = self.cluster.node(name);
+            let unknown = |_| Invalid::new("among", name, "nodes of the cluster");
+            let NodeIndex(node) = found.map_err(unknown)?;
+            outside[node as usize] = false;
+        }
+        Ok(outside)
     }
 
     /// What starts until then is told to agents now.

@@ -95,6 +95,8 @@ impl Engine {
             calendar: &empty.calendar,
             soon: false,
             mechanism: request.cpu_mechanism,
+            // Of a request that was tried all nodes are known.
+            outside: self.outside(&request.among).unwrap_or_default(),
             ..self.admission(Some(empty.user), self.now)
         })
     }

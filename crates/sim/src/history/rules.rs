@@ -14,6 +14,8 @@ const PAST_MAX: Nanos = Nanos::from_secs(60);
 pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String> {
     let mechanism = grant.cpu_mechanism == request.cpu_mechanism;
     ensure(mechanism, "another mechanism than was asked for")?;
+    let is_among = |name| request.among.is_empty() || request.among.contains(name);
+    ensure(grant.nodes.iter().all(is_among), "nodes that it may not have")?;
     let asked = match &request.ask {
         Ask::Goal { application, goal } => {
             let promise = grant.promise.as_ref().ok_or("a goal without a promise")?;
