@@ -25,11 +25,12 @@ deps:
 build: rust deps ## Build the keeptime binary
 	$(CARGO) build --release --locked --workspace
 
-workloads: deps ## Build the MPI programs and libkeeptime_mpi for Open MPI and MPICH
+workloads: deps ## Build the MPI programs, libkeeptime_mpi for Open MPI and MPICH, and the plugin for Slurm
 	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.openmpi MPI_NAME=open-mpi
 	@$(MAKE) --no-print-directory -j$(JOBS) -C workloads MPICXX=mpicxx.mpich MPI_NAME=mpich
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.openmpi MPI_NAME=open-mpi all programs
 	@$(MAKE) --no-print-directory -j$(JOBS) -C mpi MPICC=mpicc.mpich MPI_NAME=mpich all programs
+	@$(MAKE) --no-print-directory -C slurm
 
 demo: build workloads ## From a goal to a kept promise, on a lab of 4 nodes (root; 8 minutes, and building)
 	@$(KEEPTIME) demo --out $(OUT)/demo
@@ -104,7 +105,6 @@ bench-rate: build workloads ## A real program held at parts of its full speed (r
 	@$(KEEPTIME)-bench rate --out $(OUT)
 
 eval-time-sharing: build workloads bench-control bench-deadline ## Figures 2 to 15 of the time-sharing paper, done again, as one page (root, 80 minutes; goes on where it was interrupted; FIGURES=8,13-15)
-	@scripts/setup slurm
 	@$(KEEPTIME)-bench time-sharing --out $(OUT) $(if $(FIGURES),--figures $(FIGURES))
 
 eval-sites: bench-regions bench-balancers bench-sites bench-testbed ## Figures 8 to 14 of the shared data centres paper, done again, as one page (root)
@@ -134,7 +134,7 @@ eval-middleware: build workloads ## Chapter 4 of the middleware thesis, done aga
 eval-rocl: build ## Figures 2 to 12 of RoCL, done again, as one page (root; goes on where it was interrupted)
 	@$(KEEPTIME)-bench rocl --out $(OUT)
 
-install: build ## Install keeptime, the units, libkeeptime_mpi if it is built, and the documents (PREFIX=/usr/local)
+install: build ## Install keeptime, the units, libkeeptime_mpi and Slurm's plugin if they are built, and the documents (PREFIX=/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/lib/sysusers.d \
 	        $(addprefix $(DESTDIR)$(PREFIX)/share/doc/keeptime/,formats pictures decisions)
 	install target/release/keeptime $(DESTDIR)$(PREFIX)/bin
@@ -152,6 +152,8 @@ install: build ## Install keeptime, the units, libkeeptime_mpi if it is built, a
 	    install -D $$built $(DESTDIR)$(PREFIX)/lib/keeptime/$$mpi/libkeeptime_mpi.so || exit 1; \
 	    install -D -m 644 mpi/keeptime_mpi.h $(DESTDIR)$(PREFIX)/include/keeptime_mpi.h || exit 1; \
 	done
+	[ ! -e slurm/build/keeptime.so ] || \
+	    install -D -m 644 slurm/build/keeptime.so $(DESTDIR)$(PREFIX)/lib/keeptime/slurm/keeptime.so
 
 uninstall: ## Remove what `make install` and `make install-fabric` have installed (first: keeptime agent clear, on each node)
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,keeptime keeptime-fabricd) \
@@ -178,4 +180,4 @@ install-fabric: build ## Install libkeeptime_fabric, its header and manual pages
 
 clean:
 	$(CARGO) clean
-	rm -rf $(OUT) workloads/build mpi/build
+	rm -rf $(OUT) workloads/build mpi/build slurm/build

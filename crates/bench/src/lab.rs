@@ -65,6 +65,7 @@ impl BenchLab {
             application: application.into(),
             place: BrokerPlace::of_lab(self.name.clone()),
             launcher: None,
+            among: Vec::new(),
             mpi: Flavour::OpenMpi,
             profile: Some(profile.into()),
         })

@@ -155,7 +155,7 @@ fn measure(pieces: &[Piece], asked: &[FigureRange], parts: &mut Parts, out: &Pat
     }
     if todo.iter().any(|piece| piece.by == By::Gang) {
         // It comes last; better to know now that it is not installed.
-        parts.part(SLURM, gang::version)?;
+        parts.part(SLURM, keeptime::slurm::version)?;
     }
     let _awake = Awake::begin()?;
     let lab = BenchLab::star("eval-time-sharing", NODES, LINK, NODE)?;

@@ -233,6 +233,9 @@ pub struct LabUpArguments {
     /// Apache) on the lab's front end, for `keeptime site add`
     #[arg(long, value_name = "SITE,...", value_delimiter = ',')]
     pub web: Vec<Name>,
+    /// Slurm on all nodes, whose jobs share them: to try Keeptime under it
+    #[arg(long)]
+    pub slurm: bool,
 }
 
 impl LabUpArguments {
@@ -410,9 +413,13 @@ pub struct ApplicationArguments {
     #[command(flatten)]
     pub place: BrokerPlace,
     /// The program that starts commands on the nodes, called as ssh is, with options, as in "ssh -F
-    /// cluster.ssh"; nodes of a lab need none [default: as the client configuration says, or ssh]
+    /// cluster.ssh", or with {host} where it wants that; nodes of a lab need none [default: as the client
+    /// configuration says, or within a job of Slurm's its steps (srun), or ssh]
     #[arg(long, value_name = "PROGRAM")]
     pub launcher: Option<Launcher>,
+    /// Use some of these nodes and no others, as in n1,n2 [default: within a job of Slurm's those of the job, else any]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub among: Vec<Name>,
     /// The MPI to start it with: open-mpi or mpich
     #[arg(long, default_value = "open-mpi")]
     pub mpi: Flavour,

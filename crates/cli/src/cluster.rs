@@ -1,6 +1,7 @@
 //! A cluster as commands see it: its topology and what is free as its broker tells them, its agents, and how to run
 //! something on its nodes.
 
+use crate::allocation;
 use crate::arguments::BrokerPlace;
 use crate::machine::Machine;
 use crate::place::{self, Found, Where};
@@ -18,6 +19,7 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
+use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
@@ -33,6 +35,8 @@ pub struct Cluster {
     /// Of its nodes, as their agents tell.
     processors: BTreeSet<String>,
     reach: Reach,
+    /// See [`Self::among`].
+    among: BTreeSet<Name>,
 }
 
 impl Cluster {
@@ -41,14 +45,16 @@ impl Cluster {
     /// # Errors
     /// If there is no such lab, or its broker does not answer.
     pub fn open(name: &Name) -> Result<Self> {
-        Self::at(&BrokerPlace::of_lab(name.clone()), None)
+        Self::at(&BrokerPlace::of_lab(name.clone()), None, &[])
     }
 
-    /// The cluster of the broker that is meant, whose nodes are reached by `launcher` if one is given.
+    /// The cluster of the broker that is meant, whose nodes are reached by `launcher` if one is given, and of which what is
+    /// run uses those of `among`, or, if none is named, those of the job of Slurm's around this process.
     ///
     /// # Errors
-    /// If the broker does not answer, or the nodes of its cluster cannot be reached as is configured.
-    pub fn at(place: &BrokerPlace, launcher: Option<Launcher>) -> Result<Self> {
+    /// If the broker does not answer, or the nodes of its cluster cannot be reached as is configured; a job of Slurm's without
+    /// any of them.
+    pub fn at(place: &BrokerPlace, launcher: Option<Launcher>, among: &[Name]) -> Result<Self> {
         let found = place::find(place)?;
         let (nodes, links) = overview(&found.client()?)?;
         let name = match &found.broker {
@@ -56,9 +62,27 @@ impl Cluster {
             _ => UNNAMED.parse()?,
         };
         let topology = topology::of_overview(name, &nodes, &links)?;
-        let reach = Reach::of(&found, launcher, &topology)?;
+        let around = allocation::around(&found.broker)?;
+        let reach = Reach::of(&found, launcher, around.as_ref(), &topology)?;
+        let among = match (&around, among) {
+            (Some(around), []) => {
+                let names = topology.nodes().iter().map(|node| &node.name);
+                allocation::own(around, &found.nodes, names)?
+            }
+            (_, named) => named.iter().cloned().collect(),
+        };
         let processors = nodes.into_iter().filter_map(|node| node.processor).collect();
-        Ok(Self { found, topology, processors, reach })
+        Ok(Self { found, topology, processors, reach, among })
+    }
+
+    /// The nodes that what is run may be granted; empty = any.
+    pub fn among(&self) -> &BTreeSet<Name> {
+        &self.among
+    }
+
+    /// A request for what is run here.
+    pub fn request(&self, ask: Ask) -> Request {
+        Request { among: self.among.clone(), ..Request::new(ask) }
     }
 
     /// Nodes, switches and links.
@@ -149,7 +173,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// What is free now, by the broker's slot tables. A node whose agent is away has nothing.
+    /// What is free now, by the broker's slot tables. A node whose agent is away, or that what is run may not be granted,
+    /// has nothing.
     ///
     /// # Errors
     /// If the broker does not answer.
@@ -168,7 +193,8 @@ impl Cluster {
         let cpu_free = |node: NodeIndex| {
             let node = &nodes[node.0 as usize];
             let free = node.cpu_ppm.checked_sub(node.cpu_reserved_ppm);
-            free.filter(|_| node.connected).unwrap_or(CpuPpm::new(0))
+            let may_be = self.among.is_empty() || self.among.contains(&node.name);
+            free.filter(|_| node.connected && may_be).unwrap_or(CpuPpm::new(0))
         };
         Ok(Availability::with_free(topology, reservable, link_free, cpu_free))
     }

@@ -108,6 +108,7 @@ fn open(lab: &Name, application: &str, profile: &Path) -> Result<Session> {
         application: application.into(),
         place: BrokerPlace::of_lab(lab.clone()),
         launcher: None,
+        among: Vec::new(),
         mpi: Flavour::OpenMpi,
         profile: Some(profile.into()),
     })

@@ -120,14 +120,20 @@ fn start(arguments: &AgentExecArguments, place: &Place) -> Result<Child, NotStar
     command.spawn().map_err(failed)
 }
 
+/// Whether each node tells a program by the variable `name` where it is.
+pub fn is_of_node(name: &str) -> bool {
+    PLACE_VARIABLES.iter().chain(&DEVICE_VARIABLES).any(|own| *own == name)
+}
+
+/// The agent's socket, the job and the node.
+const PLACE_VARIABLES: [&str; 3] = ["KEEPTIME_AGENT", "KEEPTIME_JOB", "KEEPTIME_NODE"];
+
 /// What a program of the job has to know of where it is.
 fn environment(arguments: &AgentExecArguments, place: &Place) -> Vec<(&'static str, OsString)> {
     let socket: PathBuf = std::path::absolute(&arguments.agent.socket).unwrap_or_default();
-    let mut all: Vec<(_, OsString)> = vec![
-        ("KEEPTIME_AGENT", socket.into()),
-        ("KEEPTIME_JOB", arguments.job.as_str().into()),
-        ("KEEPTIME_NODE", place.node.as_str().into()),
-    ];
+    let told: [OsString; 3] =
+        [socket.into(), arguments.job.as_str().into(), place.node.as_str().into()];
+    let mut all: Vec<_> = PLACE_VARIABLES.into_iter().zip(told).collect();
     if let Some(device) = &place.device {
         all.extend(DEVICE_VARIABLES.map(|name| (name, device.into())));
     }

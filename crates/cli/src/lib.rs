@@ -3,17 +3,19 @@
 //!
 //! * [`arguments`], [`commands`]: the command line;
 //! * [`cluster`], [`hold`], [`execute`]: a cluster, a job's resources, one run; [`detach`]: one that outlives its terminal;
+//! * [`allocation`]: the nodes of a job of Slurm's that a command is part of;
 //! * [`reach`], [`job_command`]: from here to the nodes, and into a job there;
 //! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
-//! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
+//! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`slurm`]: its batch system; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
 //! * [`live`]: what a terminal shows of runs while they go on; [`terminal`]: whether there is one that can;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
 #![forbid(unsafe_code)]
 
 pub mod agents;
+pub mod allocation;
 pub mod arguments;
 pub mod brokers;
 pub mod certificates;
@@ -41,6 +43,7 @@ pub mod record;
 pub mod report;
 pub mod requests;
 pub mod shades;
+pub mod slurm;
 pub mod story;
 pub mod terminal;
 pub mod times;

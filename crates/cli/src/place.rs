@@ -47,9 +47,9 @@ struct ClientConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodesConfig {
-    /// The program that starts a command on another machine, called as `ssh` is.
-    #[serde(default)]
-    pub launcher: Launcher,
+    /// The program that starts a command on another machine, called as `ssh` is [default: within a job of Slurm's `srun`,
+    /// for a step of the job; else `ssh`].
+    pub launcher: Option<Launcher>,
     /// This program, on the nodes [default: `keeptime`, where the user's shell there finds it].
     pub keeptime: Option<PathBuf>,
     /// The agents' socket there [default: what `KEEPTIME_AGENT` says there, or /run/keeptime/agent.sock].
@@ -308,7 +308,7 @@ mod tests {
         assert!(plain.contains("says nothing without TLS"), "{plain}");
         let text = "[nodes]\nlauncher = \"ssh -p 222\"\nhosts = { n1 = \"10.1.0.1\" }\n";
         let nodes = parse(text, Path::new("/")).unwrap().nodes;
-        assert_eq!(nodes.launcher.to_string(), "ssh -p 222");
+        assert_eq!(nodes.launcher, "ssh -p 222".parse().ok());
         assert_eq!(nodes.hosts[&"n1".parse::<Name>().unwrap()], "10.1.0.1");
         let none = parse("[nodes]\nlauncher = \"\"", Path::new("/")).unwrap_err().to_string();
         assert!(none.contains("called as ssh is"), "{none}");

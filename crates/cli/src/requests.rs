@@ -60,6 +60,9 @@ pub fn changed(
         }
         new.duration_nanos = Some(end.saturating_since(start));
     }
+    if !wanted.among.is_empty() {
+        new.among = wanted.among.iter().cloned().collect();
+    }
     new.on_loss = wanted.on_loss.or(new.on_loss);
     new.spare = wanted.spare.unwrap_or(new.spare);
     new.cpu_mechanism = wanted.mechanism.unwrap_or(new.cpu_mechanism);

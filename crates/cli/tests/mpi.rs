@@ -82,7 +82,8 @@ impl<'a> Running<'a> {
         let hosts = [0, 1].map(|node| world.address(node).to_string());
         let remote = remote(world);
         let (network, bond) = (lab_network(&world.lab()), Bond::Loose);
-        let launch = Launch { hosts: &hosts, remote: &remote, bond, network };
+        let passed = &["PATH".to_owned()];
+        let launch = Launch { hosts: &hosts, remote: &remote, bond, network, passed };
         let folder = fs::canonicalize(folder(flavour)).unwrap();
         let program = folder.join(words[0]).display().to_string();
         let preload = format!("LD_PRELOAD={}", folder.join("libkeeptime_mpi.so").display());

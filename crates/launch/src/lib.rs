@@ -3,6 +3,7 @@
 //!
 //! * [`mpi`]: which MPI is installed and the command line that starts ranks on given hosts (pure);
 //! * [`remote`]: nodes that are reached as by `ssh` (pure);
+//! * [`slurm`]: the nodes of a job of Slurm's, reached by its steps (pure);
 //! * [`subnet`]: a network by the addresses on it (pure);
 //! * [`process`]: one bounded run of a command, its output, its end;
 //! * [`told_time`]: the execution time as the application tells it (pure).
@@ -11,5 +12,6 @@
 pub mod mpi;
 pub mod process;
 pub mod remote;
+pub mod slurm;
 pub mod subnet;
 pub mod told_time;

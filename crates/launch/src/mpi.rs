@@ -43,6 +43,9 @@ pub struct Launch<'a> {
     pub bond: Bond,
     /// The network that everything goes over.
     pub network: Network,
+    /// Variables of the launcher's environment that ranks may get from there. MPICH's passes all of them on if nothing is said,
+    /// also what says of a node where the launcher is, in the place of what the rank's own node has told; Open MPI's none.
+    pub passed: &'a [String],
 }
 
 /// What binds the remote program to the command that it started.
@@ -174,6 +177,7 @@ impl Mpi {
                 line.extend(["-iface".into(), launch.network.front_end_device.clone()]);
                 line.extend(["-hosts".into(), launch.hosts.join(",")]);
                 line.extend(["-np".into(), launch.hosts.len().to_string()]);
+                line.extend(["-genvlist".into(), launch.passed.join(",")]);
                 line.extend(options("-genv", mpich_environment(launch)));
             }
         }
@@ -356,7 +360,8 @@ mod tests {
     fn line_of(flavour: Flavour, version: &str, bond: Bond) -> Vec<String> {
         let hosts = ["10.0.0.1".to_string(), "10.0.0.3".to_string()];
         let (remote, network) = (Path::new("/run/rsh"), network());
-        let launch = Launch { hosts: &hosts, remote, bond, network };
+        let passed = &["PATH".to_owned(), "HOME".to_owned()];
+        let launch = Launch { hosts: &hosts, remote, bond, network, passed };
         let mpi = Mpi { flavour, version: version.into(), mpiexec: "mpiexec".into() };
         mpi.command_line(&launch, &["./a".to_string(), "--size".into(), "512".into()])
     }
@@ -364,6 +369,12 @@ mod tests {
     /// Whether these words follow one another.
     fn says(line: &[String], words: &[&str]) -> bool {
         line.windows(words.len()).any(|some| some == words)
+    }
+
+    #[test]
+    fn ranks_get_what_may_be_passed() {
+        let line = line_of(Flavour::Mpich, "4.0.2", Bond::Loose);
+        assert!(says(&line, &["-genvlist", "PATH,HOME"]), "{line:?}");
     }
 
     #[test]

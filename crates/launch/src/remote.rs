@@ -1,5 +1,5 @@
 //! Nodes that are reached by a program that is called as `ssh` is: `PROGRAM [OPTIONS] HOST COMMAND…`, where the
-//! command is text for the user's shell there (pure).
+//! command is text for the user's shell there; or by one that wants the host elsewhere among its words (pure).
 
 use keeptime_model::Invalid;
 use serde::{Deserialize, Serialize};
@@ -9,22 +9,32 @@ use std::str::FromStr;
 /// Nobody is asked for anything while programs are started, and a host that is away is told in time.
 const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10";
 
+/// In a word of a launcher it stands for the host, which then is not put behind its words.
+pub const HOST: &str = "{host}";
+
 /// Such a program with its options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Launcher(Vec<String>);
 
 impl Launcher {
+    /// One by its words.
+    pub(crate) fn of_words<'a>(words: impl Iterator<Item = &'a str>) -> Self {
+        Self(words.map(str::to_owned).collect())
+    }
+
     /// The command line that runs `command` on `host`.
     pub fn line(&self, host: &str, command: &[String]) -> Vec<String> {
-        let last = [host.to_owned(), quoted(command)];
-        self.0.iter().cloned().chain(last).collect()
+        let is_named = self.0.iter().any(|word| word.contains(HOST));
+        let behind = (!is_named).then(|| host.to_owned());
+        let words = self.0.iter().map(|word| word.replace(HOST, host)).chain(behind);
+        words.chain([quoted(command)]).collect()
     }
 }
 
 impl Default for Launcher {
     fn default() -> Self {
-        Self(words(SSH))
+        Self::of_words(SSH.split_whitespace())
     }
 }
 
@@ -33,13 +43,13 @@ impl FromStr for Launcher {
 
     /// Words that are separated by blanks; none of them can have one inside.
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let words = words(text);
-        if words.is_empty() {
+        let launcher = Self::of_words(text.split_whitespace());
+        if launcher.0.is_empty() {
             let expected =
                 "a program that is called as ssh is, with options, as in ssh -F cluster.ssh";
             return Err(Invalid::new("launcher", text, expected));
         }
-        Ok(Self(words))
+        Ok(launcher)
     }
 }
 
@@ -102,10 +112,6 @@ fn is_plain(word: &str) -> bool {
     !word.is_empty() && word.chars().all(plain)
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split_whitespace().map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +130,13 @@ mod tests {
         assert_eq!(launcher.to_string().parse(), Ok(launcher));
         let none = " ".parse::<Launcher>().unwrap_err().to_string();
         assert!(none.contains("called as ssh is"), "{none}");
+    }
+
+    #[test]
+    fn a_host_may_be_named_among_a_launchers_words() {
+        let launcher: Launcher = "docker exec {host} /bin/sh -c".parse().unwrap();
+        let line = launcher.line("n1", &owned(&["echo", "a b"]));
+        assert_eq!(line, ["docker", "exec", "n1", "/bin/sh", "-c", "echo 'a b'"]);
     }
 
     #[test]

@@ -7,15 +7,13 @@ use super::program::Program;
 use super::together::{Gate, at_once};
 use super::watched::{self, Seen, Trace, Watched};
 use super::{By, Run, SETTLE, Stage, THRESHOLD};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use keeptime::cluster::Cluster;
 use keeptime::interrupt;
-use keeptime::reach::exec_line;
-use keeptime_lab::{Exec, FRONT_END, Lab};
+use keeptime::slurm::{Sharing, Slurm};
+use keeptime_lab::Lab;
 use keeptime_model::application::Parameters;
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,67 +25,28 @@ const ALONE: f64 = 20.0;
 /// What is counted is at least so long, in whole rounds.
 const AT_LEAST: f64 = 40.0;
 const ROUNDS_AT_LEAST: f64 = 2.0;
-/// Daemons find each other, jobs end.
-const WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Slurm on all nodes of a lab. It goes with the lab, and so do its files.
-pub struct Slurm<'a> {
+/// Slurm on all nodes of a lab, which has programs take turns.
+pub struct Gang<'a> {
     cluster: &'a Cluster,
     lab: &'a Lab,
-    directory: PathBuf,
+    slurm: Slurm,
     /// That were submitted.
     jobs: AtomicUsize,
 }
 
-/// Slurm's version, in its own words.
-///
-/// # Errors
-/// If it is not installed.
-pub fn version() -> Result<String> {
-    let told = Command::new("slurmctld").arg("-V").output();
-    let told = told.context("slurmctld cannot be started: `scripts/setup slurm` installs it")?;
-    Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
-}
-
-impl<'a> Slurm<'a> {
+impl<'a> Gang<'a> {
     /// Starts it, and waits until it has all nodes.
     ///
     /// # Errors
     /// If it does not get there.
     pub fn start(cluster: &'a Cluster) -> Result<Self> {
         let lab = cluster.lab("gang scheduling")?;
-        let slurm = Self {
-            cluster,
-            lab,
-            directory: lab.directory().join("slurm"),
-            jobs: AtomicUsize::new(0),
-        };
-        let nodes: Vec<_> = lab.topology().nodes().iter().map(|node| node.name.as_str()).collect();
-        for place in nodes.iter().copied().chain(["state"]) {
-            fs::create_dir_all(slurm.directory.join(place))?;
-        }
-        fs::write(slurm.file("slurm.conf"), slurm.configuration()?)?;
-        let key = slurm.file("munge.key");
-        let made = Command::new("mungekey").args(["--create", "--keyfile", &key]).status()?;
-        ensure!(made.success(), "mungekey has failed: {made}");
-        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let mut munged = words(&["munged", "--foreground", "--force"]);
-        for option in ["key-file", "socket", "pid-file", "log-file", "seed-file"] {
-            let file = slurm.file(&format!("munge.{}", option.trim_end_matches("-file")));
-            munged.push(format!("--{option}={file}"));
-        }
-        slurm.daemon(FRONT_END, "munged", munged)?;
-        slurm.until("munged", || Ok(slurm.directory.join("munge.socket").exists()))?;
-        let configuration = slurm.file("slurm.conf");
-        slurm.daemon(FRONT_END, "slurmctld", words(&["slurmctld", "-D", "-f", &configuration]))?;
-        for node in &nodes {
-            let command = words(&["slurmd", "-D", "-f", &configuration, "-N", node]);
-            slurm.daemon(node, &format!("{node}/slurmd"), command)?;
-        }
-        let idle = ["sinfo", "-h", "-N", "-t", "idle", "-o", "%N"];
-        slurm.until("slurmctld", || Ok(slurm.ask(&idle)?.lines().count() == nodes.len()))?;
-        Ok(slurm)
+        let settings =
+            format!("SelectType=select/linear\nPreemptMode=GANG\nSchedulerTimeSlice={SLICE}");
+        let sharing = Sharing { settings: &settings, partition: "OverSubscribe=FORCE:8" };
+        let slurm = Slurm::start(lab, sharing)?;
+        Ok(Self { cluster, lab, slurm, jobs: AtomicUsize::new(0) })
     }
 
     /// Programs at once, each wanting a part of full speed in percent that nobody can be told. `alone` is their full
@@ -125,7 +84,7 @@ impl<'a> Slurm<'a> {
             Ok(Run { figure, label, by: By::Gang, threshold: THRESHOLD, stages, trace })
         };
         let runs = at_once(&programs, one);
-        self.cancel_all()?;
+        self.slurm.cancel_all()?;
         runs
     }
 
@@ -141,7 +100,7 @@ impl<'a> Slurm<'a> {
             stage = run.span(ALONE)?;
             Ok(())
         });
-        self.cancel_all()?;
+        self.slurm.cancel_all()?;
         Ok(trace?.rate(stage.0, stage.1))
     }
 
@@ -153,7 +112,8 @@ impl<'a> Slurm<'a> {
     ) -> Result<Trace> {
         let application = &program.session.application;
         let (number, nodes) = (self.jobs.fetch_add(1, Ordering::Relaxed), program.nodes);
-        let [script, output] = ["sh", "out"].map(|end| self.file(&format!("job-{number}.{end}")));
+        let [script, output] =
+            ["sh", "out"].map(|end| self.slurm.file(&format!("job-{number}.{end}")));
         let command = application.command(&Parameters::default())?;
         let quoted = command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''")));
         let quoted = quoted.collect::<Vec<_>>().join(" ");
@@ -170,22 +130,6 @@ impl<'a> Slurm<'a> {
         watched::alongside(self.cluster, &line, application.timeout(), begin, act)
     }
 
-    /// Nobody's jobs stay: who waited for one and was killed has left it behind.
-    fn cancel_all(&self) -> Result<()> {
-        self.until("scancel", || {
-            self.ask(&["scancel", "--user=root"])?;
-            Ok(self.ask(&["squeue", "-h"])?.is_empty())
-        })
-    }
-
-    /// What a command of Slurm's says.
-    fn ask(&self, command: &[&str]) -> Result<String> {
-        let command: Vec<_> = command.iter().map(ToString::to_string).collect();
-        let line = self.line(&command)?;
-        let said = Command::new(&line[0]).args(&line[1..]).stdin(Stdio::null()).output()?;
-        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
-    }
-
     /// The line that runs a command of Slurm's on the front end; ranks use the network as they do without it.
     fn line(&self, command: &[String]) -> Result<Vec<String>> {
         let ranks = self.lab.network_names().0;
@@ -195,55 +139,9 @@ impl<'a> Slurm<'a> {
             ("btl_tcp_if_include", &ranks),
             ("mpi_yield_when_idle", "1"),
         ];
-        let mut words = vec!["env".to_owned(), format!("SLURM_CONF={}", self.file("slurm.conf"))];
+        let mut words = vec!["env".to_owned()];
         words.extend(parameters.map(|(name, value)| format!("OMPI_MCA_{name}={value}")));
         words.extend(command.iter().cloned());
-        exec_line(self.lab, FRONT_END, None, &words)
-    }
-
-    /// Processes are stopped and continued, as is usual, and nothing else is done to them: nodes' processors are the
-    /// lab's business, as in all other runs.
-    fn configuration(&self) -> Result<String> {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
-        let (directory, front_end) = (self.directory.display(), self.lab.front_end());
-        let mut text = format!(
-            "ClusterName=lab\nSlurmctldHost={}({front_end})\nSlurmUser=root\n\
-             AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={directory}/munge.socket\n\
-             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
-             SlurmctldPidFile={directory}/slurmctld.pid\nSlurmdPidFile={directory}/%n/slurmd.pid\n\
-             SlurmctldLogFile={directory}/slurmctld.log\nSlurmdLogFile={directory}/%n/slurmd.log\n\
-             StateSaveLocation={directory}/state\nSlurmdSpoolDir={directory}/%n\n\
-             SelectType=select/linear\nPreemptType=preempt/none\nPreemptMode=GANG\n\
-             SchedulerTimeSlice={SLICE}\nJobAcctGatherType=jobacct_gather/none\n\
-             AccountingStorageType=accounting_storage/none\nJobCompType=jobcomp/none\n",
-            host.trim(),
-        );
-        for node in self.lab.topology().nodes() {
-            let address = node.address.context("a node without an address")?;
-            text.push_str(&format!("NodeName={} NodeAddr={address} CPUs=1\n", node.name));
-        }
-        text.push_str("PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP\n");
-        Ok(text)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.directory.join(name).display().to_string()
-    }
-
-    fn daemon(&self, place: &str, name: &str, command: Vec<String>) -> Result<()> {
-        let log = File::create(self.directory.join(format!("{name}.out")))?;
-        let stdio = [File::open("/dev/null")?, log.try_clone()?, log];
-        let exec = Exec::new(place, command).with_stdio(stdio.map(|file| Some(file.into())));
-        self.lab.spawn_daemon(exec).with_context(|| format!("starting {name}"))
-    }
-
-    fn until(&self, what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-        let start = Instant::now();
-        while !is_so()? {
-            let directory = self.directory.display();
-            ensure!(start.elapsed() < WITHIN, "{what} did not get there: logs are in {directory}");
-            sleep(LOOK_EVERY);
-        }
-        Ok(())
+        self.slurm.line(&words)
     }
 }

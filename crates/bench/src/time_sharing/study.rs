@@ -1,6 +1,6 @@
 //! The experiments themselves: which programs run on the lab, at which targets, and what happens to them meanwhile.
 
-use super::gang::Slurm;
+use super::gang::Gang;
 use super::plan::{ALONE, Experiment, HALF, MEDIUM, Piece, Shape, THREE};
 use super::program::Program;
 use super::together::steered_at_once;
@@ -41,7 +41,7 @@ pub struct Study<'a> {
     /// paper's policy does not follow what that has become since.
     measured: RefCell<BTreeSet<(String, u32)>>,
     /// Started when it is first needed.
-    slurm: OnceCell<Slurm<'a>>,
+    gang: OnceCell<Gang<'a>>,
     /// Iterations a second of programs that Slurm runs alone, by name.
     alone_by_slurm: RefCell<BTreeMap<&'static str, f64>>,
 }
@@ -56,7 +56,7 @@ impl<'a> Study<'a> {
             lab,
             out: std::path::absolute(out)?,
             measured: RefCell::default(),
-            slurm: OnceCell::new(),
+            gang: OnceCell::new(),
             alone_by_slurm: RefCell::default(),
         })
     }
@@ -254,9 +254,9 @@ impl<'a> Study<'a> {
         programs: Vec<(Program, u32)>,
     ) -> Result<Vec<Run>> {
         if by == By::Gang {
-            let slurm = self.slurm()?;
-            let alone = self.alone_by_slurm(slurm, shape)?;
-            return slurm.in_turns(figure, programs, alone);
+            let gang = self.gang()?;
+            let alone = self.alone_by_slurm(gang, shape)?;
+            return gang.in_turns(figure, programs, alone);
         }
         programs.iter().try_for_each(|(program, _)| self.know(program))?;
         steered_at_once(figure, by, &programs, span(TOGETHER))
@@ -280,20 +280,20 @@ impl<'a> Study<'a> {
         MEMORY.into_iter().map(program).collect()
     }
 
-    fn slurm(&self) -> Result<&Slurm<'a>> {
-        if let Some(slurm) = self.slurm.get() {
-            return Ok(slurm);
+    fn gang(&self) -> Result<&Gang<'a>> {
+        if let Some(gang) = self.gang.get() {
+            return Ok(gang);
         }
-        let started = Slurm::start(self.lab.cluster())?;
-        Ok(self.slurm.get_or_init(|| started))
+        let started = Gang::start(self.lab.cluster())?;
+        Ok(self.gang.get_or_init(|| started))
     }
 
-    fn alone_by_slurm(&self, slurm: &Slurm<'_>, shape: Shape) -> Result<f64> {
+    fn alone_by_slurm(&self, gang: &Gang<'_>, shape: Shape) -> Result<f64> {
         let known = self.alone_by_slurm.borrow().get(shape.0).copied();
         if let Some(known) = known {
             return Ok(known);
         }
-        let found = slurm.alone(&self.patterns(shape, &[])?)?;
+        let found = gang.alone(&self.patterns(shape, &[])?)?;
         self.alone_by_slurm.borrow_mut().insert(shape.0, found);
         Ok(found)
     }

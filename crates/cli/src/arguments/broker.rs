@@ -108,6 +108,9 @@ pub struct Wanted {
     /// How many nodes, or their names in order of rank, as in n1,n2
     #[arg(long, value_name = "NUMBER|NAMES")]
     pub nodes: Option<String>,
+    /// Only some of these, as in n1,n2,n3 [default of keeptime reserve: within a job of Slurm's those of the job, else any]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub among: Vec<Name>,
     /// CPU on each node, or for each rank where they work unequally, as in 40%,20%; 100 % is one processor
     #[arg(long, value_name = "SHARE", value_delimiter = ',')]
     pub cpu: Vec<CpuPpm>,

@@ -203,6 +203,14 @@ pub const RUN: &str = r#"Where:
   # on the broker's cluster: by ssh, as who you are, or by what is called so
   keeptime run sum.toml --within 2s --broker https://head:7411
   keeptime run sum.toml --within 2s --launcher "ssh -F cluster.ssh"
+  # on some nodes and no others
+  keeptime run sum.toml --within 2s --among n1,n2,n5
+
+In a job of Slurm's it uses the nodes of the job, and its processes are steps of
+the job (srun), unless --among or a launcher says otherwise:
+
+  srun, sbatch or salloc -N 4, and then
+  keeptime run --rate "30 %" -n 4 -- mpiexec ./solver
 
 When there is no room now:
 

@@ -32,7 +32,7 @@ use keeptime_planner::deadline::booking::Ask;
 use keeptime_planner::deadline::{self, Booking, Job, JobPlan, Reserved, Stretch, Wants};
 use keeptime_planner::fitted::FittedProfile;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What `keeptime run --by --json` prints.
@@ -347,7 +347,8 @@ fn book(cluster: &Cluster, work: &Work, by: WallTime, mut booking: Booking) -> R
         let nodes = broker.nodes(None).map_err(brokers::failure)?;
         let now = nodes.at_unix_nanos;
         let timeline = broker.timeline(None, booking.horizon(now)).map_err(brokers::failure)?;
-        let ask = booking.next(now, &promised(&nodes), &reserved(&nodes, &timeline))?;
+        let there = promised(&nodes, cluster.among());
+        let ask = booking.next(now, &there, &reserved(&nodes, &timeline))?;
         let (choice, at) = match &ask {
             Ask::Beside(plan, at) => {
                 (NodeChoice::Named(cluster.topology().names(&plan.nodes)), *at)
@@ -355,7 +356,8 @@ fn book(cluster: &Cluster, work: &Work, by: WallTime, mut booking: Booking) -> R
             Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
             Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
-        match Hold::take_in_advance(cluster, work.request(choice, &at, by)) {
+        let request = Request { among: cluster.among().clone(), ..work.request(choice, &at, by) };
+        match Hold::take_in_advance(cluster, request) {
             Ok(hold) => {
                 let plan = match ask {
                     Ask::Beside(plan, _) => plan,
@@ -388,9 +390,11 @@ fn granted_nodes(cluster: &Cluster, hold: &Hold) -> Result<Vec<NodeIndex>> {
     node_indices(cluster, grant)
 }
 
-/// What can be promised of each node; nothing of one whose agent is away.
-fn promised(nodes: &Nodes) -> deadline::Cluster {
-    let of_node = |node: &Node| if node.connected { node.cpu_ppm } else { CpuPpm::default() };
+/// What can be promised of each node; nothing of one whose agent is away, or that is not of `among`, where some are.
+fn promised(nodes: &Nodes, among: &BTreeSet<Name>) -> deadline::Cluster {
+    let may_be = |node: &Node| among.is_empty() || among.contains(&node.name);
+    let has = |node: &Node| node.connected && may_be(node);
+    let of_node = |node: &Node| if has(node) { node.cpu_ppm } else { CpuPpm::default() };
     let nodes_ppm = nodes.nodes.iter().map(of_node).collect();
     deadline::Cluster { nodes_ppm, ..deadline::Cluster::of(0, CpuPpm::default()) }
 }

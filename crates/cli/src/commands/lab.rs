@@ -5,12 +5,14 @@ mod testbed;
 use super::{Ending, agent, print_json};
 use crate::arguments::{LabCommand, LabExecArguments, LabUpArguments};
 use crate::cluster::socket_in;
+use crate::place::BROKER_VARIABLE;
+use crate::slurm::{self, Slurm};
 use crate::web::{self, SitePlaces, Web};
 use crate::{agents, brokers, interrupt};
 use anyhow::{Context, Result, ensure};
 use keeptime_agent::client::Client;
 use keeptime_agent::wire::Status as AgentStatus;
-use keeptime_lab::{Account, Exec, Lab, Labs, Spec, Status as LabStatus, exit_code};
+use keeptime_lab::{Account, Exec, FRONT_END, Lab, Labs, Spec, Status as LabStatus, exit_code};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
@@ -67,15 +69,26 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
     if !arguments.web.is_empty() {
         Web::check_programs()?;
     }
+    if arguments.slurm {
+        slurm::version()?;
+    }
     let spec = spec(arguments)?;
     let lab = labs.up(&spec)?;
     let web = Some(Web::of(&lab, &arguments.web)).filter(|web| !web.sites.is_empty());
     // A lab without agents or a broker is of no use: it goes as a whole.
-    if let Err(error) = start_uninterrupted(&lab, arguments.tls, web.as_ref()) {
-        let ended = brokers::end(lab.directory());
-        let removed = ended.map(|()| labs.down(lab.name()));
-        return Err(error).with_context(|| format!("daemons did not start; removed: {removed:?}"));
-    }
+    let start = || {
+        start_daemons(&lab, arguments.tls, web.as_ref())?;
+        arguments.slurm.then(|| Slurm::start(&lab, slurm::SHARED)).transpose()
+    };
+    let slurm = match uninterrupted(start) {
+        Ok(slurm) => slurm,
+        Err(error) => {
+            let ended = brokers::end(lab.directory());
+            let removed = ended.map(|()| labs.down(lab.name()));
+            let context = format!("daemons did not start; removed: {removed:?}");
+            return Err(error.context(context));
+        }
+    };
     let topology = spec.topology();
     println!(
         "lab {}: {} nodes, {} switches, up in {:.2} s",
@@ -93,16 +106,27 @@ fn up(labs: &Labs, arguments: &LabUpArguments) -> Result<()> {
             web::services()?.iter().map(|name| format!(" --app {name}")).collect::<String>();
         println!("on every node:{services}");
     }
+    if let Some(slurm) = slurm {
+        print_slurm(&lab, &slurm);
+    }
     Ok(())
 }
 
 /// Starts the daemons of a lab that stands. Whoever interrupts that gets an error when they have started: a command
 /// that just ended would leave half a lab.
-fn start_uninterrupted(lab: &Lab, tls: bool, web: Option<&Web>) -> Result<()> {
+fn uninterrupted<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
     interrupt::listen()?;
-    start_daemons(lab, tls, web)?;
+    let started = start()?;
     ensure!(!interrupt::stopped(), "interrupted");
-    Ok(())
+    Ok(started)
+}
+
+/// How a job of the lab's Slurm is submitted.
+fn print_slurm(lab: &Lab, slurm: &Slurm) {
+    println!("Slurm, whose jobs ask the lab's broker, after");
+    println!("  export SLURM_CONF={}", slurm.configuration().display());
+    println!("  export {BROKER_VARIABLE}={}", brokers::socket(lab.directory()).display());
+    println!("by keeptime lab exec {} {FRONT_END} -- sbatch job.sh", lab.name());
 }
 
 /// Where a site of the lab is, as words for `keeptime site add`.

@@ -65,7 +65,8 @@ impl Session {
     /// What is missing, and how to get it.
     pub fn open(arguments: &ApplicationArguments) -> Result<Self> {
         let application = application(arguments)?;
-        let cluster = Cluster::at(&arguments.place, arguments.launcher.clone())?;
+        let launcher = arguments.launcher.clone();
+        let cluster = Cluster::at(&arguments.place, launcher, &arguments.among)?;
         let mpi = Mpi::find(arguments.mpi)?;
         let default = || files::default_profile_path(application.name());
         let profile_path = arguments.profile.clone().unwrap_or_else(default);

@@ -89,9 +89,9 @@ impl<'a> Reserved<'a> {
         if let Some(known) = &known {
             set_schedules(&mut resources, &wanted.first_schedules(full, known)?);
         }
-        let ask = Request::new(Ask::Resources(resources));
-        let asked = Request { cpu_mechanism: mechanism, ..ask };
         let cluster = &session.cluster;
+        let ask = cluster.request(Ask::Resources(resources));
+        let asked = Request { cpu_mechanism: mechanism, ..ask };
         let hold = Hold::take(cluster, asked, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());
         let reservation = reservation.map_err(brokers::failure)?;

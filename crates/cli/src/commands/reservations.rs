@@ -5,8 +5,8 @@ use crate::arguments::{
     ListArguments, ModifyArguments, OneArguments, RegisterArguments, ReserveArguments,
     WatchArguments,
 };
-use crate::place::connect;
-use crate::{brokers, files, requests, story, times};
+use crate::place::{self, connect};
+use crate::{allocation, brokers, files, requests, story, times};
 use anyhow::Result;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -28,9 +28,18 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
     let now = Zoned::now();
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
-    let request = Request { wait_nanos: arguments.wait, ..request };
+    let mut request = Request { wait_nanos: arguments.wait, ..request };
     request.check()?;
-    let client = connect(&arguments.place)?;
+    let found = place::find(&arguments.place)?;
+    let client = found.client()?;
+    if request.among.is_empty()
+        && let Some(around) = allocation::around(&found.broker)?
+    {
+        let nodes = client.nodes(None).map_err(brokers::failure)?.nodes;
+        request.among =
+            allocation::own(&around, &found.nodes, nodes.iter().map(|node| &node.name))?;
+        request.check()?;
+    }
     if arguments.dry_run {
         return match client.consider(&request) {
             Ok(possible) if arguments.json => print_json(&possible).map(|()| Ending::Done),

@@ -1,7 +1,7 @@
 //! Nodes that are other machines: `ssh`, or what is called as it is, starts this program there, which asks the
 //! node's agent to count it to the job (`keeptime agent exec`).
 
-use super::{AgentPlace, Ranks, RemoteLauncher, script};
+use super::{AgentPlace, Ranks, RemoteLauncher, mpi_alone, script};
 use crate::cluster::own_path;
 use crate::files;
 use crate::place::NodesConfig;
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Far {
     config: NodesConfig,
+    launcher: Launcher,
 }
 
 /// What the remote shell of an MPI launcher has to know: one for each run.
@@ -38,7 +39,7 @@ pub struct Plan {
 impl Far {
     pub(super) fn new(
         config: &NodesConfig,
-        launcher: Option<Launcher>,
+        launcher: Launcher,
         topology: &Topology,
     ) -> Result<Self, Invalid> {
         let is_there = |name: &&Name| topology.find_node(name).is_some();
@@ -48,14 +49,13 @@ impl Far {
                 format!("nodes of the cluster: {}", names.collect::<Vec<_>>().join(", "));
             return Err(Invalid::new("nodes.hosts", odd, expected));
         }
-        let launcher = launcher.unwrap_or_else(|| config.launcher.clone());
-        Ok(Self { config: NodesConfig { launcher, ..config.clone() } })
+        Ok(Self { config: config.clone(), launcher })
     }
 
     pub(super) fn agent(&self, node: &Name) -> AgentPlace {
         let mut command = vec![self.program(), "agent".into(), "relay".into()];
         command.extend(self.socket_option());
-        let line = self.config.launcher.line(&self.host(node), &command);
+        let line = self.launcher.line(&self.host(node), &command);
         AgentPlace::Relay { node: node.clone(), line }
     }
 
@@ -70,7 +70,7 @@ impl Far {
         let own = own_interfaces()?;
         let network = network(&addresses, &own)?;
         let plan = Plan {
-            launcher: self.config.launcher.clone(),
+            launcher: self.launcher.clone(),
             hosts: ranks
                 .nodes
                 .iter()
@@ -82,8 +82,8 @@ impl Far {
         let remote = plan.write(job)?;
         let hosts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
         let bond = Bond::Lasting;
-        let launch = Launch { hosts: &hosts, remote: remote.path(), bond, network };
-        let launchers_line = mpi.command_line(&launch, command);
+        let launch = Launch { hosts: &hosts, remote: remote.path(), bond, network, passed: &[] };
+        let launchers_line = mpi_alone(mpi, &launch, command);
         let is_node = addresses.iter().any(|address| own.contains_key(address));
         Ok((self.near_line(is_node.then_some(job), launchers_line)?, remote))
     }
@@ -239,13 +239,13 @@ mod tests {
     fn a_node_is_called_as_the_launcher_knows_it() {
         let hosts = BTreeMap::from([(name("n1"), "n1.example".to_owned())]);
         let config = NodesConfig { hosts, agent: Some("/a.sock".into()), ..NodesConfig::default() };
-        let far = Far::new(&config, "rsh".parse().ok(), &topology()).unwrap();
+        let far = Far::new(&config, "rsh".parse().unwrap(), &topology()).unwrap();
         let AgentPlace::Relay { line, .. } = far.agent(&name("n1")) else { panic!() };
         assert_eq!(line, ["rsh", "n1.example", "keeptime agent relay --socket /a.sock"]);
         let AgentPlace::Relay { line, .. } = far.agent(&name("n2")) else { panic!() };
         assert_eq!(line[1], "n2");
         let config = NodesConfig { hosts: BTreeMap::from([(name("n9"), "x".into())]), ..config };
-        let error = Far::new(&config, None, &topology()).unwrap_err().to_string();
+        let error = Far::new(&config, Launcher::default(), &topology()).unwrap_err().to_string();
         assert!(error.contains("nodes.hosts: \"n9\"") && error.contains("n1"), "{error}");
     }
 
@@ -265,9 +265,9 @@ mod tests {
 
     #[test]
     fn a_launcher_of_mpi_reaches_nodes_of_the_job_alone() {
-        let far = Far::new(&NodesConfig::default(), "rsh".parse().ok(), &topology()).unwrap();
+        let far = Far::new(&NodesConfig::default(), "rsh".parse().unwrap(), &topology()).unwrap();
         let plan = Plan {
-            launcher: far.config.launcher.clone(),
+            launcher: far.launcher.clone(),
             hosts: BTreeMap::from([("10.0.0.1".parse().unwrap(), far.host(&name("n1")))]),
             command: far.in_job(&name("r7")).unwrap(),
         };

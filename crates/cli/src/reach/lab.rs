@@ -1,6 +1,6 @@
 //! A lab's nodes: `keeptime lab exec` enters them.
 
-use super::{Ranks, RemoteLauncher};
+use super::{Ranks, RemoteLauncher, mpi_alone};
 use crate::cluster::{own_path, socket_in};
 use anyhow::Result;
 use keeptime_lab::{FRONT_END, Lab};
@@ -26,8 +26,9 @@ pub(super) fn mpi_line(
     let remote = remote_launcher(lab, ranks.job)?;
     // Daemons go on by themselves, inside of the job's group.
     let bond = Bond::Loose;
-    let launch = Launch { hosts: &hosts, remote: remote.path(), bond, network: network(lab) };
-    Ok((exec_line(lab, FRONT_END, None, &mpi.command_line(&launch, command))?, remote))
+    let (remote_path, network) = (remote.path(), network(lab));
+    let launch = Launch { hosts: &hosts, remote: remote_path, bond, network, passed: &[] };
+    Ok((exec_line(lab, FRONT_END, None, &mpi_alone(mpi, &launch, command))?, remote))
 }
 
 /// The network as MPI's launchers must be told.

@@ -9,12 +9,14 @@ pub use far::{Far, Plan};
 pub use lab::{exec_line, network as lab_network};
 pub use script::RemoteLauncher;
 
+use crate::job_command;
 use crate::place::{Found, Where};
 use anyhow::{Result, bail};
 use keeptime_agent::client::{Client, ClientError};
 use keeptime_lab::Lab;
-use keeptime_launch::mpi::Mpi;
+use keeptime_launch::mpi::{Launch, Mpi};
 use keeptime_launch::remote::Launcher;
+use keeptime_launch::slurm::{self, Allocation};
 use keeptime_model::Invalid;
 use keeptime_model::name::Name;
 use keeptime_model::topology::{Node, Topology};
@@ -55,16 +57,20 @@ pub enum AgentPlace {
 }
 
 impl Reach {
-    /// The way to the nodes of the cluster whose broker was found; by `launcher`, if one is given.
+    /// The way to the nodes of the cluster whose broker was found: by `launcher`, if one is given, or as is configured, or by
+    /// steps of the job of Slurm's around this process, or by `ssh`.
     ///
     /// # Errors
     /// If hosts are named that are no nodes of the cluster.
     pub fn of(
         found: &Found,
         launcher: Option<Launcher>,
+        around: Option<&Allocation>,
         topology: &Topology,
     ) -> Result<Self, Invalid> {
         let nodes = &found.nodes;
+        let launcher = launcher.or_else(|| nodes.launcher.clone());
+        let launcher = launcher.or_else(|| around.map(Allocation::launcher)).unwrap_or_default();
         match &found.broker {
             Where::Lab(lab) => Ok(Self::Lab(lab.clone())),
             _ => Far::new(nodes, launcher, topology).map(Self::Far),
@@ -104,6 +110,18 @@ impl Reach {
             (Self::Far(_), None) => bail!("on nodes elsewhere only jobs run"),
         }
     }
+}
+
+/// The command line of a launcher of MPI that does not look for a batch system around it: where its ranks run is said. What each
+/// node tells of itself is not passed on to others.
+fn mpi_alone(mpi: &Mpi, launch: &Launch<'_>, command: &[String]) -> Vec<String> {
+    let names = || std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let may_pass = |name: &String| {
+        !job_command::is_of_node(name) && !slurm::tells_of_job(name) && !name.contains(',')
+    };
+    let passed: Vec<_> = names().filter(may_pass).collect();
+    let launch = Launch { passed: &passed, ..launch.clone() };
+    slurm::unseen(names(), mpi.command_line(&launch, command))
 }
 
 impl Ranks<'_> {
