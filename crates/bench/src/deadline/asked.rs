@@ -7,13 +7,11 @@ use anyhow::{Result, bail};
 use keeptime_calendar::Span;
 use keeptime_engine::cluster::Resource;
 use keeptime_engine::{Answer, Call, CallError, Cluster};
-use keeptime_model::reservation::{
-    Ask as What, Handle, Malleable, NodeChoice, Request, Resources, State,
-};
+use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_planner::deadline::booking::Ask;
-use keeptime_planner::deadline::{self, Booking, Job, Reserved, Stretch, Wants};
+use keeptime_planner::deadline::{self, Booking, Job, Reserved, Wants};
 use keeptime_whatif::broker::Broker;
 use keeptime_whatif::shape::{self, Shape};
 use keeptime_whatif::trace::Submission;
@@ -147,11 +145,10 @@ impl Replay<'_> {
 
     fn ask(&mut self, number: usize) -> Result<()> {
         let (now, job) = (Broker::wall(self.now), self.job(number)?);
-        let by_its_time = Booking::new(job.clone());
-        if self.book(number, &job, by_its_time)? {
+        if self.book(number, Booking::new(job.clone()))? {
             self.outcome.promised[number] = true;
             self.without.remove(&number);
-        } else if self.book(number, &job, Booking::at_once(job.clone(), now))? {
+        } else if self.book(number, Booking::at_once(job, now))? {
             self.without.remove(&number);
         } else {
             self.without.insert(number, self.now);
@@ -169,9 +166,8 @@ impl Replay<'_> {
     }
 
     /// Whether the job is granted what it asks for.
-    fn book(&mut self, number: usize, job: &Job, mut booking: Booking) -> Result<bool> {
+    fn book(&mut self, number: usize, mut booking: Booking) -> Result<bool> {
         let now = Broker::wall(self.now);
-        let Some(by) = booking.by() else { bail!("job {number} has no deadline") };
         loop {
             let reserved = self.reserved(booking.horizon(now));
             let (choice, at) = match booking.next(now, &self.nodes, &reserved)? {
@@ -180,7 +176,8 @@ impl Replay<'_> {
                 Ask::Nothing(_) => return Ok(false),
             };
             let Ok(key) = self.broker.new_key() else { bail!("there are no keys left") };
-            let request = request(job, by, choice, &at);
+            let resources = Resources { nodes: choice, ..Resources::nothing() };
+            let request = booking.request(resources, &at);
             let ticket = self.broker.ask(Call::Reserve { key, request });
             // Others are made slower at once, but who asked is decided a moment later.
             self.broker.pass();
@@ -247,22 +244,6 @@ impl Replay<'_> {
 fn at_what_is_promised(seconds: u64) -> Nanos {
     let exact = u128::from(seconds) * u128::from(SECOND) * 1_000_000;
     Nanos::new(u64::try_from(exact.div_ceil(u128::from(PROMISED.get()))).unwrap_or(u64::MAX))
-}
-
-/// As `keeptime run --by` reserves it, but for what is of no consequence here: nodes have nothing to say to each other.
-fn request(job: &Job, by: WallTime, nodes: NodeChoice, at: &Stretch) -> Request {
-    let cpu_ppm = job.cpu_at(at.rate);
-    let resources = Resources { nodes, cpu_ppm, ..Resources::nothing() };
-    let malleable = Malleable {
-        earliest_unix_nanos: Some(job.from_unix_nanos),
-        ..Malleable::new(by, job.cpu_ppm)
-    };
-    Request {
-        from_unix_nanos: Some(at.from),
-        duration_nanos: Some(at.to.saturating_since(at.from)),
-        malleable: Some(malleable),
-        ..Request::new(What::Resources(resources))
-    }
 }
 
 const SECOND: u64 = 1_000_000_000;

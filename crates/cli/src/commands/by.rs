@@ -24,7 +24,7 @@ use keeptime_model::application::{Application, Parameters, TimeSource};
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{self, Handle, Malleable, NodeChoice, Request, Resources, State};
+use keeptime_model::reservation::{Handle, NodeChoice, Request, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::curve::FittedCurve;
@@ -163,6 +163,8 @@ impl Work {
             Some(takes) => without_profile(&application, takes),
             None => knees(&session.fitted()?, &parameters, &goal, counts)?,
         };
+        let among = session.cluster.among();
+        let knees = on_at_most(knees, if among.is_empty() { usize::MAX } else { among.len() })?;
         let job = job(&application, &knees, arguments.takes)?;
         let job = Job { wants: Wants::By(deadline), ..job };
         let mechanism = arguments.mechanism;
@@ -181,31 +183,20 @@ impl Work {
         }
     }
 
-    /// Its share of the CPU, at the same time on all nodes, and all of the bandwidth: what it sends does not get less.
-    fn request(&self, nodes: NodeChoice, at: &Stretch, by: WallTime) -> Request {
-        let (is_parallel, cpu_ppm) = (nodes.count() > 1, self.job.cpu_at(at.rate));
+    /// What `booking` is to ask for: its share of the CPU, at the same time on all nodes, and all of the bandwidth. What it sends
+    /// does not get less.
+    fn request(&self, booking: &Booking, nodes: NodeChoice, at: &Stretch) -> Request {
+        let is_parallel = nodes.count() > 1;
         let knee = self.knees.get(&nodes.count()).filter(|_| is_parallel);
         let knee = knee.filter(|knee| knee.bandwidth > BitsPerSecond::ZERO);
         let resources = Resources {
             nodes,
-            cpu_ppm,
-            cpu_period_nanos: is_parallel.then(|| period(cpu_ppm)),
+            cpu_period_nanos: is_parallel.then(|| period(self.job.cpu_at(at.rate))),
             pattern: knee.map(|_| self.application.pattern().clone()),
             bits_per_second: knee.map(|knee| knee.bandwidth).unwrap_or_default(),
             ..Resources::nothing()
         };
-        // Whatever begins later does so for want of room.
-        let malleable = Malleable {
-            earliest_unix_nanos: Some(self.job.from_unix_nanos),
-            ..Malleable::new(by, self.job.cpu_ppm)
-        };
-        Request {
-            from_unix_nanos: Some(at.from),
-            duration_nanos: Some(at.to.saturating_since(at.from)),
-            malleable: Some(malleable),
-            cpu_mechanism: self.mechanism,
-            ..Request::new(reservation::Ask::Resources(resources))
-        }
+        Request { cpu_mechanism: self.mechanism, ..booking.request(resources, at) }
     }
 }
 
@@ -234,6 +225,20 @@ fn knees(
         return Err(Invalid::new("nodes", given, expected));
     }
     Ok(knees)
+}
+
+/// Those on so many nodes at the most as there are to be granted.
+///
+/// # Errors
+/// If there is none.
+fn on_at_most(knees: BTreeMap<u32, Knee>, most: usize) -> Result<BTreeMap<u32, Knee>, Invalid> {
+    let fewest = knees.keys().next().copied().unwrap_or_default();
+    let fitting: BTreeMap<_, _> =
+        knees.into_iter().filter(|(nodes, _)| *nodes as usize <= most).collect();
+    match fitting.is_empty() {
+        true => Err(Invalid::new("nodes", fewest, format!("{most} at the most: those of --among"))),
+        false => Ok(fitting),
+    }
 }
 
 /// What is known where there is no profile: how long it takes, as its user says.
@@ -276,7 +281,7 @@ fn job(
 
 /// Such that it is done by its deadline.
 fn book_by(cluster: &Cluster, work: &Work) -> Result<Booked> {
-    book(cluster, work, work.deadline, Booking::new(work.job.clone()))
+    book(cluster, work, Booking::new(work.job.clone()))
 }
 
 /// The same, or, where that is refused, such that it begins at once, whenever it is done.
@@ -285,10 +290,7 @@ fn book_or_begin(cluster: &Cluster, work: &Work) -> Result<Booked> {
         held @ Booked::Held(_) => return Ok(held),
         refused => refused,
     };
-    let begin = now();
-    let booking = Booking::at_once(work.job.clone(), begin);
-    let by = booking.by().unwrap_or(begin);
-    match book(cluster, work, by, booking)? {
+    match book(cluster, work, Booking::at_once(work.job.clone(), now()))? {
         Booked::Held(held) => Ok(Booked::Held(Held { is_promised: false, ..held })),
         _ => Ok(refused),
     }
@@ -341,7 +343,7 @@ fn is_refusal(error: &ClientError) -> bool {
 }
 
 /// Asks for what `booking` says, beside what the broker has reserved, until that is granted.
-fn book(cluster: &Cluster, work: &Work, by: WallTime, mut booking: Booking) -> Result<Booked> {
+fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> {
     let broker = cluster.broker()?;
     loop {
         let nodes = broker.nodes(None).map_err(brokers::failure)?;
@@ -356,7 +358,8 @@ fn book(cluster: &Cluster, work: &Work, by: WallTime, mut booking: Booking) -> R
             Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
             Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
-        let request = Request { among: cluster.among().clone(), ..work.request(choice, &at, by) };
+        let request = work.request(&booking, choice, &at);
+        let request = Request { among: cluster.among().clone(), ..request };
         match Hold::take_in_advance(cluster, request) {
             Ok(hold) => {
                 let plan = match ask {
@@ -509,6 +512,7 @@ mod tests {
     use super::*;
     use keeptime_model::pattern::Pattern;
     use keeptime_model::profile::{Conditions, Profile};
+    use keeptime_model::reservation;
     use keeptime_model::units::Share;
 
     fn application(time: &str) -> Application {
@@ -576,12 +580,13 @@ mod tests {
         let asked = |knees: &BTreeMap<u32, Knee>, nodes, percent| {
             let (knees, parameters, deadline) = (knees.clone(), Parameters::new(), at(600));
             let job = job(&application, &knees, None).unwrap();
+            let booking = Booking::new(Job { wants: Wants::By(deadline), ..job.clone() });
             let application = application.clone();
             let mechanism = CpuMechanism::Bandwidth;
             let work = Work { application, parameters, deadline, job, mechanism, knees };
             let rate = Share::from_percent(percent).unwrap();
             let stretch = Stretch { from: at(0), to: at(300), rate };
-            let request = work.request(NodeChoice::Any(nodes), &stretch, deadline);
+            let request = work.request(&booking, NodeChoice::Any(nodes), &stretch);
             assert_eq!((request.check(), request.cpu_mechanism), (Ok(()), mechanism));
             let reservation::Ask::Resources(resources) = request.ask else {
                 panic!("no resources")

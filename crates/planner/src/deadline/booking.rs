@@ -12,6 +12,7 @@ use super::beside::{Reserved, beside};
 use super::job::{Job, Wants};
 use super::plan::{Cluster, JobPlan, Stretch};
 use keeptime_model::Invalid;
+use keeptime_model::reservation::{self, Malleable, Request, Resources};
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::VecDeque;
 
@@ -19,6 +20,8 @@ use std::collections::VecDeque;
 #[derive(Debug, Clone)]
 pub struct Booking {
     job: Job,
+    /// Before any other start was tried.
+    earliest: WallTime,
     /// It begins now or not at all.
     only_at_once: bool,
     /// How often another start is tried.
@@ -49,7 +52,8 @@ pub enum Ask {
 impl Booking {
     /// Of a job that has not started.
     pub fn new(job: Job) -> Self {
-        Self { job, only_at_once: false, attempts_left: ATTEMPTS, slowest: None }
+        let earliest = job.from_unix_nanos;
+        Self { job, earliest, only_at_once: false, attempts_left: ATTEMPTS, slowest: None }
     }
 
     /// Of the same job, whatever it wants: begun at `now`, and done by when it is at the least rate.
@@ -114,6 +118,22 @@ impl Booking {
             Some((nodes, at)) => Ask::Slowest(nodes, at),
             None => Ask::Nothing(slowest.refusal.clone()),
         })
+    }
+
+    /// What the broker is asked for, where the job is to be so fast with `resources`, whatever these say of CPU: it may go slower
+    /// and faster as others come and go, and begin sooner where it begins later for want of room.
+    pub fn request(&self, resources: Resources, at: &Stretch) -> Request {
+        let resources = Resources { cpu_ppm: self.job.cpu_at(at.rate), ..resources };
+        let malleable = |by| Malleable {
+            earliest_unix_nanos: Some(self.earliest),
+            ..Malleable::new(by, self.job.cpu_ppm)
+        };
+        Request {
+            from_unix_nanos: Some(at.from),
+            duration_nanos: Some(at.to.saturating_since(at.from)),
+            malleable: self.by().map(malleable),
+            ..Request::new(reservation::Ask::Resources(resources))
+        }
     }
 
     /// The broker has refused what was asked for last, which would have begun at `from`, and offers that start, if any.
