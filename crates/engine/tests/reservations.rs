@@ -104,7 +104,7 @@ fn what_a_node_cannot_enforce_is_not_promised_there() {
 }
 
 // Goal: what may have some nodes alone is granted those, now and in advance, waits for those, and is told what they lack and
-// nothing of others; also when it is lost, a goal, or asked of a broker that begins anew. Method: four nodes, of which two
+// nothing of others; also of a goal, or asked of a broker that begins anew. Method: four nodes, of which two
 // are filled.
 #[test]
 fn what_is_among_some_nodes_is_granted_no_others() {

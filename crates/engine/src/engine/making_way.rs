@@ -282,12 +282,12 @@ impl Engine {
     }
 }
 
-/// The nodes that a request names; nothing = any will do.
+/// The nodes that a request names, or of which it is to have some; nothing = any will do.
 fn named_by(request: &Request) -> Option<BTreeSet<&Name>> {
     match &request.ask {
         Ask::Resources(Resources { nodes: NodeChoice::Named(names), .. }) => {
             Some(names.iter().collect())
         }
-        _ => None,
+        _ => (!request.among.is_empty()).then(|| request.among.iter().collect()),
     }
 }

@@ -122,7 +122,10 @@ impl Engine {
         let user = self.counted_in(owner, &request.ask);
         let mechanism = request.cpu_mechanism;
         let kept = self.kept_from(place, &request.ask, from);
-        let outside = self.outside(&request.among)?;
+        let outside = self.outside(&request.among);
+        if let (Place::Own(_), Some(name)) = (place, self.unknown(&request.among)) {
+            return Err(Invalid::new("among", name, "nodes of the cluster").into());
+        }
         let admission = Admission { mechanism, kept, outside, ..self.admission(user, from) };
         let Outcome { granted, decision } = admission.grant(&request.ask, span);
         // Its program runs on: what it was given beside stays, unless its nodes do not.
@@ -250,18 +253,20 @@ impl Engine {
     }
 
     /// All nodes but those of `among`, by their positions; none where any will do.
-    pub(super) fn outside(&self, among: &BTreeSet<Name>) -> Result<Vec<bool>, Invalid> {
+    pub(super) fn outside(&self, among: &BTreeSet<Name>) -> Vec<bool> {
         if among.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let mut outside = vec![true; self.cluster.topology().nodes().len()];
-        for name in among {
-            let found = self.cluster.node(name);
-            let unknown = |_| Invalid::new("among", name, "nodes of the cluster");
-            let NodeIndex(node) = found.map_err(unknown)?;
+        for NodeIndex(node) in among.iter().filter_map(|name| self.cluster.node(name).ok()) {
             outside[node as usize] = false;
         }
-        Ok(outside)
+        outside
+    }
+
+    /// The first of these that the cluster does not have: it may have had it when the request was granted.
+    fn unknown<'n>(&self, among: &'n BTreeSet<Name>) -> Option<&'n Name> {
+        among.iter().find(|name| self.cluster.node(name).is_err())
     }
 
     /// What starts until then is told to agents now.

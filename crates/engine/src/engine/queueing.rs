@@ -95,8 +95,7 @@ impl Engine {
             calendar: &empty.calendar,
             soon: false,
             mechanism: request.cpu_mechanism,
-            // Of a request that was tried all nodes are known.
-            outside: self.outside(&request.among).unwrap_or_default(),
+            outside: self.outside(&request.among),
             ..self.admission(Some(empty.user), self.now)
         })
     }
