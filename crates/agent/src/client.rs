@@ -6,18 +6,22 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// How long an answer may take: an agent applies a job of a thousand flows in well under a second.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The same through a relay, which has to be started on its node first.
+const RELAYED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A connection to one agent. Blocking; every call answers or fails within ten seconds.
+/// A connection to one agent. Blocking; every call answers or fails within ten seconds, through a relay within thirty.
 #[derive(Debug)]
 pub struct Client {
     /// In people's words.
@@ -95,7 +99,7 @@ impl Client {
             let (ours, theirs) = UnixStream::pair()?;
             let input = OwnedFd::from(theirs.try_clone()?);
             let relay = command.stdin(input).stdout(OwnedFd::from(theirs)).spawn()?;
-            Ok((bounded(ours)?, Relay(relay)))
+            Ok((bounded_by(RELAYED_WITHIN, ours)?, Relay(relay)))
         };
         match start() {
             Ok((stream, relay)) => {
@@ -253,7 +257,7 @@ impl Client {
 fn as_late(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {
-            io::Error::new(io::ErrorKind::TimedOut, format!("nothing within {ANSWER_WITHIN:?}"))
+            io::Error::new(io::ErrorKind::TimedOut, "it has not answered in time")
         }
         _ => error,
     }
@@ -261,14 +265,41 @@ fn as_late(error: io::Error) -> io::Error {
 
 /// A stream on which every call fails in time.
 fn bounded(stream: UnixStream) -> io::Result<UnixStream> {
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+    bounded_by(ANSWER_WITHIN, stream)
+}
+
+fn bounded_by(limit: Duration, stream: UnixStream) -> io::Result<UnixStream> {
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     Ok(stream)
 }
 
 impl Drop for Relay {
+    /// It hears that nobody asks any more, and so does what it has started on the node. Who kills it at once may leave that
+    /// behind, as `srun` does; who tells it to end need not.
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let pid = Pid::from_raw(self.0.id().cast_signed());
+        let has_ended = |relay: &mut Child| {
+            let until = Instant::now() + ENDS_WITHIN;
+            while matches!(relay.try_wait(), Ok(None)) {
+                if Instant::now() >= until {
+                    return false;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            true
+        };
+        if has_ended(&mut self.0) {
+            return;
+        }
+        let _ = kill(pid, Signal::SIGTERM);
+        if !has_ended(&mut self.0) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 }
+
+/// A relay that is told to end has so long.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(2);

@@ -40,6 +40,10 @@ pub struct Config {
     /// The node is a part of a machine, as in a lab: how busy it is, is what its control group uses of `cpu`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub part_of_machine: bool,
+    /// Users' processes may leave the control groups of Slurm (version 2, `proctrack/cgroup`) for those of jobs: its limits of
+    /// memory, cores and devices do not hold then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_slurm: bool,
     /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<PathBuf>,

@@ -50,6 +50,8 @@ pub struct Kernel {
     cpu: CpuKeeper,
     /// What may be reserved of the disks.
     disks: BTreeMap<DiskId, DiskRates>,
+    /// Whether processes may leave the control groups of Slurm for those of jobs.
+    leaves_slurm: bool,
     /// Found out once: it takes too long for every question.
     capabilities: Capabilities,
     /// The program at the device's egress, once one is there: as long as agents enforce anything here.
@@ -151,6 +153,7 @@ impl Kernel {
             group,
             cpu,
             disks: config.disk_rates(),
+            leaves_slurm: config.leaves_slurm,
             capabilities,
             flows,
             disk_limits: None,

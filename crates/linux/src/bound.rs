@@ -205,16 +205,28 @@ fn take_along(inner: &Path, directory: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-/// Makes a group inside with a name that no other has.
+/// Makes a group inside with a name that no other has. Those whose processes have all ended make room where there is none.
 fn new_group(directory: &Path) -> Result<PathBuf, CgroupError> {
+    if let Some(inner) = make_group(directory)? {
+        return Ok(inner);
+    }
+    for inner in inner_groups(directory)? {
+        // The kernel removes none that has processes.
+        let _ = std::fs::remove_dir(&inner);
+    }
+    let full = || io::Error::other(format!("{BORROWED_MAX} processes were taken in already"));
+    make_group(directory)?.ok_or_else(|| refused("mkdir", directory)(full()))
+}
+
+/// The same where a name is left.
+fn make_group(directory: &Path) -> Result<Option<PathBuf>, CgroupError> {
     for number in 0..BORROWED_MAX {
         let inner = directory.join(format!("{PREFIX}{number}"));
         if make_directory(&inner)? {
-            return Ok(inner);
+            return Ok(Some(inner));
         }
     }
-    let full = io::Error::other(format!("{BORROWED_MAX} processes were taken in already"));
-    Err(refused("mkdir", directory)(full))
+    Ok(None)
 }
 
 fn inner_groups(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
@@ -291,7 +303,7 @@ const ORIGIN: &CStr = c"trusted.keeptime.origin";
 const SERVICE: &CStr = c"trusted.keeptime.service";
 /// The kernel keeps none that is longer (`XATTR_SIZE_MAX`).
 pub(crate) const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
-/// Of one job: what a person or a script names one by one.
+/// Of one job, at a time: what a person or a script names one by one.
 const BORROWED_MAX: usize = 1_024;
 /// Each round moves all that are there; who forks as fast as that is a fork bomb.
 pub(crate) const ROUNDS: usize = 100;
@@ -308,6 +320,21 @@ mod tests {
         assert_eq!(origin.path(Some("blkio")), Some("/x"));
         assert_eq!(origin.path(None), Some("/u/v"));
         assert_eq!(origin.path(Some("io")), None);
+    }
+
+    // Goal: a reservation takes in any number of processes, one after the other. Method: as many as there may be at a time, of
+    // which one has not ended.
+    #[test]
+    fn those_that_have_ended_make_room() {
+        let root = tempfile::tempdir().unwrap();
+        for _ in 0..BORROWED_MAX {
+            new_group(root.path()).unwrap();
+        }
+        let lives = root.path().join(format!("{PREFIX}7"));
+        std::fs::write(lives.join("cgroup.procs"), "1\n").unwrap();
+        new_group(root.path()).unwrap();
+        assert_eq!(inner_groups(root.path()).unwrap().len(), 2);
+        assert!(lives.is_dir());
     }
 
     // Goal: what a process starts while it is moved belongs to the job in every hierarchy. Method: files in the place of

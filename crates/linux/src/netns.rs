@@ -134,8 +134,15 @@ pub fn leave_network() -> Result<(), SyscallError> {
 /// # Errors
 /// If the kernel refuses.
 pub fn die_with_parent() -> Result<(), SyscallError> {
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
-        .map_err(SyscallError::of("prctl", "PR_SET_PDEATHSIG"))
+    hear_of_parents_end(nix::sys::signal::Signal::SIGKILL)
+}
+
+/// The calling process gets `signal` when its parent (the thread that made it) ends.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn hear_of_parents_end(signal: nix::sys::signal::Signal) -> Result<(), SyscallError> {
+    nix::sys::prctl::set_pdeathsig(signal).map_err(SyscallError::of("prctl", "PR_SET_PDEATHSIG"))
 }
 
 fn require_one_thread() -> Result<(), SyscallError> {

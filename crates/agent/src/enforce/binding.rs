@@ -106,12 +106,25 @@ impl Kernel {
             if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
                 return refuse(format!("is not user {own}'s"));
             }
+            let group = process::unified_group(pid).map_err(failed)?;
+            if let Some(group) = group.filter(|group| user.is_some() && !self.leaves(group)) {
+                return refuse(format!(
+                    "is limited by Slurm in {group}, and would leave that: `leaves_slurm` in the agent's \
+                     configuration says whether it may"
+                ));
+            }
             if let Some(other) = jobs.get(&pid).filter(|other| *other != job) {
                 return refuse(format!("belongs to job {other}"));
             }
             found.push(identity);
         }
         Ok(found)
+    }
+
+    /// Whether processes may leave a control group of version 2 for that of a job. Slurm's have its limits of memory, cores and
+    /// devices, which would not hold any more.
+    fn leaves(&self, group: &str) -> bool {
+        self.leaves_slurm || !is_slurms(group)
     }
 
     /// The job of this node that a process belongs to.
@@ -161,6 +174,30 @@ impl Kernel {
     }
 }
 
+/// Of `proctrack/cgroup` with control groups of version 2 (cgroup.conf(5): `slurmstepd.scope`, of one node with several
+/// daemons `NODE_slurmstepd.scope`).
+fn is_slurms(group: &str) -> bool {
+    group.split('/').any(|part| part.ends_with("slurmstepd.scope"))
+}
+
 fn failed(error: impl Into<BoxedError>) -> BindError {
     BindError::Failed(error.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_slurm_are_known_by_its_scope() {
+        for own in [
+            "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0",
+            "/system.slice/n1_slurmstepd.scope/job_5/step_batch/user/task_0",
+        ] {
+            assert!(is_slurms(own), "{own}");
+        }
+        for other in ["/", "/system.slice/slurmd.service", "/user.slice/user-1000.slice"] {
+            assert!(!is_slurms(other), "{other}");
+        }
+    }
 }

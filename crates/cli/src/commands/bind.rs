@@ -3,33 +3,51 @@
 use super::Ending;
 use crate::arguments::BindArguments;
 use crate::cluster::socket_in;
-use anyhow::{Context, Result};
-use keeptime_agent::client::Client;
+use anyhow::Result;
+use keeptime_agent::client::{Client, ClientError};
 use keeptime_lab::Labs;
 use keeptime_model::Invalid;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-/// Binds processes and then connections; what was bound before an error stays bound.
+/// Binds processes and then connections; what was bound before an error stays bound. An agent that has no place for one
+/// more who asks is asked again: all tasks of a batch job may come at once.
 pub fn run(arguments: BindArguments) -> Result<Ending> {
-    let mut client = connect(&arguments)?;
-    let BindArguments { job, processes, flows, .. } = arguments;
-    if !processes.is_empty() {
-        client.bind(&job, processes)?;
+    let socket = socket(&arguments)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match bind(&socket, &arguments) {
+            Err(error) if error.is_retryable() && Instant::now() < until => sleep(AGAIN_AFTER),
+            outcome => {
+                outcome?;
+                return Ok(Ending::Done);
+            }
+        }
     }
-    for flow in flows {
-        client.bind_flow(&job, flow).with_context(|| format!("while binding {flow}"))?;
-    }
-    Ok(Ending::Done)
 }
 
-fn connect(arguments: &BindArguments) -> Result<Client> {
-    let Some(name) = &arguments.node else {
-        return Ok(Client::connect(&arguments.agent.socket)?);
-    };
+fn bind(socket: &Path, arguments: &BindArguments) -> Result<(), ClientError> {
+    let BindArguments { job, processes, flows, .. } = arguments;
+    let mut client = Client::connect(socket)?;
+    if !processes.is_empty() {
+        client.bind(job, processes.clone())?;
+    }
+    flows.iter().try_for_each(|flow| client.bind_flow(job, *flow))
+}
+
+/// Where the agent is asked.
+fn socket(arguments: &BindArguments) -> Result<PathBuf> {
+    let Some(name) = &arguments.node else { return Ok(arguments.agent.socket.clone()) };
     let lab = Labs::of_this_user().open(&arguments.lab)?;
     let unknown = || {
         let names = lab.topology().nodes().iter().map(|node| node.name.to_string());
         Invalid::new("node", name, names.collect::<Vec<_>>().join(", "))
     };
     lab.topology().find_node(name).ok_or_else(unknown)?;
-    Ok(Client::connect(&socket_in(&lab.node_directory(name)))?)
+    Ok(socket_in(&lab.node_directory(name)))
 }
+
+/// Those who ask have their answer in a few milliseconds each.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
