@@ -4,7 +4,8 @@
  *
  * In plugstack.conf: required keeptime.so [keeptime=PROGRAM] [socket=PATH]. The program is /usr/bin/keeptime if nothing
  * is said, and it asks the agent where it would by itself. Each task has itself bound (`keeptime bind`) as its own user
- * before it becomes the program: what it starts later is in the reservation with it. A task that cannot be is not run.
+ * before it becomes the program: what it starts later is in the reservation with it. A task that cannot be is not run
+ * (where plugstack.conf says `optional`, Slurm runs it all the same). For srun alone: sbatch and salloc know no such option.
  */
 #include <errno.h>
 #include <signal.h>
@@ -47,6 +48,9 @@ int slurm_spank_init(spank_t spank, int count, char **arguments)
 {
     (void)count;
     (void)arguments;
+    /* sbatch would bind its script, and tell no step of it; salloc would tell all of them, those of others too. */
+    if (spank_context() == S_CTX_ALLOCATOR)
+        return ESPANK_SUCCESS;
     struct spank_option option = {
         .name = (char *)"keeptime",
         .arginfo = (char *)"HANDLE",

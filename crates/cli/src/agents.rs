@@ -76,6 +76,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         cpu: node.cpu,
         cgroup: lab.group_path(&node.name),
         part_of_machine: true,
+        leaves_slurm: false,
         broker: broker_tls.is_none().then_some(near),
         broker_tls,
         // Its part of one that all nodes share.

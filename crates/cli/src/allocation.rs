@@ -20,6 +20,22 @@ pub fn around(broker: &Where) -> Result<Option<Allocation>, Invalid> {
     }
 }
 
+/// Sees to it that a command which reserves is not run once for each task of a step.
+///
+/// # Errors
+/// If `srun` has started several of this command.
+pub fn check_once() -> Result<(), Invalid> {
+    let tasks = std::env::var(TASKS).unwrap_or_default();
+    // A shell on a terminal runs in the first task alone.
+    let has_terminal = std::env::var_os(TERMINAL).is_some();
+    if !has_terminal && tasks.parse().is_ok_and(|tasks: u32| tasks > 1) {
+        let expected = "1: Keeptime reserves for all of a job, and starts a rank on each node itself, so it \
+                        is called by the job's script, without srun";
+        return Err(Invalid::new(TASKS, tasks, expected));
+    }
+    Ok(())
+}
+
 /// Those of `nodes` that are its own, by their names or by what launchers call them.
 ///
 /// # Errors
@@ -41,6 +57,19 @@ pub fn own<'a>(
     Ok(own)
 }
 
+/// Says so where the job has nodes that Keeptime does not: a request for all of them is refused.
+pub fn tell_others(allocation: &Allocation, own: usize) {
+    let all = allocation.hosts.len();
+    if own < all {
+        let job = allocation.job;
+        eprintln!("of the {all} nodes of Slurm's job {job} Keeptime has {own}, which are used");
+    }
+}
+
+/// How many tasks the step of Slurm's has that a process is one of.
+const TASKS: &str = "SLURM_STEP_NUM_TASKS";
+/// There where `srun --pty` has given the first task a terminal.
+const TERMINAL: &str = "SLURM_PTY_PORT";
 /// Of the nodes of a cluster an error names so many.
 const NAMED_MAX: usize = 8;
 

@@ -62,15 +62,20 @@ impl Cluster {
             _ => UNNAMED.parse()?,
         };
         let topology = topology::of_overview(name, &nodes, &links)?;
-        let around = allocation::around(&found.broker)?;
-        let reach = Reach::of(&found, launcher, around.as_ref(), &topology)?;
-        let among = match (&around, among) {
-            (Some(around), []) => {
-                let names = topology.nodes().iter().map(|node| &node.name);
-                allocation::own(around, &found.nodes, names)?
+        let mut among: BTreeSet<_> = among.iter().cloned().collect();
+        let mut around = allocation::around(&found.broker)?;
+        if let Some(job) = &around {
+            let names = topology.nodes().iter().map(|node| &node.name);
+            let own = allocation::own(job, &found.nodes, names)?;
+            if among.is_empty() {
+                allocation::tell_others(job, own.len());
+                among = own;
+            } else if !among.is_subset(&own) {
+                // It has no steps there.
+                around = None;
             }
-            (_, named) => named.iter().cloned().collect(),
-        };
+        }
+        let reach = Reach::of(&found, launcher, around.as_ref(), &topology)?;
         let processors = nodes.into_iter().filter_map(|node| node.processor).collect();
         Ok(Self { found, topology, processors, reach, among })
     }

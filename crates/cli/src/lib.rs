@@ -8,7 +8,7 @@
 //! * [`rate`]: a run that is held at a part of its full speed;
 //! * [`profiler`]: all runs that an application's curves need;
 //! * [`demo`]: the whole main job; [`record`], [`report`], [`chart`], [`story`]: what people see of it;
-//! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`slurm`]: its batch system; [`place`], [`topology`]: which broker is meant, and what it has; [`certificates`]: a small authority;
+//! * [`brokers`]: a lab's broker; [`web`]: its web servers; [`slurm`]: its batch system; [`place`], [`topology`]: which broker is meant, and what it has; [`import`]: what Slurm has; [`certificates`]: a small authority;
 //! * [`requests`], [`times`], [`gantt`]: between people's words and its own;
 //! * [`live`]: what a terminal shows of runs while they go on; [`terminal`]: whether there is one that can;
 //! * [`load`], [`traffic`]: traffic that loads links and is measured.
@@ -28,6 +28,7 @@ pub mod execute;
 pub mod files;
 pub mod gantt;
 pub mod hold;
+pub mod import;
 pub mod interrupt;
 pub mod job_command;
 pub mod live;

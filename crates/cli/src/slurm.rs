@@ -27,7 +27,7 @@ pub struct Sharing<'a> {
 
 /// Up to four jobs on a node, and all of them run: how fast each does is up to Keeptime.
 pub const SHARED: Sharing<'_> = Sharing {
-    settings: "SelectType=select/linear\nPreemptMode=OFF",
+    settings: "SelectType=select/linear\nPreemptMode=OFF\nTaskPlugin=task/affinity",
     partition: "OverSubscribe=FORCE:4",
 };
 
@@ -134,7 +134,7 @@ impl Slurm {
         let mut text = format!(
             "ClusterName=lab\nSlurmctldHost={}({front_end})\nSlurmUser=root\n\
              AuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket={directory}/munge.socket\n\
-             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
+             ProctrackType=proctrack/linuxproc\nSwitchType=switch/none\n\
              TaskProlog={directory}/{TASK_PROLOG}\nKillWait=2\n\
              SlurmctldPidFile={directory}/slurmctld.pid\nSlurmdPidFile={directory}/%n/slurmd.pid\n\
              SlurmctldLogFile={directory}/slurmctld.log\nSlurmdLogFile={directory}/%n/slurmd.log\n\

@@ -8,9 +8,11 @@ use keeptime::slurm;
 use keeptime_lab::FRONT_END;
 use keeptime_launch::remote::quoted;
 use keeptime_linux::testing::skip;
+use keeptime_model::topology::Topology;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use world::{KEEPTIME, PATIENCE, Program, World, said, wait};
 
 /// What each rank says: where it is, of which job of Keeptime's, and in which step of Slurm's.
@@ -23,7 +25,7 @@ const POINTS: [(u64, f64); 2] = [(1, 0.06), (10, 0.05)];
 /// The plugin, as `make workloads` builds it.
 const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../slurm/build/keeptime.so");
 
-/// A lab of four nodes with Slurm. Nothing where that cannot be, and the reason is printed.
+/// A lab of three nodes with Slurm. Nothing where that cannot be, and the reason is printed.
 struct Batch {
     world: World,
 }
@@ -34,7 +36,7 @@ impl Batch {
             skip(&["slurm".to_owned()], &format!("{error:#}"));
             return None;
         }
-        let world = World::of(tag, &["--nodes", "4", "--slurm"], 15, None)?;
+        let world = World::of(tag, &["--nodes", "3", "--slurm"], 25, None)?;
         let config = world.directory.path().join("keeptime");
         fs::create_dir(&config).unwrap();
         let nodes = format!("[nodes]\nkeeptime = \"{KEEPTIME}\"\n");
@@ -47,12 +49,17 @@ impl Batch {
         self.world.lab().directory().join("slurm")
     }
 
-    /// What a command of Slurm's says on the front end.
-    fn ask(&self, command: &[&str]) -> String {
+    /// A command on the front end that knows where Slurm is.
+    fn command_of(&self, command: &[&str]) -> Command {
         let words = ["lab", "exec", self.world.name.as_str(), FRONT_END, "--"];
         let mut exec = self.world.keeptime(&[&words, command].concat());
         exec.env("SLURM_CONF", self.directory().join("slurm.conf"));
-        said(&exec.output().unwrap())
+        exec
+    }
+
+    /// What it says.
+    fn ask(&self, command: &[&str]) -> String {
+        said(&self.command_of(command).output().unwrap())
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -82,7 +89,7 @@ impl Batch {
         let mut said = String::new();
         wait("the end of a job", 3 * PATIENCE, || {
             said = fs::read_to_string(&output).unwrap_or_default();
-            said.ends_with("job ended\n")
+            said.contains("job ended\n")
         });
         fs::remove_file(output).unwrap();
         said
@@ -101,7 +108,7 @@ impl Batch {
 }
 
 // Goal: within a job of Slurm's a run takes the nodes of the job and no others, and its ranks are steps of it; other nodes,
-// or more of them, are refused. Method: the job has the last two of four nodes, which no run would be given first. The first
+// or more of them, are refused. Method: the job has the last two of three nodes, which no run would be given first. The first
 // rank is started by MPI's launcher itself, in the step of the script.
 #[test]
 fn a_run_is_part_of_the_job_around_it() {
@@ -113,24 +120,52 @@ fn a_run_is_part_of_the_job_around_it() {
         quoted(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     for command in [batch.command(&program), at_a_rate("open-mpi"), at_a_rate("mpich")] {
-        let said = batch.run("n[3-4]", &command);
+        // What asked the agents on the nodes was a step as well: of those only one that is started later is left.
+        let steps = "srun --overlap -N 1 -n 1 sleep 60 & other=$!; sleep 2\n\
+                     left() { squeue -s -h -j $SLURM_JOB_ID -o %i | grep -vc batch; }\n\
+                     for second in 1 2 3 4 5 6 7 8 9 10; do [ $(left) -gt 1 ] && sleep 1; done\n\
+                     echo left: $(left); kill $other";
+        let said = batch.run("n[2-3]", &format!("{command}\n{steps}"));
+        assert!(said.contains("left: 1\n"), "{said}");
         let rank = |node: &str| {
             let line = said.lines().find(|line| line.contains(&format!("rank on {node} of r")));
             line.unwrap_or_else(|| panic!("no rank on {node}: {said}")).to_owned()
         };
-        assert!(rank("n4").split(" in step ").nth(1).unwrap().parse::<u32>().is_ok(), "{said}");
-        rank("n3");
+        assert!(rank("n3").split(" in step ").nth(1).unwrap().parse::<u32>().is_ok(), "{said}");
+        rank("n2");
         batch.wait_until_given_back();
     }
 
     let reserve = |options: &str| format!("{KEEPTIME} reserve --cpu 5% --for 1min {options}");
-    let more = batch.run("n[3-4]", &reserve("--nodes 3"));
-    assert!(more.contains("expected of the 2 among: n3, n4"), "{more}");
-    let other = batch.run("n[3-4]", &reserve("--nodes n1,n3"));
-    assert!(other.contains("\"n1\"") && other.contains("of the 2 among: n3, n4"), "{other}");
+    let more = batch.run("n[2-3]", &reserve("--nodes 3"));
+    assert!(more.contains("expected of the 2 among: n2, n3"), "{more}");
+    let other = batch.run("n[2-3]", &reserve("--nodes n1,n2"));
+    assert!(other.contains("\"n1\"") && other.contains("of the 2 among: n2, n3"), "{other}");
+    let twice = format!("srun --overlap -N 2 -n 2 {}", batch.command(&program));
+    let twice = batch.run("n[2-3]", &twice);
+    assert!(
+        twice.contains("called by the job's script") && !twice.contains("rank on n"),
+        "{twice}"
+    );
     // Whoever says which goes before.
-    let said = batch.run("n[3-4]", &reserve("--nodes 1 --among n2"));
-    assert!(said.contains(": n2, 5 %"), "{said}");
+    let said = batch.run("n[2-3]", &reserve("--nodes 1 --among n1"));
+    assert!(said.contains(": n1, 5 %"), "{said}");
+}
+
+// Goal: an operator need not type what Slurm knows. Method: the topology of the lab, which was made by another, comes out.
+#[test]
+fn the_topology_is_that_of_slurm() {
+    let Some(batch) = Batch::new("sl-topo") else { return };
+    let words = [KEEPTIME, "broker", "topology", "--rate", "100 Mbit/s", "--name", "lab"];
+    let told = batch.command_of(&words).output().unwrap();
+    let told = Topology::from_toml(&String::from_utf8(told.stdout).unwrap()).unwrap();
+    let lab = batch.world.lab();
+    let nodes = |topology: &Topology| {
+        let all = topology.nodes().iter().map(|node| (node.name.clone(), node.address));
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(&told), nodes(lab.topology()));
+    assert_eq!((told.switches().len(), told.links().len()), (1, 3));
 }
 
 // Goal: what Slurm ends, by whatever, holds nothing on. Method: a job is cancelled while its ranks run.
@@ -174,7 +209,7 @@ fn tasks_of_srun_run_in_a_reservation() {
             "job=$({KEEPTIME} reserve --nodes 2 --cpu 5% --for 10min | cut -d ' ' -f 1)\n\
              srun --overlap -N 2 -n 2 --keeptime=$job sh -c \
                  'echo task on $SLURMD_NODENAME; grep -o \"keeptime/.*\" /proc/self/cgroup'\n\
-             srun --overlap -N 2 -n 2 sh -c 'echo free; grep -c keeptime/ /proc/self/cgroup'\n\
+             srun --overlap -N 2 -n 2 sh -c 'echo free; cat /proc/self/cgroup'\n\
              srun --overlap -N 1 -n 1 --keeptime=r999 sh -c 'echo never'\n\
              srun --overlap -N 1 -n 1 --keeptime=job sh -c 'echo never'\n\
              {KEEPTIME} cancel $job"
@@ -184,6 +219,8 @@ fn tasks_of_srun_run_in_a_reservation() {
         assert!(said.contains(&format!("task on {node}")), "{said}");
         assert!(said.contains(&format!("{node}/r1")), "{said}");
     }
+    let free = said.split("free\n").nth(1).unwrap();
+    assert!(!free.contains("/r1"), "who does not say it is in no reservation: {said}");
     assert!(said.contains("this task cannot run in r999") && !said.contains("never"), "{said}");
     assert!(said.contains("expected a reservation's handle"), "{said}");
 }

@@ -29,8 +29,8 @@ impl Allocation {
     /// it with that. What of the node it may use is Keeptime's business, or that of whoever asked for the allocation.
     pub fn launcher(&self) -> Launcher {
         let text = format!(
-            "srun --quiet --jobid={} --overlap --nodes=1 --ntasks=1 --mem=0 --mpi=none \
-             --nodelist={HOST} /bin/sh -c",
+            "srun --quiet --jobid={} --overlap --nodes=1 --ntasks=1 --mem=0 --cpu-bind=none --mpi=none \
+             --export=ALL --nodelist={HOST} /bin/sh -c",
             self.job
         );
         Launcher::of_words(text.split_whitespace())
@@ -48,13 +48,18 @@ pub fn unseen(names: impl Iterator<Item = String>, command: Vec<String>) -> Vec<
     iter::once("env".to_owned()).chain(hidden).chain(command).collect()
 }
 
-/// Whether Slurm tells a program about its job by the variable `name`, which nobody else is to look at.
+/// Whether the variable `name` is by which Slurm has launchers of MPI, or its own commands, do otherwise than they are told. What
+/// programs have use of stays: which task of an array they are, and what the job is called.
 pub fn tells_of_job(name: &str) -> bool {
-    OF_SLURM.iter().any(|start| name.starts_with(start)) && name != CONFIGURATION
+    let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));
+    begins(&OF_SLURM) && !begins(&OF_USERS)
 }
 
 /// The names that a list of Slurm's stands for, as in `n[1-3,07],gpu1`: numbers keep their leading zeros.
-fn expanded(list: &str) -> Result<Vec<String>, Invalid> {
+///
+/// # Errors
+/// If it is no such list, or stands for more than 65,536.
+pub fn expanded(list: &str) -> Result<Vec<String>, Invalid> {
     let invalid = || Invalid::new(HOSTS, list, "names of nodes, as in n[1-3,07],gpu1");
     let mut names = Vec::new();
     for pattern in split_outside(list).ok_or_else(invalid)? {
@@ -111,10 +116,11 @@ fn numbers(range: &str) -> Option<Vec<String>> {
 
 const JOB: &str = "SLURM_JOB_ID";
 const HOSTS: &str = "SLURM_JOB_NODELIST";
-/// Where Slurm's own commands find their configuration.
-const CONFIGURATION: &str = "SLURM_CONF";
-/// With what names of variables begin by which Slurm tells a program about itself.
-const OF_SLURM: [&str; 4] = ["SLURM_", "SLURMD_", "PMI_", "PMIX_"];
+/// With what names of variables begin by which Slurm tells a program about itself,
+const OF_SLURM: [&str; 6] = ["SLURM_", "SLURMD_", "_SLURM_", "SRUN_", "PMI_", "PMIX_"];
+/// and those that are of use to programs, of its configuration (`SLURM_CONF`), or its users' own.
+const OF_USERS: [&str; 5] =
+    ["SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_JOB_NAME", "SLURM_CONF", "PMIX_MCA_"];
 /// No cluster has more: a list of a few letters can stand for as many as it likes.
 const HOSTS_MAX: usize = 65_536;
 
@@ -190,6 +196,8 @@ mod tests {
         assert_eq!(line.join(" "), "env -u SLURM_JOB_ID -u PMI_RANK -u SLURMD_NODENAME mpiexec");
         let elsewhere = unseen(["HOME".to_owned()].into_iter(), vec!["mpiexec".into()]);
         assert_eq!(elsewhere, ["mpiexec"]);
+        let told = ["SLURM_ARRAY_TASK_ID", "SLURM_JOB_NAME", "PMIX_MCA_gds"].map(tells_of_job);
+        assert_eq!(told, [false; 3], "programs use them");
     }
 
     proptest! {

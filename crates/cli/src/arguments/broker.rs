@@ -47,6 +47,24 @@ pub enum BrokerCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Print a topology file, to start from, by what Slurm knows of its nodes and switches
+    ///
+    /// It asks `scontrol show nodes` and `scontrol show topology`. Slurm knows no rates, so they are said. Nodes have all of
+    /// their processors: less is promised where `cpu` says so, here and in the node's agent.toml.
+    #[command(after_help = "Example:\n  \
+        keeptime broker topology --rate \"25 Gbit/s\" --uplink \"100 Gbit/s\" \\\n      \
+            > /etc/keeptime/topology.toml")]
+    Topology {
+        /// Rate of every node's link, per direction
+        #[arg(long)]
+        rate: BitsPerSecond,
+        /// Rate of the links between switches, per direction, where there are some
+        #[arg(long)]
+        uplink: Option<BitsPerSecond>,
+        /// What the cluster is to be called
+        #[arg(long, default_value = "cluster")]
+        name: Name,
+    },
     /// The tokens by which users are known over the network
     #[command(subcommand)]
     Token(TokenCommand),

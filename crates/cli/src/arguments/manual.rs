@@ -209,7 +209,7 @@ pub const RUN: &str = r#"Where:
 In a job of Slurm's it uses the nodes of the job, and its processes are steps of
 the job (srun), unless --among or a launcher says otherwise:
 
-  srun, sbatch or salloc -N 4, and then
+  salloc -N 4, or a script for sbatch, and then
   keeptime run --rate "30 %" -n 4 -- mpiexec ./solver
 
 When there is no room now:

@@ -2,13 +2,17 @@
 
 use super::{Ending, certificates, tokens};
 use crate::arguments::BrokerCommand;
+use crate::import::{Imported, Unknown, imported};
 use crate::interrupt;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use keeptime_broker::config::Config;
 use keeptime_broker::{server, tcp};
 use keeptime_ledger::sqlite::{Salvaged, salvage};
+use keeptime_model::name::Name;
 use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Runs a broker, checks what it would run with, copies its ledger, or changes who is known to it.
 pub fn run(command: BrokerCommand) -> Result<Ending> {
@@ -34,10 +38,44 @@ pub fn run(command: BrokerCommand) -> Result<Ending> {
                 print!("{}", describe(&salvaged, &into));
             }
         }
+        BrokerCommand::Topology { rate, uplink, name } => {
+            topology(Unknown { name, rate, uplink })?;
+        }
         BrokerCommand::Token(command) => tokens::run(command)?,
         BrokerCommand::Certificates(arguments) => certificates::run(&arguments)?,
     }
     Ok(Ending::Done)
+}
+
+/// Prints what Slurm knows, and tells beside it what has to be done by hand.
+fn topology(unknown: Unknown) -> Result<()> {
+    let told = |words: &[&str]| {
+        let output = Command::new("scontrol").args(words).stderr(Stdio::inherit()).output();
+        let output = output.context("scontrol cannot be started: is Slurm here?")?;
+        ensure!(output.status.success(), "scontrol {} has failed", words.join(" "));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let resolve = |host: &str| {
+        let all = (host, 0).to_socket_addrs().ok()?;
+        all.into_iter().find_map(|address| match address {
+            SocketAddr::V4(address) => Some(*address.ip()),
+            SocketAddr::V6(_) => None,
+        })
+    };
+    let nodes = told(&["--oneliner", "show", "nodes"])?;
+    let switches = told(&["--oneliner", "show", "topology"])?;
+    let Imported { topology, hosts, unknown } = imported(&nodes, &switches, unknown, &resolve)?;
+    print!("{}", topology.to_toml());
+    if !hosts.is_empty() {
+        let hosts: Vec<_> = hosts.iter().map(|(name, host)| format!("{name} = {host:?}")).collect();
+        eprintln!("some are called otherwise here; in users' client.toml, below [nodes]:");
+        eprintln!("hosts = {{ {} }}", hosts.join(", "));
+    }
+    if !unknown.is_empty() {
+        let names: Vec<_> = unknown.iter().map(Name::as_str).collect();
+        eprintln!("without an address, so that no MPI program runs there: {}", names.join(", "));
+    }
+    Ok(())
 }
 
 fn in_json(salvaged: &Salvaged) -> serde_json::Value {

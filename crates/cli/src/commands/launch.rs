@@ -7,9 +7,9 @@ use crate::rate::controller;
 use crate::reach::Plan;
 use anyhow::{Context, Result};
 use keeptime_launch::remote::Wanted;
-use keeptime_linux::netns::die_with_parent;
+use keeptime_linux::netns::hear_of_parents_end;
 use keeptime_linux::user_level::guard;
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -17,7 +17,7 @@ use std::process::Command;
 /// Becomes the command: returns only if that fails. A controller is one until its run has ended, and a guard until its
 /// agent has.
 pub fn run(command: LaunchCommand) -> Result<Ending> {
-    let line = match command {
+    let (line, signal) = match command {
         LaunchCommand::Controller => {
             controller::serve(io::stdin().lock(), io::stdout().lock())?;
             return Ok(Ending::Done);
@@ -26,13 +26,14 @@ pub fn run(command: LaunchCommand) -> Result<Ending> {
             guard::serve(&group, io::stdin().lock(), io::stdout().lock())?;
             return Ok(Ending::Done);
         }
-        LaunchCommand::Near { command } => command,
+        LaunchCommand::Near { command } => (command, Signal::SIGKILL),
         LaunchCommand::Far { plan, words } => {
             let plan: Plan = serde_json::from_str(&plan).context("this is no plan of `run`")?;
-            plan.line(&Wanted::of(&words)?)?
+            // What is told to end ends what it has started on the node, also where it is no ssh.
+            (plan.line(&Wanted::of(&words)?)?, Signal::SIGTERM)
         }
     };
-    die_with_parent()?;
+    hear_of_parents_end(signal)?;
     // Who waits for signals has them blocked, and with it all that it starts: a launcher would not hear that it is to
     // end, and leave what it has to tidy up.
     SigSet::empty().thread_set_mask().context("cannot let signals in")?;

@@ -26,6 +26,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Reserves, or asks whether that would do.
 pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
+    allocation::check_once()?;
     let now = Zoned::now();
     let request = requests::new(arguments.application.as_ref(), &arguments.wanted, &now)?;
     let mut request = Request { wait_nanos: arguments.wait, ..request };
@@ -38,6 +39,7 @@ pub fn reserve(arguments: &ReserveArguments) -> Result<Ending> {
         let nodes = client.nodes(None).map_err(brokers::failure)?.nodes;
         request.among =
             allocation::own(&around, &found.nodes, nodes.iter().map(|node| &node.name))?;
+        allocation::tell_others(&around, request.among.len());
         request.check()?;
     }
     if arguments.dry_run {

@@ -115,13 +115,17 @@ impl Reach {
 /// The command line of a launcher of MPI that does not look for a batch system around it: where its ranks run is said. What each
 /// node tells of itself is not passed on to others.
 fn mpi_alone(mpi: &Mpi, launch: &Launch<'_>, command: &[String]) -> Vec<String> {
-    let names = || std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let may_pass = |name: &String| {
         !job_command::is_of_node(name) && !slurm::tells_of_job(name) && !name.contains(',')
     };
-    let passed: Vec<_> = names().filter(may_pass).collect();
+    let passed: Vec<_> = variables().filter(may_pass).collect();
     let launch = Launch { passed: &passed, ..launch.clone() };
-    slurm::unseen(names(), mpi.command_line(&launch, command))
+    slurm::unseen(variables(), mpi.command_line(&launch, command))
+}
+
+/// The names of this process's variables.
+fn variables() -> impl Iterator<Item = String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())
 }
 
 impl Ranks<'_> {
@@ -158,6 +162,11 @@ impl AgentPlace {
             Self::Relay { node, line } => {
                 let mut command = Command::new(&line[0]);
                 command.args(&line[1..]);
+                // All that a step is to know is in its words: what is said otherwise would put labels before an answer, or have
+                // it written to a file.
+                variables().filter(|name| slurm::tells_of_job(name)).for_each(|name| {
+                    command.env_remove(name);
+                });
                 Client::through(node, command)
             }
         }

@@ -16,7 +16,7 @@ use crate::execute::{ExecuteError, Ran};
 use crate::hold::Hold;
 use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
-use crate::{interrupt, story, times};
+use crate::{allocation, interrupt, story, times};
 use admission::{admit_later, admit_unprotected};
 use anyhow::{Context, Result, ensure};
 use beginning::{Beginning, LOOK_EVERY};
@@ -48,6 +48,7 @@ struct Outcome<'a> {
 
 /// Plans, reserves, runs and compares; here, or in a session of its own.
 pub fn run(arguments: &RunArguments) -> Result<Ending> {
+    allocation::check_once()?;
     if arguments.detach && !arguments.detached {
         return detach::start(arguments);
     }
