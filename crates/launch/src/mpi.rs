@@ -37,7 +37,7 @@ pub struct Mpi {
 pub struct Launch<'a> {
     /// Address or name of the node of each rank.
     pub hosts: &'a [String],
-    /// The program that is called as `REMOTE HOST COMMAND…` to start a command on another node.
+    /// The program that is called as `REMOTE HOST COMMAND…` to start a command on another node: a script for `/bin/sh`.
     pub remote: &'a Path,
     /// What that program is to what it starts.
     pub bond: Bond,
@@ -233,7 +233,7 @@ fn open_mpi_parameters(launch: &Launch<'_>) -> Vec<(&'static str, String)> {
 fn orte_options(launch: &Launch<'_>) -> Vec<String> {
     let mut parameters = vec![
         ("plm", "rsh".into()),
-        ("plm_rsh_agent", launch.remote.display().to_string()),
+        ("plm_rsh_agent", agent(launch)),
         // Every daemon is started by the head: one level, and no need of our program on the nodes.
         ("plm_rsh_no_tree_spawn", "1".into()),
         // And so each of them has a connection to the head alone.
@@ -254,7 +254,7 @@ fn orte_options(launch: &Launch<'_>) -> Vec<String> {
 fn prrte_options(launch: &Launch<'_>) -> Vec<String> {
     let mut parameters = vec![
         ("plm", "ssh".into()),
-        ("plm_ssh_agent", launch.remote.display().to_string()),
+        ("plm_ssh_agent", agent(launch)),
         ("plm_ssh_no_tree_spawn", "1".into()),
         // Daemons connect to each other as a tree. It has one level where the head has room for all of them.
         ("rml_base_radix", launch.hosts.len().max(PRRTE_RADIX).to_string()),
@@ -266,6 +266,12 @@ fn prrte_options(launch: &Launch<'_>) -> Vec<String> {
         stays.push("--leave-session-attached".to_string());
     }
     [stays, options("--prtemca", parameters)].concat()
+}
+
+/// The remote program, as a script. Daemons on other nodes are told of it as well, and one of Open MPI 4.1 that does not find the
+/// first word there crashes: the script is on this machine alone.
+fn agent(launch: &Launch<'_>) -> String {
+    format!("/bin/sh {}", launch.remote.display())
 }
 
 /// So many daemons each one of PRRTE has below it, if nothing is said.
@@ -386,7 +392,7 @@ mod tests {
         ] {
             let line = line_of(flavour, version, Bond::Loose);
             assert!(says(&line, &[list]), "{line:?}");
-            assert!(says(&line, &["/run/rsh"]));
+            assert!(line.iter().any(|word| word.ends_with("/run/rsh")));
             assert!(line.ends_with(&["./a".to_string(), "--size".into(), "512".into()]));
         }
     }
@@ -414,12 +420,12 @@ mod tests {
         let of = |version| line_of(Flavour::OpenMpi, version, Bond::Lasting);
         for (version, words) in [
             (four, ["--mca", "plm", "rsh"]),
-            (four, ["--mca", "plm_rsh_agent", "/run/rsh"]),
+            (four, ["--mca", "plm_rsh_agent", "/bin/sh /run/rsh"]),
             (four, ["--mca", "routed", "direct"]),
             (four, ["--mca", "oob_tcp_if_include", "10.0.0.0/8"]),
             (four, ["--mca", "plm_rsh_num_concurrent", "128"]),
             (five, ["--prtemca", "plm", "ssh"]),
-            (five, ["--prtemca", "plm_ssh_agent", "/run/rsh"]),
+            (five, ["--prtemca", "plm_ssh_agent", "/bin/sh /run/rsh"]),
             (five, ["--prtemca", "rml_base_radix", "64"]),
             (five, ["--prtemca", "prte_if_include", "10.0.0.0/8"]),
             (five, ["--prtemca", "plm_ssh_num_concurrent", "128"]),
