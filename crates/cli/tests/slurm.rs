@@ -13,6 +13,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use world::{KEEPTIME, PATIENCE, Program, World, said, wait};
 
 /// What each rank says: where it is, of which job of Keeptime's, and in which step of Slurm's.
@@ -22,6 +24,7 @@ const SAY: &str =
 const LAST: &str = "echo rank on $KEEPTIME_NODE; sleep 3600";
 /// What is known of both: Mbit/s for each flow, and seconds.
 const POINTS: [(u64, f64); 2] = [(1, 0.06), (10, 0.05)];
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The plugin, as `make workloads` builds it.
 const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../slurm/build/keeptime.so");
 
@@ -41,6 +44,8 @@ impl Batch {
         fs::create_dir(&config).unwrap();
         let nodes = format!("[nodes]\nkeeptime = \"{KEEPTIME}\"\n");
         fs::write(config.join("client.toml"), nodes).unwrap();
+        // Whoever runs a job writes there.
+        fs::set_permissions(world.directory.path(), Permissions::from_mode(0o777)).unwrap();
         Some(Self { world })
     }
 
@@ -66,31 +71,37 @@ impl Batch {
         self.world.directory.path().join(name)
     }
 
-    /// A job of these commands on these nodes: its number, and where it writes.
-    fn submit(&self, nodes: &str, script: &str) -> (String, PathBuf) {
+    /// A job of these commands on these nodes, of a user of this machine: its number, and where it writes.
+    fn submit(&self, user: &str, nodes: &str, script: &str) -> (String, PathBuf) {
         let (file, output) = (self.at("job.sh"), self.at("output"));
-        let variables = format!(
-            "export KEEPTIME_BROKER={} XDG_CONFIG_HOME={}\n",
-            self.world.broker_socket().display(),
-            self.world.directory.path().display()
-        );
         let place = self.world.directory.path().display();
+        let variables = format!(
+            "export KEEPTIME_BROKER={} XDG_CONFIG_HOME={place} HOME={place} USER={user}\n",
+            self.world.broker_socket().display(),
+        );
         fs::write(&file, format!("#!/bin/sh\n{variables}cd {place}\n{script}\necho job ended\n"))
             .unwrap();
         let paths = [&file, &output].map(|path| path.display().to_string());
-        let command = ["sbatch", "--parsable", "-w", nodes, "-o", &paths[1]];
+        let command = ["sbatch", "--parsable", "--uid", user, "-w", nodes, "-o", &paths[1]];
         let job = self.ask(&[&command[..], &[&paths[0]]].concat());
         (job.trim().to_owned(), output)
     }
 
     /// What a job of these commands has said when it is over.
     fn run(&self, nodes: &str, script: &str) -> String {
-        let (_, output) = self.submit(nodes, script);
-        let mut said = String::new();
-        wait("the end of a job", 3 * PATIENCE, || {
-            said = fs::read_to_string(&output).unwrap_or_default();
-            said.contains("job ended\n")
-        });
+        self.run_as("root", nodes, script)
+    }
+
+    fn run_as(&self, user: &str, nodes: &str, script: &str) -> String {
+        let (_, output) = self.submit(user, nodes, script);
+        let said = || fs::read_to_string(&output).unwrap_or_default();
+        let until = Instant::now() + 3 * PATIENCE;
+        while !said().contains("job ended\n") {
+            let state = || self.ask(&["sh", "-c", "squeue; squeue -s; scontrol show nodes"]);
+            assert!(Instant::now() < until, "no end of a job: {}\n{}", said(), state());
+            sleep(LOOK_EVERY);
+        }
+        let said = said();
         fs::remove_file(output).unwrap();
         said
     }
@@ -107,6 +118,13 @@ impl Batch {
     }
 }
 
+/// What is to be typed to run what says where it is, without an application file.
+fn at_a_rate(mpi: &str) -> String {
+    let rate = ["run", "--rate", "50 %", "-n", "2", "--cpu", "10 %", "--mpi", mpi];
+    let words = [&[KEEPTIME][..], &rate, &["--", "mpiexec", "/bin/sh", "-c", SAY]].concat();
+    quoted(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
 // Goal: within a job of Slurm's a run takes the nodes of the job and no others, and its ranks are steps of it; other nodes,
 // or more of them, are refused. Method: the job has the last two of three nodes, which no run would be given first. The first
 // rank is started by MPI's launcher itself, in the step of the script.
@@ -114,11 +132,6 @@ impl Batch {
 fn a_run_is_part_of_the_job_around_it() {
     let Some(batch) = Batch::new("sl-run") else { return };
     let program = batch.world.program(SAY, "60 s", &POINTS);
-    let at_a_rate = |mpi: &str| {
-        let rate = ["run", "--rate", "50 %", "-n", "2", "--cpu", "10 %", "--mpi", mpi];
-        let words = [&[KEEPTIME][..], &rate, &["--", "mpiexec", "/bin/sh", "-c", SAY]].concat();
-        quoted(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
-    };
     for command in [batch.command(&program), at_a_rate("open-mpi"), at_a_rate("mpich")] {
         // What asked the agents on the nodes was a step as well: of those only one that is started later is left.
         let steps = "srun --overlap -N 1 -n 1 sleep 60 & other=$!; sleep 2\n\
@@ -147,9 +160,36 @@ fn a_run_is_part_of_the_job_around_it() {
         twice.contains("called by the job's script") && !twice.contains("rank on n"),
         "{twice}"
     );
+    let elsewhere =
+        batch.world.run(&["reserve", "--nodes", "n1,n2", "--cpu", "5%", "--for", "1min"], 0);
+    let handle = elsewhere.split(' ').next().unwrap();
+    let within = batch.run("n[2-3]", &format!("{KEEPTIME} run say.toml --in {handle}"));
+    assert!(within.contains("has n1; this run can use n2, n3"), "{within}");
     // Whoever says which goes before.
     let said = batch.run("n[2-3]", &reserve("--nodes 1 --among n1"));
     assert!(said.contains(": n1, 5 %"), "{said}");
+}
+
+// Goal: none of it takes any right but that to the job. Method: a job of another user's than root, who runs a
+// command in a reservation of its own, in one of root's, which is refused, and a program at a rate. Nodes have a /tmp each,
+// so none but the first has the script by which MPI's launcher reaches the others.
+#[test]
+fn an_ordinary_user_needs_no_rights() {
+    let Some(batch) = Batch::new("sl-user") else { return };
+    let reserve = format!("{KEEPTIME} reserve --nodes 2 --cpu 5% --for 10min");
+    batch.world.run(&["reserve", "--nodes", "n1,n2", "--cpu", "5%", "--for", "10min"], 0);
+    let exec = |job: &str| {
+        format!(
+            "srun --overlap -N 1 -n 1 -w n2 {KEEPTIME} agent exec --job {job} -- sh -c 'echo in {job} as $(id -u)'"
+        )
+    };
+    let [run, own, others] = [at_a_rate("open-mpi"), exec("r2"), exec("r1")];
+    let said = batch.run_as("daemon", "n[1-2]", &format!("{reserve}\n{own}\n{others}\n{run}"));
+    assert!(said.contains("in r2 as 1\n"), "{said}");
+    assert!(!said.contains("in r1 as") && said.contains("no job r1 of daemon"), "{said}");
+    for node in ["n1", "n2"] {
+        assert!(said.contains(&format!("rank on {node} of r3")), "{said}");
+    }
 }
 
 // Goal: an operator need not type what Slurm knows. Method: the topology of the lab, which was made by another, comes out.
@@ -173,7 +213,7 @@ fn the_topology_is_that_of_slurm() {
 fn with_the_job_ends_what_it_had_reserved() {
     let Some(batch) = Batch::new("sl-end") else { return };
     let program = batch.world.program(LAST, "600 s", &POINTS);
-    let (job, output) = batch.submit("n[1-2]", &batch.command(&program));
+    let (job, output) = batch.submit("root", "n[1-2]", &batch.command(&program));
     let runs = || {
         let said = fs::read_to_string(&output).unwrap_or_default();
         said.contains("rank on n1") && said.contains("rank on n2")
@@ -200,7 +240,9 @@ fn tasks_of_srun_run_in_a_reservation() {
     fs::write(&asks, format!("#!/bin/sh\nKEEPTIME_AGENT={socket} exec {KEEPTIME} \"$@\"\n"))
         .unwrap();
     fs::set_permissions(&asks, Permissions::from_mode(0o755)).unwrap();
-    let plugin = Path::new(PLUGIN).canonicalize().unwrap();
+    // Nodes need not see the place of this project.
+    let plugin = batch.at("keeptime.so");
+    fs::copy(PLUGIN, &plugin).unwrap();
     let stack = format!("required {} keeptime={}\n", plugin.display(), asks.display());
     fs::write(batch.directory().join("plugstack.conf"), stack).unwrap();
     let said = batch.run(

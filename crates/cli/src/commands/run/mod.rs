@@ -18,12 +18,13 @@ use crate::promised::Promised;
 use crate::rate::nodes::node_indices;
 use crate::{allocation, interrupt, story, times};
 use admission::{admit_later, admit_unprotected};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use beginning::{Beginning, LOOK_EVERY};
 use keeptime_broker::client::ClientError;
 use keeptime_broker::words;
 use keeptime_engine::Refusal;
 use keeptime_engine::book::Reservation;
+use keeptime_model::name::Name;
 use keeptime_model::reservation::{Handle, State};
 use keeptime_model::units::Nanos;
 use keeptime_planner::translate::Decision;
@@ -160,7 +161,11 @@ fn begun(
     let broker = session.cluster.broker()?;
     let mut is_waiting = false;
     loop {
-        match broker.reservation(handle) {
+        let found = broker.reservation(handle);
+        if let Ok(reservation) = &found {
+            check_among(session, reservation)?;
+        }
+        match found {
             Ok(reservation) if reservation.state == State::Active => {
                 let grant = reservation.grant.as_ref().context("it holds nothing")?;
                 let nodes = node_indices(&session.cluster, grant)?;
@@ -182,6 +187,19 @@ fn begun(
         }
         ensure!(!interrupt::stopped(), "interrupted");
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// In a job of Slurm's there are no steps elsewhere.
+fn check_among(session: &Session, reservation: &Reservation) -> Result<()> {
+    let among = session.cluster.among();
+    let mut nodes = reservation.grant.iter().flat_map(|grant| &grant.nodes);
+    match nodes.find(|node| !among.is_empty() && !among.contains(*node)) {
+        None => Ok(()),
+        Some(node) => {
+            let among: Vec<_> = among.iter().map(Name::as_str).collect();
+            bail!("{} has {node}; this run can use {}", reservation.handle, among.join(", "))
+        }
     }
 }
 
