@@ -1,19 +1,20 @@
 //! The other end of an agent's socket, on its node or, through a relay that is started there, elsewhere.
 
 use crate::wire::{JobStatus, LINE_BYTES_MAX, Place, Request, Response, Status};
+use keeptime_linux::process::Identity;
+use keeptime_linux::syscall::SyscallError;
 use keeptime_model::assignment::Assignment;
 use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_mpiqos::wire::{RankAnswer, Report};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thiserror::Error;
 
 /// How long an answer may take: an agent applies a job of a thousand flows in well under a second.
@@ -274,26 +275,27 @@ fn bounded_by(limit: Duration, stream: UnixStream) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+impl Relay {
+    /// Whether it ends because nobody asks any more, or because it is told to.
+    fn ends(&self) -> Result<bool, SyscallError> {
+        let identity = Identity::of(self.0.id().cast_signed())?;
+        let Some(relay) = identity.map(|identity| identity.open()).transpose()?.flatten() else {
+            return Ok(false);
+        };
+        if relay.wait(ENDS_WITHIN)? {
+            return Ok(true);
+        }
+        relay.signal(Signal::SIGTERM)?;
+        relay.wait(ENDS_WITHIN)
+    }
+}
+
 impl Drop for Relay {
     /// It hears that nobody asks any more, and so does what it has started on the node. Who kills it at once may leave that
     /// behind, as `srun` does; who tells it to end need not.
     fn drop(&mut self) {
-        let pid = Pid::from_raw(self.0.id().cast_signed());
-        let has_ended = |relay: &mut Child| {
-            let until = Instant::now() + ENDS_WITHIN;
-            while matches!(relay.try_wait(), Ok(None)) {
-                if Instant::now() >= until {
-                    return false;
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
-            true
-        };
-        if has_ended(&mut self.0) {
-            return;
-        }
-        let _ = kill(pid, Signal::SIGTERM);
-        if !has_ended(&mut self.0) {
+        // One that has ended is nobody's number any more.
+        if !self.ends().unwrap_or(false) {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
@@ -302,4 +304,3 @@ impl Drop for Relay {
 
 /// A relay that is told to end has so long.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(2);

@@ -19,7 +19,6 @@ use keeptime_model::Invalid;
 use keeptime_model::application::Application;
 use keeptime_model::name::Name;
 use keeptime_model::profile::Conditions;
-use keeptime_model::reservation::{Ask, Request};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
 use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::Availability;
@@ -83,11 +82,6 @@ impl Cluster {
     /// The nodes that what is run may be granted; empty = any.
     pub fn among(&self) -> &BTreeSet<Name> {
         &self.among
-    }
-
-    /// A request for what is run here.
-    pub fn request(&self, ask: Ask) -> Request {
-        Request { among: self.among.clone(), ..Request::new(ask) }
     }
 
     /// Nodes, switches and links.

@@ -54,14 +54,15 @@ impl Hold {
         Self::take_in_advance(cluster, Request { duration_nanos, ..asked.into() })
     }
 
-    /// Reserves what is asked for the time that is asked for, now or in advance. What may wait for room does so until this
+    /// Reserves what is asked for the time that is asked for, now or in advance, on nodes that may be used here. What may wait for room does so until this
     /// process is told to stop.
     ///
     /// # Errors
     /// As [`Self::take`]; if this process was told to stop before.
     pub fn take_in_advance(cluster: &Cluster, asked: Request) -> Result<Self> {
         ensure!(!interrupt::stopped(), "interrupted");
-        let request = Request { lease_nanos: Some(LEASE), ..asked };
+        let among = cluster.among().clone();
+        let request = Request { lease_nanos: Some(LEASE), among, ..asked };
         let broker = cluster.broker()?;
         let granted = broker.reserve_unless(&interrupt::stopped, new_key()?, request);
         let granted = granted.map_err(brokers::failure)?;

@@ -77,9 +77,21 @@ impl Group {
         Ok(())
     }
 
+    /// The path of the group that a process is in, in the hierarchy of version 2; nothing if it has ended, or there is no such
+    /// hierarchy.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn path_with(pid: i32) -> Result<Option<String>, CgroupError> {
+        match Origin::of(pid) {
+            Err(error) if error.is_away() => Ok(None),
+            origin => Ok(origin?.path(None).map(str::to_owned)),
+        }
+    }
+
     /// Where a process is; nothing if it is in this group.
     pub(crate) fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
-        let origin = Origin(read(&PathBuf::from(format!("/proc/{pid}/cgroup")))?);
+        let origin = Origin::of(pid)?;
         let path = origin.path(None).unwrap_or_default();
         let is_here = Path::new(path.trim_start_matches('/')).starts_with(self.path());
         Ok((!is_here).then_some(origin))
@@ -154,9 +166,13 @@ impl Group {
 }
 
 impl Origin {
+    pub(crate) fn of(pid: i32) -> Result<Self, CgroupError> {
+        Ok(Self(read(&PathBuf::from(format!("/proc/{pid}/cgroup")))?))
+    }
+
     /// The path in the hierarchy with this controller; nothing = that of version 2. A line is
     /// `7:blkio:/path`, `4:cpu,cpuacct:/path` or `0::/path`.
-    fn path(&self, controller: Option<&str>) -> Option<&str> {
+    pub(crate) fn path(&self, controller: Option<&str>) -> Option<&str> {
         self.0.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next()?, parts.next()?);

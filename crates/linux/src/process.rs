@@ -119,20 +119,6 @@ pub fn users(pid: i32) -> Result<Option<[u32; 4]>, SyscallError> {
     }
 }
 
-/// The control group of version 2 that a process is in, as a path below the root; nothing if it has ended, or there is no such
-/// hierarchy.
-///
-/// # Errors
-/// If `/proc` cannot be read.
-pub fn unified_group(pid: i32) -> Result<Option<String>, SyscallError> {
-    let path = format!("/proc/{pid}/cgroup");
-    match read_text(&path) {
-        Ok(text) => Ok(text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
-        Err(error) => Err(SyscallError::of_io("read", path)(error)),
-    }
-}
-
 /// The text of a file of the kernel's. Names in it are whatever their owners chose: one that is not UTF-8
 /// must not keep the rest from being read.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {

@@ -5,9 +5,9 @@
 //! to it is known whatever becomes of its first process, and another command of the same job is not
 //! touched when it ends.
 
-use crate::bound::check_same;
+use crate::bound::{Origin, check_same};
 use crate::cgroup::{
-    CgroupError, Group, make_directory, move_into, read, refused, remove_directory, retry,
+    CgroupError, Group, make_directory, move_into, refused, remove_directory, retry,
 };
 use crate::process::Identity;
 use std::io;
@@ -68,8 +68,8 @@ impl Group {
 
     /// The group of the command that a process belongs to, if it belongs to one of this job.
     fn command_of(&self, pid: i32) -> Result<Option<String>, CgroupError> {
-        let text = read(Path::new(&format!("/proc/{pid}/cgroup")))?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+        let origin = Origin::of(pid)?;
+        let path = origin.path(None).unwrap_or_default();
         let Some((_, inner)) = path.split_once(&format!("/{}/", self.path().display())) else {
             return Ok(None);
         };

@@ -3,7 +3,7 @@
 
 use super::{Kernel, destination};
 use crate::enforcer::{BindError, BoxedError};
-use keeptime_linux::cgroup::CgroupError;
+use keeptime_linux::cgroup::{CgroupError, Group};
 use keeptime_linux::process::{self, Identity};
 use keeptime_linux::sockets::{self, Connection};
 use keeptime_linux::started::Started;
@@ -106,7 +106,7 @@ impl Kernel {
             if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
                 return refuse(format!("is not user {own}'s"));
             }
-            let group = process::unified_group(pid).map_err(failed)?;
+            let group = Group::path_with(pid).map_err(failed)?;
             if let Some(group) = group.filter(|group| user.is_some() && !self.leaves(group)) {
                 return refuse(format!(
                     "is limited by Slurm in {group}, and would leave that: `leaves_slurm` in the agent's \

@@ -358,9 +358,7 @@ fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> 
             Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
             Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
-        let request = work.request(&booking, choice, &at);
-        let request = Request { among: cluster.among().clone(), ..request };
-        match Hold::take_in_advance(cluster, request) {
+        match Hold::take_in_advance(cluster, work.request(&booking, choice, &at)) {
             Ok(hold) => {
                 let plan = match ask {
                     Ask::Beside(plan, _) => plan,

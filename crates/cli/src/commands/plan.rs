@@ -4,6 +4,7 @@ use super::{Ending, Session, print_json};
 use crate::arguments::{GoalArguments, PlanArguments};
 use crate::{brokers, story};
 use anyhow::Result;
+use keeptime_model::reservation::Request;
 use keeptime_planner::translate::{Decision, Verdict};
 
 /// Plans and prints the whole way.
@@ -26,6 +27,7 @@ pub fn run(arguments: &PlanArguments) -> Result<Ending> {
 /// # Errors
 /// A goal that does not fit the application, or a broker that does not answer.
 pub fn explain(session: &Session, goal: &GoalArguments) -> Result<Decision> {
-    let request = session.cluster.request(session.ask(goal)?);
+    let among = session.cluster.among().clone();
+    let request = Request { among, ..Request::new(session.ask(goal)?) };
     session.cluster.broker()?.explain(&request).map_err(brokers::failure)
 }

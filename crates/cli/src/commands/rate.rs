@@ -90,7 +90,7 @@ impl<'a> Reserved<'a> {
             set_schedules(&mut resources, &wanted.first_schedules(full, known)?);
         }
         let cluster = &session.cluster;
-        let ask = cluster.request(Ask::Resources(resources));
+        let ask = Request::new(Ask::Resources(resources));
         let asked = Request { cpu_mechanism: mechanism, ..ask };
         let hold = Hold::take(cluster, asked, application.timeout())?;
         let reservation = cluster.broker()?.reservation(hold.handle());

@@ -150,7 +150,7 @@ fn admit_from(
         cpu_mechanism: manner.mechanism,
         from_unix_nanos: from,
         wait_nanos: manner.wait.filter(|_| from.is_none()),
-        ..session.cluster.request(session.ask(goal)?)
+        ..Request::new(session.ask(goal)?)
     };
     let error = match Hold::take(&session.cluster, asked, session.application.timeout()) {
         Ok(hold) => {
