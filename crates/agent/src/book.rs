@@ -10,6 +10,7 @@ use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
 use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use thiserror::Error;
@@ -139,8 +140,8 @@ impl Book {
         due.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
     }
 
-    /// What is to be enforced at `now`: what is due, and beside it what has begun already, by a clock that was set
-    /// back since. What has begun is named in `begun` with when that was to be. Where both do not fit, what is due
+    /// What is to be enforced at `now`, as it is then: what is due, and beside it what has begun already, by a clock that was
+    /// set back since. What has begun is named in `begun` with when that was to be. Where both do not fit, what is due
     /// goes first.
     pub fn wanted(
         &self,
@@ -164,7 +165,7 @@ impl Book {
         }
         let there = there.assignments;
         let wanted = self.assignments.iter().filter(|(job, _)| there.contains_key(*job));
-        wanted.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
+        wanted.map(|(job, assignment)| (job.clone(), assignment.at(now).into_owned())).collect()
     }
 
     /// The book with `assignment` in it, in place of the same job's former one. At every instant of
@@ -217,6 +218,18 @@ impl Book {
 
     /// Whether `assignment` fits at every instant of `window` beside the other jobs.
     fn admit(
+        &self,
+        assignment: &Assignment,
+        window: Range<WallTime>,
+        capacity: &Capacity,
+    ) -> Result<(), Refusal> {
+        assignment.parts().try_for_each(|part| {
+            let from = window.start.max(part.from_unix_nanos);
+            self.admit_part(&part, from..window.end.min(part.until_unix_nanos), capacity)
+        })
+    }
+
+    fn admit_part(
         &self,
         assignment: &Assignment,
         window: Range<WallTime>,
@@ -292,19 +305,20 @@ impl Book {
     }
 }
 
-/// The jobs beside one, in a window of time.
+/// The jobs beside one, in a window of time: spans in which they ask for the same.
 struct Others<'a> {
-    assignments: Vec<&'a Assignment>,
+    parts: Vec<Cow<'a, Assignment>>,
     from: WallTime,
 }
 
 impl<'a> Others<'a> {
     fn in_window(book: &'a Book, job: &Name, window: Range<WallTime>) -> Self {
-        let overlaps = |a: &&Assignment| {
-            a.job != *job && a.from_unix_nanos < window.end && window.start < a.until_unix_nanos
+        let overlaps = |a: &Cow<'_, Assignment>| {
+            a.from_unix_nanos < window.end && window.start < a.until_unix_nanos
         };
-        let assignments = book.assignments.values().filter(overlaps).collect();
-        Self { assignments, from: window.start }
+        let others = book.assignments.values().filter(|a| a.job != *job);
+        let parts = others.flat_map(Assignment::parts).filter(overlaps).collect();
+        Self { parts, from: window.start }
     }
 
     /// The most that they use together at any instant.
@@ -328,9 +342,9 @@ impl<'a> Others<'a> {
 
     /// Those that are there together at an instant, for each at which there is one more: whoever is there at any
     /// other was there then.
-    fn heaps(&self) -> impl Iterator<Item = Vec<&'a Assignment>> {
-        let begins = self.assignments.iter().map(move |a| a.from_unix_nanos.max(self.from));
-        let all = move || self.assignments.iter().copied();
+    fn heaps(&self) -> impl Iterator<Item = Vec<&Assignment>> {
+        let begins = self.parts.iter().map(move |a| a.from_unix_nanos.max(self.from));
+        let all = move || self.parts.iter().map(Cow::as_ref);
         begins.map(move |instant| all().filter(|a| a.is_due(instant)).collect())
     }
 }
@@ -360,7 +374,7 @@ fn reserved(assignment: &Assignment) -> u128 {
 mod tests {
     use super::*;
     use crate::agent::testing;
-    use keeptime_model::assignment::AssignedFlow;
+    use keeptime_model::assignment::{AssignedFlow, LaterCpu};
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
@@ -461,6 +475,33 @@ mod tests {
         assert!(book.with(later("c", 21, 1, 0, 10), &capacity(), at(1)).is_err());
     }
 
+    // It has 10 % until 5 s and 30 % from then on, of 40: beside it there are 30 % until then, and 10 % after.
+    #[test]
+    fn what_has_more_later_leaves_the_rest_to_others_until_then() {
+        let rising = |job: &str, percent, more, turn, until| Assignment {
+            later: Some(LaterCpu {
+                from_unix_nanos: at(turn),
+                cpu_ppm: CpuPpm::from_percent(more),
+            }),
+            ..assignment(job, percent, 1, until)
+        };
+        let take = |book: &Book, assignment| book.with(assignment, &capacity(), at(1));
+        let book = take(&Book::default(), rising("a", 10, 30, 5, 9)).unwrap();
+        let full = take(&book, assignment("b", 30, 1, 5)).unwrap();
+        assert!(take(&book, assignment("b", 31, 1, 5)).is_err());
+        assert!(take(&book, assignment("b", 11, 1, 6)).is_err());
+        assert!(take(&book, assignment("b", 10, 1, 9)).is_ok());
+        assert!(full.renewed(&"b".parse().unwrap(), at(6), &capacity(), at(1)).is_err());
+        // Two of them, the second of which has more when the first is over.
+        assert!(take(&book, rising("c", 10, 40, 9, 20)).is_ok());
+        assert!(take(&book, rising("c", 10, 11, 8, 20)).is_err());
+        let wanted = |now| {
+            let wanted = full.wanted(&BTreeMap::new(), &capacity(), at(now));
+            wanted.values().map(|a| a.cpu_ppm.get() / 10_000).collect::<Vec<_>>()
+        };
+        assert_eq!((wanted(4), wanted(5)), (vec![10, 30], vec![30]));
+    }
+
     // What has begun goes on when a clock is set back behind its beginning, beside what is due then, and makes room
     // where both do not fit; what was put off meanwhile has not begun.
     #[test]
@@ -547,23 +588,28 @@ mod tests {
         // Whatever is asked, taken, renewed and ended: at every second, what is due fits.
         #[test]
         fn capacity_is_never_exceeded(asks in prop::collection::vec(
-            (0u8..6, 1u32..30, 1u64..120, 0u64..20, 1u64..20, any::<bool>()), 1..40)
+            (0u8..6, 1u32..30, 1u64..120, 0u64..20, 1u64..20, any::<bool>(), 0u64..40, 1u32..20), 1..40)
         ) {
             let mut book = Book::default();
-            for (job, percent, mbit, from, length, renews) in asks {
+            for (job, percent, mbit, from, length, renews, turn, more) in asks {
                 let name = format!("j{job}");
                 let next = match renews {
                     true => book.renewed(&name.parse().unwrap(), at(from + length), &capacity(), at(1)),
                     false => {
                         let disks = writing(&name, mbit, 0, 1).disks;
                         let wanted = later(&name, percent, mbit, from, from + length);
-                        book.with(Assignment { disks, ..wanted }, &capacity(), at(1))
+                        let rises = from < turn && turn < from + length;
+                        let later = rises.then(|| LaterCpu {
+                            from_unix_nanos: at(turn),
+                            cpu_ppm: CpuPpm::from_percent(percent + more),
+                        });
+                        book.with(Assignment { disks, later, ..wanted }, &capacity(), at(1))
                     }
                 };
                 book = next.unwrap_or(book);
                 for second in 1..40 {
                     let due = book.due(at(second));
-                    let cpu: u32 = due.values().map(|a| a.cpu_ppm.get()).sum();
+                    let cpu: u32 = due.values().map(|a| a.at(at(second)).cpu_ppm.get()).sum();
                     let bits: u128 = due.values().map(reserved).sum();
                     let written = due.values().filter_map(|a| a.disks[&disk()].of(DiskDirection::Write));
                     prop_assert!(cpu <= capacity().cpu.get());

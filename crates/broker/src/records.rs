@@ -224,6 +224,7 @@ mod tests {
             nodes,
             cpu_ppm: cpu,
             rank_cpu_ppm: vec![cpu; 4_096],
+            later: None,
             cpu_period_nanos: None,
             cpu_mechanism: CpuMechanism::Auto,
             pattern: Some(talk),

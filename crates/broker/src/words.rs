@@ -2,7 +2,7 @@
 
 use keeptime_engine::Event;
 use keeptime_engine::event::Refused;
-use keeptime_model::assignment::CpuMechanism;
+use keeptime_model::assignment::{CpuMechanism, LaterCpu};
 use keeptime_model::extension::{Extension, ExtensionFlow};
 use keeptime_model::name::Name;
 use keeptime_model::reservation::Grant;
@@ -10,6 +10,7 @@ use keeptime_model::units::{BitsPerSecond, BytesPerSecond, CpuPpm, WallTime};
 
 /// What happened, in a sentence without its time. Other times in it are in UTC.
 pub fn event(event: &Event) -> String {
+    let grant = |grant: &Grant| self::grant(grant, &in_utc);
     match event {
         Event::Registered { application, .. } => {
             format!("application {} became known", application.name())
@@ -19,7 +20,7 @@ pub fn event(event: &Event) -> String {
             let instead = instead.unwrap_or_default();
             format!("granted to {}{instead}: {}", granted.owner, grant(&granted.grant))
         }
-        Event::Refused { refused, .. } => self::refused(refused, &|time| time.to_string()),
+        Event::Refused { refused, .. } => self::refused(refused, &in_utc),
         Event::Modified { modified, .. } => {
             format!("changed by {}: {}", modified.by, grant(&modified.grant))
         }
@@ -49,8 +50,12 @@ pub fn refused(refused: &Refused, show: &dyn Fn(WallTime) -> String) -> String {
     format!("refused to {}: {}", refused.owner, refused.refusal.words(show))
 }
 
-/// What is held, in one line.
-pub fn grant(grant: &Grant) -> String {
+fn in_utc(time: WallTime) -> String {
+    time.to_string()
+}
+
+/// What is held, in one line; `show` writes a time.
+pub fn grant(grant: &Grant, show: &dyn Fn(WallTime) -> String) -> String {
     let nodes: Vec<_> = grant.nodes.iter().map(Name::as_str).collect();
     let mut parts = vec![nodes.join(" ")];
     if grant.cpu_ppm != CpuPpm::default() {
@@ -67,6 +72,9 @@ pub fn grant(grant: &Grant) -> String {
             said => format!(" by {said}"),
         };
         parts.push(format!("{each}{}{mechanism}", period.unwrap_or_default()));
+        parts.extend(grant.later.map(|LaterCpu { from_unix_nanos, cpu_ppm }| {
+            format!("{cpu_ppm} from {} on", show(from_unix_nanos))
+        }));
     }
     if !grant.services.is_empty() {
         let services: Vec<_> = grant.services.iter().map(ToString::to_string).collect();
@@ -141,6 +149,7 @@ mod tests {
             nodes: vec!["n1".parse().unwrap(), "n2".parse().unwrap()],
             cpu_ppm: CpuPpm::from_percent(20),
             rank_cpu_ppm: vec![],
+            later: None,
             cpu_period_nanos: None,
             cpu_mechanism: CpuMechanism::Auto,
             pattern: None,
@@ -151,20 +160,29 @@ mod tests {
             services: vec![],
             extension: Extension::default(),
         };
-        assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each");
+        assert_eq!(grant(&held, &in_utc), "n1 n2, 20 % of a CPU each");
+        let from_unix_nanos = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
+        let later = Some(LaterCpu { from_unix_nanos, cpu_ppm: CpuPpm::from_percent(80) });
+        assert_eq!(
+            grant(&Grant { later, ..held.clone() }, &in_utc),
+            "n1 n2, 20 % of a CPU each, 80 % from 2026-01-01T00:00:00Z on"
+        );
         held.services = vec!["nginx@shop".parse().unwrap(), "php-fpm".parse().unwrap()];
-        assert_eq!(grant(&held), "n1 n2, 20 % of a CPU each, for nginx@shop php-fpm there");
+        assert_eq!(
+            grant(&held, &in_utc),
+            "n1 n2, 20 % of a CPU each, for nginx@shop php-fpm there"
+        );
         let unequal =
             Grant { rank_cpu_ppm: [20, 5].map(CpuPpm::from_percent).into(), ..held.clone() };
-        assert!(grant(&unequal).starts_with("n1 n2, 20 %, 5 % of a CPU, for"));
+        assert!(grant(&unequal, &in_utc).starts_with("n1 n2, 20 %, 5 % of a CPU, for"));
         held.services.clear();
         held.pattern = Some(Pattern::AllToAll);
         held.bits_per_second = BitsPerSecond::from_mbit(10);
         held.cpu_period_nanos = Some(Nanos::from_millis(50));
-        let words = grant(&held);
+        let words = grant(&held, &in_utc);
         assert!(words.ends_with("each in every 50 ms, 10 Mbit/s for each flow (all-to-all)"));
         let said = Grant { cpu_mechanism: CpuMechanism::UserLevel, ..held.clone() };
-        let words = grant(&said);
+        let words = grant(&said, &in_utc);
         assert!(words.contains("20 % of a CPU each in every 50 ms by user-level, "), "{words}");
         let handle = Handle::new(1);
         let lost = |instead| Event::Lost { handle, node: "n1".parse().unwrap(), instead };

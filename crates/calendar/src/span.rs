@@ -64,16 +64,16 @@ impl Span {
         self.from <= other.from && other.to <= self.to
     }
 
-    /// The shortest that both are in.
+    /// What of it is before `at`.
     #[must_use]
-    pub fn hull(self, other: Self) -> Self {
-        Self { from: self.from.min(other.from), to: self.to.max(other.to) }
+    pub fn before(self, at: WallTime) -> Self {
+        Self { from: self.from.min(at), to: self.to.min(at) }
     }
 
-    /// What of `other` is before this, if it begins before and ends no later.
-    pub fn preceded_by(self, other: Self) -> Option<Self> {
-        let is_sooner = other.from < self.from && other.to <= self.to;
-        is_sooner.then(|| Self { from: other.from, to: other.to.min(self.from) })
+    /// What of it is not before `at`.
+    #[must_use]
+    pub fn after(self, at: WallTime) -> Self {
+        Self { from: self.from.max(at), to: self.to.max(at) }
     }
 
     /// The same as plain numbers; nothing if it is empty.
@@ -158,11 +158,14 @@ mod tests {
         let (forever, short) = (Span::since(at(3)), Span::new(at(4), at(6)).unwrap());
         assert!(forever.contains(short) && forever.contains(forever) && !short.contains(forever));
         assert!(!forever.contains(Span::since(at(2))));
-        assert_eq!(short.hull(Span::new(at(1), at(2)).unwrap()), Span::new(at(1), at(6)).unwrap());
-        assert_eq!(short.hull(forever), forever);
+    }
+    #[test]
+    fn a_span_is_cut_in_two() {
         let of = |from, to| Span::new(at(from), at(to)).unwrap();
-        assert_eq!(of(5, 9).preceded_by(of(2, 7)), Some(of(2, 5)));
-        assert_eq!(of(5, 9).preceded_by(of(2, 4)), Some(of(2, 4)));
-        assert_eq!([of(2, 10), of(5, 8)].map(|other| of(5, 9).preceded_by(other)), [None; 2]);
+        let cut = |by| (of(3, 7).before(at(by)), of(3, 7).after(at(by)));
+        assert_eq!(cut(5), (of(3, 5), of(5, 7)));
+        assert!(cut(2).0.is_empty() && cut(2).1 == of(3, 7));
+        assert!(cut(7).0 == of(3, 7) && cut(9).1.is_empty());
+        assert_eq!(Span::since(at(3)).after(at(5)), Span::since(at(5)));
     }
 }

@@ -5,6 +5,7 @@ use crate::cluster::Cluster;
 use crate::{brokers, interrupt};
 use anyhow::{Result, ensure};
 use keeptime_broker::client::{Client, ClientError, new_key};
+use keeptime_broker::core::now;
 use keeptime_engine::book::Reservation;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
@@ -172,7 +173,10 @@ fn heard(
     untrusted: Nanos,
 ) -> Seen {
     match said {
-        Ok(kept) => Seen { lost: None, cpu: kept.grant.map(|grant| grant.cpu_ppm) },
+        Ok(kept) => {
+            let now = kept.grant.as_ref().map(|grant| grant.at(now()));
+            Seen { lost: None, cpu: now.map(|grant| grant.cpu_ppm) }
+        }
         Err(error) if is_to_be_repeated(&error, untrusted) => Seen::default(),
         Err(error) => {
             let history = broker.history(handle).ok();

@@ -122,6 +122,36 @@ fn a_run_that_has_time_is_slower_for_one_that_is_urgent() {
     assert!(shares[0] < 100_000 && shares.last() == Some(&150_000), "{shares:?}");
 }
 
+// Goal: a run whose deadline leaves no room for a lower share to its end makes way for somebody short all the same, and what it
+// was promised to have after that is had though the broker is dead by then. Method: it needs three quarters of what it has;
+// others get all but a third of that for twelve seconds.
+#[test]
+fn a_run_makes_way_for_a_while_and_its_nodes_make_up_for_that() {
+    let Some(world) = World::new("dip", 40) else { return };
+    let script = "for i in $(seq 30); do sleep 1; done; echo time 1";
+    let patient = world.program(script, "60 s", &[(5, 1.0)]);
+    reserve(&world, "20 %", "600s");
+    let mut asked = world.ask("run", &patient, &["--by", "+58s", "--takes", "40s", "--json"]);
+    let run = asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let shares = || -> Vec<u32> {
+        let jobs = world.jobs();
+        let its = jobs.iter().filter(|status| status.assignment.job.as_str() == "r2");
+        its.map(|status| status.assignment.cpu_ppm.get()).collect()
+    };
+    wait("the run to begin", PATIENCE, || shares() == [150_000; 2]);
+    reserve(&world, "15 %", "12s");
+    assert!(shares().iter().all(|share| *share <= 50_000), "{:?}", shares());
+    let shown = world.run(&["show", "r2"], 0);
+    assert!(shown.contains(", 15 % from "), "{shown}");
+    world.kill_broker();
+    wait("the run to have its share again", PATIENCE, || shares() == [150_000; 2]);
+    world.start_broker();
+    let output = run.wait_with_output().unwrap();
+    assert_code(&output, 0);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(nanos(&told["ended_unix_nanos"]) <= nanos(&told["deadline_unix_nanos"]), "{told}");
+}
+
 // Goal: a run that was to begin later begins when there is room, and tells that. Method: others have all of the nodes for two
 // minutes, and give them back as soon as it has its time.
 #[test]

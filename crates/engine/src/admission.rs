@@ -4,6 +4,7 @@ use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, Resource};
+use crate::pieces::Piece;
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};
@@ -13,7 +14,7 @@ use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm};
+use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
 use keeptime_planner::availability::{Availability, Limit};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
@@ -250,13 +251,35 @@ impl Admission<'_> {
         Ok(demands)
     }
 
+    /// The same over `span`, one piece after the other.
+    pub fn pieces(&self, grant: &Grant, span: Span) -> Result<Vec<Piece>, Invalid> {
+        let piece = |span: Span| {
+            let demands = self.demands(&grant.at(span.from()))?;
+            Ok(Piece { span, demands })
+        };
+        match grant.later.map(|later| later.from_unix_nanos) {
+            Some(turn) if span.contains(Span::lasting(turn, Nanos::new(0))) => {
+                let spans = [span.before(turn), span.after(turn)];
+                spans.into_iter().filter(|span| !span.is_empty()).map(piece).collect()
+            }
+            _ => Ok(vec![piece(span)?]),
+        }
+    }
+
     /// Whether every slot table has room for `grant`.
     pub fn fits(&self, grant: &Grant, span: Span) -> Result<(), Denied> {
-        match self.calendar.fits(span, &self.demands(grant)?) {
-            Ok(()) => Ok(()),
-            Err(keeptime_calendar::Refusal::Lacks(lacks)) => Err(self.all_lacking(&lacks).into()),
-            Err(other) => Err(Invalid::new("resources", other, "less than that").into()),
+        for Piece { span, demands } in self.pieces(grant, span)? {
+            match self.calendar.fits(span, &demands) {
+                Ok(()) => {}
+                Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
+                    return Err(self.all_lacking(&lacks).into());
+                }
+                Err(other) => {
+                    return Err(Invalid::new("resources", other, "less than that").into());
+                }
+            }
         }
+        Ok(())
     }
 
     /// What is free during all of `span` on the nodes that have what `resources` say of CPU and disk.
@@ -615,6 +638,7 @@ impl Need {
             nodes,
             cpu_ppm: resources.cpu_ppm,
             rank_cpu_ppm: resources.rank_cpu_ppm.clone(),
+            later: None,
             cpu_period_nanos: resources.cpu_period_nanos,
             // As the admission says that grants it.
             cpu_mechanism: CpuMechanism::Auto,

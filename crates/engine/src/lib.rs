@@ -66,6 +66,7 @@ mod earliest;
 mod less;
 mod malleable;
 mod offers;
+mod pieces;
 mod queue;
 mod spare;
 mod turns;

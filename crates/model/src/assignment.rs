@@ -7,6 +7,7 @@ use crate::reservation::UserName;
 use crate::service::{ServiceName, check_services};
 use crate::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, WallTime};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -31,6 +32,9 @@ pub struct Assignment {
     pub job: Name,
     /// CPU for the job's processes on this node, all together: a limit.
     pub cpu_ppm: CpuPpm,
+    /// From a time on it is more; nothing = the same until the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<LaterCpu>,
     /// In every so long the job has its share, `cpu_ppm.time_in_floor(period)`; nothing = the
     /// agent chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,6 +60,16 @@ pub struct Assignment {
     pub from_unix_nanos: WallTime,
     /// The agent keeps the assignment until then and no longer; whoever gave it may prolong it.
     pub until_unix_nanos: WallTime,
+}
+
+/// A greater share of the CPU, from a time on: what makes way for others until then has promised to be done in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaterCpu {
+    /// When.
+    pub from_unix_nanos: WallTime,
+    /// How much.
+    pub cpu_ppm: CpuPpm,
 }
 
 /// What gives a job its share of the CPU.
@@ -110,6 +124,7 @@ impl Assignment {
         Self {
             job,
             cpu_ppm,
+            later: None,
             cpu_period_nanos: None,
             cpu_mechanism: CpuMechanism::Auto,
             flows: Vec::new(),
@@ -119,6 +134,30 @@ impl Assignment {
             from_unix_nanos: WallTime::default(),
             until_unix_nanos: until,
         }
+    }
+
+    /// What it is at `now`: more CPU counts when its time has come.
+    pub fn at(&self, now: WallTime) -> Cow<'_, Self> {
+        match self.later {
+            Some(LaterCpu { from_unix_nanos, cpu_ppm }) if from_unix_nanos <= now => {
+                Cow::Owned(Self { cpu_ppm, later: None, ..self.clone() })
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// Spans, one after the other, in each of which it asks for the same all the time.
+    pub fn parts(&self) -> impl Iterator<Item = Cow<'_, Self>> {
+        let until = self.later.map_or(self.until_unix_nanos, |later| later.from_unix_nanos);
+        let first = match self.later {
+            None => Cow::Borrowed(self),
+            Some(_) => Cow::Owned(Self { until_unix_nanos: until, later: None, ..self.clone() }),
+        };
+        let second = self.later.map(|later| {
+            let from_unix_nanos = later.from_unix_nanos;
+            Cow::Owned(Self { from_unix_nanos, ..self.at(from_unix_nanos).into_owned() })
+        });
+        std::iter::once(first).chain(second)
     }
 
     /// True if it is to be enforced at `now`.
@@ -138,9 +177,27 @@ impl Assignment {
             return Err(Invalid::new("until_unix_nanos", until, expected));
         }
         check_cpu(self.cpu_ppm, self.cpu_period_nanos)?;
+        self.check_later()?;
         self.check_flows()?;
         check_services(&self.services)?;
         self.check_disks()
+    }
+
+    fn check_later(&self) -> Result<(), Invalid> {
+        let Some(later) = self.later else { return Ok(()) };
+        let (from, until) = (self.from_unix_nanos, self.until_unix_nanos);
+        if later.from_unix_nanos <= from || until <= later.from_unix_nanos {
+            let [from, until] = [from, until].map(WallTime::unix_nanos);
+            let given = later.from_unix_nanos.unix_nanos();
+            let expected =
+                format!("between from_unix_nanos ({from}) and until_unix_nanos ({until})");
+            return Err(Invalid::new("later.from_unix_nanos", given, expected));
+        }
+        if later.cpu_ppm <= self.cpu_ppm {
+            let expected = format!("more than cpu_ppm ({})", self.cpu_ppm);
+            return Err(Invalid::new("later.cpu_ppm", later.cpu_ppm, expected));
+        }
+        check_cpu(later.cpu_ppm, self.cpu_period_nanos)
     }
 
     fn check_flows(&self) -> Result<(), Invalid> {
@@ -314,8 +371,13 @@ mod tests {
         let disks = prop::collection::btree_map(disk, any_rates(), 0..4);
         let period = prop::option::of((0u64..2_000_000_000).prop_map(Nanos::new));
         let times = (0u64..100, 0u64..100);
-        (0u32..3_000_000, period, mechanism, disks, prop::option::of("[a-z]{1,9}"), times).prop_map(
-            |(ppm, period, mechanism, disks, owner, (from, until))| Assignment {
+        let later = prop::option::of((0u64..100, 0u32..3_000_000).prop_map(|(from, ppm)| {
+            LaterCpu { from_unix_nanos: WallTime::from_unix_nanos(from), cpu_ppm: CpuPpm::new(ppm) }
+        }));
+        let share = (0u32..3_000_000, later);
+        (share, period, mechanism, disks, prop::option::of("[a-z]{1,9}"), times).prop_map(
+            |((ppm, later), period, mechanism, disks, owner, (from, until))| Assignment {
+                later,
                 cpu_period_nanos: period,
                 cpu_mechanism: mechanism,
                 disks,
@@ -331,6 +393,21 @@ mod tests {
     }
 
     proptest! {
+        // Part after part is what the whole is at every instant.
+        #[test]
+        fn parts_are_what_the_whole_is(assignment in any_assignment()) {
+            if assignment.check_later().is_err() {
+                return Ok(());
+            }
+            for nanos in 0..100 {
+                let now = WallTime::from_unix_nanos(nanos);
+                let due: Vec<_> = assignment.parts().filter(|part| part.is_due(now)).collect();
+                let cpu: Vec<_> = due.iter().map(|part| part.cpu_ppm).collect();
+                let whole = assignment.is_due(now).then(|| assignment.at(now).cpu_ppm);
+                prop_assert_eq!(cpu, whole.into_iter().collect::<Vec<_>>());
+            }
+        }
+
         #[test]
         fn what_is_written_reads_back(assignment in any_assignment()) {
             let text = serde_json::to_string(&assignment).unwrap();
@@ -341,7 +418,12 @@ mod tests {
         // every disk; what does not names one of these.
         #[test]
         fn a_checked_assignment_can_be_enforced_somewhere(assignment in any_assignment()) {
-            let is_good = assignment.from_unix_nanos < assignment.until_unix_nanos
+            let (from, until) = (assignment.from_unix_nanos, assignment.until_unix_nanos);
+            let is_good = from < until
+                && assignment.later.is_none_or(|later| {
+                    let is_while = from < later.from_unix_nanos && later.from_unix_nanos < until;
+                    is_while && assignment.cpu_ppm < later.cpu_ppm
+                })
                 && assignment.cpu_ppm.get() > 0
                 && assignment.cpu_period_nanos.is_none_or(|p| (1_000_000..=1_000_000_000).contains(&p.get()))
                 && assignment.disks.values().all(|rates| *rates != DiskRates::default());
@@ -349,7 +431,7 @@ mod tests {
                 Ok(()) => prop_assert!(is_good),
                 Err(error) => {
                     prop_assert!(!is_good);
-                    let fields = ["until_unix_nanos", "cpu_ppm", "cpu_period_nanos", "disks."];
+                    let fields = ["until_unix_nanos", "cpu_ppm", "cpu_period_nanos", "later.", "disks."];
                     prop_assert!(fields.iter().any(|f| error.field.starts_with(f)), "{}", error);
                 }
             }

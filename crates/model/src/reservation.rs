@@ -2,7 +2,7 @@
 
 use crate::Invalid;
 use crate::application::Parameters;
-use crate::assignment::{CpuMechanism, check_cpu};
+use crate::assignment::{CpuMechanism, LaterCpu, check_cpu};
 use crate::extension::Extension;
 use crate::goal::Goal;
 use crate::loss::OnLoss;
@@ -12,6 +12,7 @@ use crate::service::ServiceName;
 use crate::site::SiteNode;
 use crate::units::{BitsPerSecond, BytesPerSecond, CpuPpm, Nanos, Share, WallTime};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -173,6 +174,10 @@ pub struct Grant {
     /// CPU for each rank, in their order; nothing = `cpu_ppm` for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rank_cpu_ppm: Vec<CpuPpm>,
+    /// Of what is malleable and makes way for others: the CPU that it has on each from a time on, which is more; nothing =
+    /// the same until its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub later: Option<LaterCpu>,
     /// In every so long a share of the CPU is to be had, by deadlines where the processes can carry them;
     /// nothing = as it comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,6 +266,16 @@ impl Handle {
 }
 
 impl Grant {
+    /// What it is at `at`: more CPU counts when its time has come.
+    pub fn at(&self, at: WallTime) -> Cow<'_, Self> {
+        match self.later {
+            Some(later) if later.from_unix_nanos <= at => {
+                Cow::Owned(Self { cpu_ppm: later.cpu_ppm, later: None, ..self.clone() })
+            }
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// CPU on the node of each rank, in their order, with what its program asked for.
     pub fn cpu(&self) -> impl Iterator<Item = CpuPpm> {
         self.cpu_asked().map(|cpu| cpu.max(self.extension.cpu_ppm))

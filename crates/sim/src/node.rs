@@ -402,7 +402,7 @@ fn way_out(topology: &Topology, name: &Name) -> BitsPerSecond {
     BitsPerSecond::new(rates.map(BitsPerSecond::get).sum())
 }
 
-/// Whether what is due by the clock is enforced, and beside it only what had begun, by `latest`, when that was set back.
+/// Whether what is due by the clock is enforced as it is by then, and beside it only what had begun, by `latest`, when that was set back.
 fn is_enforced<'a>(
     assigned: impl Iterator<Item = &'a Assignment>,
     enforced: &BTreeMap<Name, Assignment>,
@@ -414,8 +414,8 @@ fn is_enforced<'a>(
     let mut due = assigned.values().filter(|assignment| assignment.is_due(at));
     let has_begun = |(job, assignment): (&Name, &Assignment)| {
         let lasts = assignment.from_unix_nanos <= latest && at < assignment.until_unix_nanos;
-        lasts && assigned.get(job).is_some_and(|assigned| *assigned == assignment)
+        lasts && assigned.get(job).is_some_and(|assigned| *assigned.at(at) == *assignment)
     };
-    due.all(|assignment| enforced.get(&assignment.job) == Some(*assignment))
+    due.all(|assignment| enforced.get(&assignment.job) == Some(&*assignment.at(at)))
         && enforced.iter().all(has_begun)
 }

@@ -14,10 +14,10 @@ pub struct Slots {
     /// The second of the first slot.
     first: u64,
     slots: VecDeque<Vec<u64>>,
-    entries: BTreeMap<Handle, Entry>,
+    entries: BTreeMap<Handle, Vec<Entry>>,
 }
 
-/// What a reservation takes.
+/// What a reservation takes from one second to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The first second.
@@ -48,27 +48,30 @@ impl Slots {
         Self { capacities, first, slots, entries: BTreeMap::new() }
     }
 
-    /// Puts `entry` in the place of what the reservation took.
+    /// Puts `entries` in the place of what the reservation took.
     ///
     /// # Errors
     /// If that is too much, now or at any second.
-    pub fn put(&mut self, handle: Handle, entry: Entry) -> Result<(), Over> {
+    pub fn put(&mut self, handle: Handle, entries: Vec<Entry>) -> Result<(), Over> {
         self.take(handle);
         let first = self.first;
-        for at in self.range(&entry) {
-            add(&mut self.slots[at], &entry);
-            check(&self.slots[at], &self.capacities, first + at as u64)?;
+        for entry in &entries {
+            for at in self.range(entry) {
+                add(&mut self.slots[at], entry);
+                check(&self.slots[at], &self.capacities, first + at as u64)?;
+            }
         }
-        self.entries.insert(handle, entry);
+        self.entries.insert(handle, entries);
         Ok(())
     }
 
     /// The reservation takes nothing any more.
     pub fn take(&mut self, handle: Handle) {
-        let Some(entry) = self.entries.remove(&handle) else { return };
-        for at in self.range(&entry) {
-            for (resource, amount) in &entry.amounts {
-                self.slots[at][*resource] -= amount;
+        for entry in self.entries.remove(&handle).unwrap_or_default() {
+            for at in self.range(&entry) {
+                for (resource, amount) in &entry.amounts {
+                    self.slots[at][*resource] -= amount;
+                }
             }
         }
     }
@@ -83,7 +86,8 @@ impl Slots {
             let mut slot = self.slots.pop_front().unwrap_or_default();
             slot.fill(0);
             let last = self.first + self.slots.len() as u64;
-            for entry in self.entries.values().filter(|e| e.from <= last && last < e.until) {
+            let entries = self.entries.values().flatten();
+            for entry in entries.filter(|e| e.from <= last && last < e.until) {
                 add(&mut slot, entry);
             }
             check(&slot, &self.capacities, last)?;
@@ -122,8 +126,8 @@ fn check(slot: &[u64], capacities: &[u64], second: u64) -> Result<(), Over> {
 mod tests {
     use super::*;
 
-    fn entry(from: u64, until: u64, amount: u64) -> Entry {
-        Entry { from, until, amounts: vec![(0, amount)] }
+    fn entry(from: u64, until: u64, amount: u64) -> Vec<Entry> {
+        vec![Entry { from, until, amounts: vec![(0, amount)] }]
     }
 
     #[test]

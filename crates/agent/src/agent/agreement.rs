@@ -110,6 +110,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
     use crate::wire::{Request, Response};
+    use keeptime_model::assignment::LaterCpu;
     use keeptime_model::units::CpuPpm;
     use std::path::Path;
 
@@ -238,6 +239,33 @@ mod tests {
         agent.tick(at(4)).unwrap();
         assert_eq!(agent.enforcer.0.len(), 1);
         assert_eq!(agent.answer(bind(), ROOT, at(3)), Response::Done);
+        agent.tick(at(9)).unwrap();
+        assert!(agent.enforcer.0.is_empty());
+    }
+
+    // Goal: what was promised for later is had then, whether the broker is there or not. Method: an agent that hears of it
+    // once, and one that starts anew after it.
+    #[test]
+    fn what_has_more_later_has_it_when_its_time_has_come() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = start(&directory, FakeKernel::default(), 1);
+        let (job, more) = ("a".parse::<Name>().unwrap(), CpuPpm::from_percent(30));
+        let later = Some(LaterCpu { from_unix_nanos: at(5), cpu_ppm: more });
+        let rising = Assignment { later, ..assignment("a", 9) };
+        let little = rising.cpu_ppm;
+        assert_eq!(agent.answer(Request::Enforce(rising), ROOT, at(1)), Response::Done);
+        agent.tick(at(4)).unwrap();
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, little);
+        agent.tick(at(5)).unwrap();
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
+        let Response::Job(status) = agent.answer(Request::Job { job: job.clone() }, ROOT, at(6))
+        else {
+            panic!()
+        };
+        assert_eq!((status.assignment.cpu_ppm, status.assignment.later), (more, None));
+        let mut agent = start(&directory, agent.enforcer, 6);
+        agent.tick(at(7)).unwrap();
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
         agent.tick(at(9)).unwrap();
         assert!(agent.enforcer.0.is_empty());
     }

@@ -15,7 +15,7 @@ impl<E: Enforcer> Agent<E> {
         tell: impl FnOnce(&mut Self, &Assignment) -> Response,
     ) -> Response {
         match self.book.assignments().get(job).cloned() {
-            Some(assignment) => tell(self, &assignment),
+            Some(assignment) => tell(self, &assignment.at(self.now)),
             None => Response::Refused { reason: Refusal::Unknown { job: job.clone() }.to_string() },
         }
     }
@@ -32,7 +32,8 @@ impl<E: Enforcer> Agent<E> {
         // What is over and not ended yet is in nobody's way any more.
         let lasting = |a: &&Assignment| self.now < a.until_unix_nanos;
         let jobs: Vec<_> = self.book.assignments().values().filter(lasting).cloned().collect();
-        let jobs = jobs.iter().map(|assignment| self.job_status(assignment)).collect();
+        let jobs =
+            jobs.iter().map(|assignment| self.job_status(&assignment.at(self.now))).collect();
         Status {
             node: self.node.clone(),
             process: std::process::id(),

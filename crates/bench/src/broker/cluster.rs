@@ -206,6 +206,7 @@ fn granted(number: u64, groups: u64, month: Month) -> Result<Event> {
         nodes: names,
         cpu_ppm: asked.cpu_ppm,
         rank_cpu_ppm: asked.rank_cpu_ppm.clone(),
+        later: None,
         cpu_period_nanos: asked.cpu_period_nanos,
         cpu_mechanism: Default::default(),
         pattern: asked.pattern.clone(),

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use keeptime_calendar::Span;
 use keeptime_engine::cluster::Resource;
 use keeptime_engine::{Answer, Call, CallError, Cluster};
+use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
@@ -24,6 +25,8 @@ struct Active {
     left: Nanos,
     /// What it has of each of its nodes now; none before it begins.
     share: CpuPpm,
+    /// What it has later.
+    later: Option<LaterCpu>,
 }
 
 struct Replay<'a> {
@@ -63,7 +66,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         // Leases of agents, which never end, are left when nobody has a reservation.
         let due = replay.broker.next().filter(|_| !replay.active.is_empty());
         let asks = replay.asks.first().map(|(at, _)| *at);
-        let events = [submission, due, replay.next_end(), asks];
+        let events = [submission, due, replay.next_end(), replay.next_turn(), asks];
         let Some(now) = events.into_iter().flatten().min() else { break };
         if replay.advance(now.max(replay.now))? {
             replay.have_all_ask_again()?;
@@ -91,6 +94,10 @@ impl Replay<'_> {
             active.left = active.left.saturating_sub(active.share.time_in_floor(span));
         }
         self.now = now;
+        for active in self.active.values_mut() {
+            let due = active.later.take_if(|later| later.from_unix_nanos <= Broker::wall(now));
+            active.share = due.map_or(active.share, |later| later.cpu_ppm);
+        }
         let over = self.active.extract_if(.., |_, active| active.left <= ROUNDING);
         let over: Vec<_> = over.collect();
         self.broker.set_time(now);
@@ -112,7 +119,9 @@ impl Replay<'_> {
             let found = self.broker.engine().book().reservations().get(&handle);
             let grant = found.filter(|found| found.state == State::Active);
             let grant = grant.and_then(|found| found.grant.as_ref());
-            active.share = grant.map_or_else(CpuPpm::default, |grant| grant.cpu_ppm);
+            let now = grant.map(|grant| grant.at(Broker::wall(self.now)));
+            active.share = now.as_ref().map_or_else(CpuPpm::default, |now| now.cpu_ppm);
+            active.later = now.and_then(|now| now.later);
         }
         let lost = self.broker.lost();
         if !lost.is_empty() {
@@ -186,7 +195,8 @@ impl Replay<'_> {
             match answer.map(|(_, answer)| answer) {
                 Some(Ok(Answer::Reservation(found))) => {
                     let left = at_what_is_promised(self.jobs[number].run);
-                    let active = Active { number, left, share: CpuPpm::default() };
+                    let share = CpuPpm::default();
+                    let active = Active { number, left, share, later: None };
                     self.active.insert(found.handle, active);
                     return Ok(true);
                 }
@@ -226,6 +236,12 @@ impl Replay<'_> {
 
     fn named(&self, nodes: &[NodeIndex]) -> NodeChoice {
         NodeChoice::Named(self.broker.engine().cluster().topology().names(nodes))
+    }
+
+    /// When the first of those that run has another share.
+    fn next_turn(&self) -> Option<Nanos> {
+        let later = self.active.values().filter_map(|active| active.later);
+        later.map(|later| later.from_unix_nanos.saturating_since(Broker::wall(Nanos::new(0)))).min()
     }
 
     /// When the first of those that run ends, if shares stay.

@@ -264,7 +264,7 @@ fn describe(reservation: &Reservation) -> String {
             let spare = if *spare { ", and what is spare" } else { "" };
             let by = malleable.map(|malleable| in_local_time(malleable.by_unix_nanos));
             let by = by.map(|by| format!(", slower or faster by {by}")).unwrap_or_default();
-            format!("{}{spare}{by}", words::grant(grant))
+            format!("{}{spare}{by}", words::grant(grant, &in_local_time))
         }
         (None, Some(refusal)) => refusal.words(&in_local_time),
         (None, None) => String::new(),
@@ -276,7 +276,7 @@ fn describe(reservation: &Reservation) -> String {
 fn describe_possible(possible: &Possible) -> String {
     let zone = TimeZone::system();
     let when = times::show_span(possible.from_unix_nanos, possible.until_unix_nanos, &zone);
-    format!("{when}: {}", words::grant(&possible.grant))
+    format!("{when}: {}", words::grant(&possible.grant, &in_local_time))
 }
 
 fn offers(refusal: &Refusal) -> String {

@@ -6,8 +6,8 @@ use crate::book::Reservation;
 use crate::cluster::Cluster;
 use crate::offers::span;
 use crate::policy::Policy;
-use keeptime_calendar::{Demand, Refusal, ReservationId, ResourceId, Span};
-use keeptime_model::reservation::{Ask, Grant, UserName};
+use keeptime_calendar::ResourceId;
+use keeptime_model::reservation::{Ask, UserName};
 
 /// What one user may have reserved at a time: CPU and sent rate.
 pub(super) fn shares_of_a_user(cluster: &Cluster, policy: &Policy) -> [u64; 2] {
@@ -33,35 +33,6 @@ impl Engine {
         let tables = self.shares.map(|share| self.calendar.add_resource(share));
         self.users.insert(owner.clone(), tables);
         tables
-    }
-
-    /// Holds what was promised, also beyond what its user may have by now.
-    ///
-    /// # Errors
-    /// If the cluster has less than that.
-    pub(super) fn hold_promised(
-        &mut self,
-        promised: &Reservation,
-        grant: &Grant,
-    ) -> Result<(), Refusal> {
-        let demands = self.demands(&promised.owner, &promised.request.ask, grant);
-        let span = span(promised.from_unix_nanos, promised.until_unix_nanos);
-        self.hold_beyond_limits(ReservationId(promised.handle.number()), span, &demands)
-    }
-
-    /// Holds what fits into the cluster, whatever its user may have.
-    ///
-    /// # Errors
-    /// If the cluster has less than that.
-    pub(super) fn hold_beyond_limits(
-        &mut self,
-        id: ReservationId,
-        span: Span,
-        demands: &[Demand],
-    ) -> Result<(), Refusal> {
-        let cluster = &self.cluster;
-        let is_of_a_user = |table: ResourceId| cluster.resource(table).is_none();
-        self.calendar.reserve_beyond(id, span, demands, is_of_a_user)
     }
 
     /// What `plan` finds as if `old` were not there. Of its user's limits it meets no less than what they have meanwhile:

@@ -4,10 +4,12 @@ use super::offering::{Place, Telling};
 use super::{Engine, Timeout};
 use crate::book::Reservation;
 use crate::cluster::Resource;
-use crate::malleable::{Form, Left, asked, granted};
+use crate::malleable::{Form, Left, SECOND, asked, granted};
 use crate::offers::{Kind, Proposal, span};
+use crate::pieces::Piece;
 use crate::queue::Asked;
-use keeptime_calendar::{Demand, ReservationId, Span};
+use keeptime_calendar::Span;
+use keeptime_model::assignment::LaterCpu;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
     Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
@@ -70,7 +72,7 @@ impl Engine {
         let beside: Vec<_> = beside.rev().take(SLOWED_MAX).collect();
         let mut slowed = Vec::new();
         for (reservation, left) in beside {
-            if let Some(form) = self.try_slowest(&reservation, &left) {
+            if let Some(form) = self.try_slowest(&reservation, &left, wanted) {
                 slowed.push((reservation, left, form));
             }
         }
@@ -111,36 +113,59 @@ impl Engine {
         all
     }
 
-    /// Holds the slowest form of a reservation for which there is room, beside what it has until it changes; nothing if
-    /// it cannot be slower.
-    fn try_slowest(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
-        let (by, until) = (left.by(), left.form().until);
-        let held = self.calendar.held(ReservationId(reservation.handle.number())).cloned()?;
-        let ends = (0..=HALVINGS).map(|times| {
-            let more = by.saturating_since(until).get() >> times;
-            until.saturating_add(Nanos::new(more))
-        });
-        for form in ends.filter_map(|end| left.slower(end)) {
-            let (span, demands) = self.taken_in(reservation, form)?;
-            if self.hold_both(reservation.handle, &held, span, &demands).is_ok() {
-                return Some(form);
+    /// Holds the form of a reservation that is the slowest during `wanted` and for which there is room, beside what it has
+    /// until it changes; nothing if it cannot be slower.
+    fn try_slowest(
+        &mut self,
+        reservation: &Reservation,
+        left: &Left,
+        wanted: Span,
+    ) -> Option<Form> {
+        let mut forms: Vec<_> = ends(left.form().until, left.by())
+            .filter_map(|end| left.slower(end))
+            .chain(self.slower_until(reservation, left, wanted))
+            .collect();
+        forms.sort_by_key(|form| (form.cpu, form.until));
+        forms.into_iter().find(|form| {
+            let pieces = self.pieces_in(reservation, *form);
+            self.hold_beside(reservation.handle, pieces).is_ok()
+        })
+    }
+
+    /// Slower until `wanted` is over, and as fast as there is room for from then on.
+    fn slower_until(&mut self, reservation: &Reservation, left: &Left, wanted: Span) -> Vec<Form> {
+        let (now, by) = (left.form(), left.by());
+        let Some(grant) = &reservation.grant else { return Vec::new() };
+        let over = wanted.to().map(whole_second);
+        let turns = [over, now.later.map(|later| later.from_unix_nanos)].into_iter().flatten();
+        let turns: Vec<_> = turns.filter(|turn| left.from() < *turn && *turn < by).collect();
+        if turns.is_empty() {
+            return Vec::new();
+        }
+        self.release(reservation.handle);
+        let mut forms = Vec::new();
+        for from_unix_nanos in turns {
+            for end in ends(from_unix_nanos.max(now.until), by) {
+                let after = span(from_unix_nanos, Some(end));
+                let cpu_ppm = CpuPpm::new(self.free_beside(&reservation.owner, grant, after));
+                forms.extend(left.slower_until(LaterCpu { from_unix_nanos, cpu_ppm }, end));
             }
         }
-        None
+        self.hold_again(reservation);
+        forms
     }
 
     /// Holds a reservation in another form, and no more than that; whether there is room for it.
     fn try_form(&mut self, reservation: &Reservation, form: Form) -> bool {
-        let Some((span, demands)) = self.taken_in(reservation, form) else { return false };
-        let _ = self.calendar.release(super::beside(reservation.handle));
-        self.calendar.modify(ReservationId(reservation.handle.number()), span, &demands).is_ok()
+        let pieces = self.pieces_in(reservation, form);
+        self.hold_instead(reservation.handle, pieces)
     }
 
     /// What a reservation takes in a form, and when.
-    fn taken_in(&mut self, reservation: &Reservation, form: Form) -> Option<(Span, Vec<Demand>)> {
-        let grant = granted(reservation, form)?;
-        let demands = self.demands(&reservation.owner, &reservation.request.ask, &grant);
-        Some((span(form.begins, Some(form.until)), demands))
+    fn pieces_in(&mut self, reservation: &Reservation, form: Form) -> Vec<Piece> {
+        let Some(grant) = granted(reservation, form) else { return Vec::new() };
+        let span = span(form.begins, Some(form.until));
+        self.pieces(&reservation.owner, &reservation.request.ask, &grant, span)
     }
 
     /// Who has to be slower, and how much, for `proposal`: what is most urgent stays as fast as it can be.
@@ -150,9 +175,10 @@ impl Engine {
         slowed: &[(Arc<Reservation>, Left, Form)],
     ) -> Vec<(Arc<Reservation>, Form)> {
         // No reservation has this number yet.
-        let id = ReservationId(self.next);
-        let demands = self.demands(&proposal.owner, &proposal.request.ask, &proposal.grant);
-        let held = self.calendar.reserve(id, proposal.span(), &demands);
+        let next = Handle::new(self.next);
+        let Proposal { owner, request, grant, .. } = proposal;
+        let pieces = self.pieces(owner, &request.ask, grant, proposal.span());
+        let held = self.hold_beside(next, pieces);
         debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
         let mut slower = Vec::new();
         for (reservation, left, slowest) in slowed {
@@ -161,13 +187,16 @@ impl Engine {
                 continue;
             }
             let more = (now.cpu.get() - slowest.cpu.get()) / STEPS;
-            let steps = (1..STEPS).rev().map(|step| slowest.cpu.get() + more * step);
-            let forms = steps.filter_map(|cpu| left.with(CpuPpm::new(cpu)));
-            let found = forms.into_iter().find(|form| self.try_form(reservation, *form));
+            let steps = (1..STEPS).rev().map(|step| CpuPpm::new(slowest.cpu.get() + more * step));
+            // Where there is no room to be so slow to the end, there may be for a while.
+            let mut forms = steps.flat_map(|cpu| {
+                let until = slowest.later.and_then(|later| left.with_both(cpu, Some(later)));
+                left.with(cpu).into_iter().chain(until)
+            });
+            let found = forms.find(|form| self.try_form(reservation, *form));
             slower.push((Arc::clone(reservation), found.unwrap_or(*slowest)));
         }
-        let released = self.calendar.release(id);
-        debug_assert!(released.is_ok(), "{released:?}");
+        self.release(next);
         slower
     }
 
@@ -250,13 +279,29 @@ impl Engine {
         }
     }
 
+    /// With what is free before it has another share, if it has one, and after that.
     fn faster(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
         let (grant, now) = (reservation.grant.as_ref()?, left.form());
-        let span = span(self.now, Some(now.until));
-        let free = self.free_beside(&reservation.owner, grant, span);
-        let form = left.with(CpuPpm::new(now.cpu.get().saturating_add(free)))?;
-        let gain = form.cpu.get().saturating_sub(now.cpu.get());
-        (gain > now.cpu.get() / FASTER_PART).then_some(form)
+        let at = self.now;
+        let mut free = |span| self.free_beside(&reservation.owner, grant, span);
+        let more = |cpu: CpuPpm, free: u32| CpuPpm::new(cpu.get().saturating_add(free));
+        let form = match now.later {
+            None => {
+                let free = free(span(at, Some(now.until)));
+                left.with(more(now.cpu, free))?
+            }
+            Some(LaterCpu { from_unix_nanos, cpu_ppm }) => {
+                let before = free(span(at, Some(from_unix_nanos)));
+                let after = free(span(from_unix_nanos, Some(now.until)));
+                let later = LaterCpu { cpu_ppm: more(cpu_ppm, after), from_unix_nanos };
+                left.with_both(more(now.cpu, before).min(later.cpu_ppm), Some(later))?
+            }
+        };
+        let is_worth_it = |more: CpuPpm, now: CpuPpm| {
+            more.get().saturating_sub(now.get()) > now.get() / FASTER_PART
+        };
+        let then = |form: Form| form.later.map_or(form.cpu, |later| later.cpu_ppm);
+        (is_worth_it(form.cpu, now.cpu) || is_worth_it(then(form), then(now))).then_some(form)
     }
 
     /// Begun at `start`, on the same nodes: as fast as it was to be, or as is free until it was to begin, if it ends no later
@@ -280,6 +325,19 @@ impl Engine {
         let each = each.min(of_user / (nodes.len() as u64).max(1));
         u32::try_from(each).unwrap_or(u32::MAX)
     }
+}
+
+/// Between `until` and `by`, the latest first, each half as far from `until` as the one before.
+fn ends(until: WallTime, by: WallTime) -> impl Iterator<Item = WallTime> {
+    (0..=HALVINGS).map(move |times| {
+        let more = by.saturating_since(until).get() >> times;
+        until.saturating_add(Nanos::new(more))
+    })
+}
+
+/// The first whole second that is not before `at`.
+fn whole_second(at: WallTime) -> WallTime {
+    WallTime::from_unix_nanos(at.unix_nanos().div_ceil(SECOND).saturating_mul(SECOND))
 }
 
 /// The nodes that a request names, or of which it is to have some; nothing = any will do.

@@ -3,6 +3,7 @@
 
 mod calls;
 mod granting;
+mod holding;
 mod limits;
 mod making_way;
 mod moving;
@@ -14,7 +15,7 @@ mod sharing;
 mod sites;
 
 use crate::agents::{Agents, Order, Sent, Session};
-use crate::book::{Book, Reservation};
+use crate::book::Book;
 use crate::call::{Answer, Call, CallError, Caller};
 use crate::cluster::{Cluster, Resource};
 use crate::event::Event;
@@ -23,7 +24,7 @@ use crate::policy::Policy;
 use crate::queue::Queue;
 use crate::spare::Spare;
 use crate::turns::Turns;
-use keeptime_calendar::{Calendar, ReservationId, ResourceId, Span};
+use keeptime_calendar::{Calendar, ResourceId, Span};
 use keeptime_model::assignment::Assignment;
 use keeptime_model::capability::Guarantee;
 use keeptime_model::reservation::{Handle, UserName};
@@ -202,12 +203,6 @@ pub struct Engine {
     /// Greater than any handle that was given, also to what was never granted.
     next: u64,
     step: Step,
-}
-
-/// Under which number a reservation that is being changed holds what it needs beside the form that it will have.
-/// Handles count from 1, and do not come so far.
-fn beside(handle: Handle) -> ReservationId {
-    ReservationId(!handle.number())
 }
 
 /// What is recorded of a decision.
@@ -461,27 +456,6 @@ impl Engine {
         self.faster_soon();
         self.forget_later(handle);
         self.site_lost_node(handle);
-    }
-
-    /// What it held while it was changed, too.
-    fn release(&mut self, handle: Handle) {
-        let released = self.calendar.release(ReservationId(handle.number()));
-        debug_assert!(released.is_ok(), "{released:?}");
-        let _ = self.calendar.release(beside(handle));
-    }
-
-    /// Holds what was released a moment ago.
-    fn hold_again(&mut self, old: &Reservation) {
-        let Some(grant) = &old.grant else { return };
-        let held = self.hold_promised(old, grant);
-        assert!(held.is_ok(), "what was released fits again: {held:?}");
-    }
-
-    /// Holds what is recorded of a reservation, no more.
-    fn hold_exactly(&mut self, handle: Handle) {
-        let Some(now) = self.book.reservations().get(&handle).cloned() else { return };
-        self.release(handle);
-        self.hold_again(&now);
     }
 
     fn current(&self, handle: Handle) -> Option<Answer> {

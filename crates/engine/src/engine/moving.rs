@@ -9,6 +9,7 @@ use crate::admission::Denied;
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Caller, Reason};
 use crate::event::{Event, Refused};
+use crate::malleable::{Left, asked};
 use crate::offers::{Declined, Kind, Proposal};
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State};
@@ -176,8 +177,10 @@ impl Engine {
     /// The same on other nodes, for the time that is left.
     fn asked_instead(&self, lost: &Reservation) -> Result<(RequestKey, Request), Invalid> {
         let left = lost.until_unix_nanos.map(|until| until.saturating_since(self.now));
-        let request =
-            Request { from_unix_nanos: None, duration_nanos: left, ..lost.request.clone() };
+        // What was to have more later has the same all the time.
+        let even = Left::of(lost, self.now).and_then(|left| asked(lost, left.even()));
+        let request = even.unwrap_or_else(|| lost.request.clone());
+        let request = Request { from_unix_nanos: None, duration_nanos: left, ..request };
         // Two handles: short enough. No user's key has this form by chance, and none has it twice.
         let key = format!("moved:{}:{}", lost.handle, Handle::new(self.next));
         Ok((key.parse()?, request))

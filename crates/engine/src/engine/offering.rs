@@ -1,20 +1,19 @@
 //! From a request to an offer: planned on what is free, held in the slot tables, told to agents.
 
-use super::{Engine, Ticket, Timeout, beside};
+use super::{Engine, Ticket, Timeout};
 use crate::admission::{Admission, Denied, Outcome};
 use crate::book::Reservation;
 use crate::call::{Answer, CallError, Reason, Refusal};
 use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
-use keeptime_calendar::calendar::Held;
-use keeptime_calendar::{Demand, ReservationId, ResourceId, Span, When};
+use keeptime_calendar::{ResourceId, When};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// A start that lies back by no more than this is meant to be now: clocks differ, and so do people.
 const PAST_MAX: Nanos = Nanos::from_secs(60);
@@ -283,9 +282,8 @@ impl Engine {
         tickets: Vec<Ticket>,
     ) -> Option<Answer> {
         let soon = proposal.from <= self.told_until();
-        if let Err(refusal) = self.hold(handle, &proposal, &kind, soon) {
-            // Only a change can fail here: for a moment it needs what it had and what it will have, and who has more than
-            // one may have by now has it for no longer than before.
+        if let Err(refusal) = self.hold(handle, &proposal, &kind) {
+            // Only a change can fail here: who has more than one may have by now has it for no longer than before.
             self.answer_each(tickets, &Err(CallError::Refused { handle: None, refusal }));
             return None;
         }
@@ -327,77 +325,24 @@ impl Engine {
         handle: Handle,
         proposal: &Proposal,
         kind: &Kind,
-        soon: bool,
     ) -> Result<(), Box<Refusal>> {
-        let id = ReservationId(handle.number());
-        let ask = &proposal.request.ask;
-        let demands = self.demands(&proposal.owner, ask, &proposal.grant);
+        let Proposal { owner, request, grant, .. } = proposal;
+        let pieces = self.pieces(owner, &request.ask, grant, proposal.span());
         let outcome = match kind {
             // It was planned with what its user had with the lost one, which they may have been promised when limits
             // were others.
-            Kind::New { replaces: Some(_), .. } => {
-                self.hold_beyond_limits(id, proposal.span(), &demands)
-            }
-            Kind::New { .. } => self.calendar.reserve(id, proposal.span(), &demands),
-            Kind::Change { .. } if !soon => self.calendar.modify(id, proposal.span(), &demands),
-            Kind::Change { .. } => match self.calendar.held(id).cloned() {
-                Some(held) => self.hold_both(handle, &held, proposal.span(), &demands),
-                None => self.calendar.reserve(id, proposal.span(), &demands),
-            },
+            Kind::New { replaces: Some(_), .. } => self.hold_beyond_limits(handle, &pieces),
+            _ => self.hold_beside(handle, pieces),
         };
         match outcome {
             Ok(()) => Ok(()),
             Err(keeptime_calendar::Refusal::Lacks(lacks)) => {
-                let user = self.counted_in(&proposal.owner, ask);
+                let user = self.counted_in(owner, &request.ask);
                 let reason = self.admission(user, proposal.from).all_lacking(&lacks);
                 Err(Box::new(reason.into()))
             }
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
-    }
-
-    /// Holds what a reservation has, `held`, and what it will have. Where one lasts all the time that the other
-    /// does, that is what is taken more at every instant; where it begins sooner with no more, what it takes until the other
-    /// begins; else the greater, for as long as either lasts.
-    pub(super) fn hold_both(
-        &mut self,
-        handle: Handle,
-        held: &Held,
-        span: Span,
-        demands: &[Demand],
-    ) -> Result<(), keeptime_calendar::Refusal> {
-        let id = ReservationId(handle.number());
-        if span.contains(held.span) {
-            self.calendar.modify(id, span, demands)?;
-            let less = more_than(demands, &held.demands);
-            // It had that before: there is room for it, whatever its user may have by now.
-            return match less.is_empty() {
-                true => Ok(()),
-                false => self.calendar.reserve_beyond(beside(handle), held.span, &less, |_| true),
-            };
-        }
-        let more = more_than(&held.demands, demands);
-        if !held.span.contains(span) {
-            return match held.span.preceded_by(span) {
-                // It begins sooner, and has no more from then on than it had.
-                Some(before) if more.is_empty() => {
-                    self.calendar.reserve(beside(handle), before, demands)
-                }
-                _ => {
-                    let both = greater(&held.demands, demands);
-                    self.calendar.modify(id, held.span.hull(span), &both)
-                }
-            };
-        }
-        if more.is_empty() { Ok(()) } else { self.calendar.reserve(beside(handle), span, &more) }
-    }
-
-    /// What `grant` takes, which its owner was given for `ask`.
-    pub(super) fn demands(&mut self, owner: &UserName, ask: &Ask, grant: &Grant) -> Vec<Demand> {
-        let user = self.counted_in(owner, ask);
-        let demands = self.admission(user, WallTime::default()).demands(grant);
-        // What is asked was admitted, and what is recorded was checked when it was taken up.
-        demands.unwrap_or_default()
     }
 }
 
@@ -410,36 +355,4 @@ fn check_deadline(request: &Request, until: Option<WallTime>) -> Result<(), Inva
         }
         _ => Ok(()),
     }
-}
-
-/// The greater of two lists of demands, resource by resource.
-fn greater(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
-    let mut all = sums(one);
-    for (resource, amount) in sums(other) {
-        let most = all.entry(resource).or_default();
-        *most = amount.max(*most);
-    }
-    as_demands(all)
-}
-
-/// What `other` takes more than `one`, resource by resource.
-fn more_than(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
-    let one = sums(one);
-    let more = |(resource, amount): (ResourceId, u64)| {
-        (resource, amount.saturating_sub(one.get(&resource).copied().unwrap_or(0)))
-    };
-    as_demands(sums(other).into_iter().map(more).filter(|(_, amount)| *amount > 0).collect())
-}
-
-fn sums(demands: &[Demand]) -> BTreeMap<ResourceId, u64> {
-    let mut sums = BTreeMap::<ResourceId, u64>::new();
-    for demand in demands {
-        let sum = sums.entry(demand.resource).or_default();
-        *sum = sum.saturating_add(demand.amount);
-    }
-    sums
-}
-
-fn as_demands(sums: BTreeMap<ResourceId, u64>) -> Vec<Demand> {
-    sums.into_iter().map(|(resource, amount)| Demand::new(resource, amount)).collect()
 }

@@ -9,6 +9,7 @@ use crate::users::NAMES;
 use keeptime_engine::book::{Book, Reservation};
 use keeptime_engine::cluster::Resource;
 use keeptime_engine::{Engine, Policy};
+use keeptime_model::assignment::LaterCpu;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Grant, Handle, State, UserName};
 use keeptime_model::topology::{LinkDirection, NodeIndex, Topology};
@@ -56,12 +57,17 @@ impl History {
     pub(super) fn hold(&mut self, handle: Handle) -> Result<(), String> {
         let Some(found) = self.reservations.get(&handle) else { return Ok(()) };
         let Some(grant) = &found.grant else { return Ok(()) };
-        let entry = Entry {
-            from: second(found.from_unix_nanos),
-            until: found.until_unix_nanos.map_or(u64::MAX, second),
-            amounts: self.amounts(&found.owner, grant)?,
+        let until = found.until_unix_nanos.map_or(u64::MAX, second);
+        let entry = |from, until, grant: &Grant| {
+            let amounts = self.amounts(&found.owner, grant)?;
+            Ok::<_, String>(Entry { from, until, amounts })
         };
-        self.slots.put(handle, entry).map_err(|over| self.over(over).0)
+        let turn = grant.later.map_or(until, |later| second(later.from_unix_nanos));
+        let mut entries = vec![entry(second(found.from_unix_nanos), turn, grant)?];
+        if let Some(LaterCpu { cpu_ppm, .. }) = grant.later {
+            entries.push(entry(turn, until, &Grant { cpu_ppm, ..grant.clone() })?);
+        }
+        self.slots.put(handle, entries).map_err(|over| self.over(over).0)
     }
 
     /// What a grant takes of every resource.

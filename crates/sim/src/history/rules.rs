@@ -3,6 +3,7 @@
 use super::ensure;
 use keeptime_engine::book::Reservation;
 use keeptime_engine::event::Modified;
+use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Request, Resources, State};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
@@ -37,7 +38,8 @@ pub(super) fn check_grant(request: &Request, grant: &Grant) -> Result<(), String
         && grant.bits_per_second == asked.bits_per_second
         && grant.disk_read_bytes_per_second == asked.disk_read_bytes_per_second
         && grant.disk_write_bytes_per_second == asked.disk_write_bytes_per_second;
-    ensure(same, "other resources than were asked for")
+    ensure(same, "other resources than were asked for")?;
+    ensure(grant.later.is_none() || request.malleable.is_some(), "another share later")
 }
 
 /// Whether all is as before but for what its program asked for beside.
@@ -84,12 +86,25 @@ pub(super) fn check_form(
     let end = modified.until_unix_nanos.ok_or("it has no end")?;
     ensure(end <= wanted.by_unix_nanos, "it is late")?;
     ensure(has.cpu_ppm <= wanted.cpu_most_ppm, "it has more than is of use")?;
-    let to_come = |cpu: CpuPpm, from: WallTime, until: WallTime| {
-        let left = until.saturating_since(from.max(time));
-        u128::from(left.get()) * u128::from(cpu.get())
+    if let Some(later) = modified.grant.later {
+        let is_while = begins < later.from_unix_nanos && later.from_unix_nanos < end;
+        ensure(is_while, "it has more before it begins, or when it is over")?;
+        let is_more = has.cpu_ppm < later.cpu_ppm && later.cpu_ppm <= wanted.cpu_most_ppm;
+        ensure(is_more, "it has less later, or more than is of use")?;
+    }
+    let to_come = |cpu: CpuPpm, later: Option<LaterCpu>, from: WallTime, until: WallTime| {
+        let volume = |cpu: CpuPpm, from: WallTime, until: WallTime| {
+            let left = until.saturating_since(from.max(time));
+            u128::from(left.get()) * u128::from(cpu.get())
+        };
+        let turn = later.map_or(until, |later| later.from_unix_nanos);
+        let then = later.map_or(cpu, |later| later.cpu_ppm);
+        volume(cpu, from, turn) + volume(then, turn, until)
     };
-    let had = to_come(had.cpu_ppm, began, old.until_unix_nanos.unwrap_or(end));
-    ensure(to_come(has.cpu_ppm, begins, end) >= had, "some of its work is lost")
+    let later = old.grant.as_ref().and_then(|grant| grant.later);
+    let had = to_come(had.cpu_ppm, later, began, old.until_unix_nanos.unwrap_or(end));
+    let has = to_come(has.cpu_ppm, modified.grant.later, begins, end);
+    ensure(has >= had, "some of its work is lost")
 }
 
 /// A new reservation is when it was asked to be.

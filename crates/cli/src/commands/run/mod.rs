@@ -256,7 +256,8 @@ fn moved(
     };
     if let (Some(grant), false) = (&next.grant, arguments.json) {
         println!("{error}");
-        println!("it begins anew as {}: {}", next.handle, words::grant(grant));
+        let words = words::grant(grant, &in_local_time);
+        println!("it begins anew as {}: {words}", next.handle);
     }
     let topology = session.cluster.topology();
     Ok((Promised::of_reservation(&next, &session.application, topology)?, hold))
