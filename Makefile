@@ -95,7 +95,7 @@ bench-regions: build ## Reading another node's memory against asking it, idle an
 bench-control: build ## Rate control on simulated programs, the paper's policy and ours
 	@$(KEEPTIME)-bench control --out $(OUT)
 
-bench-deadline: build ## Late jobs of batch logs, planned, behind the broker's queue and by first come with backfill
+bench-deadline: build ## Late jobs of batch logs, with keeptime run --by, behind the broker's queue and by first come with backfill
 	@$(KEEPTIME)-bench deadline --out $(OUT)
 
 bench-sim: build ## A simulated cluster of 10,000 nodes: decisions a second, promises against plain backfill

@@ -1,25 +1,20 @@
-//! Deadline jobs: how many are late on a batch log, under the planner, as `keeptime run --by` asks the broker for them,
-//! behind the broker's queue, and under first-come with backfill.
+//! Deadline jobs: how many are late on a batch log, as `keeptime run --by --wait` asks the broker for them, behind the
+//! broker's queue, and under first-come with backfill.
 //!
 //! The log is one in Standard Workload Format (`--log FILE`) or, without one, three made by a published
-//! model ([`lublin`]). A log says nothing of deadlines: each job is given one, its submission and 1.5 to
+//! model ([`lublin`]) from a seed (`--seed`). A log says nothing of deadlines: each job is given one, its submission and 1.5 to
 //! 5 times what its user requested. All schedulers have the same jobs with the same deadlines on the
 //! same nodes, know what was requested and not how long a job really takes, and run every job to its end:
-//! one that the planner refuses runs on what is left, and is late if it ends late. So what is done is
+//! one that is refused runs on what is left, and is late if it ends late. So what is done is
 //! the same, and so is the utilisation but for the last hours.
 //!
-//! * The planner (`planner::deadline`) plans all jobs anew whenever one comes or ends, with rates that change
-//!   over time. It may promise 90 % of a node, since that is what the kernel admits; the others use all.
-//! * As `keeptime run --by` asks ([`asked`]): the broker's engine reserves for each job, one after the other, what
-//!   `planner::deadline::booking` asks for, and has those that run go slower and faster. It gives out 90 % as well.
+//! * As `keeptime run --by --wait` asks ([`asked`]): the broker's engine reserves for each job, one after the other, what
+//!   `planner::deadline::booking` asks for, and has those that run go slower and faster. It may promise 90 % of a node,
+//!   since that is what the kernel admits; backfill uses all.
 //! * The broker's queue (`keeptime-queue` of `keeptime sim`): its engine grants whole nodes at one rate, and a
 //!   job is promised its deadline when it starts.
-//!
-//! Each submission and each end costs the planner a plan or more, quadratic in the jobs that have not ended. Where these
-//! hardly grow with the log, its length costs no more than itself: at half of full load.
 
 mod asked;
-mod replay;
 
 use crate::figures::{Figures, Target};
 use crate::quick;
@@ -80,21 +75,20 @@ struct Run {
     load: f64,
     nodes: u32,
     jobs: Vec<Submission>,
-    planned: Outcome,
     asked: Outcome,
     queued: Outcome,
     backfilled: Outcome,
-    /// What all four replays took.
+    /// What all three replays took.
     seconds: f64,
 }
 
-/// Replays under all four and writes the figures.
-pub fn run(out: &Path, log: Option<&Path>) -> Result<()> {
+/// Replays `log`, or three that are made from `seed`, under all three and writes the figures.
+pub fn run(out: &Path, log: Option<&Path>, seed: u64) -> Result<()> {
     let logs = match log {
-        Some(path) => vec![read(path)?],
+        Some(path) => vec![read(path, seed)?],
         None => {
-            let made = |(load, jobs)| {
-                let log = lublin::log(NODES, jobs_of(jobs), load, SEED);
+            let made = |load| {
+                let log = lublin::log(NODES, jobs(), load, seed);
                 (format!("model, load {load}"), log)
             };
             LOADS.map(made).into()
@@ -122,17 +116,15 @@ fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<Outcome>
 impl Run {
     fn of(log: String, nodes: u32, jobs: Vec<Submission>) -> Result<Self> {
         let start = Instant::now();
-        let planned = replay::planned(nodes, &jobs)?;
         let asked = asked::asked(nodes, &jobs)?;
         let queued = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
         let backfilled = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
         let (load, seconds) = (load(nodes, &jobs), start.elapsed().as_secs_f64());
-        Ok(Self { log, load, nodes, jobs, planned, asked, queued, backfilled, seconds })
+        Ok(Self { log, load, nodes, jobs, asked, queued, backfilled, seconds })
     }
 
     fn add_figures(&self, figures: &mut Figures) {
-        self.add_of("", &self.planned, figures);
-        self.add_of("run --by, ", &self.asked, figures);
+        self.add_of("", &self.asked, figures);
         self.add_of("broker's queue, ", &self.queued, figures);
     }
 
@@ -162,24 +154,24 @@ fn load(nodes: u32, jobs: &[Submission]) -> f64 {
     used as f64 / (f64::from(nodes) * last.max(1) as f64)
 }
 
-fn read(path: &Path) -> Result<(String, Log)> {
+fn read(path: &Path, seed: u64) -> Result<(String, Log)> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let log =
-        swf::read(&text, jobs_of(JOBS), SEED).with_context(|| format!("in {}", path.display()))?;
+    let log = swf::read(&text, jobs(), seed).with_context(|| format!("in {}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok((name, log))
 }
 
-fn jobs_of(whole: usize) -> usize {
-    if quick() { 100 } else { whole }
+/// How many of a log are replayed.
+fn jobs() -> usize {
+    if quick() { 100 } else { JOBS }
 }
 
-/// What the kernel admits of each processor: what the planner and the broker give out.
+/// What the kernel admits of each processor: what the broker gives out.
 const PROMISED: CpuPpm = CpuPpm::from_percent(90);
 const NODES: u32 = 64;
 /// Of a log.
 const JOBS: usize = 10_000;
-/// And how many jobs: at the greatest load the backlog of a long log, and with it each plan, grows too large.
-const LOADS: [(f64, usize); 3] = [(0.5, JOBS), (0.7, JOBS), (0.85, JOBS / 5)];
-const SEED: u64 = 2_008;
+const LOADS: [f64; 3] = [0.5, 0.7, 0.85];
+/// That of the first logs.
+pub const SEED: u64 = 2_008;

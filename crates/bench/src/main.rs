@@ -92,6 +92,9 @@ enum Command {
         /// A log in Standard Workload Format; without one, logs are made by a model
         #[arg(long)]
         log: Option<PathBuf>,
+        /// What deadlines are drawn from, and logs that are made
+        #[arg(long, default_value_t = deadline::SEED)]
+        seed: u64,
     },
     /// A simulated cluster of 10,000 nodes under each policy: how long that takes, decisions a second
     Sim,
@@ -171,7 +174,7 @@ fn main() -> ExitCode {
         Command::Testbed => testbed::run(out),
         Command::SharedDataCenters => shared_data_centers::run(out),
         Command::Control => control::run(out),
-        Command::Deadline { log } => deadline::run(out, log.as_deref()),
+        Command::Deadline { log, seed } => deadline::run(out, log.as_deref(), seed),
         Command::Sim => sim::run(out),
         Command::Rate => rate::run(out),
         Command::TimeSharing { figures } => time_sharing::run(out, &figures),

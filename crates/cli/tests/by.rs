@@ -42,15 +42,14 @@ fn a_run_is_slower_or_deferred_or_refused() {
     let program = world.program(SCRIPT, "60 s", &[(5, 1.0)]);
     reserve(&world, "30 %", "600s");
     let slower = run(&world, &program, &["--by", "+120s", "--takes", "20s"], 0);
-    let stretch = &slower["plan"]["stretches"][0];
+    let stretch = &slower["plan"];
     // 10 of the 15 % that it takes at full speed.
     assert_eq!(stretch["rate_ppm"], 666_666, "{slower}");
     assert!(nanos(&slower["ended_unix_nanos"]) <= nanos(&slower["deadline_unix_nanos"]));
 
     let rest = reserve(&world, "10 %", "10s");
     let deferred = run(&world, &program, &["--by", "+120s", "--takes", "20s"], 0);
-    let (from, until) =
-        (&deferred["plan"]["stretches"][0]["from_unix_nanos"], &rest["until_unix_nanos"]);
+    let (from, until) = (&deferred["plan"]["from_unix_nanos"], &rest["until_unix_nanos"]);
     assert_eq!(nanos(from), nanos(until), "{deferred}");
     assert!(nanos(&deferred["ended_unix_nanos"]) >= nanos(until), "{deferred}");
 
@@ -182,7 +181,7 @@ fn a_run_that_may_wait_is_run_all_the_same() {
     reserve(&world, "30 %", "600s");
     let late = run(&world, &program, &["--by", "+20s", "--takes", "15s", "--wait", "60s"], 0);
     assert_eq!(late["promised"], false, "{late}");
-    assert_eq!(late["plan"]["stretches"][0]["rate_ppm"], 666_666, "of 15 %, 10 are free: {late}");
+    assert_eq!(late["plan"]["rate_ppm"], 666_666, "of 15 %, 10 are free: {late}");
 
     let rest = reserve(&world, "10 %", "600s");
     let words = ["--by", "+40s", "--takes", "15s", "--wait", "60s"];
@@ -273,7 +272,7 @@ fn a_program_is_run_by_its_words() {
     };
     let ran: Value = serde_json::from_slice(&run(&["--json"]).stdout).unwrap();
     assert_eq!(ran["plan"]["nodes"].as_array().unwrap().len(), 2, "{ran}");
-    assert_eq!(ran["plan"]["stretches"][0]["rate_ppm"], 1_000_000, "{ran}");
+    assert_eq!(ran["plan"]["rate_ppm"], 1_000_000, "{ran}");
     assert!(nanos(&ran["ended_unix_nanos"]) <= nanos(&ran["deadline_unix_nanos"]), "{ran}");
     let text = said(&run(&[]));
     assert_eq!(text.matches("| solved all").count(), 2, "{text}");

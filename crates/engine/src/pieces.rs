@@ -55,3 +55,60 @@ fn sums(demands: &[Demand]) -> BTreeMap<ResourceId, u64> {
     }
     sums
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keeptime_model::units::WallTime;
+    use proptest::prelude::*;
+
+    fn at(nanos: u64) -> WallTime {
+        WallTime::from_unix_nanos(nanos)
+    }
+
+    /// One after the other, of two resources; where nothing is taken there is none.
+    fn any_pieces() -> impl Strategy<Value = Vec<Piece>> {
+        let piece = (0u64..5, 1u64..10, 0u64..4, 0u64..4);
+        let pieces = prop::collection::vec(piece, 0..4);
+        (pieces, any::<bool>()).prop_map(|(pieces, is_endless)| {
+            let mut from = 0;
+            let mut all: Vec<_> = pieces
+                .into_iter()
+                .map(|(gap, lasts, one, other)| {
+                    let start = from + gap;
+                    from = start + lasts;
+                    let amounts = [(0, one), (1, other)].into_iter().filter(|(_, n)| *n > 0);
+                    let demands = amounts.map(|(id, n)| Demand::new(ResourceId(id), n)).collect();
+                    Piece { span: Span::new(at(start), at(from)).unwrap(), demands }
+                })
+                .collect();
+            if let Some(last) = all.last_mut().filter(|_| is_endless) {
+                last.span = Span::since(last.span.from());
+            }
+            all
+        })
+    }
+
+    fn taken(pieces: &[Piece], resource: u32, instant: u64) -> u64 {
+        let moment = Span::new(at(instant), at(instant + 1)).unwrap();
+        let there = pieces.iter().filter(|piece| piece.span.contains(moment));
+        let demands = there.flat_map(|piece| &piece.demands);
+        demands.filter(|demand| demand.resource.0 == resource).map(|demand| demand.amount).sum()
+    }
+
+    proptest! {
+        // Goal: what is held beside is just what is missing of the greater of two forms, and nothing where there is
+        // enough. Method: instant by instant.
+        #[test]
+        fn both_together_are_the_greater_at_every_instant(old in any_pieces(), new in any_pieces()) {
+            let held = |piece: &Piece| Held { span: piece.span, demands: piece.demands.clone().into() };
+            let held: Vec<_> = old.iter().map(held).collect();
+            let more = more_than(&held, new.clone());
+            prop_assert!(more.iter().all(|piece| !piece.span.is_empty() && !piece.demands.is_empty()));
+            for (instant, resource) in (0..60).flat_map(|instant| [(instant, 0), (instant, 1)]) {
+                let [old, new, more] = [&old, &new, &more].map(|all| taken(all, resource, instant));
+                prop_assert_eq!(old + more, old.max(new), "at {}", instant);
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@ use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use keeptime_planner::deadline::booking::Ask;
-use keeptime_planner::deadline::{self, Booking, Job, Reserved, Wants};
+use keeptime_planner::deadline::{self, Booking, Job, Reserved};
 use keeptime_whatif::broker::Broker;
 use keeptime_whatif::shape::{self, Shape};
 use keeptime_whatif::trace::Submission;
@@ -69,7 +69,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         let events = [submission, due, replay.next_end(), replay.next_turn(), asks];
         let Some(now) = events.into_iter().flatten().min() else { break };
         if replay.advance(now.max(replay.now))? {
-            replay.have_all_ask_again()?;
+            replay.have_all_ask_again();
         }
         while let Some((at, number)) = replay.asks.first().copied().filter(|(at, _)| *at <= now) {
             replay.asks.remove(&(at, number));
@@ -138,22 +138,21 @@ impl Replay<'_> {
     }
 
     /// Something was given back: who waits asks the next time that it would have asked anyway.
-    fn have_all_ask_again(&mut self) -> Result<()> {
+    fn have_all_ask_again(&mut self) {
         let now = Broker::wall(self.now);
         let asking: BTreeSet<_> = self.asks.iter().map(|(_, number)| *number).collect();
         for (number, asked) in &self.without {
             if !asking.contains(number) {
-                let every = Booking::new(self.job(*number)?).asks_again_after(now).get();
+                let every = Booking::new(self.job(*number)).asks_again_after(now).get();
                 let since = self.now.saturating_sub(*asked).get();
                 let next = asked.saturating_add(Nanos::new((since / every + 1) * every));
                 self.asks.insert((next, *number));
             }
         }
-        Ok(())
     }
 
     fn ask(&mut self, number: usize) -> Result<()> {
-        let (now, job) = (Broker::wall(self.now), self.job(number)?);
+        let (now, job) = (Broker::wall(self.now), self.job(number));
         if self.book(number, Booking::new(job.clone()))? {
             self.outcome.promised[number] = true;
             self.without.remove(&number);
@@ -166,12 +165,11 @@ impl Replay<'_> {
     }
 
     /// As its user knows it.
-    fn job(&self, number: usize) -> Result<Job> {
+    fn job(&self, number: usize) -> Job {
         let Submission { submitted, requested, nodes, deadline, .. } = self.jobs[number];
         let wall = |seconds| Broker::wall(Nanos::from_secs(seconds));
-        let job = Job::new(format!("j{number}").parse()?, at_what_is_promised(requested), nodes);
-        let from_unix_nanos = wall(submitted);
-        Ok(Job { wants: Wants::By(wall(deadline)), from_unix_nanos, ..job })
+        let job = Job::new(at_what_is_promised(requested), nodes, wall(deadline));
+        Job { from: wall(submitted), ..job }
     }
 
     /// Whether the job is granted what it asks for.
@@ -180,7 +178,7 @@ impl Replay<'_> {
         loop {
             let reserved = self.reserved(booking.horizon(now));
             let (choice, at) = match booking.next(now, &self.nodes, &reserved)? {
-                Ask::Beside(plan, at) => (self.named(&plan.nodes), at),
+                Ask::Beside(plan) => (self.named(&plan.nodes), plan.at),
                 Ask::Slowest(count, at) => (NodeChoice::Any(count), at),
                 Ask::Nothing(_) => return Ok(false),
             };

@@ -29,7 +29,7 @@ use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::curve::FittedCurve;
 use keeptime_planner::deadline::booking::Ask;
-use keeptime_planner::deadline::{self, Booking, Job, JobPlan, Reserved, Stretch, Wants};
+use keeptime_planner::deadline::{self, Booking, Job, Plan, Reserved, Stretch};
 use keeptime_planner::fitted::FittedProfile;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ use std::time::Duration;
 struct Outcome {
     deadline_unix_nanos: WallTime,
     reservation: Option<Handle>,
-    plan: Option<JobPlan>,
+    plan: Option<Planned>,
     /// Whether it was promised to be done by then.
     promised: bool,
     ended_unix_nanos: Option<WallTime>,
@@ -49,11 +49,18 @@ struct Outcome {
     earliest_unix_nanos: Option<WallTime>,
 }
 
+/// Where it was to run, when and how fast.
+#[derive(Debug, Serialize)]
+struct Planned {
+    nodes: Vec<Name>,
+    #[serde(flatten)]
+    at: Stretch,
+}
+
 /// What is to be done, and what it needs.
 struct Work {
     application: Application,
     parameters: Parameters,
-    deadline: WallTime,
     job: Job,
     /// What keeps its share of the CPU.
     mechanism: CpuMechanism,
@@ -80,8 +87,7 @@ enum Booked {
 
 /// What was reserved.
 struct Held {
-    plan: JobPlan,
-    at: Stretch,
+    plan: Plan,
     hold: Box<Hold>,
     /// Whether it is done by its deadline so.
     is_promised: bool,
@@ -100,26 +106,23 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             departure.leave(None)
         })?,
     };
-    let Held { plan, at, hold, is_promised } = match booked {
+    let Held { plan: Plan { nodes, at }, hold, is_promised } = match booked {
         Booked::Held(held) => held,
         Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
         Booked::Refused(error) => return reservations::refused(error, arguments.json),
     };
+    let names = cluster.topology().names(&nodes);
     if !arguments.json {
-        println!(
-            "{}: {}",
-            hold.handle(),
-            story(&cluster.topology().names(&plan.nodes), &at, is_promised, &work)
-        );
+        println!("{}: {}", hold.handle(), story(&names, &at, is_promised, &work));
     }
     departure.leave(Some(hold.handle()))?;
-    wait_for_start(cluster, &hold, &plan.nodes)?;
+    wait_for_start(cluster, &hold, &nodes)?;
     let sooner = at.from.saturating_since(now());
     if !arguments.json && sooner > SOONER_LEAST {
         println!("{}: there is room, so it begins {} sooner", hold.handle(), whole_seconds(sooner));
     }
-    let (application, parameters, nodes) = (&work.application, &work.parameters, &plan.nodes[..]);
-    let run = Run { application, parameters, nodes, rate: None };
+    let (application, parameters) = (&work.application, &work.parameters);
+    let run = Run { application, parameters, nodes: &nodes, rate: None };
     let mut share = work.job.cpu_at(at.rate);
     let mut on_line = |line: &str| {
         if arguments.json {
@@ -132,20 +135,20 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         println!("  | {line}");
     };
     // As slow as it was planned, it is not ended before it has to be done.
-    let limit = application.timeout().max(work.deadline.max(at.to).saturating_since(now()));
+    let limit = application.timeout().max(work.job.by.max(at.to).saturating_since(now()));
     let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
     execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
     let ended = now();
     if arguments.json {
         print_json(&Outcome {
             reservation: Some(hold.handle()),
-            plan: Some(plan),
+            plan: Some(Planned { nodes: names, at }),
             promised: is_promised,
             ended_unix_nanos: Some(ended),
             ..work.outcome()
         })?;
     } else {
-        println!("done {}", distance(ended, work.deadline));
+        println!("done {}", distance(ended, work.job.by));
     }
     Ok(Ending::Done)
 }
@@ -165,15 +168,14 @@ impl Work {
         };
         let among = session.cluster.among();
         let knees = on_at_most(knees, if among.is_empty() { usize::MAX } else { among.len() })?;
-        let job = job(&application, &knees, arguments.takes)?;
-        let job = Job { wants: Wants::By(deadline), ..job };
+        let job = job(&application, &knees, arguments.takes, deadline)?;
         let mechanism = arguments.mechanism;
-        Ok(Self { application, parameters, deadline, job, mechanism, knees })
+        Ok(Self { application, parameters, job, mechanism, knees })
     }
 
     fn outcome(&self) -> Outcome {
         Outcome {
-            deadline_unix_nanos: self.deadline,
+            deadline_unix_nanos: self.job.by,
             reservation: None,
             plan: None,
             promised: false,
@@ -255,7 +257,7 @@ fn period(cpu: CpuPpm) -> Nanos {
     PERIODS.into_iter().find(is_enough).unwrap_or(longest)
 }
 
-/// What is to be done, on any number of nodes that has a knee.
+/// What is to be done by `by`, on any number of nodes that has a knee.
 ///
 /// # Errors
 /// If nothing tells how long a whole run takes.
@@ -263,6 +265,7 @@ fn job(
     application: &Application,
     knees: &BTreeMap<u32, Knee>,
     takes: Option<Nanos>,
+    by: WallTime,
 ) -> Result<Job, Invalid> {
     let fewest = knees.values().next().map(|knee| knee.time).unwrap_or_default();
     let of_whole_run = (*application.time() == TimeSource::Wall).then_some(fewest);
@@ -274,7 +277,7 @@ fn job(
         |knee: &Knee| u128::from(fewest.get()) * 1_000_000 / u128::from(knee.time.get().max(1));
     let speed = |knee: &Knee| u32::try_from(speed(knee)).unwrap_or(u32::MAX);
     let with_spare = takes.get().saturating_add(takes.get() / SPARE_PART);
-    let job = Job::new(application.name().clone(), Nanos::new(with_spare), 1);
+    let job = Job::new(Nanos::new(with_spare), 1, by);
     let speed_ppm = knees.iter().map(|(nodes, knee)| (*nodes, speed(knee))).collect();
     Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
 }
@@ -352,23 +355,17 @@ fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> 
         let there = promised(&nodes, cluster.among());
         let ask = booking.next(now, &there, &reserved(&nodes, &timeline))?;
         let (choice, at) = match &ask {
-            Ask::Beside(plan, at) => {
-                (NodeChoice::Named(cluster.topology().names(&plan.nodes)), *at)
+            Ask::Beside(plan) => {
+                (NodeChoice::Named(cluster.topology().names(&plan.nodes)), plan.at)
             }
             Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
             Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
         };
         match Hold::take_in_advance(cluster, work.request(&booking, choice, &at)) {
             Ok(hold) => {
-                let plan = match ask {
-                    Ask::Beside(plan, _) => plan,
-                    _ => {
-                        let nodes = granted_nodes(cluster, &hold)?;
-                        JobPlan { nodes, stretches: vec![at], ends: Some(at.to), kept: true }
-                    }
-                };
+                let nodes = granted_nodes(cluster, &hold)?;
                 let (hold, is_promised) = (Box::new(hold), true);
-                return Ok(Booked::Held(Held { plan, at, hold, is_promised }));
+                return Ok(Booked::Held(Held { plan: Plan { nodes, at }, hold, is_promised }));
             }
             Err(error) => {
                 let error = error.downcast::<ClientError>()?;
@@ -466,7 +463,7 @@ fn story(nodes: &[Name], at: &Stretch, is_promised: bool, work: &Work) -> String
     let nodes: Vec<_> = nodes.iter().map(Name::as_str).collect();
     let span = times::show_span(at.from, Some(at.to), &TimeZone::system());
     let when = match is_promised {
-        true => distance(at.to, work.deadline),
+        true => distance(at.to, work.job.by),
         false => "promised nothing, and slower where others need that".into(),
     };
     format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate)
@@ -553,8 +550,9 @@ mod tests {
             bandwidth: BitsPerSecond::from_mbit(mbit),
         };
         assert_eq!(knees, BTreeMap::from([(2, knee(61, 10)), (4, knee(40, 20))]));
-        let job = job(&application("\"wall\""), &knees, None).unwrap();
-        assert_eq!(job.remaining_nanos, Nanos::from_millis(67_100));
+        let by = WallTime::default();
+        let job = job(&application("\"wall\""), &knees, None, by).unwrap();
+        assert_eq!(job.work, Nanos::from_millis(67_100));
         assert_eq!(job.speed_ppm, BTreeMap::from([(2, 1_000_000), (4, 1_525_000)]));
         assert_eq!(job.cpu_ppm, CpuPpm::from_percent(40));
         assert_eq!(found("5..8").unwrap_err().expected, "one that the profile has: 2, 4");
@@ -563,10 +561,11 @@ mod tests {
     #[test]
     fn a_time_that_is_not_of_the_whole_run_is_asked_for() {
         let (application, knees) = (application("{ stdout = \"frame\" }"), found("2").unwrap());
-        assert_eq!(job(&application, &knees, None).unwrap_err().field, "takes");
+        let by = WallTime::default();
+        assert_eq!(job(&application, &knees, None, by).unwrap_err().field, "takes");
         let takes = Some(Nanos::from_secs(600));
-        let job = job(&application, &knees, takes).unwrap();
-        assert_eq!(job.remaining_nanos, Nanos::from_secs(660));
+        let job = job(&application, &knees, takes, by).unwrap();
+        assert_eq!(job.work, Nanos::from_secs(660));
     }
 
     // Goal: slices of several nodes begin together, whatever the share, and no bandwidth is asked for that is unknown.
@@ -576,12 +575,12 @@ mod tests {
         let known = without_profile(&application, Nanos::from_secs(60));
         let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
         let asked = |knees: &BTreeMap<u32, Knee>, nodes, percent| {
-            let (knees, parameters, deadline) = (knees.clone(), Parameters::new(), at(600));
-            let job = job(&application, &knees, None).unwrap();
-            let booking = Booking::new(Job { wants: Wants::By(deadline), ..job.clone() });
+            let (knees, parameters) = (knees.clone(), Parameters::new());
+            let job = job(&application, &knees, None, at(600)).unwrap();
+            let booking = Booking::new(job.clone());
             let application = application.clone();
             let mechanism = CpuMechanism::Bandwidth;
-            let work = Work { application, parameters, deadline, job, mechanism, knees };
+            let work = Work { application, parameters, job, mechanism, knees };
             let rate = Share::from_percent(percent).unwrap();
             let stretch = Stretch { from: at(0), to: at(300), rate };
             let request = work.request(&booking, NodeChoice::Any(nodes), &stretch);

@@ -1,13 +1,21 @@
 //! One job beside what is reserved, as one reservation in advance can have it: nodes, a start and a rate
 //! that stay until it is done. What is reserved stays as it is.
 
-use super::admit::Refusal;
 use super::job::Job;
-use super::plan::{Cluster, JobPlan, best_of, shared};
 use super::space::Space;
 use keeptime_model::Invalid;
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{CpuPpm, WallTime};
+use keeptime_model::units::{CpuPpm, Nanos, Share, WallTime};
+use serde::Serialize;
+
+/// What jobs can have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// What may be promised of each node.
+    pub nodes_ppm: Vec<CpuPpm>,
+    /// A job waits rather than run slower than this.
+    pub rate_least: Share,
+}
 
 /// CPU of a node that is reserved already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +30,104 @@ pub struct Reserved {
     pub cpu: CpuPpm,
 }
 
-/// Nodes, start and rate of `wanted`, which has not started, beside what is `reserved`: the cheapest that
-/// keeps what it wants, and of these the one that is done first. O(steps²) for each number of nodes, with a
-/// step for each change of what is reserved.
+/// One rate over one span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Stretch {
+    /// From then.
+    #[serde(rename = "from_unix_nanos")]
+    pub from: WallTime,
+    /// Until just before then.
+    #[serde(rename = "to_unix_nanos")]
+    pub to: WallTime,
+    /// The part of full speed.
+    #[serde(rename = "rate_ppm")]
+    pub rate: Share,
+}
+
+/// Where a job runs, when and how fast.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Where.
+    pub nodes: Vec<NodeIndex>,
+    /// When and how fast.
+    pub at: Stretch,
+}
+
+/// Why a job cannot be done by its deadline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// In the user's words.
+    pub reason: String,
+    /// The earliest deadline that was found to be possible.
+    pub earliest: Option<WallTime>,
+}
+
+impl Cluster {
+    /// `nodes` nodes, of each of which `cpu` may be promised; no job slower than 5 %.
+    pub fn of(nodes: u32, cpu: CpuPpm) -> Self {
+        let rate_least = Share::from_percent(5).unwrap_or_default();
+        Self { nodes_ppm: vec![cpu; nodes as usize], rate_least }
+    }
+}
+
+/// Nodes, start and rate of `wanted` beside what is `reserved`: the cheapest with which it is done by its deadline, and of
+/// these the one that is done first. O(steps²) for each number of nodes, with a step for each change of what is reserved.
 ///
 /// # Errors
-/// Why nothing does, with the earliest deadline that can be kept.
+/// If the job makes no sense on this cluster; within that, why nothing does, with the earliest deadline that can be kept.
 pub fn beside(
     now: WallTime,
     cluster: &Cluster,
     reserved: &[Reserved],
     wanted: &Job,
-) -> Result<Result<JobPlan, Refusal>, Invalid> {
-    cluster.check(wanted)?;
-    let mut space = Space::new(now.unix_nanos(), cluster);
-    reserved.iter().for_each(|reserved| space.reserve(reserved));
-    let layouts = space
-        .counts(wanted)
-        .flat_map(|count| shared(now, &space, wanted, count, Space::lay_at_one_rate));
-    let layout = best_of(now, wanted, layouts);
-    let found = JobPlan::of(now, wanted, layout);
-    Ok(if found.kept { Ok(found) } else { Err(Refusal::too_late(wanted, found.ends)) })
+) -> Result<Result<Plan, Refusal>, Invalid> {
+    wanted.check(cluster.nodes_ppm.len())?;
+    let space = Space::new(now.unix_nanos(), cluster, reserved);
+    let there = cluster.nodes_ppm.len();
+    let counts = wanted.speed_ppm.keys().copied().filter(|count| *count as usize <= there);
+    let plans = counts.flat_map(|count| {
+        let nodes = horizons(now, wanted, count).map(|until| space.emptiest(wanted, count, until));
+        nodes.into_iter().filter_map(|nodes| space.lay(wanted, nodes))
+    });
+    // What is late is not better for being cheap.
+    let worth = |plan: &Plan| {
+        let is_late = plan.at.to > wanted.by;
+        (is_late, if is_late { 0 } else { cost(plan, wanted) }, plan.at.to)
+    };
+    Ok(match plans.min_by_key(worth) {
+        Some(plan) if plan.at.to <= wanted.by => Ok(plan),
+        late => Err(Refusal::too_late(wanted.by, late.map(|plan| plan.at.to))),
+    })
 }
+
+/// Until when a node should be free for a job: until it could be done, and until it must be.
+fn horizons(now: WallTime, job: &Job, count: u32) -> [u64; 2] {
+    let alone = job.takes(count, Share::ONE.ppm()).unwrap_or(Nanos::new(u64::MAX));
+    let done = now.max(job.from).saturating_add(alone);
+    [done, job.by.max(done)].map(WallTime::unix_nanos)
+}
+
+/// CPU time of all nodes together.
+fn cost(plan: &Plan, job: &Job) -> u128 {
+    let Stretch { from, to, rate } = plan.at;
+    let span = u128::from(to.saturating_since(from).get());
+    (span * u128::from(job.cpu_at(rate).get())).saturating_mul(plan.nodes.len() as u128)
+}
+
+impl Refusal {
+    /// Of what would be done by `ends`, if ever.
+    fn too_late(by: WallTime, ends: Option<WallTime>) -> Self {
+        let reason = match ends {
+            None => "the jobs that are promised leave nothing for it, ever".into(),
+            Some(ends) => {
+                // In whole seconds.
+                let late = ends.saturating_since(by).get().div_ceil(SECOND).saturating_mul(SECOND);
+                let late = Nanos::new(late);
+                format!("beside the jobs that are promised it would end {late} too late")
+            }
+        };
+        Self { reason, earliest: ends }
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;

@@ -7,10 +7,8 @@
 //! away that the job goes as slowly as others need. Where there is none either, it asks for both again in a while
 //! ([`Booking::asks_again_after`]), the more often the more urgent it is.
 
-use super::admit::Refusal;
-use super::beside::{Reserved, beside};
-use super::job::{Job, Wants};
-use super::plan::{Cluster, JobPlan, Stretch};
+use super::beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
+use super::job::Job;
 use keeptime_model::Invalid;
 use keeptime_model::reservation::{self, Malleable, Request, Resources};
 use keeptime_model::units::{Nanos, WallTime};
@@ -42,7 +40,7 @@ struct Slowest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
     /// These nodes, from then on at that rate. It fits beside what is reserved, as far as CPU goes.
-    Beside(JobPlan, Stretch),
+    Beside(Plan),
     /// So many nodes, whichever, as slowly as can be. It fits only if others go slower, which only the broker knows.
     Slowest(u32, Stretch),
     /// Nothing is left: the nodes' CPU does not suffice.
@@ -50,37 +48,29 @@ pub enum Ask {
 }
 
 impl Booking {
-    /// Of a job that has not started.
+    /// Of a job that is to be done by its deadline.
     pub fn new(job: Job) -> Self {
-        let earliest = job.from_unix_nanos;
+        let earliest = job.from;
         Self { job, earliest, only_at_once: false, attempts_left: ATTEMPTS, slowest: None }
     }
 
-    /// Of the same job, whatever it wants: begun at `now`, and done by when it is at the least rate.
+    /// Of the same job, whatever its deadline: begun at `now`, and done by when it is at the least rate.
     pub fn at_once(job: Job, now: WallTime) -> Self {
-        let wants = Wants::By(now.saturating_add(longest(&job)));
-        Self { only_at_once: true, ..Self::new(Job { wants, ..job }) }
-    }
-
-    /// By when it is to be done; nothing if it is not to be done by any time.
-    pub fn by(&self) -> Option<WallTime> {
-        match self.job.wants {
-            Wants::By(by) => Some(by),
-            Wants::Rate(_) | Wants::Rest => None,
-        }
+        let by = now.saturating_add(longest(&job));
+        Self { only_at_once: true, ..Self::new(Job { by, ..job }) }
     }
 
     /// Until when [`Self::next`] looks for room: as long after its deadline as the job takes at the least rate.
     pub fn horizon(&self, now: WallTime) -> WallTime {
-        self.by().unwrap_or(now).max(now).saturating_add(longest(&self.job))
+        self.job.by.max(now).saturating_add(longest(&self.job))
     }
 
     /// How long it waits before it asks again for what was refused at `now`: a part of the time that it has left, so that
     /// those come first that have the least; or of the time that it takes, where it is too late.
     pub fn asks_again_after(&self, now: WallTime) -> Nanos {
-        let done = now.saturating_add(self.job.remaining_nanos);
-        let left = self.by().unwrap_or_default().saturating_since(done);
-        let lasts = if left > Nanos::new(0) { left } else { self.job.remaining_nanos };
+        let done = now.saturating_add(self.job.work);
+        let left = self.job.by.saturating_since(done);
+        let lasts = if left > Nanos::new(0) { left } else { self.job.work };
         Nanos::new(lasts.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST)
     }
 
@@ -97,17 +87,11 @@ impl Booking {
         let slowest = match &mut self.slowest {
             Some(slowest) => slowest,
             None => match beside(now, cluster, reserved, &self.job)? {
-                Ok(plan) if self.only_at_once && plan.starts().is_some_and(|start| start > now) => {
+                Ok(plan) if self.only_at_once && plan.at.from > now => {
                     let reason = "there is no room to begin in now".into();
-                    let (part, rate) = (None, None);
-                    return Ok(Ask::Nothing(Refusal { reason, earliest: plan.ends, part, rate }));
+                    return Ok(Ask::Nothing(Refusal { reason, earliest: Some(plan.at.to) }));
                 }
-                Ok(plan) => {
-                    let nothing =
-                        || Invalid::new("takes", self.job.remaining_nanos, "more than 0 s");
-                    let at = plan.stretches.first().copied().ok_or_else(nothing)?;
-                    return Ok(Ask::Beside(plan, at));
-                }
+                Ok(plan) => return Ok(Ask::Beside(plan)),
                 Err(refusal) => {
                     let left = self.as_slow_as_can_be(now);
                     self.slowest.insert(Slowest { refusal, left })
@@ -124,14 +108,14 @@ impl Booking {
     /// and faster as others come and go, and begin sooner where it begins later for want of room.
     pub fn request(&self, resources: Resources, at: &Stretch) -> Request {
         let resources = Resources { cpu_ppm: self.job.cpu_at(at.rate), ..resources };
-        let malleable = |by| Malleable {
+        let malleable = Malleable {
             earliest_unix_nanos: Some(self.earliest),
-            ..Malleable::new(by, self.job.cpu_ppm)
+            ..Malleable::new(self.job.by, self.job.cpu_ppm)
         };
         Request {
             from_unix_nanos: Some(at.from),
             duration_nanos: Some(at.to.saturating_since(at.from)),
-            malleable: self.by().map(malleable),
+            malleable: Some(malleable),
             ..Request::new(reservation::Ask::Resources(resources))
         }
     }
@@ -145,15 +129,14 @@ impl Booking {
         let tries = self.attempts_left > 0 && !self.only_at_once;
         let later = earliest.filter(|start| *start > from && tries);
         if let Some(start) = later {
-            (self.job.from_unix_nanos, self.attempts_left) = (start, self.attempts_left - 1);
+            (self.job.from, self.attempts_left) = (start, self.attempts_left - 1);
         }
         later.is_some()
     }
 
     /// From `now` on as slowly as the deadline allows, on each number of nodes on which that is possible.
     fn as_slow_as_can_be(&self, now: WallTime) -> VecDeque<(u32, Stretch)> {
-        let Some(by) = self.by() else { return VecDeque::new() };
-        let to = WallTime::from_unix_nanos(by.unix_nanos().saturating_sub(AWAY.get()));
+        let to = WallTime::from_unix_nanos(self.job.by.unix_nanos().saturating_sub(AWAY.get()));
         let on = |nodes: &u32| {
             let rate = self.job.least_rate(*nodes, to.saturating_since(now))?;
             Some((*nodes, Stretch { from: now, to, rate }))
@@ -166,7 +149,7 @@ impl Booking {
 
 /// What a job takes at the least rate.
 fn longest(job: &Job) -> Nanos {
-    Nanos::new(job.remaining_nanos.get().saturating_mul(SLOWEST_TIMES))
+    Nanos::new(job.work.get().saturating_mul(SLOWEST_TIMES))
 }
 
 /// Of that time it lets this part pass before it asks again,
@@ -196,8 +179,7 @@ mod tests {
     /// 100 s on two nodes, 80 on four, by 400 s.
     fn booking() -> Booking {
         let speed_ppm = BTreeMap::from([(2, 1_000_000), (4, 1_250_000)]);
-        let job = Job::new("a".parse().unwrap(), Nanos::from_secs(100), 2);
-        Booking::new(Job { wants: Wants::By(at(400)), speed_ppm, ..job })
+        Booking::new(Job { speed_ppm, ..Job::new(Nanos::from_secs(100), 2, at(400)) })
     }
 
     fn cluster() -> Cluster {
@@ -215,7 +197,7 @@ mod tests {
     fn what_fits_is_asked_for_and_later_where_the_broker_says_so() {
         let mut booking = self::booking();
         let next = |booking: &mut Booking| match booking.next(at(0), &cluster(), &[]).unwrap() {
-            Ask::Beside(plan, at) => (plan.nodes.len(), at),
+            Ask::Beside(plan) => (plan.nodes.len(), plan.at),
             other => panic!("{other:?}"),
         };
         let (_, first) = next(&mut booking);
@@ -233,7 +215,7 @@ mod tests {
     #[test]
     fn who_has_the_least_time_asks_first() {
         let after = |by| {
-            let job = Job { wants: Wants::By(at(by)), ..booking().job };
+            let job = Job { by: at(by), ..booking().job };
             Booking::new(job).asks_again_after(at(0)).get() / 1_000_000
         };
         // It has two hours, 1,900 s, 20 s, none.
@@ -262,8 +244,8 @@ mod tests {
         let late = |reserved: &[Reserved]| {
             Booking::at_once(self::booking().job, at(330)).next(at(330), &cluster(), reserved)
         };
-        let Ask::Beside(_, first) = late(&all_but(10)).unwrap() else { panic!("there is room") };
-        assert_eq!(first.from, at(330));
+        let Ask::Beside(first) = late(&all_but(10)).unwrap() else { panic!("there is room") };
+        assert_eq!(first.at.from, at(330));
         let until_400 = |reserved: Reserved| Reserved {
             to: at(400),
             cpu: CpuPpm::from_percent(90),

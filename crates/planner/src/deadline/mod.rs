@@ -1,58 +1,41 @@
-//! Jobs with deadlines: when, on how many nodes, how fast; deferred, slowed down and sped up so that all
-//! make it (the time-sharing paper, section 6).
+//! Jobs with deadlines: when, on how many nodes, how fast (the time-sharing paper, section 6).
 //!
-//! * [`job`]: what is asked for: a deadline, a rate, or what is left;
-//! * [`plan`](mod@plan): rates over time for all jobs together;
-//! * [`admit`](mod@admit): whether one more job can be had, what could be instead, and who can be promised more later;
-//! * [`beside`](mod@beside): one job beside reservations that nobody changes;
+//! * [`job`]: what is to be done, and by when;
+//! * [`beside`](mod@beside): one job beside reservations, each of which has one rate;
 //! * [`booking`]: what such a job asks a broker for.
 //!
-//! Nodes are shared by rate: a job that runs at r of full speed uses r of what it uses at full speed
-//! on each of its nodes, which feedback control makes true. A job's nodes are chosen when it starts and
-//! stay; its rate changes as often as the plan says. All of it is integer arithmetic, rounded such that a
-//! plan never promises more than can be had.
+//! Nodes are shared by rate: a job that runs at r of full speed uses r of what it uses at full speed on each of its nodes. Who
+//! goes slower for others, for how long, and faster when there is room, is up to the broker, which knows all of them
+//! (`keeptime_engine`). All of it is integer arithmetic, rounded such that no more is promised than can be had.
 //!
 //! ```
+//! use keeptime_model::topology::NodeIndex;
 //! use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-//! use keeptime_planner::deadline::{Cluster, Job, Plan, Verdict, Wants, admit};
+//! use keeptime_planner::deadline::{Cluster, Job, Reserved, beside};
 //!
 //! let cluster = Cluster::of(4, CpuPpm::from_percent(90));
 //! let start = WallTime::from_unix_nanos(1_767_225_600_000_000_000);
-//! let hours = |hours: u64| start.saturating_add(Nanos::from_secs(3_600 * hours));
-//! let job = |name: &str, work: u64, by: u64| Job {
-//!     wants: Wants::By(hours(by)),
-//!     ..Job::new(name.parse().unwrap(), Nanos::from_secs(3_600 * work), 4)
-//! };
+//! let hour = |hours: u64| start.saturating_add(Nanos::from_secs(3_600 * hours));
 //!
-//! // A long job that would finish early runs slower for one that is urgent.
-//! let long = job("long", 4, 8);
-//! let none = Plan::default();
-//! let Verdict::Admitted(alone) = admit(start, &cluster, &[], &none, &long) else { panic!() };
-//! assert_eq!(alone.of("long").unwrap().rate_at(start).to_string(), "90 %");
-//! let urgent = job("urgent", 2, 3);
-//! let running = [long];
-//! let verdict = admit(start, &cluster, &running, &alone, &urgent);
-//! let Verdict::Admitted(both) = verdict else { panic!() };
-//! assert!(both.of("long").unwrap().rate_at(start) < both.of("urgent").unwrap().rate_at(start));
-//! assert!(both.of("long").unwrap().ends.unwrap() <= hours(8));
+//! // Three hours of work on all nodes, by 4 o'clock: at once, as fast as can be promised.
+//! let job = Job::new(Nanos::from_secs(3 * 3_600), 4, hour(4));
+//! let plan = beside(start, &cluster, &[], &job)?.unwrap();
+//! assert_eq!((plan.nodes.len(), plan.at.from, plan.at.rate.to_string().as_str()), (4, start, "90 %"));
 //!
-//! // What cannot be done is refused with what could be.
-//! let verdict = admit(start, &cluster, &running, &alone, &job("huge", 9, 8));
-//! let Verdict::Refused(refusal) = verdict else { panic!() };
-//! assert!(refusal.earliest.unwrap() > hours(8));
+//! // Beside somebody who has half of a node until 2 o'clock it cannot be done by then.
+//! let (node, cpu) = (NodeIndex(0), CpuPpm::from_percent(45));
+//! let reserved = Reserved { node, from: start, to: hour(2), cpu };
+//! let refusal = beside(start, &cluster, &[reserved], &job)?.unwrap_err();
+//! assert!(refusal.earliest.unwrap() > hour(5));
+//! # Ok::<(), keeptime_model::Invalid>(())
 //! ```
 
-pub mod admit;
 pub mod beside;
 pub mod booking;
 pub mod job;
-pub mod plan;
 
-mod kept;
 mod space;
 
-pub use admit::{Promotion, Refusal, Verdict, admit, plan_with, promote};
-pub use beside::{Reserved, beside};
+pub use beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
 pub use booking::Booking;
-pub use job::{Job, Wants};
-pub use plan::{Cluster, JobPlan, Plan, Stretch, plan, replan};
+pub use job::Job;
