@@ -92,7 +92,7 @@ pub fn beside(
     // What is late is not better for being cheap.
     let worth = |plan: &Plan| {
         let is_late = plan.at.to > wanted.by;
-        (is_late, if is_late { 0 } else { cost(plan, wanted) }, plan.at.to)
+        (is_late, if is_late { 0 } else { cost(wanted, plan.nodes.len() as u32) }, plan.at.to)
     };
     Ok(match plans.min_by_key(worth) {
         Some(plan) if plan.at.to <= wanted.by => Ok(plan),
@@ -107,11 +107,10 @@ fn horizons(now: WallTime, job: &Job, count: u32) -> [u64; 2] {
     [done, job.by.max(done)].map(WallTime::unix_nanos)
 }
 
-/// CPU time of all nodes together.
-fn cost(plan: &Plan, job: &Job) -> u128 {
-    let Stretch { from, to, rate } = plan.at;
-    let span = u128::from(to.saturating_since(from).get());
-    (span * u128::from(job.cpu_at(rate).get())).saturating_mul(plan.nodes.len() as u128)
+/// Time of all nodes together that it uses, whatever its rate.
+fn cost(job: &Job, count: u32) -> u128 {
+    let alone = job.takes(count, Share::ONE.ppm()).unwrap_or(Nanos::new(u64::MAX));
+    u128::from(alone.get()) * u128::from(count)
 }
 
 impl Refusal {
