@@ -51,6 +51,34 @@ impl Left {
         self.wanted.by_unix_nanos
     }
 
+    /// The last instant at which it could go on at full speed and be in time, had it nothing until then.
+    pub fn begin_by(&self) -> WallTime {
+        self.last_start(takes(self.volume, self.most()))
+    }
+
+    /// When it has to begin to be in time, if it lasts so long.
+    pub fn last_start(&self, lasts: Nanos) -> WallTime {
+        WallTime::from_unix_nanos(self.by().unix_nanos().saturating_sub(lasts.get()))
+    }
+
+    /// More CPU than this is of no use.
+    pub fn most(&self) -> CpuPpm {
+        self.wanted.cpu_most_ppm
+    }
+
+    /// From when on it may begin, where it does later only for want of room.
+    pub fn earliest(&self) -> Option<WallTime> {
+        self.wanted.earliest_unix_nanos
+    }
+
+    /// All of what has not begun, from `start` on with so much CPU, for whole seconds; nothing if it would be late.
+    pub fn begun(&self, start: WallTime, cpu: CpuPpm) -> Option<Form> {
+        let lasts = takes(self.volume, cpu).get().div_ceil(SECOND).saturating_mul(SECOND);
+        let until = start.saturating_add(Nanos::new(lasts));
+        let is_had = CpuPpm::default() < cpu && until <= self.by();
+        is_had.then_some(Form { begins: start, cpu, later: None, until })
+    }
+
     /// When what is left begins.
     pub fn from(&self) -> WallTime {
         self.from
@@ -73,7 +101,7 @@ impl Left {
     /// The same from `start` on, of what has not begun, with the least share that it would have; nothing if it may not begin
     /// then, or that is no sooner.
     pub fn sooner(&self, start: WallTime) -> Option<Self> {
-        let may = self.wanted.earliest_unix_nanos.is_some_and(|earliest| earliest <= start);
+        let may = self.earliest().is_some_and(|earliest| earliest <= start);
         let Form { begins, cpu, later, .. } = self.form;
         let cpu = later.map_or(cpu, |later| later.cpu_ppm.min(cpu));
         let until = start.saturating_add(takes(self.volume, cpu));
@@ -167,8 +195,8 @@ pub(crate) fn asked(reservation: &Reservation, form: Form) -> Option<Request> {
     let Ask::Resources(resources) = &request.ask else { return None };
     let ask = Ask::Resources(Resources { cpu_ppm: form.cpu, ..resources.clone() });
     let lasts = Some(form.until.saturating_since(form.begins));
-    let is_sooner = form.begins < reservation.from_unix_nanos;
-    let from_unix_nanos = if is_sooner { Some(form.begins) } else { request.from_unix_nanos };
+    let is_moved = form.begins != reservation.from_unix_nanos;
+    let from_unix_nanos = if is_moved { Some(form.begins) } else { request.from_unix_nanos };
     Some(Request { ask, from_unix_nanos, duration_nanos: lasts, ..request.clone() })
 }
 

@@ -103,7 +103,7 @@ impl Engine {
                 if asked.may_make_way
                     && let Some(way) = self.find_way(handle, &owner, &asked.key, &asked.request)
                 {
-                    self.make_way(asked, way.slower);
+                    self.make_way(asked, way);
                     return Ok(None);
                 }
                 if self.is_to_wait(&asked, &refusal) {

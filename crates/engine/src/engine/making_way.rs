@@ -29,12 +29,24 @@ pub(super) struct Waiting {
 pub(super) struct Way {
     /// What would be granted,
     pub proposal: Proposal,
-    /// if these were slower.
+    /// if these were slower,
     pub slower: Vec<(Arc<Reservation>, Form)>,
+    /// and these began at another time.
+    pub deferred: Vec<(Arc<Reservation>, Form)>,
 }
 
 /// Of a malleable reservation.
-type Malleable = (Arc<Reservation>, Left);
+pub(super) type Malleable = (Arc<Reservation>, Left);
+
+/// What is asked for, and by whom.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    /// As which it came.
+    handle: Handle,
+    owner: &'a UserName,
+    key: &'a RequestKey,
+    request: &'a Request,
+}
 
 /// So long after there is more room it is looked who becomes faster: who comes next has had its turn.
 const FASTER_AFTER: Nanos = Nanos::from_secs(1);
@@ -48,7 +60,7 @@ const SLOWED_MAX: usize = 64;
 const STEPS: u32 = 4;
 
 impl Engine {
-    /// How malleable reservations have to be slower for `request`, which came as `handle`, to fit, none more than it takes;
+    /// How malleable reservations have to be slower, or begin at another time, for `request`, which came as `handle`, to fit;
     /// nothing if it does not fit then. Tried in the slot tables, which are as they were in the end.
     pub(super) fn find_way(
         &mut self,
@@ -60,19 +72,32 @@ impl Engine {
         if self.book.malleable().is_empty() {
             return None;
         }
-        let (wanted, named) = (self.span_of(request), named_by(request));
+        let wanted = Wanted { handle, owner, key, request };
+        self.find_way_beside(wanted, &[]).or_else(|| {
+            // Beside what is to begin later there is no way: that may have to begin later still.
+            let deferred = self.deferrable();
+            if deferred.is_empty() { None } else { self.find_way_beside(wanted, &deferred) }
+        })
+    }
+
+    /// The same, where `deferred` may begin at another time, too.
+    fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
+        let (when, named) = (self.span_of(wanted.request), named_by(wanted.request));
         let has_one_of = |grant: &Grant| {
             named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
         };
+        let is_deferred = |handle| deferred.iter().any(|(found, _)| found.handle == handle);
         let beside = self.malleable(self.now).into_iter().filter(|(reservation, _)| {
             let span = span(reservation.from_unix_nanos, reservation.until_unix_nanos);
-            span.overlaps(wanted) && reservation.grant.as_ref().is_some_and(has_one_of)
+            let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
+            span.overlaps(when) && is_in_its_way && !is_deferred(reservation.handle)
         });
         // The least urgent first: those may have to be the slowest.
         let beside: Vec<_> = beside.rev().take(SLOWED_MAX).collect();
+        deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
         let mut slowed = Vec::new();
         for (reservation, left) in beside {
-            if let Some(form) = self.try_slowest(&reservation, &left, wanted) {
+            if let Some(form) = self.try_slowest(&reservation, &left, when) {
                 slowed.push((reservation, left, form));
             }
         }
@@ -81,20 +106,56 @@ impl Engine {
         for (reservation, _, form) in &slowed {
             self.try_form(reservation, *form);
         }
-        let proposal = match slowed.is_empty() {
+        let way = match slowed.is_empty() && deferred.is_empty() {
             true => None,
-            false => {
-                let (key, request, place) = (key.clone(), request.clone(), Place::Own(handle));
-                self.plan(owner, key, request, place, Telling::Reason).ok()
-            }
+            false => self.try_way(wanted, &slowed, deferred),
         };
-        let way = proposal.map(|proposal| {
-            let slower = self.no_slower_than_needed(&proposal, &slowed);
-            Way { proposal, slower }
-        });
-        slowed.iter().for_each(|(reservation, ..)| self.release(reservation.handle));
-        slowed.iter().for_each(|(reservation, ..)| self.hold_again(reservation));
-        way
+        let tried = slowed.iter().map(|(reservation, ..)| reservation);
+        let tried: Vec<_> =
+            tried.chain(deferred.iter().map(|(reservation, _)| reservation)).collect();
+        tried.iter().for_each(|reservation| self.release(reservation.handle));
+        tried.iter().for_each(|reservation| self.hold_again(reservation));
+        way.filter(|way| way.deferred.is_empty() || self.can_be_gone(way))
+    }
+
+    /// Whether `wanted` fits beside those that are as slow as can be, and those that are deferred, which hold nothing, fit
+    /// beside it; as what.
+    fn try_way(
+        &mut self,
+        wanted: Wanted<'_>,
+        slowed: &[(Arc<Reservation>, Left, Form)],
+        deferred: &[Malleable],
+    ) -> Option<Way> {
+        let Wanted { handle, owner, key, request } = wanted;
+        let (key, request, place) = (key.clone(), request.clone(), Place::Own(handle));
+        let proposal = self.plan(owner, key, request, place, Telling::Reason).ok()?;
+        // No reservation has this number yet.
+        let next = Handle::new(self.next);
+        let Proposal { owner, request, grant, .. } = &proposal;
+        let pieces = self.pieces(owner, &request.ask, grant, proposal.span());
+        let held = self.hold_beside(next, pieces);
+        debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
+        let slower = self.no_slower_than_needed(slowed);
+        let deferred = self.lay_anew(deferred);
+        self.release(next);
+        Some(Way { proposal, slower, deferred: deferred? })
+    }
+
+    /// Whether what is deferred has room while agents are asked about the rest, which has what it has and what it will have.
+    fn can_be_gone(&mut self, way: &Way) -> bool {
+        let handles = |all: &[(Arc<Reservation>, Form)]| -> Vec<_> {
+            all.iter().map(|(reservation, _)| reservation.handle).collect()
+        };
+        let (slower, deferred) = (handles(&way.slower), handles(&way.deferred));
+        deferred.iter().for_each(|handle| self.release(*handle));
+        let forms = way.deferred.iter().chain(&way.slower);
+        let mut forms = forms.map(|(reservation, form)| (reservation, *form));
+        let fits = forms.all(|(reservation, form)| self.hold_in(reservation, form));
+        slower.iter().chain(&deferred).for_each(|handle| self.release(*handle));
+        for (reservation, _) in way.slower.iter().chain(&way.deferred) {
+            self.hold_again(reservation);
+        }
+        fits
     }
 
     /// When a request is to be, if it is as it is asked for.
@@ -104,7 +165,7 @@ impl Engine {
     }
 
     /// Reservations that may become another form, with what is left at `at`, the most urgent first.
-    fn malleable(&self, at: WallTime) -> Vec<Malleable> {
+    pub(super) fn malleable(&self, at: WallTime) -> Vec<Malleable> {
         let live = self.book.malleable().iter().filter(|handle| !self.offers.contains_key(handle));
         let found = live.filter_map(|handle| self.book.reservations().get(handle));
         let mut all: Vec<_> =
@@ -126,10 +187,7 @@ impl Engine {
             .chain(self.slower_until(reservation, left, wanted))
             .collect();
         forms.sort_by_key(|form| (form.cpu, form.until));
-        forms.into_iter().find(|form| {
-            let pieces = self.pieces_in(reservation, *form);
-            self.hold_beside(reservation.handle, pieces).is_ok()
-        })
+        forms.into_iter().find(|form| self.hold_in(reservation, *form))
     }
 
     /// Slower until `wanted` is over, and as fast as there is room for from then on.
@@ -155,6 +213,12 @@ impl Engine {
         forms
     }
 
+    /// Holds what a reservation takes in a form, beside what it holds; whether there is room for it.
+    pub(super) fn hold_in(&mut self, reservation: &Reservation, form: Form) -> bool {
+        let pieces = self.pieces_in(reservation, form);
+        self.hold_beside(reservation.handle, pieces).is_ok()
+    }
+
     /// Holds a reservation in another form, and no more than that; whether there is room for it.
     fn try_form(&mut self, reservation: &Reservation, form: Form) -> bool {
         let pieces = self.pieces_in(reservation, form);
@@ -162,24 +226,17 @@ impl Engine {
     }
 
     /// What a reservation takes in a form, and when.
-    fn pieces_in(&mut self, reservation: &Reservation, form: Form) -> Vec<Piece> {
+    pub(super) fn pieces_in(&mut self, reservation: &Reservation, form: Form) -> Vec<Piece> {
         let Some(grant) = granted(reservation, form) else { return Vec::new() };
         let span = span(form.begins, Some(form.until));
         self.pieces(&reservation.owner, &reservation.request.ask, &grant, span)
     }
 
-    /// Who has to be slower, and how much, for `proposal`: what is most urgent stays as fast as it can be.
+    /// Who has to be slower, and how much, for what is held by now: what is most urgent stays as fast as it can be.
     fn no_slower_than_needed(
         &mut self,
-        proposal: &Proposal,
         slowed: &[(Arc<Reservation>, Left, Form)],
     ) -> Vec<(Arc<Reservation>, Form)> {
-        // No reservation has this number yet.
-        let next = Handle::new(self.next);
-        let Proposal { owner, request, grant, .. } = proposal;
-        let pieces = self.pieces(owner, &request.ask, grant, proposal.span());
-        let held = self.hold_beside(next, pieces);
-        debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
         let mut slower = Vec::new();
         for (reservation, left, slowest) in slowed {
             let now = left.form();
@@ -196,16 +253,22 @@ impl Engine {
             let found = forms.find(|form| self.try_form(reservation, *form));
             slower.push((Arc::clone(reservation), found.unwrap_or(*slowest)));
         }
-        self.release(next);
         slower
     }
 
-    /// Has reservations become slower; `asked` waits for them.
-    pub(super) fn make_way(&mut self, asked: Asked, slower: Vec<(Arc<Reservation>, Form)>) {
-        let by = asked.caller.user.clone();
-        let offered = slower.into_iter().filter_map(|(reservation, form)| {
-            let kind = Kind::Change { by: by.clone(), agreed_by: None };
-            self.change_form(&reservation, form, kind);
+    /// Has reservations begin at another time and become slower; `asked` waits for that.
+    pub(super) fn make_way(&mut self, asked: Asked, way: Way) {
+        let by = &asked.caller.user;
+        let kind = || Kind::Change { by: by.clone(), agreed_by: None };
+        // Nobody is asked about these. They may take one another's places.
+        way.deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
+        for (reservation, form) in way.deferred {
+            if let Some(proposal) = in_form(&reservation, form) {
+                self.grant(reservation.handle, proposal, &kind());
+            }
+        }
+        let offered = way.slower.into_iter().filter_map(|(reservation, form)| {
+            self.change_form(&reservation, form, kind());
             let handle = reservation.handle;
             self.offers.contains_key(&handle).then_some(handle)
         });
@@ -216,18 +279,9 @@ impl Engine {
     }
 
     fn change_form(&mut self, reservation: &Reservation, form: Form, kind: Kind) {
-        let other = asked(reservation, form).zip(granted(reservation, form));
-        let Some((request, grant)) = other else { return };
-        let proposal = Proposal {
-            owner: reservation.owner.clone(),
-            key: reservation.key.clone(),
-            request,
-            from: form.begins,
-            until: Some(form.until),
-            grant,
-            decision: None,
-        };
-        self.offer(reservation.handle, proposal, kind, Vec::new());
+        if let Some(proposal) = in_form(reservation, form) {
+            self.offer(reservation.handle, proposal, kind, Vec::new());
+        }
     }
 
     /// A reservation is not being changed any more.
@@ -325,6 +379,19 @@ impl Engine {
         let each = each.min(of_user / (nodes.len() as u64).max(1));
         u32::try_from(each).unwrap_or(u32::MAX)
     }
+}
+
+/// A reservation in another form.
+fn in_form(reservation: &Reservation, form: Form) -> Option<Proposal> {
+    Some(Proposal {
+        owner: reservation.owner.clone(),
+        key: reservation.key.clone(),
+        request: asked(reservation, form)?,
+        from: form.begins,
+        until: Some(form.until),
+        grant: granted(reservation, form)?,
+        decision: None,
+    })
 }
 
 /// Between `until` and `by`, the latest first, each half as far from `until` as the one before.

@@ -2,6 +2,7 @@
 //! answers, which must not leave before the events of this step and all before it are durable.
 
 mod calls;
+mod deferring;
 mod granting;
 mod holding;
 mod limits;

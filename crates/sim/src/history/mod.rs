@@ -95,10 +95,17 @@ impl History {
     /// If one of its events may not have happened.
     pub fn settle(&mut self, events: &[Happened]) -> Result<(), Violation> {
         self.settled = self.settled.next();
-        for (time, event) in events {
-            self.slots.advance(second(*time)).map_err(|over| self.over(over))?;
-            self.apply(*time, event).map_err(|what| Violation(format!("{what}: {event:?}")))?;
-            *self.counts.entry(event.kind()).or_default() += 1;
+        for together in events.chunk_by(is_one_change) {
+            for (time, event) in together {
+                self.slots.advance(second(*time)).map_err(|over| self.over(over))?;
+                if let Event::Modified { handle, .. } = event {
+                    self.slots.take(*handle);
+                }
+            }
+            for (time, event) in together {
+                self.apply(*time, event).map_err(|what| Violation(format!("{what}: {event:?}")))?;
+                *self.counts.entry(event.kind()).or_default() += 1;
+            }
         }
         Ok(())
     }
@@ -376,4 +383,10 @@ impl History {
 
 fn ensure(holds: bool, otherwise: &str) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise.into()) }
+}
+
+/// Changes of one moment are one: what is deferred may take the places of others that are.
+fn is_one_change((time, event): &Happened, (next, other): &Happened) -> bool {
+    let are_changes = |event: &Event| matches!(event, Event::Modified { .. });
+    time == next && are_changes(event) && are_changes(other)
 }

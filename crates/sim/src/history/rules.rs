@@ -79,9 +79,9 @@ pub(super) fn check_form(
     ensure(same, "more than its CPU and its times have changed")?;
     let (began, begins) = (old.from_unix_nanos, modified.from_unix_nanos);
     let may = wanted.earliest_unix_nanos.is_some_and(|earliest| earliest <= begins);
-    let is_sooner = may && begins < began && begins >= time && old.state == State::Granted;
-    let asked = if is_sooner { Some(begins) } else { before.from_unix_nanos };
-    let is_meant = (begins == began || is_sooner) && after.from_unix_nanos == asked;
+    let is_moved = may && begins != began && begins >= time && old.state == State::Granted;
+    let asked = if is_moved { Some(begins) } else { before.from_unix_nanos };
+    let is_meant = (begins == began || is_moved) && after.from_unix_nanos == asked;
     ensure(is_meant, "it begins at another time")?;
     let end = modified.until_unix_nanos.ok_or("it has no end")?;
     ensure(end <= wanted.by_unix_nanos, "it is late")?;

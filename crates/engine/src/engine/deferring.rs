@@ -1,0 +1,73 @@
+//! What has not begun makes way by beginning later, or sooner: laid anew beside what somebody else is to have.
+
+use super::Engine;
+use super::making_way::Malleable;
+use crate::book::Reservation;
+use crate::malleable::{Form, Left};
+use keeptime_calendar::When;
+use keeptime_model::reservation::State;
+use keeptime_model::units::{CpuPpm, Nanos};
+use std::sync::Arc;
+
+/// So many are laid anew at the most: everybody else waits meanwhile.
+const DEFERRED_MAX: usize = 64;
+
+impl Engine {
+    /// What may begin at any time, has not, and is not known to agents yet: what begins next, the most urgent first.
+    pub(super) fn deferrable(&self) -> Vec<Malleable> {
+        let told = self.told_until();
+        let mut all = self.malleable(self.now);
+        all.retain(|(found, _)| {
+            let begins_when_it_can =
+                found.request.malleable.is_some_and(|of| of.earliest_unix_nanos.is_some());
+            begins_when_it_can && found.state == State::Granted && found.from_unix_nanos > told
+        });
+        all.sort_by_key(|(found, _)| (found.from_unix_nanos, found.handle));
+        all.truncate(DEFERRED_MAX);
+        all.sort_by_key(|(found, left)| (left.begin_by(), found.handle));
+        all
+    }
+
+    /// Holds all of these, which hold nothing, as they are where there is room for that, and else as early as there is; who
+    /// has to be another for that. Nothing if one of them would be late: some are held then.
+    pub(super) fn lay_anew(
+        &mut self,
+        deferred: &[Malleable],
+    ) -> Option<Vec<(Arc<Reservation>, Form)>> {
+        let mut other = Vec::new();
+        for (reservation, left) in deferred {
+            if self.hold_in(reservation, left.form()) {
+                continue;
+            }
+            let form = self.earliest(reservation, left)?;
+            if !self.hold_in(reservation, form) {
+                return None;
+            }
+            other.push((Arc::clone(reservation), form));
+        }
+        Some(other)
+    }
+
+    /// As fast as it is or as it can be, on its nodes: whichever is done first.
+    fn earliest(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
+        let shares = [left.form().cpu, left.most()];
+        let found = shares.into_iter().filter_map(|cpu| self.earliest_with(reservation, left, cpu));
+        found.collect::<Vec<_>>().into_iter().min_by_key(|form| form.until)
+    }
+
+    fn earliest_with(
+        &mut self,
+        reservation: &Reservation,
+        left: &Left,
+        cpu: CpuPpm,
+    ) -> Option<Form> {
+        // Agents are not asked: it begins after all of which they know.
+        let first = left.earliest()?.max(self.told_until().saturating_add(Nanos::from_secs(1)));
+        let form = left.begun(first, cpu)?;
+        let lasts = form.until.saturating_since(form.begins);
+        let demands = self.pieces_in(reservation, form).pop()?.demands;
+        let when = When::after(first, lasts).until(left.last_start(lasts));
+        let start = self.calendar.earliest_fit(when, &demands).ok().flatten()?;
+        left.begun(start, cpu)
+    }
+}
