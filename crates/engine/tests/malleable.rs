@@ -193,6 +193,61 @@ fn who_has_all_of_a_node_is_slower_for_a_while_and_makes_up_for_that() {
     assert!(world.replayed().book() == world.engine.book());
 }
 
+/// All of n1 for 2,000 s from then on, by a time; and from when on it may begin.
+fn whole_node(from: u64, until: u64, earliest: Option<u64>) -> Request {
+    let request = by(until, 100, request(named(&["n1"]), 100, 0, from, 2_000));
+    let earliest_unix_nanos = earliest.map(at);
+    let malleable = request.malleable.map(|of| Malleable { earliest_unix_nanos, ..of });
+    Request { malleable, ..request }
+}
+
+// The first has the node for 2,000 s, the second for as long from then on; both have time. The third is to be had for
+// 1,000 s: the first is over so much later, and so the second begins later, which nobody has to be asked.
+#[test]
+fn what_is_to_begin_later_begins_later_still_where_that_is_in_time() {
+    let mut world = World::star(1);
+    let first = world.reserve("a", whole_node(0, 3_600, None)).unwrap();
+    let second = world.reserve("b", whole_node(2_000, 6_000, Some(0))).unwrap();
+    let third = world.reserve("c", firm(90, 1_000)).unwrap();
+    assert_eq!(state(&world, third), State::Active);
+    let span = |world: &World, job: Handle| {
+        let found = &world.engine.book().reservations()[&job];
+        (seconds(found.from_unix_nanos), seconds(found.until_unix_nanos.unwrap()))
+    };
+    let (_, ends) = span(&world, first);
+    assert!((2_900..=3_600).contains(&ends), "{ends}");
+    assert_eq!(span(&world, second), (ends, ends + 2_000));
+    // What is given back soon is had by the first, and the second may begin then.
+    world.call("ada", Call::Cancel { handle: third }).unwrap().unwrap();
+    world.pass(5);
+    let (_, ends) = span(&world, first);
+    assert!(ends < 2_010, "{ends}");
+    world.call("ada", Call::Cancel { handle: first }).unwrap().unwrap();
+    world.pass(5);
+    assert_eq!(state(&world, second), State::Active);
+    assert!(world.replayed().book() == world.engine.book());
+}
+
+// The same, where the second has no time, is to begin when it was said, or is known to its agents: nobody is let in, and
+// nothing has changed.
+#[test]
+fn what_would_be_late_or_is_to_begin_at_its_time_is_not_deferred() {
+    for (until, earliest, passed) in
+        [(4_001, Some(0), 0), (6_000, None, 0), (6_000, Some(0), 1_500)]
+    {
+        let mut world = World::star(1);
+        world.reserve("a", whole_node(0, 3_600, None)).unwrap();
+        world.reserve("b", whole_node(2_000, until, earliest)).unwrap();
+        world.pass(passed);
+        let live = |world: &World| -> Vec<_> {
+            world.engine.book().live_reservations().cloned().collect()
+        };
+        let before = live(&world);
+        assert!(world.reserve("c", firm(90, 1_000)).is_err());
+        assert_eq!(live(&world), before);
+    }
+}
+
 // It has 23 % until 10 s and 80 % then, to 108 s. At 4 s the other is given back, and two seconds later others have had their
 // turn; agents have two more.
 #[test]

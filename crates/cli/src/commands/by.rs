@@ -117,9 +117,8 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     }
     departure.leave(Some(hold.handle()))?;
     wait_for_start(cluster, &hold, &nodes)?;
-    let sooner = at.from.saturating_since(now());
-    if !arguments.json && sooner > SOONER_LEAST {
-        println!("{}: there is room, so it begins {} sooner", hold.handle(), whole_seconds(sooner));
+    if let Some(told) = another_start(at.from, now()).filter(|_| !arguments.json) {
+        println!("{}: {told}", hold.handle());
     }
     let (application, parameters) = (&work.application, &work.parameters);
     let run = Run { application, parameters, nodes: &nodes, rate: None };
@@ -469,6 +468,18 @@ fn story(nodes: &[Name], at: &Stretch, is_promised: bool, work: &Work) -> String
     format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate)
 }
 
+/// That it begins at another time than was planned.
+fn another_start(planned: WallTime, begins: WallTime) -> Option<String> {
+    let (sooner, later) = (planned.saturating_since(begins), begins.saturating_since(planned));
+    if sooner > OTHER_LEAST {
+        Some(format!("there is room, so it begins {} sooner", whole_seconds(sooner)))
+    } else if later > OTHER_LEAST {
+        Some(format!("others were let in, so it begins {} later", whole_seconds(later)))
+    } else {
+        None
+    }
+}
+
 /// In whole seconds.
 fn distance(ended: WallTime, deadline: WallTime) -> String {
     match ended <= deadline {
@@ -497,8 +508,8 @@ const PERIODS: [Nanos; 5] = [
 /// Slices begin within half a millisecond of one another. Of this that is a twentieth, less than what is added for
 /// runs that differ.
 const SLICE_LEAST: Nanos = Nanos::from_millis(10);
-/// Clocks differ: what begins sooner by less than this begins at its time.
-const SOONER_LEAST: Nanos = Nanos::from_secs(2);
+/// Clocks differ, and agents are asked: what begins sooner or later by less than this begins at its time.
+const OTHER_LEAST: Nanos = Nanos::from_secs(2);
 /// A run begins so much after its time at most.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -598,6 +609,15 @@ mod tests {
         assert_eq!(asked(&known, 2, 50).pattern, None);
         assert_eq!(asked(&found("2..8").unwrap(), 2, 50).pattern, Some(Pattern::AllToAll));
         assert_eq!(asked(&known, 1, 50).cpu_period_nanos, None, "it waits for nobody");
+    }
+
+    #[test]
+    fn another_start_is_told_with_why() {
+        let at = |seconds: u64| WallTime::from_unix_nanos(seconds * 1_000_000_000);
+        let told = |begins| another_start(at(60), at(begins));
+        assert_eq!([58, 60, 62].map(told), [None, None, None]);
+        assert_eq!(told(30).unwrap(), "there is room, so it begins 30 s sooner");
+        assert_eq!(told(90).unwrap(), "others were let in, so it begins 30 s later");
     }
 
     #[test]
