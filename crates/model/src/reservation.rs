@@ -92,7 +92,8 @@ pub struct Malleable {
     pub by_unix_nanos: WallTime,
     /// More CPU than this makes it no faster.
     pub cpu_most_ppm: CpuPpm,
-    /// Where it begins later than this, only for want of room, it may begin sooner; nothing = just when it is asked for.
+    /// It may begin at any time from then on, whenever it was asked for: sooner when there is room, and later where others have
+    /// to be let in; nothing = just when it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earliest_unix_nanos: Option<WallTime>,
 }
