@@ -323,7 +323,7 @@ impl Cluster {
         };
         let until = until.unwrap_or(WallTime::from_unix_nanos(u64::MAX));
         let assignment = |node, cpu| Assignment {
-            later: grant.later,
+            later: grant.later_beside(cpu),
             cpu_period_nanos: grant.cpu_period_nanos,
             cpu_mechanism: grant.cpu_mechanism,
             disks: self.disk_rates(node, grant),

@@ -260,7 +260,7 @@ mod tests {
             left().with_both(CpuPpm::from_percent(60), Some(later(80, 100))),
             Some(form(60, 100))
         );
-        // What is left of it, at 130 s: 3,200, which are the same all the time.
+        // What is left of it, at 60 s: 5,760.
         let left = Left::new(dip, at(60), self::left().wanted);
         assert_eq!(left.form(), dip);
         assert_eq!(left.volume, (160 + 5_600) * 10_000 * u128::from(SECOND));

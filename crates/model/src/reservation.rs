@@ -277,6 +277,15 @@ impl Grant {
         }
     }
 
+    /// What it has later beside `cpu`, which a node has until then with what its program asked for; nothing if that is no more.
+    pub fn later_beside(&self, cpu: CpuPpm) -> Option<LaterCpu> {
+        let of = |later: LaterCpu| LaterCpu {
+            cpu_ppm: later.cpu_ppm.max(self.extension.cpu_ppm),
+            ..later
+        };
+        self.later.map(of).filter(|later| cpu < later.cpu_ppm)
+    }
+
     /// CPU on the node of each rank, in their order, with what its program asked for.
     pub fn cpu(&self) -> impl Iterator<Item = CpuPpm> {
         self.cpu_asked().map(|cpu| cpu.max(self.extension.cpu_ppm))

@@ -44,9 +44,18 @@ impl Broker {
     /// # Errors
     /// None: the caller's name is one.
     pub fn new(cluster: Cluster) -> Result<Self, Invalid> {
+        Self::telling_ahead(cluster, Nanos::new(0))
+    }
+
+    /// The same, whose agents hear of what begins so long before.
+    ///
+    /// # Errors
+    /// None: the caller's name is one.
+    pub fn telling_ahead(cluster: Cluster, tell_ahead_nanos: Nanos) -> Result<Self, Invalid> {
         let nodes = cluster.topology().node_indices();
         let (now, session) = (Nanos::new(0), Session(1));
-        let engine = Engine::new(cluster, limits(), moment(now));
+        let limits = Limits { tell_ahead_nanos, ..limits() };
+        let engine = Engine::new(cluster, limits, moment(now));
         let caller = Caller { user: "log".parse()?, operator: true };
         let (begun, lost, changed) = (vec![], vec![], vec![]);
         let (calls, away, answers) = (0, BTreeSet::new(), vec![]);
@@ -224,7 +233,6 @@ fn moment(now: Nanos) -> Moment {
 fn limits() -> Limits {
     Limits {
         agent_lease_nanos: FOR_EVER,
-        tell_ahead_nanos: Nanos::new(0),
         remember_nanos: Nanos::from_secs(1),
         user_reservations: u32::MAX,
         user_memory: Bytes::new(u64::MAX),

@@ -97,7 +97,8 @@ impl<E: Enforcer> Agent<E> {
 
     pub(super) fn restrain(&mut self, job: Name, cpu: CpuPpm) -> Response {
         let assigned = match self.begun(&job) {
-            Ok(assignment) => assignment.cpu_ppm,
+            // As much as it will ever have.
+            Ok(Assignment { cpu_ppm, later, .. }) => later.map_or(cpu_ppm, |later| later.cpu_ppm),
             Err(error) => return response(Err(error)),
         };
         if cpu.get() == 0 {

@@ -6,7 +6,7 @@ use super::{Outcome, PROMISED};
 use anyhow::{Result, bail};
 use keeptime_calendar::Span;
 use keeptime_engine::cluster::Resource;
-use keeptime_engine::{Answer, Call, CallError, Cluster};
+use keeptime_engine::{Answer, Call, CallError, Cluster, Policy};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
@@ -52,7 +52,10 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
     let all = deadline::Cluster::of(nodes, shape::cpu_of_each(&topology)?);
     let mut replay = Replay {
         jobs,
-        broker: Broker::new(Cluster::new(topology, shape::reservable)?)?,
+        broker: Broker::telling_ahead(
+            Cluster::new(topology, shape::reservable)?,
+            Policy::default().tell_ahead_nanos,
+        )?,
         nodes: all,
         now: Nanos::new(0),
         active: BTreeMap::new(),
@@ -115,13 +118,10 @@ impl Replay<'_> {
     fn look(&mut self) -> Result<()> {
         let stirred = [self.broker.begun(), self.broker.changed()].concat();
         for handle in stirred {
-            let Some(active) = self.active.get_mut(&handle) else { continue };
-            let found = self.broker.engine().book().reservations().get(&handle);
-            let grant = found.filter(|found| found.state == State::Active);
-            let grant = grant.and_then(|found| found.grant.as_ref());
-            let now = grant.map(|grant| grant.at(Broker::wall(self.now)));
-            active.share = now.as_ref().map_or_else(CpuPpm::default, |now| now.cpu_ppm);
-            active.later = now.and_then(|now| now.later);
+            let (share, later) = self.share_of(handle);
+            if let Some(active) = self.active.get_mut(&handle) {
+                (active.share, active.later) = (share, later);
+            }
         }
         let lost = self.broker.lost();
         if !lost.is_empty() {
@@ -135,6 +135,15 @@ impl Replay<'_> {
             None => Ok(()),
             Some((_, active)) => bail!("job {} has no time left, and is not done", active.number),
         }
+    }
+
+    /// What a reservation has of each of its nodes now, and later.
+    fn share_of(&self, handle: Handle) -> (CpuPpm, Option<LaterCpu>) {
+        let found = self.broker.engine().book().reservations().get(&handle);
+        let runs = found.filter(|found| found.state == State::Active);
+        let grant = runs.and_then(|found| found.grant.as_ref());
+        let now = grant.map(|grant| grant.at(Broker::wall(self.now)));
+        now.map_or_else(Default::default, |now| (now.cpu_ppm, now.later))
     }
 
     /// Something was given back: who waits asks the next time that it would have asked anyway.
@@ -186,15 +195,17 @@ impl Replay<'_> {
             let resources = Resources { nodes: choice, ..Resources::nothing() };
             let request = booking.request(resources, &at);
             let ticket = self.broker.ask(Call::Reserve { key, request });
-            // Others are made slower at once, but who asked is decided a moment later.
-            self.broker.pass();
+            // Others are made slower meanwhile, and who asked is decided then.
+            if self.advance(self.now.saturating_add(ANSWER))? {
+                self.have_all_ask_again();
+            }
             let answers = self.broker.answers();
             let answer = answers.into_iter().find(|(answered, _)| *answered == ticket);
             match answer.map(|(_, answer)| answer) {
                 Some(Ok(Answer::Reservation(found))) => {
                     let left = at_what_is_promised(self.jobs[number].run);
-                    let share = CpuPpm::default();
-                    let active = Active { number, left, share, later: None };
+                    let (share, later) = self.share_of(found.handle);
+                    let active = Active { number, left, share, later };
                     self.active.insert(found.handle, active);
                     return Ok(true);
                 }
@@ -261,6 +272,8 @@ fn at_what_is_promised(seconds: u64) -> Nanos {
 }
 
 const SECOND: u64 = 1_000_000_000;
+/// Until agents have answered, so long as it takes on a lab with room to spare.
+const ANSWER: Nanos = Nanos::from_millis(50);
 /// Less is nothing: each step rounds by up to a nanosecond.
 const ROUNDING: Nanos = Nanos::new(1_000);
 

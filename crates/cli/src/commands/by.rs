@@ -89,7 +89,9 @@ enum Booked {
 struct Held {
     plan: Plan,
     hold: Box<Hold>,
-    /// Whether it is done by its deadline so.
+    /// By when it is done, however slow it is made.
+    by: WallTime,
+    /// Whether that is its deadline.
     is_promised: bool,
 }
 
@@ -106,7 +108,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             departure.leave(None)
         })?,
     };
-    let Held { plan: Plan { nodes, at }, hold, is_promised } = match booked {
+    let Held { plan: Plan { nodes, at }, hold, by, is_promised } = match booked {
         Booked::Held(held) => held,
         Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
         Booked::Refused(error) => return reservations::refused(error, arguments.json),
@@ -133,8 +135,8 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         }
         println!("  | {line}");
     };
-    // As slow as it was planned, it is not ended before it has to be done.
-    let limit = application.timeout().max(work.job.by.max(at.to).saturating_since(now()));
+    // However slow it is made, it is not ended before it has to be done.
+    let limit = application.timeout().max(by.saturating_since(now()));
     let (mpi, stopped) = (&session.mpi, &interrupt::stopped);
     execute_within(&|| limit, cluster, mpi, &run, &hold, stopped, &mut on_line)?;
     let ended = now();
@@ -364,7 +366,8 @@ fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> 
             Ok(hold) => {
                 let nodes = granted_nodes(cluster, &hold)?;
                 let (hold, is_promised) = (Box::new(hold), true);
-                return Ok(Booked::Held(Held { plan: Plan { nodes, at }, hold, is_promised }));
+                let (plan, by) = (Plan { nodes, at }, booking.by());
+                return Ok(Booked::Held(Held { plan, hold, by, is_promised }));
             }
             Err(error) => {
                 let error = error.downcast::<ClientError>()?;

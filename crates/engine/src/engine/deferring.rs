@@ -36,7 +36,9 @@ impl Engine {
     ) -> Option<Vec<(Arc<Reservation>, Form)>> {
         let mut other = Vec::new();
         for (reservation, left) in deferred {
-            if self.hold_in(reservation, left.form()) {
+            // Whatever its user may have by now: it was promised that.
+            let as_it_is = self.pieces_in(reservation, left.form());
+            if self.hold_beyond_limits(reservation.handle, &as_it_is).is_ok() {
                 continue;
             }
             let form = self.earliest(reservation, left)?;

@@ -105,13 +105,18 @@ impl Engine {
 
     /// Holds another form of a reservation in the place of what it holds; whether there is room for that.
     pub(super) fn hold_instead(&mut self, handle: Handle, pieces: Vec<Piece>) -> bool {
-        if self.hold_beside(handle, pieces.clone()).is_err() {
-            return false;
+        let fits = self.hold_beside(handle, pieces.clone()).is_ok();
+        if fits {
+            self.hold_only(handle, &pieces);
         }
+        fits
+    }
+
+    /// Holds just this, which is held among other things.
+    pub(super) fn hold_only(&mut self, handle: Handle, pieces: &[Piece]) {
         self.release(handle);
-        let held = self.hold_beyond_limits(handle, &pieces);
+        let held = self.hold_beyond_limits(handle, pieces);
         debug_assert!(held.is_ok(), "it was held a moment ago: {held:?}");
-        true
     }
 
     /// What it held while it was changed, too.

@@ -82,7 +82,8 @@ impl Engine {
 
     /// The same, where `deferred` may begin at another time, too.
     fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
-        let (when, named) = (self.span_of(wanted.request), named_by(wanted.request));
+        let (when, named) =
+            (self.with_delay(self.span_of(wanted.request)), named_by(wanted.request));
         let has_one_of = |grant: &Grant| {
             named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
         };
@@ -104,7 +105,8 @@ impl Engine {
         slowed.reverse();
         // What will be given back by then is free.
         for (reservation, _, form) in &slowed {
-            self.try_form(reservation, *form);
+            let pieces = self.pieces_in(reservation, *form);
+            self.hold_only(reservation.handle, &pieces);
         }
         let way = match slowed.is_empty() && deferred.is_empty() {
             true => None,
@@ -132,9 +134,12 @@ impl Engine {
         // No reservation has this number yet.
         let next = Handle::new(self.next);
         let Proposal { owner, request, grant, .. } = &proposal;
-        let pieces = self.pieces(owner, &request.ask, grant, proposal.span());
-        let held = self.hold_beside(next, pieces);
-        debug_assert!(held.is_ok(), "what was proposed fits: {held:?}");
+        let spans = [self.with_delay(proposal.span()), proposal.span()];
+        let held = spans.into_iter().any(|span| {
+            let pieces = self.pieces(owner, &request.ask, grant, span);
+            self.hold_beside(next, pieces).is_ok()
+        });
+        debug_assert!(held, "what was proposed fits");
         let slower = self.no_slower_than_needed(slowed);
         let deferred = self.lay_anew(deferred);
         self.release(next);
@@ -162,6 +167,13 @@ impl Engine {
     pub(super) fn span_of(&self, request: &Request) -> Span {
         let from = request.from_unix_nanos.unwrap_or(self.now).max(self.now);
         span(from, request.duration_nanos.map(|duration| from.saturating_add(duration)))
+    }
+
+    /// A span that may begin and end so much later: who has to make way is asked first, and then it is decided once more.
+    fn with_delay(&self, span: Span) -> Span {
+        let delay = self.policy.answer_within_nanos;
+        let to = span.to().map(|to| to.saturating_add(delay));
+        crate::offers::span(span.from(), to)
     }
 
     /// Reservations that may become another form, with what is left at `at`, the most urgent first.
@@ -196,7 +208,9 @@ impl Engine {
         let Some(grant) = &reservation.grant else { return Vec::new() };
         let over = wanted.to().map(whole_second);
         let turns = [over, now.later.map(|later| later.from_unix_nanos)].into_iter().flatten();
-        let turns: Vec<_> = turns.filter(|turn| left.from() < *turn && *turn < by).collect();
+        // When agents have answered, it is still to come.
+        let known = left.from().saturating_add(self.policy.answer_within_nanos);
+        let turns: Vec<_> = turns.filter(|turn| known <= *turn && *turn < by).collect();
         if turns.is_empty() {
             return Vec::new();
         }

@@ -8,9 +8,9 @@ use crate::offers::{Declined, Kind, Offer, Proposal, span};
 use crate::policy::Policy;
 use keeptime_calendar::{ResourceId, When};
 use keeptime_model::Invalid;
-use keeptime_model::assignment::CpuMechanism;
+use keeptime_model::assignment::{CpuMechanism, LaterCpu};
 use keeptime_model::name::Name;
-use keeptime_model::reservation::{Ask, Handle, Request, RequestKey, State, UserName};
+use keeptime_model::reservation::{Ask, Grant, Handle, Request, RequestKey, State, UserName};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Nanos, WallTime};
 use std::collections::BTreeSet;
@@ -133,6 +133,15 @@ impl Engine {
                 admission.extend(grant, before.extension.clone(), span)
             }
             _ => Ok(grant),
+        });
+        // Who changes something else keeps what was promised for later.
+        let granted = granted.and_then(|grant| {
+            let later = old.and_then(|old| kept_later(old, &request, &grant));
+            if later.is_none() {
+                return Ok(grant);
+            }
+            let grant = Grant { later, ..grant };
+            admission.fits(&grant, span).map(|()| grant)
         });
         match granted {
             Ok(grant) => {
@@ -344,6 +353,17 @@ impl Engine {
             Err(bug) => unreachable!("what was admitted is held: {bug}"),
         }
     }
+}
+
+/// What `old` will have more, where `request` asks for the same CPU for as long, which `grant` gives it on its nodes.
+fn kept_later(old: &Reservation, request: &Request, grant: &Grant) -> Option<LaterCpu> {
+    let before = &old.request;
+    let (Ask::Resources(had), Ask::Resources(has)) = (&before.ask, &request.ask) else {
+        return None;
+    };
+    let has_grant = old.grant.as_ref().filter(|before| before.nodes == grant.nodes)?;
+    let is_same = had.cpu_ppm == has.cpu_ppm && before.duration_nanos == request.duration_nanos;
+    has_grant.later.filter(|_| is_same && request.malleable.is_some())
 }
 
 /// What is malleable does not end after its deadline.

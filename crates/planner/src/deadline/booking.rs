@@ -60,6 +60,11 @@ impl Booking {
         Self { only_at_once: true, ..Self::new(Job { by, ..job }) }
     }
 
+    /// By when it is done, however slow it is made.
+    pub fn by(&self) -> WallTime {
+        self.job.by
+    }
+
     /// Until when [`Self::next`] looks for room: as long after its deadline as the job takes at the least rate.
     pub fn horizon(&self, now: WallTime) -> WallTime {
         self.job.by.max(now).saturating_add(longest(&self.job))

@@ -143,7 +143,7 @@ impl History {
                 told.sort();
                 let own = cpu_of_rank(grant, rank as usize);
                 assignment.cpu_ppm == own.max(grant.extension.cpu_ppm)
-                    && assignment.later == grant.later
+                    && assignment.later == grant.later_beside(assignment.cpu_ppm)
                     && assignment.until_unix_nanos == end
                     && told == rates
             };
