@@ -110,7 +110,7 @@ impl Booking {
     }
 
     /// What the broker is asked for, where the job is to be so fast with `resources`, whatever these say of CPU: it may go slower
-    /// and faster as others come and go, and begin sooner where it begins later for want of room.
+    /// and faster as others come and go, and begin sooner or later.
     pub fn request(&self, resources: Resources, at: &Stretch) -> Request {
         let resources = Resources { cpu_ppm: self.job.cpu_at(at.rate), ..resources };
         let malleable = Malleable {
