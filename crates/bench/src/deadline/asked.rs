@@ -195,11 +195,14 @@ impl Replay<'_> {
             let resources = Resources { nodes: choice, ..Resources::nothing() };
             let request = booking.request(resources, &at);
             let ticket = self.broker.ask(Call::Reserve { key, request });
-            // Others are made slower meanwhile, and who asked is decided then.
-            if self.advance(self.now.saturating_add(ANSWER))? {
-                self.have_all_ask_again();
+            let mut answers = self.broker.answers();
+            // Others are made slower first, and who asked is decided then.
+            if answers.is_empty() {
+                if self.advance(self.now.saturating_add(ANSWER))? {
+                    self.have_all_ask_again();
+                }
+                answers = self.broker.answers();
             }
-            let answers = self.broker.answers();
             let answer = answers.into_iter().find(|(answered, _)| *answered == ticket);
             match answer.map(|(_, answer)| answer) {
                 Some(Ok(Answer::Reservation(found))) => {

@@ -280,11 +280,12 @@ is free from then on. That is reserved in advance, with a tenth more time than
 the profile says, and the command waits until its time comes. What cannot be
 done by then is refused, with the earliest time that can be kept. Ending the
 command gives everything back. While it runs it goes slower for others that
-would not fit, as far as its deadline allows, and faster when there is room;
-`keeptime why` tells when and for whom. With --wait, what cannot be promised is
-run all the same, as soon as there is room to begin in: then it is promised
-nothing and goes as slowly as others need. Until then it asks for its deadline
-again and again, the more often the less time it has left.
+would not fit, as far as its deadline allows, and faster when there is room; and
+until ten minutes before, its start may move, in time. `keeptime why` tells when
+and for whom. With --wait, what cannot be promised is run all the same, as soon
+as there is room to begin in: then it is promised nothing and goes as slowly as
+others need. Until then it asks for its deadline again and again, the more often
+the less time it has left.
 
 A program without an application file, at a rate or by a time:
 
