@@ -29,7 +29,7 @@ pub(crate) struct Form {
 
 /// A program that is slower than at this part of its full speed is as good as stopped.
 const SLOWEST_PART: u32 = 20;
-pub(crate) const SECOND: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 impl Left {
     /// From `at` on, or from its start if that is later. Nothing if it is not malleable, or over by then.
@@ -73,7 +73,7 @@ impl Left {
 
     /// All of what has not begun, from `start` on with so much CPU, for whole seconds; nothing if it would be late.
     pub fn begun(&self, start: WallTime, cpu: CpuPpm) -> Option<Form> {
-        let lasts = takes(self.volume, cpu).get().div_ceil(SECOND).saturating_mul(SECOND);
+        let lasts = whole_seconds(takes(self.volume, cpu).get());
         let until = start.saturating_add(Nanos::new(lasts));
         let is_had = CpuPpm::default() < cpu && until <= self.by();
         is_had.then_some(Form { begins: start, cpu, later: None, until })
@@ -133,9 +133,8 @@ impl Left {
             _ => (self.from, self.volume, cpu, None),
         };
         let (exactly, by) = (then.saturating_add(takes(left, cpu_then)), self.by());
-        let whole = exactly.unix_nanos().div_ceil(SECOND).saturating_mul(SECOND);
         let is_had = cpu.min(cpu_then) > CpuPpm::default() && exactly <= by;
-        let until = WallTime::from_unix_nanos(whole).min(by);
+        let until = whole_second(exactly).min(by);
         is_had.then_some(Form { begins: self.form.begins, cpu, later, until })
     }
 
@@ -175,6 +174,15 @@ impl Form {
             }
         }
     }
+}
+
+/// The first whole second that is not before `at`.
+pub(crate) fn whole_second(at: WallTime) -> WallTime {
+    WallTime::from_unix_nanos(whole_seconds(at.unix_nanos()))
+}
+
+fn whole_seconds(nanos: u64) -> u64 {
+    nanos.div_ceil(SECOND).saturating_mul(SECOND)
 }
 
 /// How long it takes with so much CPU.

@@ -75,9 +75,13 @@ fn a_running_job_is_slower_for_another_and_faster_when_that_has_ended() {
 
 /// 80 % of n1 from 100 s on for 100 s, by 400 s, and any time before that if there is room.
 fn deferred() -> Request {
-    let request = by(400, 80, request(named(&["n1"]), 80, 0, 100, 100));
-    let malleable =
-        request.malleable.map(|of| Malleable { earliest_unix_nanos: Some(at(0)), ..of });
+    may_begin(Some(0), by(400, 80, request(named(&["n1"]), 80, 0, 100, 100)))
+}
+
+/// The same, which may begin from then on, whenever it is asked for.
+fn may_begin(earliest: Option<u64>, request: Request) -> Request {
+    let earliest_unix_nanos = earliest.map(at);
+    let malleable = request.malleable.map(|of| Malleable { earliest_unix_nanos, ..of });
     Request { malleable, ..request }
 }
 
@@ -195,10 +199,7 @@ fn who_has_all_of_a_node_is_slower_for_a_while_and_makes_up_for_that() {
 
 /// All of n1 for 2,000 s from then on, by a time; and from when on it may begin.
 fn whole_node(from: u64, until: u64, earliest: Option<u64>) -> Request {
-    let request = by(until, 100, request(named(&["n1"]), 100, 0, from, 2_000));
-    let earliest_unix_nanos = earliest.map(at);
-    let malleable = request.malleable.map(|of| Malleable { earliest_unix_nanos, ..of });
-    Request { malleable, ..request }
+    may_begin(earliest, by(until, 100, request(named(&["n1"]), 100, 0, from, 2_000)))
 }
 
 // The first has the node for 2,000 s, the second for as long from then on; both have time. The third is to be had for

@@ -253,7 +253,7 @@ impl Replay<'_> {
     /// When the first of those that run has another share.
     fn next_turn(&self) -> Option<Nanos> {
         let later = self.active.values().filter_map(|active| active.later);
-        later.map(|later| later.from_unix_nanos.saturating_since(Broker::wall(Nanos::new(0)))).min()
+        later.map(|later| Broker::since_start(later.from_unix_nanos)).min()
     }
 
     /// When the first of those that run ends, if shares stay.

@@ -355,16 +355,19 @@ fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> 
         let timeline = broker.timeline(None, booking.horizon(now)).map_err(brokers::failure)?;
         let there = promised(&nodes, cluster.among());
         let ask = booking.next(now, &there, &reserved(&nodes, &timeline))?;
-        let (choice, at) = match &ask {
-            Ask::Beside(plan) => {
-                (NodeChoice::Named(cluster.topology().names(&plan.nodes)), plan.at)
+        let (choice, known, at) = match ask {
+            Ask::Beside(Plan { nodes, at }) => {
+                (NodeChoice::Named(cluster.topology().names(&nodes)), Some(nodes), at)
             }
-            Ask::Slowest(count, at) => (NodeChoice::Any(*count), *at),
-            Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal.clone())),
+            Ask::Slowest(count, at) => (NodeChoice::Any(count), None, at),
+            Ask::Nothing(refusal) => return Ok(Booked::TooLate(refusal)),
         };
         match Hold::take_in_advance(cluster, work.request(&booking, choice, &at)) {
             Ok(hold) => {
-                let nodes = granted_nodes(cluster, &hold)?;
+                let nodes = match known {
+                    Some(nodes) => nodes,
+                    None => granted_nodes(cluster, &hold)?,
+                };
                 let (hold, is_promised) = (Box::new(hold), true);
                 let (plan, by) = (Plan { nodes, at }, booking.by());
                 return Ok(Booked::Held(Held { plan, hold, by, is_promised }));

@@ -4,7 +4,7 @@ use super::offering::{Place, Telling};
 use super::{Engine, Timeout};
 use crate::book::Reservation;
 use crate::cluster::Resource;
-use crate::malleable::{Form, Left, SECOND, asked, granted};
+use crate::malleable::{Form, Left, asked, granted, whole_second};
 use crate::offers::{Kind, Proposal, span};
 use crate::pieces::Piece;
 use crate::queue::Asked;
@@ -115,8 +115,7 @@ impl Engine {
         let tried = slowed.iter().map(|(reservation, ..)| reservation);
         let tried: Vec<_> =
             tried.chain(deferred.iter().map(|(reservation, _)| reservation)).collect();
-        tried.iter().for_each(|reservation| self.release(reservation.handle));
-        tried.iter().for_each(|reservation| self.hold_again(reservation));
+        self.hold_all_again(&tried);
         way.filter(|way| way.deferred.is_empty() || self.can_be_gone(way))
     }
 
@@ -148,19 +147,18 @@ impl Engine {
 
     /// Whether what is deferred has room while agents are asked about the rest, which has what it has and what it will have.
     fn can_be_gone(&mut self, way: &Way) -> bool {
-        let handles = |all: &[(Arc<Reservation>, Form)]| -> Vec<_> {
-            all.iter().map(|(reservation, _)| reservation.handle).collect()
-        };
-        let (slower, deferred) = (handles(&way.slower), handles(&way.deferred));
-        deferred.iter().for_each(|handle| self.release(*handle));
+        way.deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
         let forms = way.deferred.iter().chain(&way.slower);
-        let mut forms = forms.map(|(reservation, form)| (reservation, *form));
-        let fits = forms.all(|(reservation, form)| self.hold_in(reservation, form));
-        slower.iter().chain(&deferred).for_each(|handle| self.release(*handle));
-        for (reservation, _) in way.slower.iter().chain(&way.deferred) {
-            self.hold_again(reservation);
-        }
+        let fits = forms.clone().all(|(reservation, form)| self.hold_in(reservation, *form));
+        let tried: Vec<_> = forms.map(|(reservation, _)| reservation).collect();
+        self.hold_all_again(&tried);
         fits
+    }
+
+    /// Holds what is recorded of these, whatever they hold by now.
+    fn hold_all_again(&mut self, tried: &[&Arc<Reservation>]) {
+        tried.iter().for_each(|reservation| self.release(reservation.handle));
+        tried.iter().for_each(|reservation| self.hold_again(reservation));
     }
 
     /// When a request is to be, if it is as it is asked for.
@@ -170,10 +168,9 @@ impl Engine {
     }
 
     /// A span that may begin and end so much later: who has to make way is asked first, and then it is decided once more.
-    fn with_delay(&self, span: Span) -> Span {
+    fn with_delay(&self, exact: Span) -> Span {
         let delay = self.policy.answer_within_nanos;
-        let to = span.to().map(|to| to.saturating_add(delay));
-        crate::offers::span(span.from(), to)
+        span(exact.from(), exact.to().map(|to| to.saturating_add(delay)))
     }
 
     /// Reservations that may become another form, with what is left at `at`, the most urgent first.
@@ -414,11 +411,6 @@ fn ends(until: WallTime, by: WallTime) -> impl Iterator<Item = WallTime> {
         let more = by.saturating_since(until).get() >> times;
         until.saturating_add(Nanos::new(more))
     })
-}
-
-/// The first whole second that is not before `at`.
-fn whole_second(at: WallTime) -> WallTime {
-    WallTime::from_unix_nanos(at.unix_nanos().div_ceil(SECOND).saturating_mul(SECOND))
 }
 
 /// The nodes that a request names, or of which it is to have some; nothing = any will do.
