@@ -242,9 +242,10 @@ ktf_result ktf_resource_release(const ktf_resource *resource, const ktf_id *to);
 
 /* Sends a message. data stays the caller's, and may be used again when this returns. Messages from
  * one resource to another arrive in the order in which they were sent. Waits while the receiver
- * does not keep up; if it is longer than 64 KiB, until a receiver takes it. KTF_GONE,
- * KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN, KTF_NO_DAEMON,
- * KTF_INVALID. */
+ * does not keep up; if it is longer than 64 KiB and for another context, until a receiver takes it,
+ * which is never with KTF_NOW. What a receiver has begun to take is waited for to its end, whatever
+ * the timeout. KTF_GONE, KTF_UNREACHABLE, KTF_TOO_LONG, KTF_NO_ROOM, KTF_TIMED_OUT, KTF_BROKEN,
+ * KTF_NO_DAEMON, KTF_INVALID. */
 ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const void *data, size_t length, int64_t timeout);
 
@@ -260,9 +261,10 @@ ktf_result ktf_message_send(const ktf_resource *resource, const ktf_id *to, uint
 ktf_result ktf_message_give(const ktf_resource *resource, const ktf_id *to, uint64_t tag,
 			    const ktf_buffer *buffer, int64_t timeout);
 
-/* Receives the first message that fits match. A match of null fits any. Waits for one.
- * KTF_UNDELIVERED, once for each message that did not arrive, when there is none to receive: then
- * undelivered, if it is not null, says which. KTF_TIMED_OUT, KTF_INVALID. */
+/* Receives the first message that fits match. A match of null fits any. Waits for one; one that is
+ * longer than 64 KiB is waited for to its end, whatever the timeout. KTF_UNDELIVERED, once for each
+ * message that did not arrive, when there is none to receive: then undelivered, if it is not null,
+ * says which. KTF_TIMED_OUT, KTF_INVALID. */
 ktf_result ktf_message_receive(const ktf_resource *resource, const ktf_match *match,
 			       int64_t timeout, ktf_message **message,
 			       ktf_undelivered *undelivered);

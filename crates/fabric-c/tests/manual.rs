@@ -114,7 +114,7 @@ fn page(function: &Function, meanings: &BTreeMap<&str, &str>) -> String {
             put(&format!(".TP\n.B {result}\n{}.", upper(meanings[*result])));
         }
         put(
-            ".PP\nOutputs are set only with\n.BR KTF_OK .\nThe sentence for people is that of\n.BR ktf_error_text (3).",
+            ".PP\nUnless it is said above, outputs are set only with\n.BR KTF_OK .\nThe sentence for people is that of\n.BR ktf_error_text (3).",
         );
     }
     put(".SH SEE ALSO\n.BR keeptime_fabric (7)");

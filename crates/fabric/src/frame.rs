@@ -383,9 +383,10 @@ impl Greeting {
 
 impl Greeting {
     /// By which the datagrams of this connection, which the caller reads at `port`, are known at both
-    /// ends.
+    /// ends, and told from those of an earlier one between them, even with the same ports.
     pub fn token(&self, port: u16) -> u64 {
-        self.from.number() ^ self.to.number().rotate_left(32) ^ u64::from(port)
+        let contexts = self.from.number() ^ self.to.number().rotate_left(32);
+        contexts ^ self.attempt.rotate_left(u16::BITS) ^ u64::from(port)
     }
 }
 

@@ -57,11 +57,12 @@ impl Core {
         let view = self.links.view();
         let any = view.all().any(|link| link.has_backlog());
         for link in view.all() {
-            self.flush_by(link, Link::pump_if_free);
-            // Whoever waits does that as well, and one is in the way of the other.
+            // First what has arrived: it may say that nothing has to be sent again. Whoever waits does that as well, and one
+            // is in the way of the other.
             if link.is_unsettled() && !link.is_attended() {
                 self.receive_on(link, self);
             }
+            self.flush_by(link, Link::pump_if_free);
         }
         any
     }

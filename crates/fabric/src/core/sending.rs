@@ -111,18 +111,13 @@ impl Core {
         data: &[u8],
         patience: Patience,
     ) -> Result<(), SendError> {
+        let Patience::Until(deadline) = patience else { return Err(SendError::WouldBlock) };
         let mut token = None;
         self.attempt(link, patience, || {
             token = link.offer_lent(from, to, tag, data.len())?;
             Ok(if token.is_some() { Attempt::Done } else { Attempt::Wait })
         })?;
         let Some(token) = token else { return Ok(()) };
-        let deadline = match patience {
-            Patience::Until(deadline) => deadline,
-            Patience::None if link.withdraw(token) => return Err(SendError::WouldBlock),
-            // Another thread has heard already that it is taken.
-            Patience::None => None,
-        };
         let flow = (from, ResourceId { context: link.peer, place: to });
         let mut sent = 0;
         let mut send = || match link.send_lent(token, data, &mut sent) {

@@ -140,10 +140,11 @@ impl Offers {
                 *lent = Lent::Cleared;
                 Ok(SentBy::Lender)
             }
-            Some((_, Data::Withdrawn)) | None if token <= self.last_token => {
+            Some((_, Data::Withdrawn)) => {
                 self.remove(token);
                 Ok(SentBy::Nobody)
             }
+            None if token <= self.last_token => Ok(SentBy::Nobody),
             _ => Err(Malformed::Unknown("an offer")),
         }
     }

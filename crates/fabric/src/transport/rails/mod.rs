@@ -291,16 +291,19 @@ impl Sender for RailsSender {
         for id in out.rails.keys().copied().collect::<Vec<_>>() {
             let Some(rail) = out.rails.get_mut(&id) else { continue };
             match rail.sender.flush() {
-                Ok(done) => rail.keeps = !(done && rail.sender.is_settled()),
+                Ok(done) => {
+                    rail.keeps = !(done && rail.sender.is_settled());
+                    // It takes more long before all of it has arrived.
+                    if done {
+                        out.bundle.emptied(id);
+                    }
+                }
                 Err(_) => {
                     self.0.lost(out, id);
                     continue;
                 }
             }
             let unanswered = rail.unanswered;
-            if !rail.keeps {
-                out.bundle.emptied(id);
-            }
             if let Some(token) = unanswered {
                 self.0.answer(out, id, token);
             }

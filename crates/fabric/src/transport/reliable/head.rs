@@ -87,11 +87,20 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Any bytes as a datagram: an error or a head.
+        /// Any bytes as a datagram, mostly with as many ranges as one may have: an error, or a head whose ranges are all there.
         #[test]
-        fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok((_, length)) = Head::decode(&bytes) {
-                prop_assert!(length <= bytes.len());
+        fn any_bytes_are_read(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+            count in 0..=RANGES_MOST + 1, honest in prop::bool::weighted(0.8),
+        ) {
+            if honest && bytes.len() >= HEAD {
+                bytes[20..HEAD].copy_from_slice(&[count as u8, 0, 0, 0]);
+                let is_head = count <= RANGES_MOST && bytes.len() >= HEAD + count * RANGE;
+                prop_assert_eq!(Head::decode(&bytes).is_ok(), is_head);
+            }
+            if let Ok((head, length)) = Head::decode(&bytes) {
+                prop_assert_eq!(length, HEAD + head.heard.ranges.len() * RANGE);
+                prop_assert!(head.heard.ranges.iter().all(|(start, end)| start <= end));
             }
         }
 

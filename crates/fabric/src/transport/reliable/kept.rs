@@ -17,16 +17,24 @@ const GIVEN_LEAST: usize = PIECE;
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     parts: VecDeque<Part>,
-    /// Bytes of the first part that are confirmed: less than all.
-    confirmed: usize,
-    /// Bytes that are not.
-    length: usize,
+    /// Before it all is confirmed, in bytes since the stream began.
+    confirmed: u64,
+    /// There it ends.
+    end: u64,
     /// Pieces that hold nothing; what was used last is last.
     spare: Vec<Vec<u8>>,
 }
 
+/// Bytes that lie together.
 #[derive(Debug)]
-enum Part {
+struct Part {
+    /// Where they begin in the stream.
+    at: u64,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
     Copied(Vec<u8>),
     /// With its length.
     Given(Buffer, usize),
@@ -35,17 +43,17 @@ enum Part {
 impl Kept {
     /// How many bytes there are.
     pub(super) fn length(&self) -> usize {
-        self.length
+        (self.end - self.confirmed) as usize
     }
 
     /// Appends copies of `bytes`.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
-        self.length += bytes.len();
         while !bytes.is_empty() {
-            let mut piece = self.piece();
+            let (at, mut piece) = self.piece();
             let (here, rest) = bytes.split_at(bytes.len().min(PIECE - piece.len()));
             piece.extend_from_slice(here);
-            self.parts.push_back(Part::Copied(piece));
+            self.parts.push_back(Part { at, held: Held::Copied(piece) });
+            self.end += here.len() as u64;
             bytes = rest;
         }
     }
@@ -56,54 +64,52 @@ impl Kept {
         if length < GIVEN_LEAST {
             return self.write(&buffer);
         }
-        self.length += length;
-        self.parts.push_back(Part::Given(buffer, length));
+        self.parts.push_back(Part { at: self.end, held: Held::Given(buffer, length) });
+        self.end += length as u64;
     }
 
     /// The first `bytes`, of as many as there are at least, are confirmed.
     pub(super) fn confirm(&mut self, bytes: usize) {
-        self.length -= bytes;
-        self.confirmed += bytes;
-        while let Some(first) = self.parts.front().map(Part::length)
-            && first <= self.confirmed
-        {
-            self.confirmed -= first;
-            if let Some(Part::Copied(mut piece)) = self.parts.pop_front() {
+        self.confirmed += bytes as u64;
+        while let Some(first) = self.parts.pop_front_if(|first| first.end() <= self.confirmed) {
+            if let Held::Copied(mut piece) = first.held {
                 piece.clear();
                 self.spare.push(piece);
             }
         }
     }
 
-    /// These bytes, counted from the first on, part by part.
+    /// These bytes, counted from the first on, part by part. Costs a binary search of the parts.
     pub(super) fn bytes(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
-        let (start, end) = (self.confirmed + range.start, self.confirmed + range.end);
-        let mut next = 0;
-        let placed = self.parts.iter().map(move |part| {
-            let at = next;
-            next += part.length();
-            (at, part)
-        });
-        let after = placed.skip_while(move |(at, part)| at + part.length() <= start);
-        let within = after.take_while(move |(at, _)| *at < end);
-        within.map(move |(at, part)| {
-            &part.bytes()[start.saturating_sub(at)..(end - at).min(part.length())]
+        let place = |at: usize| self.confirmed + at as u64;
+        let (start, end) = (place(range.start), place(range.end));
+        let first = self.parts.partition_point(|part| part.end() <= start);
+        let within = self.parts.range(first..).take_while(move |part| part.at < end);
+        within.map(move |part| {
+            let (from, to) = (start.saturating_sub(part.at), end.min(part.end()) - part.at);
+            &part.held.bytes()[from as usize..to as usize]
         })
     }
 
-    /// A piece with room, taken out: the last part, if it is one.
-    fn piece(&mut self) -> Vec<u8> {
+    /// A piece with room, taken out, and where it begins: the last part, if it is one.
+    fn piece(&mut self) -> (u64, Vec<u8>) {
         match self.parts.pop_back() {
-            Some(Part::Copied(piece)) if piece.len() < PIECE => piece,
+            Some(Part { at, held: Held::Copied(piece) }) if piece.len() < PIECE => (at, piece),
             last => {
                 self.parts.extend(last);
-                self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE))
+                (self.end, self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE)))
             }
         }
     }
 }
 
 impl Part {
+    fn end(&self) -> u64 {
+        self.at + self.held.length() as u64
+    }
+}
+
+impl Held {
     fn length(&self) -> usize {
         match self {
             Self::Copied(piece) => piece.len(),
@@ -180,7 +186,7 @@ mod tests {
                 let range = one.min(other)..one.max(other);
                 prop_assert!(bytes_of(&kept, range.clone()) == model[range]);
                 prop_assert!(bytes_of(&kept, 0..model.len()) == model);
-                let is_copied = |part: &&Part| matches!(part, Part::Copied(_));
+                let is_copied = |part: &&Part| matches!(part.held, Held::Copied(_));
                 let copied = kept.parts.iter().filter(is_copied).count();
                 pieces = pieces.max(model.len() / PIECE + 2);
                 prop_assert!(copied + kept.spare.len() <= pieces);

@@ -30,6 +30,12 @@ impl RoundTrips {
         });
     }
 
+    /// Whether a word that came so many nanoseconds after something was sent again is too soon to be of that: then it is of
+    /// what was sent first.
+    pub(super) fn is_too_soon(&self, time: u64) -> bool {
+        self.0.is_some_and(|measured| time < measured.smooth / 2)
+    }
+
     /// Nanoseconds without a word after which something is sent again: twice as many after each of the `silent` times
     /// in a row that it was.
     pub(super) fn again_after(&self, silent: u32) -> u64 {
@@ -47,6 +53,7 @@ mod tests {
     fn the_wait_follows_what_was_measured_within_its_bounds() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.again_after(0), AGAIN_FIRST);
+        assert!(!trips.is_too_soon(0), "nothing is known");
         trips.add(1_000);
         assert_eq!(trips.again_after(0), AGAIN_LEAST);
         trips.add(80_000_000);
@@ -54,5 +61,6 @@ mod tests {
         assert_eq!(trips.again_after(0), 10_000_875 + 4 * 20_000_125);
         assert_eq!(trips.again_after(1), 2 * trips.again_after(0));
         assert_eq!(trips.again_after(u32::MAX), AGAIN_MOST);
+        assert_eq!([5_000_436, 5_000_437].map(|time| trips.is_too_soon(time)), [true, false]);
     }
 }

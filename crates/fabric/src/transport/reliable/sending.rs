@@ -311,7 +311,13 @@ impl Sending {
                     self.window.make_good();
                 }
             }
-            State::OnTheWay => self.on_the_way -= length,
+            State::OnTheWay => {
+                self.on_the_way -= length;
+                let after = now.saturating_sub(sent_at).get();
+                if again && self.round_trips.is_too_soon(after) {
+                    self.window.make_good();
+                }
+            }
         }
         self.order_heard = self.order_heard.max(order);
         // Of one that was sent twice nobody knows which it was.
@@ -385,6 +391,30 @@ mod tests {
         assert!(sending.is_settled());
         let after = sending.window.bytes();
         assert!(after >= window, "{after} after {window}");
+    }
+
+    /// A single segment went twice, since the other end was late: it hears of the first sooner than it could of the second.
+    #[test]
+    fn a_word_that_is_too_soon_is_of_what_was_sent_first() {
+        let window_after = |late: u64| {
+            let (mut sending, mut now) = (Sending::new(SEGMENT, Nanos::new(0)), Nanos::new(0));
+            let hear = |sending: &mut Sending, received, now| {
+                sending.heard(&Heard { received, room: ROOM, ranges: vec![] }, now).unwrap();
+            };
+            // A round trip takes a millisecond.
+            sending.write(&[0; 2 * SEGMENT]);
+            sending.next(now).unwrap();
+            now = Nanos::from_millis(1);
+            hear(&mut sending, SEGMENT as u64, now);
+            sending.next(now).unwrap();
+            let window = sending.window.bytes();
+            now = sending.deadline().unwrap();
+            sending.expire(now);
+            sending.next(now).unwrap();
+            hear(&mut sending, 2 * SEGMENT as u64, now.saturating_add(Nanos::new(late)));
+            sending.window.bytes() >= window
+        };
+        assert_eq!([400_000, 600_000].map(window_after), [true, false]);
     }
 
     /// Three segments, of which one has arrived, for a path that carries only less by now.

@@ -2,7 +2,7 @@
 
 use super::payloads::Payloads;
 use super::recvmsg::receive;
-use super::shared::{Shared, State};
+use super::shared::{Shared, State, is_of_the_path};
 use super::{ANSWERED, ASKED, BATCH, BATCH_SEGMENTS, BEFORE, PORT, TOKEN};
 use crate::progress::lock;
 use crate::transport::batch::Expected;
@@ -76,8 +76,8 @@ impl UdpReceiver {
         let (length, segment) = match receive(fd, &mut self.bytes, room, expected) {
             Ok(arrived) => arrived,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-            // It has ended, or not begun: the connection over TCP tells which.
-            Err(Errno::ECONNREFUSED) => return Ok(None),
+            // It has ended, not begun, or cannot be reached for now: the connection over TCP tells which.
+            Err(errno) if is_of_the_path(errno) => return Ok(None),
             // What was sent was too long for a node on the way, which has told so. More may be there.
             Err(Errno::EMSGSIZE) => {
                 self.shared.learn_path(&mut lock(&self.shared.state));
@@ -154,7 +154,9 @@ impl UdpReceiver {
             state.unsaid_since = self.shared.now();
         }
         state.unsaid += bytes;
-        let is_due = state.unsaid >= CONFIRMED || bytes > 0 && self.receiving.has_gap();
+        // Who may have less on the way than that would wait for it.
+        let many = CONFIRMED.min(self.room as usize / 3);
+        let is_due = state.unsaid >= many || bytes > 0 && self.receiving.has_gap();
         if is_due { self.shared.confirm(state) } else { Ok(()) }
     }
 

@@ -1,7 +1,7 @@
 //! The half that sends.
 
 use super::ASKED;
-use super::shared::{GATHERED, Shared};
+use super::shared::Shared;
 use crate::frame::{HEAD, PIECE_MOST};
 use crate::payload::Buffer;
 use crate::progress::lock;
@@ -36,7 +36,7 @@ impl Sender for UdpSender {
         }
         state.sending.write(head);
         state.sending.write(payload);
-        self.0.transmit(&mut state, GATHERED)?;
+        self.0.transmit_gathered(&mut state)?;
         // Until the other side has said that it is there.
         Ok(Sent::Kept)
     }
@@ -53,7 +53,7 @@ impl Sender for UdpSender {
         state.sending.write(head);
         state.sending.give(mem::take(payload));
         // It is taken, so it counts as sent: whoever flushes is told of what does not pass.
-        let _ = self.0.transmit(&mut state, GATHERED);
+        let _ = self.0.transmit_gathered(&mut state);
         Ok(Sent::Kept)
     }
 

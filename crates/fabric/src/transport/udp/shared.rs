@@ -29,7 +29,7 @@ const SEGMENT_FIRST: usize = 1200;
 /// after what silence something is sent again.
 const CONFIRMED_AFTER: Nanos = Nanos::new(100_000);
 /// Bytes of a stream that are gathered: who receives them is woken once for all of these calls.
-pub(super) const GATHERED: usize = 4 * BATCH;
+const GATHERED: usize = 4 * BATCH;
 /// While so much is on the way, what fills no call waits for more: it would arrive no sooner.
 const BUSY: u64 = GATHERED as u64;
 
@@ -111,6 +111,12 @@ impl Shared {
         self.transmit(state, if is_busy { BATCH } else { 0 })
     }
 
+    /// Sends what was gathered if that is enough to wake who receives it, and else leaves it to a flush.
+    pub(super) fn transmit_gathered(&self, state: &mut State) -> Result<(), Broken> {
+        let is_enough = state.sending.unsent() >= GATHERED || state.sending.has_lost();
+        if is_enough { self.transmit(state, BATCH) } else { Ok(()) }
+    }
+
     /// Sends what may be sent now, as long as `least` bytes are unsent.
     pub(super) fn transmit(&self, state: &mut State, least: usize) -> Result<(), Broken> {
         if !self.connected.load(Acquire) {
@@ -167,9 +173,9 @@ impl Shared {
     /// again.
     fn passed(&self, state: &mut State, sent: nix::Result<()>) -> Result<(), Broken> {
         match sent {
-            Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR | Errno::ECONNREFUSED) => {}
+            Ok(()) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => {}
             // Networks that go down come back; if not, the other process answers, and nothing is confirmed.
-            Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EPERM) => {}
+            Err(errno) if is_of_the_path(errno) => {}
             Err(Errno::EMSGSIZE) => self.learn_path(state),
             Err(errno) => return Err(Broken::System { call: "sendmsg", errno }),
         }
@@ -224,6 +230,18 @@ impl Shared {
     pub(super) fn say(&self, word: u8) -> bool {
         (&self.stream).write(&[word]).is_ok()
     }
+}
+
+/// Whether a socket tells by it that a datagram did not pass, by its own node or by a message of one on the way (ICMP):
+/// what the next one may do.
+pub(super) fn is_of_the_path(errno: Errno) -> bool {
+    use Errno::{EACCES, EPERM, EPROTO};
+    use Errno::{ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENONET};
+    use Errno::{ENOPROTOOPT, EOPNOTSUPP};
+    // What a node on the way has refused to carry, and a firewall of this one.
+    let is_refused = matches!(errno, EACCES | EPERM | EPROTO | ENOPROTOOPT | EOPNOTSUPP);
+    let is_away = matches!(errno, ECONNREFUSED | EHOSTDOWN | EHOSTUNREACH | ENONET);
+    is_refused || is_away || matches!(errno, ENETDOWN | ENETUNREACH)
 }
 
 /// What is before a datagram to `peer`; an IPv6 address that maps one of IPv4 is one of that.

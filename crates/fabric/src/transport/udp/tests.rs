@@ -1,17 +1,20 @@
 //! Both ends, on this machine or with a network between them that is not.
 
+use super::receiver::UdpReceiver;
+use super::shared::Shared;
 use super::{ANSWERED, ASKED, BEFORE, PORT, TOKEN, accept, call, called};
-use crate::frame::{EAGER_MOST, Frame, HEAD};
+use crate::frame::{EAGER_MOST, Frame, HEAD, Head};
 use crate::payload::Buffer;
 use crate::transport::reliable::{Heard, KEPT_MOST, encode};
 use crate::transport::testing::{Collected, message, streams};
-use crate::transport::{Broken, Ends, Sent};
+use crate::transport::{Broken, Ends, Receiver, Sent};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use proptest::prelude::*;
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -141,10 +144,11 @@ proptest! {
         exchange(&mut one, &mut other, &lengths)?;
     }
 
-    /// Any bytes from the other end: an error or nothing. Of other connections: nothing.
+    /// Parts of a stream, in any order, some of which lie: an error, or the frames that are whole from the start on. Of other
+    /// connections: nothing.
     #[test]
-    fn any_bytes_are_a_datagram_or_an_error(
-        bytes in prop::collection::vec(any::<u8>(), 0..200), is_ours in any::<bool>(),
+    fn any_datagrams_are_frames_or_an_error(
+        parts in prop::collection::vec((0..STREAM, 0..2 * PART, lie()), 1..12), is_ours in any::<bool>(),
     ) {
         let (stream, called_on) = streams();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -153,12 +157,43 @@ proptest! {
         (&stream).read_exact(&mut port).unwrap();
         socket.connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
         let token = if is_ours { 1_u64 } else { 2 };
-        socket.send(&[&token.to_le_bytes()[..], &bytes].concat()).unwrap();
-        let mut collected = Collected::default();
-        let result = end.receiver.poll(&mut collected);
-        prop_assert!(is_ours || result == Ok(0), "{result:?}");
-        prop_assert!(collected.0.len() <= 4);
+        let sent: Vec<_> = (0..4).map(|number| message(number, PART - HEAD)).collect();
+        let bytes = |(head, payload): &(Head, Vec<u8>)| [&head.encode()[..], payload].concat();
+        let stream = sent.iter().flat_map(bytes).collect::<Vec<_>>();
+        let (mut collected, mut result) = (Collected::default(), Ok(0));
+        let mut is_there = [false; STREAM];
+        let all_are_true = parts.iter().all(|(.., lie)| lie.is_none());
+        for (start, length, lie) in parts {
+            let range = start..(start + length).min(STREAM);
+            is_there[range.clone()].fill(true);
+            let (offset, heard) = lie.unwrap_or_else(|| (start as u64, Heard::default()));
+            let mut datagram = token.to_le_bytes().to_vec();
+            encode(offset, &heard, &mut datagram);
+            socket.send(&[&datagram, &stream[range]].concat()).unwrap();
+            result = result.and_then(|_| end.receiver.poll(&mut collected));
+        }
+        let whole = is_there.iter().take_while(|is_there| **is_there).count() / PART;
+        if is_ours && all_are_true {
+            prop_assert!(result.is_ok(), "{result:?}");
+            prop_assert!(collected.0 == sent[..whole]);
+        } else if !is_ours {
+            prop_assert_eq!((result, collected.0.len()), (Ok(0), 0));
+        }
     }
+}
+
+/// Bytes of each frame of a short stream, and of all of them.
+const PART: usize = 150;
+const STREAM: usize = 4 * PART;
+
+/// What a datagram says, if it is not true: where its bytes belong, and what has arrived of what was never sent.
+fn lie() -> impl Strategy<Value = Option<(u64, Heard)>> {
+    let number = || prop_oneof![0..2 * STREAM as u64, any::<u64>()];
+    let ranges = prop::collection::vec((number(), number()), 0..4);
+    let heard = (prop_oneof![Just(0), number()], any::<u32>(), ranges);
+    let lie = (number(), heard)
+        .prop_map(|(offset, (received, room, ranges))| (offset, Heard { received, room, ranges }));
+    prop_oneof![8 => Just(None), 1 => lie.prop_map(Some)]
 }
 
 #[test]
@@ -169,6 +204,30 @@ fn frames_pass_on_one_machine() {
     exchange(&mut one, &mut other, &[EAGER_MOST - 2; 300]).unwrap();
     exchange(&mut one, &mut other, &[EAGER_MOST - 1; 300]).unwrap();
     exchange(&mut one, &mut other, &[0; 5000]).unwrap();
+}
+
+/// Who may have little on the way is told soon what has arrived of it.
+#[test]
+fn a_small_room_is_confirmed_before_it_is_used_up() {
+    let (stream, _other) = streams();
+    let [socket, peer] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    socket.connect(peer.local_addr().unwrap()).unwrap();
+    peer.connect(socket.local_addr().unwrap()).unwrap();
+    [&socket, &peer].map(|socket| socket.set_nonblocking(true).unwrap());
+    let room = 9_000;
+    let shared = Arc::new(Shared::new(stream, socket, TOKEN_OF_TEST, true, room));
+    let mut receiver = UdpReceiver::new(shared, room);
+    let (head, payload) = message(0, 9_000);
+    let stream = [&head.encode()[..], &payload].concat();
+    let told = stream.chunks(1_000).take(8).enumerate().map(|(at, part)| {
+        let mut datagram = TOKEN_OF_TEST.to_le_bytes().to_vec();
+        encode(1_000 * at as u64, &Heard::default(), &mut datagram);
+        peer.send(&[&datagram, part].concat()).unwrap();
+        receiver.poll(&mut Collected::default()).unwrap();
+        peer.recv(&mut [0; 100]).is_ok()
+    });
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [false, false, true, false, false, true, false, false]);
 }
 
 /// Everything that has arrived is read before the end is told.
