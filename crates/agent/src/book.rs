@@ -168,6 +168,16 @@ impl Book {
         wanted.map(|(job, assignment)| (job.clone(), assignment.at(now).into_owned())).collect()
     }
 
+    /// The book in which what has more CPU by `now` has it for good: no clock that is set back takes it away again. Nothing if
+    /// there is none.
+    pub fn with_what_has_come(&self, now: WallTime) -> Option<Self> {
+        let has_come = |a: &Assignment| a.later.is_some_and(|later| later.from_unix_nanos <= now);
+        self.assignments.values().any(has_come).then(|| {
+            let at_now = |(job, a): (&Name, &Assignment)| (job.clone(), a.at(now).into_owned());
+            Self { assignments: self.assignments.iter().map(at_now).collect() }
+        })
+    }
+
     /// The book with `assignment` in it, in place of the same job's former one. At every instant of
     /// its window, all that is assigned then fits.
     ///

@@ -14,7 +14,7 @@ use keeptime_model::extension::Extension;
 use keeptime_model::loss::OnLoss;
 use keeptime_model::name::Name;
 use keeptime_model::pattern::Pattern;
-use keeptime_model::reservation::{Ask, Handle, NodeChoice, Request, State};
+use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, Bytes, BytesPerSecond, CpuPpm, Nanos, Share};
 use keeptime_planner::outline::Outline;
@@ -538,6 +538,27 @@ fn a_lease_that_becomes_shorter_ends_in_its_time() {
     assert_eq!(state(&world), State::Active);
     world.pass(2);
     assert_eq!(state(&world), State::Cancelled);
+}
+
+// Twice it is made slower for others, which its holder has no part in.
+#[test]
+fn a_change_that_others_have_made_renews_no_lease() {
+    let mut world = World::star(1);
+    let silent = Request {
+        lease_nanos: Some(Nanos::from_secs(10)),
+        malleable: Some(Malleable::new(at(1_000), CpuPpm::from_percent(80))),
+        ..request(named(&["n1"]), 80, 0, 0, 100)
+    };
+    let handle = world.reserve("a", silent).unwrap();
+    for key in ["b", "c"] {
+        world.pass(4);
+        let cpu = world.engine.book().reservations()[&handle].grant.as_ref().unwrap().cpu_ppm;
+        world.reserve(key, request(named(&["n1"]), 40, 0, 0, 500)).unwrap();
+        let slower = world.engine.book().reservations()[&handle].grant.as_ref().unwrap().cpu_ppm;
+        assert!(slower < cpu, "{slower} after {cpu}");
+    }
+    world.pass(4);
+    assert_eq!(world.engine.book().reservations()[&handle].state, State::Cancelled);
 }
 
 #[test]

@@ -21,6 +21,9 @@ impl<E: Enforcer> Agent<E> {
             self.drop_from_book(&job);
         }
         self.forget_the_ended();
+        if let Some(book) = self.book.with_what_has_come(now) {
+            (self.book, self.is_recorded) = (book, false);
+        }
         // The kernel waits for no disk.
         let recorded = self.record();
         self.reconcile().map_err(BoxedError::from).and(recorded)
@@ -257,6 +260,11 @@ mod tests {
         agent.tick(at(4)).unwrap();
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, little);
         agent.tick(at(5)).unwrap();
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
+        // A clock that is set back takes nothing away, nor does an agent that starts then.
+        agent.tick(at(3)).unwrap();
+        assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
+        let mut agent = start(&directory, agent.enforcer, 3);
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
         let Response::Job(status) = agent.answer(Request::Job { job: job.clone() }, ROOT, at(6))
         else {

@@ -241,6 +241,9 @@ impl Engine {
             let nodes = self.nodes_of(handle);
             self.turns.changes(self.steady, handle, &nodes);
         }
+        if caller.user == old.owner {
+            self.hear_holder(handle);
+        }
         self.change(ticket, caller, handle, found)
     }
 

@@ -187,11 +187,13 @@ impl Engine {
         }
     }
 
-    /// The lease of a holder begins, if it needs one. It may be a shorter one than before.
+    /// The holder of a reservation that is new, or other, has to be heard of, if it needs one. It may have a shorter lease than
+    /// before; that others have made it go slower or faster says nothing of its holder.
     fn begin_lease(&mut self, handle: Handle) {
+        let heard = self.holders.get(&handle).map_or(self.steady, |holder| holder.heard);
         self.forget_holder(handle);
         if let Some(lease) = self.lease_of(handle) {
-            self.await_holder(handle, self.steady, self.after(lease));
+            self.await_holder(handle, heard, heard.saturating_add(lease));
         }
     }
 
