@@ -54,6 +54,14 @@ impl Outcome {
         promised.filter(|((ended, job), promised)| **promised && **ended > job.deadline).count()
     }
 
+    /// What was done by the last submission, of what all nodes could have done by then.
+    fn done_by_last_submission(&self, jobs: &[Submission], nodes: u32) -> f64 {
+        let last = jobs.iter().map(|job| job.submitted).max().unwrap_or(0);
+        let by_then = self.ended.iter().zip(jobs).filter(|(ended, _)| **ended <= last);
+        let done: u64 = by_then.map(|(_, job)| job.run * u64::from(job.nodes)).sum();
+        done as f64 / (f64::from(nodes) * last.max(1) as f64)
+    }
+
     /// The part of all nodes' time that was used from the first submission to the last end.
     fn utilisation(&self, jobs: &[Submission], nodes: u32) -> f64 {
         let used: u64 = jobs.iter().map(|job| job.run * u64::from(job.nodes)).sum();
@@ -144,6 +152,10 @@ impl Run {
         value("promises broken", "", ours.broken(jobs) as f64, None, Some(Target::AtMost(0.0)));
         let [used, baseline] = [ours, backfilled].map(|one| one.utilisation(jobs, *nodes));
         value("utilisation", "%", 100.0 * used, Some(100.0 * baseline), None);
+        let done = |one: &Outcome| 100.0 * one.done_by_last_submission(jobs, *nodes);
+        value("done by the last submission", "%", done(ours), Some(done(backfilled)), None);
+        let latest = |one: &Outcome| one.lateness(jobs).into_iter().fold(0.0, f64::max) / DAY;
+        value("latest after its deadline", "days", latest(ours), Some(latest(backfilled)), None);
     }
 }
 
@@ -170,6 +182,8 @@ fn jobs() -> usize {
 /// What the kernel admits of each processor: what the broker gives out.
 const PROMISED: CpuPpm = CpuPpm::from_percent(90);
 const NODES: u32 = 64;
+/// In seconds.
+const DAY: f64 = 86_400.0;
 /// Of a log.
 const JOBS: usize = 10_000;
 const LOADS: [f64; 3] = [0.5, 0.7, 0.85];

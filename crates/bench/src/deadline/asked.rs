@@ -1,6 +1,7 @@
-//! A log whose every job asks the broker's real engine, as `keeptime run --by --wait` does: for its deadline, and where that
-//! is refused, to begin at once and go as slowly as others need. What has room for neither asks again, as often as
-//! [`Booking::asks_again_after`] says, but for the times when nothing has ended since it asked last: it would be told the same.
+//! A log whose every job asks the broker's real engine, as `keeptime run --by --wait` does, for what [`Booking::in_turn`] says:
+//! its deadline, to begin at once and go as slowly as others need, or to be done later. What has room for nothing of that asks
+//! again, as often as [`Booking::asks_again_after`] says, but for the times when nothing has ended since it asked last: it would
+//! be told the same.
 
 use super::{Outcome, PROMISED};
 use anyhow::{Result, bail};
@@ -11,7 +12,7 @@ use keeptime_model::assignment::LaterCpu;
 use keeptime_model::reservation::{Handle, NodeChoice, Resources, State};
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
-use keeptime_planner::deadline::booking::Ask;
+use keeptime_planner::deadline::booking::{Ask, Promise};
 use keeptime_planner::deadline::{self, Booking, Job, Reserved};
 use keeptime_whatif::broker::Broker;
 use keeptime_whatif::shape::{self, Shape};
@@ -152,9 +153,10 @@ impl Replay<'_> {
         let asking: BTreeSet<_> = self.asks.iter().map(|(_, number)| *number).collect();
         for (number, asked) in &self.without {
             if !asking.contains(number) {
-                let every = Booking::new(self.job(*number)).asks_again_after(now).get();
+                let every = Booking::asks_again_after(&self.job(*number), self.came(*number), now);
                 let since = self.now.saturating_sub(*asked).get();
-                let next = asked.saturating_add(Nanos::new((since / every + 1) * every));
+                let times = since / every.get() + 1;
+                let next = asked.saturating_add(Nanos::new(times * every.get()));
                 self.asks.insert((next, *number));
             }
         }
@@ -162,23 +164,27 @@ impl Replay<'_> {
 
     fn ask(&mut self, number: usize) -> Result<()> {
         let (now, job) = (Broker::wall(self.now), self.job(number));
-        if self.book(number, Booking::new(job.clone()))? {
-            self.outcome.promised[number] = true;
-            self.without.remove(&number);
-        } else if self.book(number, Booking::at_once(job, now))? {
-            self.without.remove(&number);
-        } else {
-            self.without.insert(number, self.now);
+        self.without.insert(number, self.now);
+        for (promise, booking) in Booking::in_turn(&job, self.came(number), now) {
+            if self.book(number, booking)? {
+                self.outcome.promised[number] = promise == Promise::Deadline;
+                self.without.remove(&number);
+                break;
+            }
         }
         self.look()
     }
 
+    /// When it asked first.
+    fn came(&self, number: usize) -> WallTime {
+        Broker::wall(Nanos::from_secs(self.jobs[number].submitted))
+    }
+
     /// As its user knows it.
     fn job(&self, number: usize) -> Job {
-        let Submission { submitted, requested, nodes, deadline, .. } = self.jobs[number];
-        let wall = |seconds| Broker::wall(Nanos::from_secs(seconds));
-        let job = Job::new(at_what_is_promised(requested), nodes, wall(deadline));
-        Job { from: wall(submitted), ..job }
+        let Submission { requested, nodes, deadline, .. } = self.jobs[number];
+        let by = Broker::wall(Nanos::from_secs(deadline));
+        Job { from: self.came(number), ..Job::new(at_what_is_promised(requested), nodes, by) }
     }
 
     /// Whether the job is granted what it asks for.

@@ -1,7 +1,8 @@
 //! `keeptime run --by`: a job that must be done by a time. When, on how many nodes and how fast is for
 //! `planner::deadline`; the broker reserves that in advance, and the run begins when its time comes. What is reserved
 //! is malleable: the broker has it go slower for others as long as its deadline allows, and faster when there is room.
-//! What may wait (`--wait`) is run all the same where it cannot be promised that, when there is room to begin in.
+//! What may wait (`--wait`) is run all the same where it cannot be promised that: when there is room to begin in, or by a later
+//! time that can be promised.
 
 use super::rate::parameters;
 use super::run::beginning::Beginning;
@@ -13,7 +14,7 @@ use crate::execute::{Run, execute_within};
 use crate::hold::Hold;
 use crate::rate::nodes::node_indices;
 use crate::{brokers, interrupt, times};
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use keeptime_broker::client::ClientError;
@@ -28,7 +29,7 @@ use keeptime_model::reservation::{Handle, NodeChoice, Request, Resources, State}
 use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos, WallTime};
 use keeptime_planner::curve::FittedCurve;
-use keeptime_planner::deadline::booking::Ask;
+use keeptime_planner::deadline::booking::{Ask, Promise};
 use keeptime_planner::deadline::{self, Booking, Job, Plan, Reserved, Stretch};
 use keeptime_planner::fitted::FittedProfile;
 use serde::Serialize;
@@ -43,6 +44,8 @@ struct Outcome {
     plan: Option<Planned>,
     /// Whether it was promised to be done by then.
     promised: bool,
+    /// By when it was promised to be done: then, or later. Nothing if it was promised nothing.
+    promised_by_unix_nanos: Option<WallTime>,
     ended_unix_nanos: Option<WallTime>,
     refusal: Option<String>,
     /// The earliest deadline that could be kept instead.
@@ -91,8 +94,14 @@ struct Held {
     hold: Box<Hold>,
     /// By when it is done, however slow it is made.
     by: WallTime,
-    /// Whether that is its deadline.
-    is_promised: bool,
+    promise: Promise,
+}
+
+impl Held {
+    /// By when it is promised to be done.
+    fn promised_by(&self) -> Option<WallTime> {
+        (self.promise != Promise::Start).then_some(self.by)
+    }
 }
 
 /// Runs an application such that it is done by `by`; the wait for its time is no terminal's.
@@ -100,7 +109,7 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
     let session = Session::open(&arguments.application)?;
     let (work, cluster) = (Work::new(&session, arguments, by)?, &session.cluster);
     let booked = match arguments.wait {
-        None => book_by(cluster, &work)?,
+        None => book(cluster, &work, Promise::Deadline, Booking::new(work.job.clone()))?,
         Some(wait) => book_patiently(cluster, &work, wait, &mut |told| {
             if !arguments.json {
                 println!("{told}");
@@ -108,15 +117,17 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
             departure.leave(None)
         })?,
     };
-    let Held { plan: Plan { nodes, at }, hold, by, is_promised } = match booked {
+    let held = match booked {
         Booked::Held(held) => held,
         Booked::TooLate(refusal) => return tell_refusal(&work, refusal, arguments.json),
         Booked::Refused(error) => return reservations::refused(error, arguments.json),
     };
-    let names = cluster.topology().names(&nodes);
+    let names = cluster.topology().names(&held.plan.nodes);
     if !arguments.json {
-        println!("{}: {}", hold.handle(), story(&names, &at, is_promised, &work));
+        println!("{}: {}", held.hold.handle(), story(&names, &held, &work));
     }
+    let promised_by_unix_nanos = held.promised_by();
+    let Held { plan: Plan { nodes, at }, hold, by, promise } = held;
     departure.leave(Some(hold.handle()))?;
     wait_for_start(cluster, &hold, &nodes)?;
     if let Some(told) = another_start(at.from, now()).filter(|_| !arguments.json) {
@@ -144,7 +155,8 @@ pub fn run(arguments: &RunArguments, by: &str, departure: &Departure) -> Result<
         print_json(&Outcome {
             reservation: Some(hold.handle()),
             plan: Some(Planned { nodes: names, at }),
-            promised: is_promised,
+            promised: promise == Promise::Deadline,
+            promised_by_unix_nanos,
             ended_unix_nanos: Some(ended),
             ..work.outcome()
         })?;
@@ -180,6 +192,7 @@ impl Work {
             reservation: None,
             plan: None,
             promised: false,
+            promised_by_unix_nanos: None,
             ended_unix_nanos: None,
             refusal: None,
             earliest_unix_nanos: None,
@@ -283,36 +296,32 @@ fn job(
     Ok(Job { speed_ppm, cpu_ppm: application.cpu(), ..job })
 }
 
-/// Such that it is done by its deadline.
-fn book_by(cluster: &Cluster, work: &Work) -> Result<Booked> {
-    book(cluster, work, Booking::new(work.job.clone()))
-}
-
-/// The same, or, where that is refused, such that it begins at once, whenever it is done.
-fn book_or_begin(cluster: &Cluster, work: &Work) -> Result<Booked> {
-    let refused = match book_by(cluster, work)? {
-        held @ Booked::Held(_) => return Ok(held),
-        refused => refused,
-    };
-    match book(cluster, work, Booking::at_once(work.job.clone(), now()))? {
-        Booked::Held(held) => Ok(Booked::Held(Held { is_promised: false, ..held })),
-        _ => Ok(refused),
+/// Such that it is done by its deadline or, where that is refused, in any case; what first was refused tells why.
+fn book_in_turn(cluster: &Cluster, work: &Work, asked: WallTime) -> Result<Booked> {
+    let mut refused = None;
+    for (promise, booking) in Booking::in_turn(&work.job, asked, now()) {
+        match book(cluster, work, promise, booking)? {
+            held @ Booked::Held(_) => return Ok(held),
+            other => refused = refused.or(Some(other)),
+        }
     }
+    refused.context("nothing was asked for")
 }
 
-/// The same, again and again for so long, as long as both are refused; `tell` hears of that.
+/// The same, again and again for so long, as long as all is refused; `tell` hears of that.
 fn book_patiently(
     cluster: &Cluster,
     work: &Work,
     wait: Nanos,
     tell: &mut dyn FnMut(String) -> Result<()>,
 ) -> Result<Booked> {
-    let until = now().saturating_add(wait);
+    let asked = now();
+    let until = asked.saturating_add(wait);
     let mut waits = false;
     // A broker that is away comes back to who waits, and what is shown to it may be renewed.
     let may_pass = |error: &ClientError| error.is_retryable() || error.is_about_trust();
     loop {
-        let outcome = book_or_begin(cluster, work);
+        let outcome = book_in_turn(cluster, work, asked);
         let asks_on = match &outcome {
             Ok(Booked::Held(_)) => false,
             Ok(Booked::TooLate(_)) => true,
@@ -325,12 +334,12 @@ fn book_patiently(
         }
         if !std::mem::replace(&mut waits, true) {
             tell(format!(
-                "it cannot be promised, and there is no room to begin in: asking again for {} at \
-                 the most",
+                "neither its deadline nor a later one can be promised, and there is no room to \
+                 begin in: asking again for {} at the most",
                 whole_seconds(left)
             ))?;
         }
-        rest(Booking::new(work.job.clone()).asks_again_after(now()).min(left));
+        rest(Booking::asks_again_after(&work.job, asked, now()).min(left));
     }
 }
 
@@ -347,7 +356,7 @@ fn is_refusal(error: &ClientError) -> bool {
 }
 
 /// Asks for what `booking` says, beside what the broker has reserved, until that is granted.
-fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> {
+fn book(cluster: &Cluster, work: &Work, promise: Promise, mut booking: Booking) -> Result<Booked> {
     let broker = cluster.broker()?;
     loop {
         let nodes = broker.nodes(None).map_err(brokers::failure)?;
@@ -368,9 +377,8 @@ fn book(cluster: &Cluster, work: &Work, mut booking: Booking) -> Result<Booked> 
                     Some(nodes) => nodes,
                     None => granted_nodes(cluster, &hold)?,
                 };
-                let (hold, is_promised) = (Box::new(hold), true);
-                let (plan, by) = (Plan { nodes, at }, booking.by());
-                return Ok(Booked::Held(Held { plan, hold, by, is_promised }));
+                let (plan, hold, by) = (Plan { nodes, at }, Box::new(hold), booking.by());
+                return Ok(Booked::Held(Held { plan, hold, by, promise }));
             }
             Err(error) => {
                 let error = error.downcast::<ClientError>()?;
@@ -463,13 +471,18 @@ fn tell_refusal(work: &Work, refusal: deadline::Refusal, json: bool) -> Result<E
     Ok(Ending::Refused)
 }
 
-fn story(nodes: &[Name], at: &Stretch, is_promised: bool, work: &Work) -> String {
-    let name = work.application.name();
+fn story(nodes: &[Name], held: &Held, work: &Work) -> String {
+    let (name, at) = (work.application.name(), &held.plan.at);
     let nodes: Vec<_> = nodes.iter().map(Name::as_str).collect();
-    let span = times::show_span(at.from, Some(at.to), &TimeZone::system());
-    let when = match is_promised {
-        true => distance(at.to, work.job.by),
-        false => "promised nothing, and slower where others need that".into(),
+    let zone = TimeZone::system();
+    let span = times::show_span(at.from, Some(at.to), &zone);
+    let when = match held.promise {
+        Promise::Deadline => distance(at.to, work.job.by),
+        Promise::Start => "promised nothing, and slower where others need that".into(),
+        Promise::Later => {
+            let (by, late) = (times::show(held.by, &zone), distance(held.by, work.job.by));
+            format!("promised to be done by {by}, {late}")
+        }
     };
     format!("{name} on {} at {} of full speed, {span}: {when}", nodes.join(", "), at.rate)
 }

@@ -3,8 +3,9 @@
 //! for which others that have time may have to go slower too. Pure: who asks, asks what [`Booking::next`] says and tells
 //! [`Booking::refused`] what came of it.
 //!
-//! A job whose deadline is refused may be run all the same: [`Booking::at_once`] asks for room to begin in, by a time so far
-//! away that the job goes as slowly as others need. Where there is none either, it asks for both again in a while
+//! A job whose deadline is refused may be run all the same ([`Booking::in_turn`]): it asks for room to begin in at once, by a
+//! time so far away that the job goes as slowly as others need, and then to be done by a later time, which it takes the further
+//! away the longer it has waited. Where that is refused too, it asks for all three again in a while
 //! ([`Booking::asks_again_after`]), the more often the more urgent it is.
 
 use super::beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
@@ -25,6 +26,17 @@ pub struct Booking {
     /// How often another start is tried.
     attempts_left: u32,
     slowest: Option<Slowest>,
+}
+
+/// What a job is promised that is granted what it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// That it is done by its deadline.
+    Deadline,
+    /// That it begins at once.
+    Start,
+    /// That it is done by a later time ([`Booking::by`]).
+    Later,
 }
 
 /// The last resort.
@@ -54,10 +66,31 @@ impl Booking {
         Self { job, earliest, only_at_once: false, attempts_left: ATTEMPTS, slowest: None }
     }
 
+    /// What a job that is to be run in any case asks for at `now`, one after the other until something is granted. It asked
+    /// first at `asked`.
+    pub fn in_turn(
+        job: &Job,
+        asked: WallTime,
+        now: WallTime,
+    ) -> impl Iterator<Item = (Promise, Self)> {
+        let later = Self::later(job.clone(), asked, now).map(|later| (Promise::Later, later));
+        let first = (Promise::Deadline, Self::new(job.clone()));
+        [first, (Promise::Start, Self::at_once(job.clone(), now))].into_iter().chain(later)
+    }
+
     /// Of the same job, whatever its deadline: begun at `now`, and done by when it is at the least rate.
-    pub fn at_once(job: Job, now: WallTime) -> Self {
+    fn at_once(job: Job, now: WallTime) -> Self {
         let by = now.saturating_add(longest(&job));
         Self { only_at_once: true, ..Self::new(Job { by, ..job }) }
+    }
+
+    /// Of the same job, done a little after it could be if there were nobody else, or, the longer it has waited, as much later
+    /// as a part of that. Nothing if that is no later than its deadline.
+    fn later(job: Job, asked: WallTime, now: WallTime) -> Option<Self> {
+        let waited = now.saturating_since(asked).get();
+        let within = (job.work.get() / 2).saturating_mul(3).max(waited / 2);
+        let by = now.saturating_add(Nanos::new(within));
+        (by > job.by).then(|| Self::new(Job { by, ..job }))
     }
 
     /// By when it is done, however slow it is made.
@@ -70,13 +103,17 @@ impl Booking {
         self.job.by.max(now).saturating_add(longest(&self.job))
     }
 
-    /// How long it waits before it asks again for what was refused at `now`: a part of the time that it has left, so that
-    /// those come first that have the least; or of the time that it takes, where it is too late.
-    pub fn asks_again_after(&self, now: WallTime) -> Nanos {
-        let done = now.saturating_add(self.job.work);
-        let left = self.job.by.saturating_since(done);
-        let lasts = if left > Nanos::new(0) { left } else { self.job.work };
-        Nanos::new(lasts.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST)
+    /// How long a job that asked first at `asked` waits before it asks again for what was refused at `now`: a part of the time
+    /// that it has left, so that those come first that have the least; where it is too late, of the time that it takes, and the
+    /// longer the longer it has waited.
+    pub fn asks_again_after(job: &Job, asked: WallTime, now: WallTime) -> Nanos {
+        let left = job.by.saturating_since(now.saturating_add(job.work));
+        let is_late = left == Nanos::new(0);
+        let lasts = if is_late { job.work } else { left };
+        let often = Nanos::new(lasts.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST);
+        let waited = now.saturating_since(asked).get();
+        let seldom = Nanos::new(waited / ASKS_LATE_WITHIN).min(ASKS_LATE_MOST);
+        if is_late { often.max(seldom) } else { often }
     }
 
     /// What to ask for at `now`, of a cluster of which so much is reserved. Costs what [`beside`] costs.
@@ -161,8 +198,11 @@ fn longest(job: &Job) -> Nanos {
 const ASKS_WITHIN: u64 = 64;
 /// but no less than this: looking at what is reserved costs the broker some,
 const ASKS_LEAST: Nanos = Nanos::from_secs(1);
-/// and no more.
+/// and no more. What is too late lets this part of the time that it has waited pass, if that is more,
 const ASKS_MOST: Nanos = Nanos::from_secs(60);
+const ASKS_LATE_WITHIN: u64 = 256;
+/// and no more.
+const ASKS_LATE_MOST: Nanos = Nanos::from_secs(900);
 /// How many times as long a job takes at the least rate, 5 %.
 const SLOWEST_TIMES: u64 = 20;
 /// A broker's clock is read a little later.
@@ -219,12 +259,31 @@ mod tests {
 
     #[test]
     fn who_has_the_least_time_asks_first() {
-        let after = |by| {
-            let job = Job { by: at(by), ..booking().job };
-            Booking::new(job).asks_again_after(at(0)).get() / 1_000_000
+        let after = |by: u64, waited: u64| {
+            let (asked, now) = (at(1_000_000), at(1_000_000 + waited));
+            let job = Job { by: at(1_000_000 + waited + by), ..booking().job };
+            Booking::asks_again_after(&job, asked, now).get() / 1_000_000
         };
         // It has two hours, 1,900 s, 20 s, none.
-        assert_eq!([7_300, 2_000, 120, 50].map(after), [60_000, 29_687, 1_000, 1_562]);
+        let left = [7_300, 2_000, 120, 50];
+        assert_eq!(left.map(|by| after(by, 0)), [60_000, 29_687, 1_000, 1_562]);
+        assert_eq!(left.map(|by| after(by, 10_240)), [60_000, 29_687, 1_000, 40_000]);
+        assert_eq!(after(0, 1_000_000), 900_000);
+    }
+
+    // It takes 100 s, by 400 s.
+    #[test]
+    fn who_has_waited_takes_what_is_further_away() {
+        let job = booking().job;
+        let in_turn = |asked: u64, now: u64| {
+            let all = Booking::in_turn(&job, at(asked), at(now));
+            all.map(|(promise, booking)| (promise, booking.by())).collect::<Vec<_>>()
+        };
+        let first = |now: u64| [(Promise::Deadline, at(400)), (Promise::Start, at(now + 2_000))];
+        assert_eq!(in_turn(0, 250), first(250), "it may be in time still");
+        assert_eq!(in_turn(0, 251), [&first(251)[..], &[(Promise::Later, at(401))]].concat());
+        assert_eq!(in_turn(0, 1_000).last(), Some(&(Promise::Later, at(1_500))));
+        assert_eq!(in_turn(900, 1_000).last(), Some(&(Promise::Later, at(1_150))));
     }
 
     // 100 s within 398 s, as the broker's clock may be two seconds ahead, take 25.13 %; on four nodes 20.1 %.
