@@ -10,7 +10,7 @@ pub(crate) mod testing;
 
 pub use requester::Requester;
 
-use crate::book::{Book, Capacity};
+use crate::book::{Book, Capacity, Come};
 use crate::enforcer::{BindError, Enforcer};
 use crate::programs::Programs;
 use crate::store::{Store, StoreError};
@@ -40,8 +40,7 @@ pub struct Agent<E> {
     since: WallTime,
     /// The time that was told last. Clocks are set back, too.
     now: WallTime,
-    /// The jobs that have begun, and when they were to: they do not end because a clock was set back.
-    beginnings: BTreeMap<Name, WallTime>,
+    come: Come,
 }
 
 impl<E: Enforcer> Agent<E> {
@@ -62,7 +61,7 @@ impl<E: Enforcer> Agent<E> {
         // What the kernel enforces had begun for the agent before this one.
         let enforced = enforcer.enforced();
         let begun = book.assignments().values().filter(|a| enforced.contains(&a.job));
-        let beginnings = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
+        let begun = begun.map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
         let mut agent = Self {
             node,
             capacity,
@@ -74,7 +73,7 @@ impl<E: Enforcer> Agent<E> {
             restrained,
             since: now,
             now,
-            beginnings,
+            come: Come { begun, ..Come::default() },
         };
         // An error stays visible: `tick` meets it again, and the caller of `tick` reports it.
         let _ = agent.tick(now);

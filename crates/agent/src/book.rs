@@ -4,7 +4,7 @@ use crate::shares::period_of;
 use keeptime_control::admission::{self, Bounds};
 use keeptime_control::schedule::Schedule;
 use keeptime_model::Invalid;
-use keeptime_model::assignment::{Assignment, TrafficClass};
+use keeptime_model::assignment::{Assignment, LaterCpu, TrafficClass};
 use keeptime_model::capability::{Capabilities, Unmet};
 use keeptime_model::disk::{DiskDirection, DiskId, DiskRates};
 use keeptime_model::name::Name;
@@ -128,6 +128,25 @@ pub enum Refusal {
     },
 }
 
+/// What has come, for good: a clock that is set back takes nothing away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Come {
+    /// The jobs that have begun, and when they were to.
+    pub begun: BTreeMap<Name, WallTime>,
+    /// Those that have more CPU by now than when they began.
+    pub more: BTreeMap<Name, LaterCpu>,
+}
+
+impl Come {
+    /// `assignment` as it is when it has more CPU, if it has had that, and would not by the time that it is `now`.
+    fn with_more(&self, assignment: &Assignment, now: WallTime) -> Option<Assignment> {
+        let later =
+            assignment.later.filter(|later| self.more.get(&assignment.job) == Some(later))?;
+        let is_ahead = assignment.is_due(now) && now < later.from_unix_nanos;
+        is_ahead.then(|| assignment.at(later.from_unix_nanos).into_owned())
+    }
+}
+
 impl Book {
     /// Every assignment, by job.
     pub fn assignments(&self) -> &BTreeMap<Name, Assignment> {
@@ -140,42 +159,48 @@ impl Book {
         due.map(|(job, assignment)| (job.clone(), assignment.clone())).collect()
     }
 
-    /// What is to be enforced at `now`, as it is then: what is due, and beside it what has begun already, by a clock that was
-    /// set back since. What has begun is named in `begun` with when that was to be. Where both do not fit, what is due
-    /// goes first.
+    /// What is to be enforced at `now`, as it is then: what is due, and beside it what has `come` already, by a clock that was
+    /// set back since. Where both do not fit, what is due goes first.
     pub fn wanted(
         &self,
-        begun: &BTreeMap<Name, WallTime>,
+        come: &Come,
         capacity: &Capacity,
         now: WallTime,
     ) -> BTreeMap<Name, Assignment> {
+        // For a moment in which nothing begins or ends: it is looked at again.
+        let moment = now..now.saturating_add(Nanos::new(1));
+        let mut there = Self { assignments: self.due(now) };
         // What was put off since it began has not begun.
         let is_early = |a: &&Assignment| {
-            let has_begun = begun.get(&a.job).is_some_and(|begun| a.from_unix_nanos <= *begun);
+            let has_begun = come.begun.get(&a.job).is_some_and(|begun| a.from_unix_nanos <= *begun);
             has_begun && now < a.from_unix_nanos && now < a.until_unix_nanos
         };
-        let mut there = Self { assignments: self.due(now) };
-        for early in self.assignments.values().filter(is_early) {
-            let there_now = Assignment { from_unix_nanos: now, ..early.clone() };
-            // For a moment in which nothing begins or ends: it is looked at again.
-            let moment = now..now.saturating_add(Nanos::new(1));
-            if there.admit(&there_now, moment, capacity).is_ok() {
-                there.assignments.insert(early.job.clone(), there_now);
+        let early = self.assignments.values().filter(is_early);
+        let early = early.map(|a| Assignment { from_unix_nanos: now, ..a.clone() });
+        let with_more = self.assignments.values().filter_map(|a| come.with_more(a, now));
+        for ahead in early.chain(with_more) {
+            if there.admit(&ahead, moment.clone(), capacity).is_ok() {
+                there.assignments.insert(ahead.job.clone(), ahead);
             }
         }
-        let there = there.assignments;
-        let wanted = self.assignments.iter().filter(|(job, _)| there.contains_key(*job));
-        wanted.map(|(job, assignment)| (job.clone(), assignment.at(now).into_owned())).collect()
+        let there = there.assignments.into_iter();
+        let begins = |job: &Name| self.assignments[job].from_unix_nanos;
+        let at_now = |(job, a): (Name, Assignment)| {
+            let from_unix_nanos = begins(&job);
+            (job, Assignment { from_unix_nanos, ..a.at(now).into_owned() })
+        };
+        there.map(at_now).collect()
     }
 
-    /// The book in which what has more CPU by `now` has it for good: no clock that is set back takes it away again. Nothing if
-    /// there is none.
-    pub fn with_what_has_come(&self, now: WallTime) -> Option<Self> {
-        let has_come = |a: &Assignment| a.later.is_some_and(|later| later.from_unix_nanos <= now);
-        self.assignments.values().any(has_come).then(|| {
-            let at_now = |(job, a): (&Name, &Assignment)| (job.clone(), a.at(now).into_owned());
-            Self { assignments: self.assignments.iter().map(at_now).collect() }
-        })
+    /// What of this book has come where `wanted` of it is enforced.
+    pub fn come(&self, wanted: &BTreeMap<Name, Assignment>) -> Come {
+        let begun = wanted.values().map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
+        let has_more = wanted.values().filter(|a| a.later.is_none());
+        let more = has_more.filter_map(|a| {
+            let later = self.assignments.get(&a.job)?.later?;
+            Some((a.job.clone(), later))
+        });
+        Come { begun, more: more.collect() }
     }
 
     /// The book with `assignment` in it, in place of the same job's former one. At every instant of
@@ -506,7 +531,7 @@ mod tests {
         assert!(take(&book, rising("c", 10, 40, 9, 20)).is_ok());
         assert!(take(&book, rising("c", 10, 11, 8, 20)).is_err());
         let wanted = |now| {
-            let wanted = full.wanted(&BTreeMap::new(), &capacity(), at(now));
+            let wanted = full.wanted(&Come::default(), &capacity(), at(now));
             wanted.values().map(|a| a.cpu_ppm.get() / 10_000).collect::<Vec<_>>()
         };
         assert_eq!((wanted(4), wanted(5)), (vec![10, 30], vec![30]));
@@ -517,13 +542,14 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_ends_nothing_that_fits_beside_what_is_due() {
         let book = Book::default().with(later("b", 30, 1, 50, 90), &capacity(), at(1)).unwrap();
-        let begun = BTreeMap::from([("b".parse().unwrap(), at(50))]);
-        let wanted = |book: &Book, begun: &BTreeMap<Name, WallTime>, now| {
-            let wanted = book.wanted(begun, &capacity(), at(now));
+        let begun = [("b".parse().unwrap(), at(50))].into();
+        let begun = Come { begun, ..Come::default() };
+        let wanted = |book: &Book, come: &Come, now| {
+            let wanted = book.wanted(come, &capacity(), at(now));
             assert!(wanted.iter().all(|(job, wanted)| book.assignments()[job] == *wanted));
             wanted.keys().map(Name::to_string).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(wanted(&book, &BTreeMap::new(), 10), "");
+        assert_eq!(wanted(&book, &Come::default(), 10), "");
         assert_eq!(wanted(&book, &begun, 10), "b");
         assert_eq!(wanted(&book, &begun, 90), "");
         let fits = book.with(later("a", 10, 1, 10, 40), &capacity(), at(10)).unwrap();
@@ -533,6 +559,30 @@ mod tests {
         assert_eq!(wanted(&too_much, &begun, 40), "b");
         let put_off = book.with(later("b", 30, 1, 60, 90), &capacity(), at(10)).unwrap();
         assert_eq!(wanted(&put_off, &begun, 10), "");
+    }
+
+    // The same of what has more by now, unless it is to have another share later.
+    #[test]
+    fn a_clock_that_was_set_back_takes_no_cpu_that_fits_beside_what_is_due() {
+        let later = |percent| {
+            let cpu_ppm = CpuPpm::from_percent(percent);
+            Some(LaterCpu { from_unix_nanos: at(50), cpu_ppm })
+        };
+        let rising = Assignment { later: later(30), ..assignment("b", 10, 1, 90) };
+        let take = |book: &Book, assignment| book.with(assignment, &capacity(), at(10)).unwrap();
+        let book = take(&Book::default(), rising.clone());
+        let wanted = |book: &Book, come: &Come, now| {
+            let wanted = book.wanted(come, &capacity(), at(now));
+            wanted.values().map(|a| a.cpu_ppm.get() / 10_000).collect::<Vec<_>>()
+        };
+        let come = book.come(&book.wanted(&Come::default(), &capacity(), at(50)));
+        assert_eq!(wanted(&book, &Come::default(), 40), [10]);
+        assert_eq!(wanted(&book, &come, 40), [30]);
+        assert_eq!(book.come(&book.wanted(&come, &capacity(), at(40))), come);
+        assert_eq!(wanted(&take(&book, assignment("a", 10, 1, 45)), &come, 40), [10, 30]);
+        assert_eq!(wanted(&take(&book, assignment("a", 11, 1, 45)), &come, 40), [11, 10]);
+        let other = Assignment { later: later(20), ..rising };
+        assert_eq!(wanted(&take(&book, other), &come, 40), [10]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! * [`enforcer`]: what an agent asks of the kernel, and is told of what that did not do;
 //! * [`enforce`]: how it is done, by `keeptime-linux`;
 //! * [`store`]: the record that a restarted agent starts from;
+//! * [`clock`]: what time it is, where the node's clock may step;
 //! * [`claim`]: that one agent serves a node;
 //! * [`server`], [`client`], [`wire`]: the Unix socket, both ends, and what is said on it; [`seats`]: how many connections
 //!   each of those has who come;
@@ -18,6 +19,7 @@ pub mod agent;
 pub mod book;
 pub mod claim;
 pub mod client;
+pub mod clock;
 pub mod config;
 pub mod dial;
 pub mod enforce;

@@ -4,10 +4,11 @@
 //! One JSON object a line (`docs/formats/agent-link.md`). The broker's end is `keeptime-broker`.
 
 use crate::agent::{Agent, Requester};
+use crate::clock::{now, times_set_back};
 use crate::dial::{Broker, Connection, Dialer, Incoming};
 use crate::enforcer::Enforcer;
 use crate::programs::Programs;
-use crate::server::{lock, now};
+use crate::server::lock;
 use crate::wire::{Request, Response};
 use keeptime_linux::load::Scope;
 use keeptime_linux::machine;
@@ -198,6 +199,7 @@ impl<E: Enforcer> Link<'_, E> {
     fn converse(&mut self) -> io::Result<()> {
         let Connection { incoming, outgoing } = self.dialer.dial(ANSWER_WITHIN)?;
         let (mut reader, out) = (Lines::of(incoming), Outgoing::of(outgoing));
+        let set_back = times_set_back();
         out.say(&self.hello())?;
         let lease = match reader.read()? {
             Some(ToAgent::Welcome { lease_nanos }) => lease_nanos,
@@ -210,6 +212,10 @@ impl<E: Enforcer> Link<'_, E> {
         let beat = Duration::from_nanos(lease.get() / BEATS).max(Duration::from_millis(1));
         reader.stream.get_ref().set_patience(beat)?;
         loop {
+            // What was let go before may last again: the broker learns what there is by a new hello.
+            if times_set_back() != set_back {
+                return Err(io::Error::other("the node's clock was set back; both compare anew"));
+            }
             match reader.read() {
                 Ok(None) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(Some(said)) => {

@@ -2,6 +2,7 @@
 
 use crate::agent::{Agent, Requester};
 use crate::claim::Claim;
+use crate::clock::now;
 use crate::enforcer::{BoxedError, Enforcer};
 use crate::programs::Visit;
 use crate::seats::Seats;
@@ -10,7 +11,6 @@ use keeptime_linux::started::Started;
 use keeptime_linux::{users, vital};
 use keeptime_model::errors::chain;
 use keeptime_model::name::Name;
-use keeptime_model::units::WallTime;
 use keeptime_mpiqos::wire::{Answer, RankAnswer, Report};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use thiserror::Error;
 
 /// How often expiry is looked at and the kernel's state is compared with what was assigned.
@@ -88,11 +88,6 @@ pub fn serve<E: Enforcer + 'static>(
         let _ = std::thread::Builder::new().spawn(conversation);
     }
     Ok(())
-}
-
-/// Now, as the node's clock tells it.
-pub fn now() -> WallTime {
-    SystemTime::now().into()
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, ServeError> {

@@ -7,7 +7,7 @@ use crate::lab::BenchLab;
 use anyhow::{Context, Result, anyhow, ensure};
 use keeptime::cluster::socket_in;
 use keeptime_agent::client::Client;
-use keeptime_agent::server::now;
+use keeptime_agent::clock::now;
 use keeptime_linux::cgroup::{Group, Hierarchies, MARK};
 use keeptime_linux::deadline;
 use keeptime_model::assignment::Assignment;

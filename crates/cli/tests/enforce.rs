@@ -6,7 +6,7 @@
 mod world;
 
 use keeptime_agent::client::{Client, ClientError};
-use keeptime_agent::server::now;
+use keeptime_agent::clock::now;
 use keeptime_agent::wire::JobStatus;
 use keeptime_lab::Exec;
 use keeptime_linux::cgroup::{Group, Hierarchies};

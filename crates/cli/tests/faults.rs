@@ -9,7 +9,7 @@ mod world;
 use keeptime::files::{load_application, save_json};
 use keeptime::machine::Machine;
 use keeptime_agent::client::{Client, ClientError};
-use keeptime_agent::server::now;
+use keeptime_agent::clock::now;
 use keeptime_launch::mpi::{Flavour, Mpi};
 use keeptime_linux::tc::{Attach, Handle, Op, Place, apply};
 use keeptime_linux::testing::skip;

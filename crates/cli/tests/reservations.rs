@@ -5,7 +5,7 @@
 
 mod world;
 
-use keeptime_agent::server::now;
+use keeptime_agent::clock::now;
 use keeptime_model::assignment::CpuMechanism;
 use keeptime_model::units::WallTime;
 use nix::sys::signal::{Signal, kill};

@@ -21,9 +21,6 @@ impl<E: Enforcer> Agent<E> {
             self.drop_from_book(&job);
         }
         self.forget_the_ended();
-        if let Some(book) = self.book.with_what_has_come(now) {
-            (self.book, self.is_recorded) = (book, false);
-        }
         // The kernel waits for no disk.
         let recorded = self.record();
         self.reconcile().map_err(BoxedError::from).and(recorded)
@@ -31,7 +28,7 @@ impl<E: Enforcer> Agent<E> {
 
     /// What the kernel is to enforce, without what is restrained.
     pub(super) fn wanted(&self) -> BTreeMap<Name, Assignment> {
-        self.book.wanted(&self.beginnings, &self.capacity, self.now)
+        self.book.wanted(&self.come, &self.capacity, self.now)
     }
 
     /// Makes the kernel agree with the book. An error is what counts for `job`: what others do not have is in nobody's
@@ -44,7 +41,7 @@ impl<E: Enforcer> Agent<E> {
     /// Makes the kernel agree with the book.
     pub(super) fn reconcile(&mut self) -> Result<(), Failures> {
         let mut wanted = self.wanted();
-        self.beginnings = wanted.values().map(|a| (a.job.clone(), a.from_unix_nanos)).collect();
+        self.come = self.book.come(&wanted);
         for (job, most) in &self.restrained {
             if let Some(assignment) = wanted.get_mut(job) {
                 assignment.cpu_ppm = assignment.cpu_ppm.min(*most);
@@ -87,10 +84,10 @@ impl<E: Enforcer> Agent<E> {
     /// Records `book`, in which `job` is new or other, then makes the kernel agree; goes back to the former one if it
     /// does not.
     pub(super) fn turn_to(&mut self, book: Book, job: &Name) -> Result<(), BoxedError> {
-        let former = (self.book.clone(), self.beginnings.clone());
+        let former = (self.book.clone(), self.come.clone());
         self.remember(book)?;
         let Err(error) = self.reconcile_for(job) else { return Ok(()) };
-        (self.book, self.beginnings) = former;
+        (self.book, self.come) = former;
         self.is_recorded = false;
         // What is answered is why the kernel does not; a tick records it when this does not.
         let _ = self.record();
@@ -261,11 +258,10 @@ mod tests {
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, little);
         agent.tick(at(5)).unwrap();
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
-        // A clock that is set back takes nothing away, nor does an agent that starts then.
+        // A clock that is set back takes nothing away. What it was told stays as it was told.
         agent.tick(at(3)).unwrap();
         assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
-        let mut agent = start(&directory, agent.enforcer, 3);
-        assert_eq!(agent.enforcer.0[&job].cpu_ppm, more);
+        assert!(agent.assignments().all(|a| (a.cpu_ppm, a.later) == (little, later)));
         let Response::Job(status) = agent.answer(Request::Job { job: job.clone() }, ROOT, at(6))
         else {
             panic!()
