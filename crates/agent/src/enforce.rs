@@ -39,6 +39,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The kernel of this node.
@@ -111,11 +112,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If the device or the control groups are not there, or this process may not use them.
-    pub fn open(
-        config: &Config,
-        group: &std::path::Path,
-        guard: &[OsString],
-    ) -> Result<Self, BoxedError> {
+    pub fn open(config: &Config, group: &Path, guard: &[OsString]) -> Result<Self, BoxedError> {
         let mut socket = Socket::open()?;
         let named = |(name, index): (String, u32)| (name == config.device).then_some(index);
         let ifindex = interfaces(&mut socket)?.into_iter().find_map(named);
@@ -203,8 +200,7 @@ impl Kernel {
 
     /// The jobs that have a group and are not wanted.
     fn strays(&self, wanted: &BTreeMap<Name, Assignment>) -> Result<Vec<Name>, CgroupError> {
-        let groups = self.group.children()?;
-        let jobs = groups.iter().filter_map(|name| name.parse::<Name>().ok());
+        let jobs = jobs_below(&self.group)?.into_iter();
         Ok(jobs.filter(|job| !wanted.contains_key(job)).collect())
     }
 
@@ -516,18 +512,33 @@ impl Enforcer for Kernel {
 /// assigned; with one that cannot be used it takes nothing. Where something is to be held by this process, `guard`
 /// starts another that sets it free if this one is killed: a program and its arguments that does as
 /// [`user_level::guard::serve`], for the node's group, which is its last argument.
-pub fn enforcer(config: &Config, guard: &[OsString]) -> Box<dyn Enforcer> {
+///
+/// # Errors
+/// If a control group that cannot be used now has jobs of an earlier agent: without it nobody would end them.
+pub fn enforcer(config: &Config, guard: &[OsString]) -> Result<Box<dyn Enforcer>, BoxedError> {
     let Some(group) = &config.cgroup else {
         let reason = "no control group is configured (that needs root)".into();
-        return Box::new(Unenforced { reason, capabilities: None });
+        return Ok(Box::new(Unenforced { reason, capabilities: None }));
     };
     match Kernel::open(config, group, guard) {
-        Ok(kernel) => Box::new(kernel),
+        Ok(kernel) => Ok(Box::new(kernel)),
+        Err(error) if has_jobs(group) => Err(error),
         Err(error) => {
             let reason = chain(error.as_ref());
-            Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) })
+            Ok(Box::new(Unenforced { reason, capabilities: Some(Capabilities::default()) }))
         }
     }
+}
+
+/// Whether an earlier agent has left a group of a job below the node's.
+fn has_jobs(group: &Path) -> bool {
+    let node = Hierarchies::discover_any().and_then(|all| all.group(group));
+    node.and_then(|node| jobs_below(&node)).is_ok_and(|jobs| !jobs.is_empty())
+}
+
+/// The jobs that have groups below the node's.
+fn jobs_below(node: &Group) -> Result<Vec<Name>, CgroupError> {
+    Ok(node.children()?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Waits for the device that `config` names, for a minute at most: after a boot it may come later than its agent, which

@@ -12,7 +12,7 @@
 use crate::report::Report;
 use crate::schedule::{cpu_floor, utilisation};
 use keeptime_model::Invalid;
-use keeptime_model::units::{CpuPpm, Nanos};
+use keeptime_model::units::CpuPpm;
 use serde::{Deserialize, Serialize};
 
 /// The rate at full speed and the CPU time of one unit of work on every node, now.
@@ -168,23 +168,37 @@ impl Cost {
     }
 }
 
-/// Finds full speed from reports of a program that runs unlimited.
+/// Finds full speed from reports of a program that runs unlimited. A report that is less than half as fast as most, as of a
+/// program that waited for its disk for once, does not count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    reports: u32,
+    nodes: usize,
+    seen: Vec<Seen>,
+}
+
+/// What a report at full speed says, in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Seen {
     seconds: f64,
     work: f64,
-    /// CPU seconds of each node.
+    /// CPU of each node.
     used: Vec<f64>,
-    /// CPU seconds on the node that computes most; nothing if any report did not tell.
+    /// CPU on the node that computes most; nothing if the report does not tell.
     computed: Option<f64>,
+}
+
+impl Seen {
+    fn rate(&self) -> f64 {
+        self.work / self.seconds
+    }
 }
 
 impl Calibration {
     /// Of a program on so many nodes.
     pub fn new(nodes: usize) -> Self {
-        Self { reports: 0, seconds: 0.0, work: 0.0, used: vec![0.0; nodes], computed: Some(0.0) }
+        Self { nodes, seen: Vec::new() }
     }
 
     /// Takes one report in.
@@ -192,19 +206,16 @@ impl Calibration {
     /// # Errors
     /// If it does not say what every node used.
     pub fn observe(&mut self, report: &Report) -> Result<(), Invalid> {
-        if report.used().len() != self.used.len() {
-            let expected = format!("the CPU time of {} nodes", self.used.len());
+        if report.used().len() != self.nodes {
+            let expected = format!("the CPU time of {} nodes", self.nodes);
             return Err(Invalid::new("used", report.used().len(), expected));
         }
-        self.reports += 1;
-        self.seconds += report.seconds();
-        self.work += report.work();
-        for (sum, used) in self.used.iter_mut().zip(report.used()) {
-            *sum += used.as_secs_f64();
-        }
-        let most = report.computed().iter().max().copied();
-        self.computed =
-            self.computed.zip(most.map(Nanos::as_secs_f64)).map(|(sum, most)| sum + most);
+        self.seen.push(Seen {
+            seconds: report.seconds(),
+            work: report.work(),
+            used: report.used().iter().map(|used| used.as_secs_f64()).collect(),
+            computed: report.computed().iter().max().map(|most| most.as_secs_f64()),
+        });
         Ok(())
     }
 
@@ -213,14 +224,23 @@ impl Calibration {
     /// # Errors
     /// Says how many reports it takes, or what is wrong with them.
     pub fn finish(&self) -> Result<FullSpeed, Invalid> {
-        if self.reports < REPORTS_LEAST {
+        if self.seen.len() < REPORTS_LEAST {
             let expected = format!("at least {REPORTS_LEAST}");
-            return Err(Invalid::new("reports at full speed", self.reports, expected));
+            return Err(Invalid::new("reports at full speed", self.seen.len(), expected));
         }
-        let cpu: Vec<_> = self.used.iter().map(|used| cpu_floor(used / self.seconds)).collect();
-        let full_speed = FullSpeed::new(self.work / self.seconds, &cpu)?;
-        Ok(match self.computed {
-            Some(seconds) => full_speed.computing(seconds / self.work),
+        let mut rates: Vec<_> = self.seen.iter().map(Seen::rate).collect();
+        rates.sort_by(f64::total_cmp);
+        let usual = rates[rates.len() / 2];
+        let counts = |seen: &&Seen| seen.rate() >= usual / DRIFT_MOST;
+        let counting = || self.seen.iter().filter(counts);
+        let sum = |value: fn(&Seen) -> f64| counting().map(value).sum::<f64>();
+        let (seconds, work) = (sum(|seen| seen.seconds), sum(|seen| seen.work));
+        let used = |node: usize| counting().map(|seen| seen.used[node]).sum::<f64>();
+        let cpu: Vec<_> = (0..self.nodes).map(|node| cpu_floor(used(node) / seconds)).collect();
+        let full_speed = FullSpeed::new(work / seconds, &cpu)?;
+        let computed: Option<f64> = counting().map(|seen| seen.computed).sum();
+        Ok(match computed {
+            Some(seconds) => full_speed.computing(seconds / work),
             None => full_speed,
         })
     }
@@ -237,11 +257,12 @@ const LEARNING: f64 = 1.0 / 4.0;
 /// About the last dozen: the noise of single reports is no reason to change a schedule.
 const LEARNING_SCHEDULES: f64 = 1.0 / 12.0;
 /// Fewer say too little.
-const REPORTS_LEAST: u32 = 3;
+const REPORTS_LEAST: usize = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_model::units::Nanos;
 
     fn report(work: f64, used_millis: &[u64]) -> Report {
         let used: Vec<_> = used_millis.iter().map(|millis| Nanos::from_millis(*millis)).collect();
@@ -314,6 +335,18 @@ mod tests {
             [52., 26.]
         );
         assert_eq!(calibration.observe(&report(1.0, &[1])).unwrap_err().field, "used");
+    }
+
+    // One second of work took eight, once; a fifth less is what processors do.
+    #[test]
+    fn a_report_of_a_program_that_stood_still_is_no_news_of_full_speed() {
+        let mut calibration = Calibration::new(1);
+        for work in [10.0, 8.0, 1.25, 12.0, 10.0] {
+            calibration.observe(&report(work, &[500])).unwrap();
+        }
+        let full = calibration.finish().unwrap();
+        assert!((full.rate() - 10.0).abs() < 1e-9);
+        assert!((full.utilisation(0) - 0.5).abs() < 1e-9);
     }
 
     #[test]

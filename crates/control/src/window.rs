@@ -110,12 +110,20 @@ impl Window {
             self.seconds /= 2.0;
             self.sum /= 2.0;
         }
+        // A single one that took for ever would be all that counts.
+        let longest = match self.count >= MANY {
+            true => LONGEST * self.seconds / self.count,
+            false => f64::INFINITY,
+        };
+        let seconds = sample.seconds.min(longest);
         self.count += 1.0;
-        self.seconds += sample.seconds;
-        self.sum += sample.seconds * sample.fraction;
+        self.seconds += seconds;
+        self.sum += seconds * sample.fraction;
     }
 }
 
+/// One counts for so many times as long as they are on average at the most.
+const LONGEST: f64 = 4.0;
 /// Then all that was seen counts half.
 const REMEMBERED: f64 = 64.0;
 /// So many make a mean that one can stand apart from.
@@ -147,6 +155,16 @@ mod tests {
     fn one_that_stands_apart_counts_no_more_than_another() {
         assert_eq!(window(&[0.3, 0.3, 0.3, 0.3, 0.9]).mean(), 0.3);
         assert!((window(&[0.3, 0.3, 0.3, 0.3, 0.9, 0.3]).mean() - 0.4).abs() < 1e-12);
+    }
+
+    // A program stood still for ten minutes.
+    #[test]
+    fn one_that_took_for_ever_counts_as_four_others() {
+        let mut window = window(&[0.3; 8]);
+        window.add(Sample { fraction: 0.0, seconds: 600.0 }, 0.1);
+        assert_eq!(window.mean(), 0.3);
+        window.add(sample(0.3), 0.1);
+        assert!((window.mean() - 0.3 * 9.0 / 13.0).abs() < 1e-12, "{}", window.mean());
     }
 
     #[test]

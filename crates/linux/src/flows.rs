@@ -115,12 +115,18 @@ pub enum FlowsError {
 }
 
 /// The steps from `observed` to `wanted`; additions first, so that no flow that stays is ever
-/// without an entry.
+/// without an entry. Where the table has no room for both, what is gone makes room first.
 pub fn diff(wanted: &FlowTable, observed: &FlowTable) -> Vec<FlowOp> {
     let differs = |(key, mark): &(&FlowKey, &FlowMark)| observed.entries.get(key) != Some(mark);
     let set = wanted.entries.iter().filter(differs).map(|(key, mark)| FlowOp::Set(*key, *mark));
     let gone = observed.entries.keys().filter(|key| !wanted.entries.contains_key(key));
-    set.chain(gone.map(|key| FlowOp::Remove(*key))).collect()
+    let gone = gone.map(|key| FlowOp::Remove(*key));
+    let is_new = |key: &&FlowKey| !observed.entries.contains_key(*key);
+    let both = observed.entries.len() + wanted.entries.keys().filter(is_new).count();
+    match both <= FLOW_ENTRIES_MAX {
+        true => set.chain(gone).collect(),
+        false => gone.chain(set).collect(),
+    }
 }
 
 /// The kernel's number of a v2 cgroup: the inode number of its directory (64-bit kernels).
@@ -464,6 +470,28 @@ mod tests {
                 })
                 .collect(),
         })
+    }
+
+    #[test]
+    fn what_is_gone_makes_room_in_a_full_table() {
+        let table = |first: u64| FlowTable {
+            entries: (first..first + FLOW_ENTRIES_MAX as u64)
+                .map(|cgroup_id| {
+                    let class = Handle { major: 1, minor: 1 };
+                    (FlowKey { cgroup_id, destination: None }, FlowMark { class, dscp: 0 })
+                })
+                .collect(),
+        };
+        let mut there = FLOW_ENTRIES_MAX;
+        let steps = diff(&table(10), &table(0));
+        assert_eq!(steps.len(), 20);
+        for step in steps {
+            match step {
+                FlowOp::Set(..) => there += 1,
+                FlowOp::Remove(_) => there -= 1,
+            }
+            assert!(there <= FLOW_ENTRIES_MAX);
+        }
     }
 
     proptest! {

@@ -54,18 +54,23 @@ pub fn connections() -> Result<Vec<Connection>, SyscallError> {
 /// Those of `connections` that a process has open.
 ///
 /// # Errors
-/// If its descriptors cannot be read: no privilege. A process that has ended has none.
+/// If its descriptors cannot be read: no privilege. A process that has ended has none. Of one that has more than
+/// 16,384 open, the first count.
 pub fn of_process(pid: i32, connections: &[Connection]) -> Result<Vec<Connection>, SyscallError> {
     let path = format!("/proc/{pid}/fd");
     let entries = match std::fs::read_dir(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(SyscallError::of_io("open", &path))?,
     };
-    let links = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let open = entries.flatten().take(OPEN_MOST);
+    let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let inodes: BTreeSet<u32> =
         links.filter_map(|link| parse_link(link.to_str().unwrap_or_default())).collect();
     Ok(connections.iter().filter(|c| inodes.contains(&c.inode)).copied().collect())
 }
+
+/// Descriptors of a process that are looked at: nobody keeps an agent busy with them.
+const OPEN_MOST: usize = 16_384;
 
 fn dump(family: u8, protocol: Protocol, found: &mut Vec<Connection>) -> Result<(), SyscallError> {
     let object = format!("{protocol} sockets");

@@ -10,7 +10,7 @@ use keeptime_linux::user_level::guard;
 use keeptime_linux::user_level::jobs::{JobSchedules, give_back_all};
 use keeptime_linux::user_level::{ScheduleError, Scheduler, give_back};
 use keeptime_model::units::{CpuPpm, Nanos};
-use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, Uid};
@@ -246,6 +246,11 @@ fn the_processes_of_a_job_share_in_equal_parts() {
     drop(two);
     wait_until("one alone", || job.group.pids().unwrap() == [one.pid()]);
     assert_eq!(share(&mut schedules), Some(schedule(40, 50)));
+    // Whoever chooses processors for itself is put back at the next look.
+    let placed = one.affinity();
+    sched_setaffinity(Pid::from_raw(one.pid()), &before).unwrap();
+    assert_eq!(share(&mut schedules), Some(schedule(40, 50)));
+    assert!(placed != before && one.affinity() == placed);
     schedules.release(&job.group).unwrap();
     wait_until("it to go on", || one.state() == 'R');
     assert_eq!(one.affinity(), before);

@@ -26,7 +26,12 @@ impl<E: Enforcer> Agent<E> {
     ) -> Result<Name, String> {
         let Some(job) = named else {
             let found = self.enforcer.job_of(process);
-            return found.ok_or_else(|| format!("process {process} belongs to no job"));
+            let found = found.ok_or_else(|| format!("process {process} belongs to no job"))?;
+            // Its number may be that of another process by now.
+            if let Requester::User { name, .. } = requester {
+                self.check_of(&found, name)?;
+            }
+            return Ok(found);
         };
         match requester {
             Requester::User { name, .. } => self.check_of(&job, name)?,

@@ -13,6 +13,7 @@ use keeptime_model::capability::{Capabilities, Feature};
 use keeptime_model::name::Name;
 use keeptime_model::units::{CpuPpm, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 /// The CPU of a node, parted among its jobs.
 pub(super) struct CpuKeeper {
@@ -55,20 +56,32 @@ struct Limit {
     offset: Option<Nanos>,
 }
 
+/// Moving periods takes less.
+const MOVED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The limit of a group.
 struct Limited {
     cpu: CpuPpm,
     period: Nanos,
     /// What keeps its periods where they are to begin.
     aligned: Option<Aligned>,
+    /// Since when the kernel was seen to have another one.
+    another_since: Option<Instant>,
 }
 
 impl Limited {
     /// Whether nobody else has changed it, or taken the group away. Where its periods are moved the kernel has another one for a
     /// moment.
-    fn is_in_force(&self, group: &Group) -> bool {
-        let is_there = || group.has_cpu_in_periods(self.cpu, self.period).unwrap_or(false);
-        group.is_whole() && (self.aligned.is_some() || is_there())
+    fn is_in_force(&mut self, group: &Group) -> bool {
+        let is_it = group.has_cpu_in_periods(self.cpu, self.period).unwrap_or(false);
+        if is_it {
+            self.another_since = None;
+        } else {
+            self.another_since.get_or_insert_with(Instant::now);
+        }
+        let is_new = |since: Instant| since.elapsed() < MOVED_WITHIN;
+        let is_being_moved = self.aligned.is_some() && self.another_since.is_some_and(is_new);
+        group.is_whole() && (is_it || is_being_moved)
     }
 }
 
@@ -231,7 +244,8 @@ impl CpuKeeper {
     /// Makes a group with this limit, once.
     fn limit(&mut self, name: &str, group: &Group, limit: Limit) -> Result<(), CgroupError> {
         let Limit { cpu, period, offset } = limit;
-        let before = self.limits.remove(name).filter(|before| before.is_in_force(group));
+        let before = self.limits.remove(name);
+        let before = before.and_then(|mut before| before.is_in_force(group).then_some(before));
         if before.is_none() {
             group.create()?;
         }
@@ -248,7 +262,7 @@ impl CpuKeeper {
                 None
             }
         };
-        self.limits.insert(name.into(), Limited { cpu, period, aligned });
+        self.limits.insert(name.into(), Limited { cpu, period, aligned, another_since: None });
         Ok(())
     }
 }

@@ -188,7 +188,7 @@ fn run_agent(path: &Path, check: bool) -> Result<()> {
     }
     let claim = Claim::take(&config.socket)?;
     enforce::await_device(&config);
-    let enforcer = enforce::enforcer(&config, &guard()?);
+    let enforcer = enforce::enforcer(&config, &guard()?).map_err(anyhow::Error::from_boxed)?;
     for sentence in enforcer.not_enforced() {
         tracing::warn!("not enforced: {sentence}");
     }

@@ -20,6 +20,9 @@ pub(super) struct Hands {
     put: Option<(u32, Place)>,
 }
 
+/// No processor.
+const NOWHERE: u32 = u32::MAX;
+
 /// What a process was before it was scheduled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Before {
@@ -66,6 +69,24 @@ impl Hands {
             Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
             Err(errno) => Err(error("clock_gettime", pid)(errno)),
         }
+    }
+
+    /// Whether all its threads are where it was put: they may choose another processor themselves, as OpenMP's do, and one
+    /// that was begun meanwhile may have been missed.
+    pub fn is_where_it_was_put(&self) -> bool {
+        let Some((processor, _)) = self.put else { return true };
+        let mut only = CpuSet::new();
+        let is_set = only.set(processor as usize).is_ok();
+        let is_there = |thread| match sched_getaffinity(Pid::from_raw(thread)) {
+            Ok(affinity) if affinity != only => Err(Errno::EXDEV),
+            _ => Ok(()),
+        };
+        is_set && each_thread(self.process.identity().pid, is_there).is_ok()
+    }
+
+    /// It is not where it was put any more: the next time it is moved wherever it is put.
+    pub fn has_moved(&mut self) {
+        self.put = self.put.map(|(_, place)| (NOWHERE, place));
     }
 
     /// Puts it there, if it is not there. What fails is tried again the next time.

@@ -182,6 +182,12 @@ impl Scheduling {
         let before = self.groups.get(&group).map(|members| members.before);
         let done = self.exchange(group.clone(), &scheduled);
         self.let_go();
+        for (pid, _) in &scheduled {
+            if let Some(hands) = self.held.get_mut(pid).filter(|hands| !hands.is_where_it_was_put())
+            {
+                hands.has_moved();
+            }
+        }
         let dispatcher = &self.dispatcher;
         let unscheduled = resting.iter().filter(|pid| !dispatcher.schedules(**pid));
         if let (Ok(()), Some(before)) = (&done, before) {
