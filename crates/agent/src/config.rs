@@ -44,6 +44,10 @@ pub struct Config {
     /// memory, cores and devices do not hold then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves_slurm: bool,
+    /// Users' processes may leave control groups (version 2) that limit their memory or processors for those of jobs: these
+    /// limits do not hold then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaves_limits: bool,
     /// The broker's socket for agents. Without it the agent serves whoever asks on this node alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<PathBuf>,

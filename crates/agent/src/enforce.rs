@@ -53,6 +53,7 @@ pub struct Kernel {
     disks: BTreeMap<DiskId, DiskRates>,
     /// Whether processes may leave the control groups of Slurm for those of jobs.
     leaves_slurm: bool,
+    leaves_limits: bool,
     /// Found out once: it takes too long for every question.
     capabilities: Capabilities,
     /// The program at the device's egress, once one is there: as long as agents enforce anything here.
@@ -151,6 +152,7 @@ impl Kernel {
             cpu,
             disks: config.disk_rates(),
             leaves_slurm: config.leaves_slurm,
+            leaves_limits: config.leaves_limits,
             capabilities,
             flows,
             disk_limits: None,

@@ -77,6 +77,7 @@ fn config(lab: &Lab, node: &Node) -> Config {
         cgroup: lab.group_path(&node.name),
         part_of_machine: true,
         leaves_slurm: false,
+        leaves_limits: false,
         broker: broker_tls.is_none().then_some(near),
         broker_tls,
         // Its part of one that all nodes share.

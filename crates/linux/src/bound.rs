@@ -89,6 +89,13 @@ impl Group {
         }
     }
 
+    /// The first limit that what is in the group `path` of version 2 has by groups that this one is not in: its file.
+    pub fn limit_left(&self, path: &str) -> Option<PathBuf> {
+        let version_2 = self.hierarchies().iter().find(|h| h.controller().is_none())?;
+        let from = Path::new(path.trim_start_matches('/'));
+        limit_between(version_2.root(), from, self.path())
+    }
+
     /// Where a process is; nothing if it is in this group.
     pub(crate) fn origin_of(&self, pid: i32) -> Result<Option<Origin>, CgroupError> {
         let origin = Origin::of(pid)?;
@@ -197,6 +204,23 @@ impl Origin {
         }
     }
 }
+
+/// The first of [`LIMITS`] that holds in `from` and not in `to`, both below `root`.
+fn limit_between(root: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
+    let left = from.ancestors().take_while(|group| !to.starts_with(group));
+    let files = left.flat_map(|group| LIMITS.map(|name| group.join(name)));
+    let is_limit = |file: &PathBuf| {
+        let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
+        !(text.trim().is_empty() || text.starts_with("max"))
+    };
+    let mut limits = files.filter(is_limit);
+    limits.next()
+}
+
+/// What a group of version 2 keeps its processes from. How many there may be is not among them: systemd limits that for every
+/// user, and a job has a limit of its own.
+const LIMITS: [&str; 5] =
+    ["memory.max", "memory.high", "memory.swap.max", "cpu.max", "cpuset.cpus"];
 
 /// Moves all that is in the group `inner` into `directory`, of another hierarchy, too: what a process starts after it was
 /// moved in the one, and before it is in the other, is in the one alone.
@@ -336,6 +360,32 @@ mod tests {
         assert_eq!(origin.path(Some("blkio")), Some("/x"));
         assert_eq!(origin.path(None), Some("/u/v"));
         assert_eq!(origin.path(Some("io")), None);
+    }
+
+    #[test]
+    fn limits_that_would_be_left_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        let user = root.path().join("user.slice/user-7.slice");
+        std::fs::create_dir_all(user.join("session-1.scope")).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(user.join(file), text).unwrap();
+        let left = |from: &str, to: &str| {
+            limit_between(root.path(), Path::new(from), Path::new(to))
+                .map(|file| file.to_str().unwrap().to_owned())
+        };
+        let session = "user.slice/user-7.slice/session-1.scope";
+        for (file, none) in
+            [("memory.max", "max\n"), ("cpu.max", "max 100000\n"), ("cpuset.cpus", "\n")]
+        {
+            write(file, none);
+        }
+        write("pids.max", "100\n");
+        assert_eq!(left(session, "keeptime/n1"), None);
+        write("cpu.max", "50000 100000\n");
+        let file = Some("user.slice/user-7.slice/cpu.max".to_owned());
+        assert_eq!(left(session, "keeptime/n1"), file);
+        // What holds for both is not left.
+        assert_eq!(left(session, "user.slice/user-7.slice/keeptime"), None);
+        assert_eq!(left("", "keeptime/n1"), None);
     }
 
     // Goal: a reservation takes in any number of processes, one after the other. Method: as many as there may be at a time, of

@@ -12,6 +12,7 @@ use keeptime_model::connection::ConnectionPattern;
 use keeptime_model::name::Name;
 use keeptime_model::service::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 impl Kernel {
     /// Counts processes, with the connections that they have open, to a job.
@@ -106,11 +107,18 @@ impl Kernel {
             if let Some(own) = user.filter(|own| users.iter().any(|user| user != own)) {
                 return refuse(format!("is not user {own}'s"));
             }
-            let group = Group::path_with(pid).map_err(failed)?;
-            if let Some(group) = group.filter(|group| user.is_some() && !self.leaves(group)) {
+            let group = Group::path_with(pid).map_err(failed)?.filter(|_| user.is_some());
+            if let Some(group) = group.as_deref().filter(|group| !self.leaves(group)) {
                 return refuse(format!(
                     "is limited by Slurm in {group}, and would leave that: `leaves_slurm` in the agent's \
                      configuration says whether it may"
+                ));
+            }
+            if let Some(limit) = group.and_then(|group| self.limit_left_from(&group)) {
+                return refuse(format!(
+                    "is limited by {}, and would leave that: `leaves_limits` in the agent's configuration \
+                     says whether it may",
+                    limit.display()
                 ));
             }
             if let Some(other) = jobs.get(&pid).filter(|other| *other != job) {
@@ -125,6 +133,11 @@ impl Kernel {
     /// devices, which would not hold any more.
     fn leaves(&self, group: &str) -> bool {
         self.leaves_slurm || !is_slurms(group)
+    }
+
+    /// The limit of a group of version 2 that processes would leave for a job, where they may not.
+    fn limit_left_from(&self, group: &str) -> Option<PathBuf> {
+        if self.leaves_limits { None } else { self.group.limit_left(group) }
     }
 
     /// The job of this node that a process belongs to.
