@@ -104,16 +104,16 @@ impl Booking {
     }
 
     /// How long a job that asked first at `asked` waits before it asks again for what was refused at `now`: a part of the time
-    /// that it has left, so that those come first that have the least; where it is too late, of the time that it takes, and the
-    /// longer the longer it has waited.
+    /// that it has left, so that those come first that have the least; where it is too late, of the time that it takes or, if
+    /// that is longer, that it has waited.
     pub fn asks_again_after(job: &Job, asked: WallTime, now: WallTime) -> Nanos {
         let left = job.by.saturating_since(now.saturating_add(job.work));
-        let is_late = left == Nanos::new(0);
-        let lasts = if is_late { job.work } else { left };
-        let often = Nanos::new(lasts.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST);
-        let waited = now.saturating_since(asked).get();
-        let seldom = Nanos::new(waited / ASKS_LATE_WITHIN).min(ASKS_LATE_MOST);
-        if is_late { often.max(seldom) } else { often }
+        if left > Nanos::new(0) {
+            return Nanos::new(left.get() / ASKS_WITHIN).clamp(ASKS_LEAST, ASKS_MOST);
+        }
+        let waited = now.saturating_since(asked);
+        let part = (job.work.get() / LATE_ASKS_WITHIN).max(waited.get() / ASKS_WITHIN);
+        Nanos::new(part).clamp(ASKS_LEAST, LATE_ASKS_MOST)
     }
 
     /// What to ask for at `now`, of a cluster of which so much is reserved. Costs what [`beside`] costs.
@@ -194,15 +194,14 @@ fn longest(job: &Job) -> Nanos {
     Nanos::new(job.work.get().saturating_mul(SLOWEST_TIMES))
 }
 
-/// Of that time it lets this part pass before it asks again,
+/// Of that time it lets this part pass before it asks again, and of that which it takes this one,
 const ASKS_WITHIN: u64 = 64;
+const LATE_ASKS_WITHIN: u64 = 16;
 /// but no less than this: looking at what is reserved costs the broker some,
 const ASKS_LEAST: Nanos = Nanos::from_secs(1);
-/// and no more. What is too late lets this part of the time that it has waited pass, if that is more,
+/// and no more; what is too late is in no hurry.
 const ASKS_MOST: Nanos = Nanos::from_secs(60);
-const ASKS_LATE_WITHIN: u64 = 256;
-/// and no more.
-const ASKS_LATE_MOST: Nanos = Nanos::from_secs(900);
+const LATE_ASKS_MOST: Nanos = Nanos::from_secs(900);
 /// How many times as long a job takes at the least rate, 5 %.
 const SLOWEST_TIMES: u64 = 20;
 /// A broker's clock is read a little later.
@@ -266,8 +265,8 @@ mod tests {
         };
         // It has two hours, 1,900 s, 20 s, none.
         let left = [7_300, 2_000, 120, 50];
-        assert_eq!(left.map(|by| after(by, 0)), [60_000, 29_687, 1_000, 1_562]);
-        assert_eq!(left.map(|by| after(by, 10_240)), [60_000, 29_687, 1_000, 40_000]);
+        assert_eq!(left.map(|by| after(by, 0)), [60_000, 29_687, 1_000, 6_250]);
+        assert_eq!(left.map(|by| after(by, 640)), [60_000, 29_687, 1_000, 10_000]);
         assert_eq!(after(0, 1_000_000), 900_000);
     }
 
