@@ -284,9 +284,9 @@ would not fit, as far as its deadline allows, and faster when there is room; and
 until ten minutes before, its start may move, in time. `keeptime why` tells when
 and for whom. With --wait, what cannot be promised is run all the same: as soon
 as there is room to begin in, promised nothing and as slowly as others need, or
-by a later time that can be promised: within one and a half times what it takes
-or, if that is longer, half the time that it has waited. Until then it asks for
-its deadline again and again, the more often the less time it has left.
+when it has waited for six times what it takes, by a later time: within a
+quarter of what it has waited, which it is promised. Until then it asks for its
+deadline again and again, the more often the less time it has left.
 
 A program without an application file, at a rate or by a time:
 

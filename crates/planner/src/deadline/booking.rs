@@ -4,8 +4,8 @@
 //! [`Booking::refused`] what came of it.
 //!
 //! A job whose deadline is refused may be run all the same ([`Booking::in_turn`]): it asks for room to begin in at once, by a
-//! time so far away that the job goes as slowly as others need, and then to be done by a later time, which it takes the further
-//! away the longer it has waited. Where that is refused too, it asks for all three again in a while
+//! time so far away that the job goes as slowly as others need, and, when it has waited for long, to be done by a later time.
+//! Where that is refused too, it asks for all three again in a while
 //! ([`Booking::asks_again_after`]), the more often the more urgent it is.
 
 use super::beside::{Cluster, Plan, Refusal, Reserved, Stretch, beside};
@@ -84,13 +84,13 @@ impl Booking {
         Self { only_at_once: true, ..Self::new(Job { by, ..job }) }
     }
 
-    /// Of the same job, done a little after it could be if there were nobody else, or, the longer it has waited, as much later
-    /// as a part of that. Nothing if that is no later than its deadline.
+    /// Of the same job, done within a part of the time that it has waited. Nothing if that is no later than its deadline, or
+    /// hardly longer than the job takes: what it would be promised sooner would keep others from their deadlines.
     fn later(job: Job, asked: WallTime, now: WallTime) -> Option<Self> {
-        let waited = now.saturating_since(asked).get();
-        let within = (job.work.get() / 2).saturating_mul(3).max(waited / 2);
+        let within = now.saturating_since(asked).get() / LATER_WITHIN;
         let by = now.saturating_add(Nanos::new(within));
-        (by > job.by).then(|| Self::new(Job { by, ..job }))
+        let is_long_enough = within >= (job.work.get() / 2).saturating_mul(3);
+        (by > job.by && is_long_enough).then(|| Self::new(Job { by, ..job }))
     }
 
     /// By when it is done, however slow it is made.
@@ -204,6 +204,8 @@ const ASKS_MOST: Nanos = Nanos::from_secs(60);
 const LATE_ASKS_MOST: Nanos = Nanos::from_secs(900);
 /// How many times as long a job takes at the least rate, 5 %.
 const SLOWEST_TIMES: u64 = 20;
+/// Of the time that a job has waited this part is within which it asks to be done.
+const LATER_WITHIN: u64 = 4;
 /// A broker's clock is read a little later.
 const AWAY: Nanos = Nanos::from_secs(2);
 /// How often another start is tried.
@@ -279,10 +281,11 @@ mod tests {
             all.map(|(promise, booking)| (promise, booking.by())).collect::<Vec<_>>()
         };
         let first = |now: u64| [(Promise::Deadline, at(400)), (Promise::Start, at(now + 2_000))];
-        assert_eq!(in_turn(0, 250), first(250), "it may be in time still");
-        assert_eq!(in_turn(0, 251), [&first(251)[..], &[(Promise::Later, at(401))]].concat());
-        assert_eq!(in_turn(0, 1_000).last(), Some(&(Promise::Later, at(1_500))));
-        assert_eq!(in_turn(900, 1_000).last(), Some(&(Promise::Later, at(1_150))));
+        assert_eq!(in_turn(0, 599), first(599), "it has waited for less than six times 100 s");
+        assert_eq!(in_turn(0, 600), [&first(600)[..], &[(Promise::Later, at(750))]].concat());
+        assert_eq!(in_turn(0, 1_000).last(), Some(&(Promise::Later, at(1_250))));
+        let early = Job { by: at(800), ..job.clone() };
+        assert_eq!(Booking::in_turn(&early, at(0), at(600)).count(), 2, "it may be in time still");
     }
 
     // 100 s within 398 s, as the broker's clock may be two seconds ahead, take 25.13 %; on four nodes 20.1 %.
