@@ -56,15 +56,15 @@ impl Outcome {
 
     /// What was done by the last submission, of what all nodes could have done by then.
     fn done_by_last_submission(&self, jobs: &[Submission], nodes: u32) -> f64 {
-        let last = jobs.iter().map(|job| job.submitted).max().unwrap_or(0);
+        let last = last_submission(jobs);
         let by_then = self.ended.iter().zip(jobs).filter(|(ended, _)| **ended <= last);
-        let done: u64 = by_then.map(|(_, job)| job.run * u64::from(job.nodes)).sum();
+        let done: u64 = by_then.map(|(_, job)| work(job)).sum();
         done as f64 / (f64::from(nodes) * last.max(1) as f64)
     }
 
     /// The part of all nodes' time that was used from the first submission to the last end.
     fn utilisation(&self, jobs: &[Submission], nodes: u32) -> f64 {
-        let used: u64 = jobs.iter().map(|job| job.run * u64::from(job.nodes)).sum();
+        let used: u64 = jobs.iter().map(work).sum();
         let from = jobs.iter().map(|job| job.submitted).min().unwrap_or(0);
         let to = self.ended.iter().copied().max().unwrap_or(0);
         used as f64 / (f64::from(nodes) * (to - from).max(1) as f64)
@@ -161,9 +161,17 @@ impl Run {
 
 /// What is asked of the nodes while jobs are submitted.
 fn load(nodes: u32, jobs: &[Submission]) -> f64 {
-    let used: u64 = jobs.iter().map(|job| job.run * u64::from(job.nodes)).sum();
-    let last = jobs.iter().map(|job| job.submitted).max().unwrap_or(0);
-    used as f64 / (f64::from(nodes) * last.max(1) as f64)
+    let used: u64 = jobs.iter().map(work).sum();
+    used as f64 / (f64::from(nodes) * last_submission(jobs).max(1) as f64)
+}
+
+fn last_submission(jobs: &[Submission]) -> u64 {
+    jobs.iter().map(|job| job.submitted).max().unwrap_or(0)
+}
+
+/// What a job takes of all its nodes, in seconds of one.
+fn work(job: &Submission) -> u64 {
+    job.run * u64::from(job.nodes)
 }
 
 fn read(path: &Path, seed: u64) -> Result<(String, Log)> {

@@ -208,13 +208,12 @@ impl Origin {
 /// The first of [`LIMITS`] that holds in `from` and not in `to`, both below `root`.
 fn limit_between(root: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     let left = from.ancestors().take_while(|group| !to.starts_with(group));
-    let files = left.flat_map(|group| LIMITS.map(|name| group.join(name)));
+    let mut files = left.flat_map(|group| LIMITS.map(|name| group.join(name)));
     let is_limit = |file: &PathBuf| {
         let text = std::fs::read_to_string(root.join(file)).unwrap_or_default();
         !(text.trim().is_empty() || text.starts_with("max"))
     };
-    let mut limits = files.filter(is_limit);
-    limits.next()
+    files.find(is_limit)
 }
 
 /// What a group of version 2 keeps its processes from. How many there may be is not among them: systemd limits that for every

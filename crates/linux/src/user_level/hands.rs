@@ -71,10 +71,17 @@ impl Hands {
         }
     }
 
-    /// Whether all its threads are where it was put: they may choose another processor themselves, as OpenMP's do, and one
-    /// that was begun meanwhile may have been missed.
-    pub fn is_where_it_was_put(&self) -> bool {
-        let Some((processor, _)) = self.put else { return true };
+    /// Looks whether all its threads are where it was put: they may choose another processor themselves, as OpenMP's do, and one
+    /// that was begun meanwhile may have been missed. If not, it is moved the next time wherever it is put.
+    pub fn look(&mut self) {
+        self.put = self.put.map(|(processor, place)| match self.is_on(processor) {
+            true => (processor, place),
+            false => (NOWHERE, place),
+        });
+    }
+
+    /// Whether all its threads can run there and nowhere else.
+    fn is_on(&self, processor: u32) -> bool {
         let mut only = CpuSet::new();
         let is_set = only.set(processor as usize).is_ok();
         let is_there = |thread| match sched_getaffinity(Pid::from_raw(thread)) {
@@ -82,11 +89,6 @@ impl Hands {
             _ => Ok(()),
         };
         is_set && each_thread(self.process.identity().pid, is_there).is_ok()
-    }
-
-    /// It is not where it was put any more: the next time it is moved wherever it is put.
-    pub fn has_moved(&mut self) {
-        self.put = self.put.map(|(_, place)| (NOWHERE, place));
     }
 
     /// Puts it there, if it is not there. What fails is tried again the next time.

@@ -183,9 +183,8 @@ impl Scheduling {
         let done = self.exchange(group.clone(), &scheduled);
         self.let_go();
         for (pid, _) in &scheduled {
-            if let Some(hands) = self.held.get_mut(pid).filter(|hands| !hands.is_where_it_was_put())
-            {
-                hands.has_moved();
+            if let Some(hands) = self.held.get_mut(pid) {
+                hands.look();
             }
         }
         let dispatcher = &self.dispatcher;

@@ -60,6 +60,13 @@ pub(super) struct State {
     batch_most: usize,
 }
 
+impl State {
+    /// Whether something is to be sent: `least` bytes that were not, or what is lost.
+    fn is_due(&self, least: usize) -> bool {
+        self.sending.unsent() >= least || self.sending.has_lost()
+    }
+}
+
 impl Shared {
     /// `room`: so many bytes of a stream may be on the way to here. `connected`: the other side's port is known.
     pub(super) fn new(
@@ -113,8 +120,7 @@ impl Shared {
 
     /// Sends what was gathered if that is enough to wake who receives it, and else leaves it to a flush.
     pub(super) fn transmit_gathered(&self, state: &mut State) -> Result<(), Broken> {
-        let is_enough = state.sending.unsent() >= GATHERED || state.sending.has_lost();
-        if is_enough { self.transmit(state, BATCH) } else { Ok(()) }
+        if state.is_due(GATHERED) { self.transmit(state, BATCH) } else { Ok(()) }
     }
 
     /// Sends what may be sent now, as long as `least` bytes are unsent.
@@ -122,13 +128,12 @@ impl Shared {
         if !self.connected.load(Acquire) {
             return Ok(());
         }
-        let due = |state: &State| state.sending.unsent() >= least || state.sending.has_lost();
-        if !due(state) {
+        if !state.is_due(least) {
             return Ok(());
         }
         let now = self.now();
         let mut next = None;
-        while next.is_some() || due(state) {
+        while next.is_some() || state.is_due(least) {
             let Some(first) = next.take().or_else(|| state.sending.next(now)) else { break };
             let mut batch = [first; BATCH_SEGMENTS];
             let mut count = 1;
@@ -238,10 +243,12 @@ pub(super) fn is_of_the_path(errno: Errno) -> bool {
     use Errno::{EACCES, EPERM, EPROTO};
     use Errno::{ECONNREFUSED, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH, ENONET};
     use Errno::{ENOPROTOOPT, EOPNOTSUPP};
-    // What a node on the way has refused to carry, and a firewall of this one.
-    let is_refused = matches!(errno, EACCES | EPERM | EPROTO | ENOPROTOOPT | EOPNOTSUPP);
-    let is_away = matches!(errno, ECONNREFUSED | EHOSTDOWN | EHOSTUNREACH | ENONET);
-    is_refused || is_away || matches!(errno, ENETDOWN | ENETUNREACH)
+    match errno {
+        ECONNREFUSED | EHOSTDOWN | EHOSTUNREACH | ENETDOWN | ENETUNREACH | ENONET => true,
+        // What a node on the way has refused to carry, or a firewall of this one.
+        EACCES | EPERM | EPROTO | ENOPROTOOPT | EOPNOTSUPP => true,
+        _ => false,
+    }
 }
 
 /// What is before a datagram to `peer`; an IPv6 address that maps one of IPv4 is one of that.

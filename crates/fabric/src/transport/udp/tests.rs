@@ -213,7 +213,7 @@ fn a_small_room_is_confirmed_before_it_is_used_up() {
     let [socket, peer] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     socket.connect(peer.local_addr().unwrap()).unwrap();
     peer.connect(socket.local_addr().unwrap()).unwrap();
-    [&socket, &peer].map(|socket| socket.set_nonblocking(true).unwrap());
+    [&socket, &peer].iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
     let room = 9_000;
     let shared = Arc::new(Shared::new(stream, socket, TOKEN_OF_TEST, true, room));
     let mut receiver = UdpReceiver::new(shared, room);
