@@ -16,9 +16,10 @@
 
 mod asked;
 
-use crate::figures::{Figures, Target};
+use crate::figures::{Figures, Target, quantile};
 use crate::quick;
 use anyhow::{Context, Result};
+use asked::Asked;
 use keeptime::machine::Machine;
 use keeptime_model::units::{CpuPpm, Share};
 use keeptime_whatif::policy::Choice;
@@ -86,20 +87,32 @@ struct Run {
     asked: Outcome,
     queued: Outcome,
     backfilled: Outcome,
+    /// How long the broker was busy with each request for a deadline, in milliseconds, in the order in which they came.
+    decisions: Vec<f64>,
     /// What all three replays took.
     seconds: f64,
 }
 
-/// Replays `log`, or three that are made from `seed`, under all three and writes the figures.
-pub fn run(out: &Path, log: Option<&Path>, seed: u64) -> Result<()> {
+/// Logs that are made.
+#[derive(Debug, Clone)]
+pub struct Made {
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// What is asked of these, a log each; none = three.
+    pub loads: Vec<f64>,
+}
+
+/// Replays the first `jobs` of `log`, or of logs that are made from `seed`, under all three and writes the figures.
+pub fn run(out: &Path, log: Option<&Path>, made: &Made, jobs: usize, seed: u64) -> Result<()> {
     let logs = match log {
-        Some(path) => vec![read(path, seed)?],
+        Some(path) => vec![read(path, jobs, seed)?],
         None => {
-            let made = |load| {
-                let log = lublin::log(NODES, jobs(), load, seed);
+            let loads = if made.loads.is_empty() { &LOADS[..] } else { &made.loads };
+            let make = |load: &f64| {
+                let log = lublin::log(made.nodes, jobs, *load, seed);
                 (format!("model, load {load}"), log)
             };
-            LOADS.map(made).into()
+            loads.iter().map(make).collect()
         }
     };
     let mut figures = Figures::new("deadline");
@@ -124,16 +137,21 @@ fn simulated(policy: Choice, nodes: u32, jobs: &[Submission]) -> Result<Outcome>
 impl Run {
     fn of(log: String, nodes: u32, jobs: Vec<Submission>) -> Result<Self> {
         let start = Instant::now();
-        let asked = asked::asked(nodes, &jobs)?;
+        let Asked { outcome: asked, decisions } = asked::asked(nodes, &jobs)?;
         let queued = simulated(Choice::KeeptimeQueue, nodes, &jobs)?;
         let backfilled = simulated(Choice::FcfsBackfill, nodes, &jobs)?;
         let (load, seconds) = (load(nodes, &jobs), start.elapsed().as_secs_f64());
-        Ok(Self { log, load, nodes, jobs, asked, queued, backfilled, seconds })
+        Ok(Self { log, load, nodes, jobs, asked, queued, backfilled, decisions, seconds })
     }
 
     fn add_figures(&self, figures: &mut Figures) {
         self.add_of("", &self.asked, figures);
         self.add_of("broker's queue, ", &self.queued, figures);
+        let Self { log, nodes, decisions, .. } = self;
+        for (part, q) in [("median", 0.5), ("p99", 0.99), ("worst", 1.0)] {
+            let name = format!("{log}: the broker decides a request on {nodes} nodes, {part}");
+            figures.value(name, "ms", quantile(decisions, q), decisions, None, None);
+        }
     }
 
     /// Those of one scheduler, called `by`, beside backfill.
@@ -174,22 +192,23 @@ fn work(job: &Submission) -> u64 {
     job.run * u64::from(job.nodes)
 }
 
-fn read(path: &Path, seed: u64) -> Result<(String, Log)> {
+fn read(path: &Path, jobs: usize, seed: u64) -> Result<(String, Log)> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let log = swf::read(&text, jobs(), seed).with_context(|| format!("in {}", path.display()))?;
+    let log = swf::read(&text, jobs, seed).with_context(|| format!("in {}", path.display()))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok((name, log))
 }
 
 /// How many of a log are replayed.
-fn jobs() -> usize {
+pub fn jobs() -> usize {
     if quick() { 100 } else { JOBS }
 }
 
 /// What the kernel admits of each processor: what the broker gives out.
 const PROMISED: CpuPpm = CpuPpm::from_percent(90);
-const NODES: u32 = 64;
+/// Of logs that are made.
+pub const NODES: u32 = 64;
 /// In seconds.
 const DAY: f64 = 86_400.0;
 /// Of a log.

@@ -95,6 +95,15 @@ enum Command {
         /// What deadlines are drawn from, and logs that are made
         #[arg(long, default_value_t = deadline::SEED)]
         seed: u64,
+        /// Of how many nodes logs are made
+        #[arg(long, default_value_t = deadline::NODES)]
+        nodes: u32,
+        /// How many jobs of a log are replayed
+        #[arg(long, default_value_t = deadline::jobs())]
+        jobs: usize,
+        /// What is asked of the nodes while jobs are submitted, as 0.7; without it, three logs are made
+        #[arg(long)]
+        load: Vec<f64>,
     },
     /// A simulated cluster of 10,000 nodes under each policy: how long that takes, decisions a second
     Sim,
@@ -174,7 +183,10 @@ fn main() -> ExitCode {
         Command::Testbed => testbed::run(out),
         Command::SharedDataCenters => shared_data_centers::run(out),
         Command::Control => control::run(out),
-        Command::Deadline { log, seed } => deadline::run(out, log.as_deref(), seed),
+        Command::Deadline { log, seed, nodes, jobs, load } => {
+            let made = deadline::Made { nodes, loads: load };
+            deadline::run(out, log.as_deref(), &made, jobs, seed)
+        }
         Command::Sim => sim::run(out),
         Command::Rate => rate::run(out),
         Command::TimeSharing { figures } => time_sharing::run(out, &figures),

@@ -190,7 +190,8 @@ impl Calendar {
             let used = self.tables[demand.resource.0 as usize].most_used(span);
             used.checked_add(demand.amount).is_none()
         };
-        if let Some(demand) = new.demands.iter().find(is_beyond_numbers) {
+        let mut unasked = new.demands.iter().filter(|demand| may_exceed(demand.resource));
+        if let Some(demand) = unasked.find(is_beyond_numbers) {
             return Err(Refusal::TooMuch(demand.resource));
         }
         self.replace(id, Some(new));
@@ -284,18 +285,7 @@ impl Calendar {
 
     /// Each resource once, in ascending order; all of them exist.
     fn merged(&self, demands: &[Demand]) -> Result<Vec<Demand>, Refusal> {
-        let mut sorted = demands.to_vec();
-        sorted.sort_unstable_by_key(|demand| demand.resource);
-        let mut merged: Vec<Demand> = Vec::with_capacity(sorted.len());
-        for demand in sorted {
-            match merged.last_mut().filter(|last| last.resource == demand.resource) {
-                None => merged.push(demand),
-                Some(last) => {
-                    let sum = last.amount.checked_add(demand.amount);
-                    last.amount = sum.ok_or(Refusal::TooMuch(demand.resource))?;
-                }
-            }
-        }
+        let mut merged = Demand::merged(demands).map_err(Refusal::TooMuch)?;
         let resources = merged.iter().map(|demand| demand.resource);
         let unknown: Vec<_> = resources.filter(|id| self.table(*id).is_none()).collect();
         if !unknown.is_empty() {
@@ -359,6 +349,26 @@ impl Demand {
     /// `amount` of `resource`.
     pub const fn new(resource: ResourceId, amount: u64) -> Self {
         Self { resource, amount }
+    }
+
+    /// The same of each resource once, in ascending order. O(k log k).
+    ///
+    /// # Errors
+    /// The resource whose demands add up to more than a number can say.
+    pub fn merged(demands: &[Self]) -> Result<Vec<Self>, ResourceId> {
+        let mut sorted = demands.to_vec();
+        sorted.sort_unstable_by_key(|demand| demand.resource);
+        let mut merged: Vec<Self> = Vec::with_capacity(sorted.len());
+        for demand in sorted {
+            match merged.last_mut().filter(|last| last.resource == demand.resource) {
+                None => merged.push(demand),
+                Some(last) => {
+                    let sum = last.amount.checked_add(demand.amount);
+                    last.amount = sum.ok_or(demand.resource)?;
+                }
+            }
+        }
+        Ok(merged)
     }
 }
 

@@ -68,6 +68,7 @@ mod malleable;
 mod offers;
 mod pieces;
 mod queue;
+mod room;
 mod spare;
 mod turns;
 mod weight;

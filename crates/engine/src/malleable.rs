@@ -153,15 +153,39 @@ impl Left {
         self.slower_with(left.div_ceil(before.max(1)), Some(later))
     }
 
-    fn slower_with(&self, least: u128, later: Option<LaterCpu>) -> Option<Form> {
+    /// What it has at the least before it has another share, in any form that turns at one of these instants, or never: by its
+    /// deadline all has to be had, with no more after that than is of use.
+    pub fn least(&self, turns: impl IntoIterator<Item = WallTime>) -> CpuPpm {
+        let (by, most) = (self.by(), u128::from(self.most().get()));
+        let before = |turn: WallTime| {
+            let turn = turn.max(self.from).min(by);
+            let after = u128::from(by.saturating_since(turn).get()) * most;
+            let span = u128::from(turn.saturating_since(self.from).get());
+            self.volume.saturating_sub(after) / span.max(1)
+        };
+        let least = turns.into_iter().chain([by]).map(before).min().unwrap_or(0);
         let least = u32::try_from(least).unwrap_or(u32::MAX);
-        let least = least.max(self.wanted.cpu_most_ppm.get().div_ceil(SLOWEST_PART));
-        let form = self.with_both(CpuPpm::new(least), later);
+        CpuPpm::new(least).max(self.slowest())
+    }
+
+    /// What is slower than this is as good as stopped.
+    fn slowest(&self) -> CpuPpm {
+        CpuPpm::new(self.most().get().div_ceil(SLOWEST_PART))
+    }
+
+    fn slower_with(&self, least: u128, later: Option<LaterCpu>) -> Option<Form> {
+        let least = CpuPpm::new(u32::try_from(least).unwrap_or(u32::MAX));
+        let form = self.with_both(least.max(self.slowest()), later);
         form.filter(|form| form.cpu < self.form.cpu)
     }
 }
 
 impl Form {
+    /// What it has at some time.
+    pub fn most(&self) -> CpuPpm {
+        self.later.map_or(self.cpu, |later| later.cpu_ppm.max(self.cpu))
+    }
+
     /// Millionths of a CPU times nanoseconds, on each node, from an instant on.
     fn volume(&self, from: WallTime) -> u128 {
         let until = |to: WallTime, cpu: CpuPpm, from: WallTime| {
@@ -325,6 +349,10 @@ mod tests {
                 left.with_both(other, Some(turn)),
                 left.slower_until(turn, by_unix_nanos),
             ];
+            let least = left.least([turn.from_unix_nanos]);
+            for form in [forms[1], forms[3]].into_iter().flatten() {
+                prop_assert!(least <= form.cpu, "{form:?} {least:?}");
+            }
             for form in forms.into_iter().flatten() {
                 prop_assert!(form.until <= by_unix_nanos && form.cpu <= most);
                 prop_assert!(form.volume(at(0)) >= left.volume);

@@ -1,8 +1,7 @@
 //! What a reservation takes over time, and what it takes more than in another form (pure).
 
 use keeptime_calendar::calendar::Held;
-use keeptime_calendar::{Demand, ResourceId, Span};
-use std::collections::BTreeMap;
+use keeptime_calendar::{Demand, Span};
 
 /// The same demands during a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +19,8 @@ pub(crate) fn more_than(old: &[Held], new: Vec<Piece>) -> Vec<Piece> {
         }
     };
     for Piece { span, demands } in new {
+        // What comes to more than a number can say is refused as it is, when it is to be held.
+        let demands = Demand::merged(&demands).unwrap_or(demands);
         let mut rest = Some(span);
         for held in old {
             let Some(left) = rest.filter(|left| left.overlaps(held.span)) else { continue };
@@ -36,29 +37,22 @@ pub(crate) fn more_than(old: &[Held], new: Vec<Piece>) -> Vec<Piece> {
     more
 }
 
-/// What `one` demands more than `other`, resource by resource.
+/// What `one` demands more than `other`, both of each resource once, in ascending order.
 fn difference(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
-    let other = sums(other);
-    let more = |(resource, amount): (ResourceId, u64)| {
-        let beside = other.get(&resource).copied().unwrap_or(0);
-        let more = amount.saturating_sub(beside);
-        (more > 0).then(|| Demand::new(resource, more))
+    let mut beside = other.iter().peekable();
+    let more = |demand: &Demand| {
+        while beside.next_if(|other| other.resource < demand.resource).is_some() {}
+        let other = beside.next_if(|other| other.resource == demand.resource);
+        let more = demand.amount.saturating_sub(other.map_or(0, |other| other.amount));
+        (more > 0).then(|| Demand::new(demand.resource, more))
     };
-    sums(one).into_iter().filter_map(more).collect()
-}
-
-fn sums(demands: &[Demand]) -> BTreeMap<ResourceId, u64> {
-    let mut sums = BTreeMap::<ResourceId, u64>::new();
-    for demand in demands {
-        let sum = sums.entry(demand.resource).or_default();
-        *sum = sum.saturating_add(demand.amount);
-    }
-    sums
+    one.iter().filter_map(more).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keeptime_calendar::ResourceId;
     use keeptime_model::units::WallTime;
     use proptest::prelude::*;
 

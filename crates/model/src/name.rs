@@ -4,15 +4,17 @@ use crate::Invalid;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Longest [`Name`]: with a prefix it still fits a host name label (63) and an interface alias.
 pub const NAME_LENGTH_MAX: usize = 40;
 
 /// A name of a node, switch, application, job or lab: a lower-case letter, then lower-case
-/// letters, digits and `-`, at most [`NAME_LENGTH_MAX`] long. It can never leave its directory.
+/// letters, digits and `-`, at most [`NAME_LENGTH_MAX`] long. It can never leave its directory. A clone shares the text: what
+/// is granted is copied often, and names all of its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Name(String);
+pub struct Name(Arc<str>);
 
 impl Name {
     /// The name as text.
@@ -46,7 +48,7 @@ impl TryFrom<String> for Name {
 
 impl From<Name> for String {
     fn from(name: Name) -> Self {
-        name.0
+        name.0.as_ref().into()
     }
 }
 

@@ -18,6 +18,7 @@ use keeptime_whatif::broker::Broker;
 use keeptime_whatif::shape::{self, Shape};
 use keeptime_whatif::trace::Submission;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// A job that has a reservation and has not ended.
 struct Active {
@@ -42,13 +43,21 @@ struct Replay<'a> {
     /// When they ask again.
     asks: BTreeSet<(Nanos, usize)>,
     outcome: Outcome,
+    decisions: Vec<f64>,
+}
+
+/// What came of a log.
+pub struct Asked {
+    pub outcome: Outcome,
+    /// How long the broker was busy with each request, until it was answered or waited for agents, in milliseconds.
+    pub decisions: Vec<f64>,
 }
 
 /// Replays `jobs`, in the order of their submission.
 ///
 /// # Errors
 /// If a job makes no sense, is not given what it was promised, or never ends.
-pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
+pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Asked> {
     let topology = Shape::star(nodes)?.topology()?;
     let all = deadline::Cluster::of(nodes, shape::cpu_of_each(&topology)?);
     let mut replay = Replay {
@@ -63,6 +72,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         without: BTreeMap::new(),
         asks: BTreeSet::new(),
         outcome: Outcome { ended: vec![0; jobs.len()], promised: vec![false; jobs.len()] },
+        decisions: Vec::new(),
     };
     let mut next = 0;
     loop {
@@ -85,7 +95,7 @@ pub fn asked(nodes: u32, jobs: &[Submission]) -> Result<Outcome> {
         }
     }
     match replay.without.first_key_value() {
-        None => Ok(replay.outcome),
+        None => Ok(Asked { outcome: replay.outcome, decisions: replay.decisions }),
         Some((number, _)) => bail!("job {number} never has a reservation"),
     }
 }
@@ -200,7 +210,9 @@ impl Replay<'_> {
             let Ok(key) = self.broker.new_key() else { bail!("there are no keys left") };
             let resources = Resources { nodes: choice, ..Resources::nothing() };
             let request = booking.request(resources, &at);
+            let asked = Instant::now();
             let ticket = self.broker.ask(Call::Reserve { key, request });
+            self.decisions.push(asked.elapsed().as_secs_f64() * 1e3);
             let mut answers = self.broker.answers();
             // Others are made slower first, and who asked is decided then.
             if answers.is_empty() {
@@ -299,7 +311,7 @@ mod tests {
     #[test]
     fn a_small_log_is_replayed() {
         let log = lublin::log(64, 60, 0.8, 7);
-        let outcome = asked(log.nodes, &log.jobs).unwrap();
+        let outcome = asked(log.nodes, &log.jobs).unwrap().outcome;
         assert_eq!(outcome.broken(&log.jobs), 0);
         assert!(outcome.promised.contains(&true));
         let mut pairs = outcome.ended.iter().zip(&log.jobs);
@@ -311,7 +323,7 @@ mod tests {
     #[test]
     fn who_has_time_makes_way_for_who_has_none() {
         let jobs = [job(0, 90, 2, 800), job(10, 90, 2, 130)];
-        let outcome = asked(2, &jobs).unwrap();
+        let outcome = asked(2, &jobs).unwrap().outcome;
         assert_eq!(outcome.promised, [true, true]);
         assert!(outcome.ended[1] <= 130 && outcome.ended[0] <= 800, "{outcome:?}");
         // Together they take 200 s of what there is, and hardly more.
@@ -321,7 +333,7 @@ mod tests {
     #[test]
     fn who_is_refused_runs_on_what_is_left() {
         let jobs = [job(0, 90, 2, 105), job(10, 90, 2, 120), job(20, 9, 2, 220)];
-        let outcome = asked(2, &jobs).unwrap();
+        let outcome = asked(2, &jobs).unwrap().outcome;
         assert_eq!(outcome.promised, [true, false, true]);
         assert_eq!((outcome.ended[0], outcome.broken(&jobs)), (100, 0));
     }

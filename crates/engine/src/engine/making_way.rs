@@ -8,12 +8,14 @@ use crate::malleable::{Form, Left, asked, granted, whole_second};
 use crate::offers::{Kind, Proposal, span};
 use crate::pieces::Piece;
 use crate::queue::Asked;
+use crate::room::Room;
 use keeptime_calendar::Span;
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
     Ask, Grant, Handle, NodeChoice, Request, RequestKey, Resources, State, UserName,
 };
+use keeptime_model::topology::NodeIndex;
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -82,41 +84,109 @@ impl Engine {
 
     /// The same, where `deferred` may begin at another time, too.
     fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
-        let (when, named) =
-            (self.with_delay(self.span_of(wanted.request)), named_by(wanted.request));
-        let has_one_of = |grant: &Grant| {
-            named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
-        };
-        let is_deferred = |handle| deferred.iter().any(|(found, _)| found.handle == handle);
-        let beside = self.malleable(self.now).into_iter().filter(|(reservation, _)| {
-            let span = span(reservation.from_unix_nanos, reservation.until_unix_nanos);
-            let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
-            span.overlaps(when) && is_in_its_way && !is_deferred(reservation.handle)
-        });
-        // The least urgent first: those may have to be the slowest.
-        let beside: Vec<_> = beside.rev().take(SLOWED_MAX).collect();
+        let when = self.with_delay(self.span_of(wanted.request));
+        let beside = self.in_the_way(wanted.request, when, deferred);
+        let mut room = self.room(wanted.request, when, &beside, deferred);
+        let suffices = |room: &Option<Room>| room.as_ref().is_none_or(Room::may_suffice);
+        if !suffices(&room) {
+            return None;
+        }
         deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
         let mut slowed = Vec::new();
         for (reservation, left) in beside {
-            if let Some(form) = self.try_slowest(&reservation, &left, when) {
+            let form = self.try_slowest(&reservation, &left, when);
+            if let Some(room) = &mut room {
+                let has = form.map_or(left.form().most(), |form| form.cpu);
+                let less = has.get().saturating_sub(left.least(self.turns(&left, when)).get());
+                room.loses(&self.nodes_in(&reservation), less.into());
+            }
+            if let Some(form) = form {
                 slowed.push((reservation, left, form));
+            }
+            if !suffices(&room) {
+                break;
             }
         }
         slowed.reverse();
-        // What will be given back by then is free.
-        for (reservation, _, form) in &slowed {
-            let pieces = self.pieces_in(reservation, *form);
-            self.hold_only(reservation.handle, &pieces);
-        }
-        let way = match slowed.is_empty() && deferred.is_empty() {
-            true => None,
-            false => self.try_way(wanted, &slowed, deferred),
+        let way = match suffices(&room) && !(slowed.is_empty() && deferred.is_empty()) {
+            false => None,
+            true => {
+                // What will be given back by then is free.
+                for (reservation, _, form) in &slowed {
+                    let pieces = self.pieces_in(reservation, *form);
+                    self.hold_only(reservation.handle, &pieces);
+                }
+                self.try_way(wanted, &slowed, deferred)
+            }
         };
         let tried = slowed.iter().map(|(reservation, ..)| reservation);
         let tried: Vec<_> =
             tried.chain(deferred.iter().map(|(reservation, _)| reservation)).collect();
         self.hold_all_again(&tried);
         way.filter(|way| way.deferred.is_empty() || self.can_be_gone(way))
+    }
+
+    /// Who may be slower for `request` to fit `when` it is to be, the least urgent first: those may have to be the slowest.
+    fn in_the_way(&self, request: &Request, when: Span, deferred: &[Malleable]) -> Vec<Malleable> {
+        let named = named_by(request);
+        let has_one_of = |grant: &Grant| {
+            named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
+        };
+        let is_deferred = |handle| deferred.iter().any(|(found, _)| found.handle == handle);
+        let beside = self.malleable(self.now).into_iter().filter(|(reservation, _)| {
+            let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
+            is_during(reservation, when) && is_in_its_way && !is_deferred(reservation.handle)
+        });
+        beside.rev().take(SLOWED_MAX).collect()
+    }
+
+    /// Room for `request` as it may become at the most, were these as slow as they could be by themselves, and those elsewhere;
+    /// nothing where it is not known yet of which nodes it takes how much.
+    fn room(
+        &self,
+        request: &Request,
+        when: Span,
+        beside: &[Malleable],
+        deferred: &[Malleable],
+    ) -> Option<Room> {
+        let Ask::Resources(Resources { nodes, cpu_ppm, .. }) = &request.ask else { return None };
+        let all = self.cluster.topology().node_indices();
+        let asked: BTreeSet<_> = match named_by(request) {
+            None => all.collect(),
+            Some(names) => names.iter().filter_map(|name| self.cluster.node(name).ok()).collect(),
+        };
+        let needed = match nodes {
+            NodeChoice::Any(count) => *count as usize,
+            NodeChoice::Named(_) => asked.len(),
+        };
+        let free = asked
+            .into_iter()
+            .map(|node| (node, self.cluster.least_free(&self.calendar, when, Resource::Cpu(node))));
+        let nodes = self.cluster.topology().nodes().len();
+        let mut room = Room::new(nodes, needed, cpu_ppm.get().into(), free);
+        let slower = beside.iter().map(|one| (one, one.1.least(self.turns(&one.1, when)).get()));
+        let elsewhere = deferred.iter().filter(|(reservation, _)| is_during(reservation, when));
+        for ((reservation, left), least) in slower.chain(elsewhere.map(|one| (one, 0))) {
+            let less = left.form().most().get().saturating_sub(least);
+            room.gains(&self.nodes_in(reservation), less.into());
+        }
+        Some(room)
+    }
+
+    /// The positions of the nodes that a reservation has.
+    fn nodes_in(&self, reservation: &Reservation) -> Vec<NodeIndex> {
+        let nodes = reservation.grant.as_ref().map(|grant| self.cluster.nodes(grant));
+        nodes.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// When what is slower during `wanted` may have more again.
+    fn turns(&self, left: &Left, wanted: Span) -> Vec<WallTime> {
+        let over = wanted.to().map(whole_second);
+        let now = left.form().later.map(|later| later.from_unix_nanos);
+        // When agents have answered, it is still to come.
+        let known = left.from().saturating_add(self.policy.answer_within_nanos);
+        let turns = [over, now].into_iter().flatten();
+        turns.filter(|turn| known <= *turn && *turn < left.by()).collect()
     }
 
     /// Whether `wanted` fits beside those that are as slow as can be, and those that are deferred, which hold nothing, fit
@@ -203,11 +273,7 @@ impl Engine {
     fn slower_until(&mut self, reservation: &Reservation, left: &Left, wanted: Span) -> Vec<Form> {
         let (now, by) = (left.form(), left.by());
         let Some(grant) = &reservation.grant else { return Vec::new() };
-        let over = wanted.to().map(whole_second);
-        let turns = [over, now.later.map(|later| later.from_unix_nanos)].into_iter().flatten();
-        // When agents have answered, it is still to come.
-        let known = left.from().saturating_add(self.policy.answer_within_nanos);
-        let turns: Vec<_> = turns.filter(|turn| known <= *turn && *turn < by).collect();
+        let turns = self.turns(left, wanted);
         if turns.is_empty() {
             return Vec::new();
         }
@@ -403,6 +469,11 @@ fn in_form(reservation: &Reservation, form: Form) -> Option<Proposal> {
         grant: granted(reservation, form)?,
         decision: None,
     })
+}
+
+/// Whether some of what is recorded of a reservation is during `when`.
+fn is_during(reservation: &Reservation, when: Span) -> bool {
+    span(reservation.from_unix_nanos, reservation.until_unix_nanos).overlaps(when)
 }
 
 /// Between `until` and `by`, the latest first, each half as far from `until` as the one before.
