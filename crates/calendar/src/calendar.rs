@@ -6,6 +6,7 @@ use crate::table::{Excess, Lack, Slot, SlotTable};
 use keeptime_model::units::WallTime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Which resource: calendars number them from 0 in the order in which they are added.
@@ -35,7 +36,7 @@ pub struct Held {
     /// When.
     pub span: Span,
     /// What: each resource once, in ascending order, and none of which nothing was asked.
-    pub demands: Box<[Demand]>,
+    pub demands: Arc<[Demand]>,
 }
 
 /// The slot tables of all resources, and what every reservation holds in them.
@@ -216,6 +217,15 @@ impl Calendar {
         Ok(())
     }
 
+    /// Holds `new` under this number in the place of what is held under it, if anything is, and tells what that was. Nothing is
+    /// asked: this puts back what was held among the same others. O(k log n).
+    ///
+    /// # Panics
+    /// If a resource does not exist. More than a number can say must not be reserved of any.
+    pub fn exchange(&mut self, id: ReservationId, new: Held) -> Option<Held> {
+        self.replace(id, Some(new))
+    }
+
     /// Gives back all that a reservation holds, and tells what that was. O(k log n).
     ///
     /// # Errors
@@ -302,13 +312,11 @@ impl Calendar {
         new: &Held,
         is_asked: impl Fn(ResourceId) -> bool,
     ) -> Result<(), Refusal> {
-        let lacking = |demand: &Demand| {
-            let resource = demand.resource;
+        let lacking = |(resource, new): (ResourceId, Slot)| {
             let table = &self.tables[resource.0 as usize];
-            let (old, new) = (slot(old, resource), slot(Some(new), resource));
-            Some(Lacking { resource, lack: table.lack_in_place_of(old, new)? })
+            Some(Lacking { resource, lack: table.lack_in_place_of(slot(old, resource), new)? })
         };
-        let asked = new.demands.iter().filter(|demand| is_asked(demand.resource));
+        let asked = new.slots().filter(|(resource, _)| is_asked(*resource));
         let lacks: Vec<_> = asked.filter_map(lacking).collect();
         if lacks.is_empty() { Ok(()) } else { Err(Refusal::Lacks(lacks)) }
     }
@@ -318,13 +326,9 @@ impl Calendar {
     fn replace(&mut self, id: ReservationId, new: Option<Held>) -> Option<Held> {
         let held = self.held.remove(&id);
         let old = held.as_ref();
-        let taken = old.iter().flat_map(|old| &old.demands);
-        let added = new.iter().flat_map(|new| &new.demands);
-        let added = added.filter(|demand| slot(old, demand.resource).amount == 0);
-        for Demand { resource, .. } in taken.chain(added) {
-            let (old, new) = (slot(old, *resource), slot(new.as_ref(), *resource));
+        for (resource, old, new) in changes(old, new.as_ref()) {
             self.tables[resource.0 as usize].replace(old, new);
-            self.alike.replaced(*resource, old, new);
+            self.alike.replaced(resource, old, new);
         }
         self.alike.settle();
         if let Some(end) = old.and_then(|old| old.span.to()) {
@@ -339,6 +343,12 @@ impl Calendar {
 }
 
 impl Held {
+    /// What it is of each resource, in ascending order.
+    fn slots(&self) -> impl Iterator<Item = (ResourceId, Slot)> + '_ {
+        let slot = |demand: &Demand| Slot { span: self.span, amount: demand.amount };
+        self.demands.iter().map(move |demand| (demand.resource, slot(demand)))
+    }
+
     fn amount_of(&self, resource: ResourceId) -> u64 {
         let found = self.demands.binary_search_by_key(&resource, |demand| demand.resource);
         found.map_or(0, |index| self.demands[index].amount)
@@ -370,6 +380,23 @@ impl Demand {
         }
         Ok(merged)
     }
+}
+
+/// What each resource goes over from and to, of those of which there is something before or after.
+fn changes(
+    old: Option<&Held>,
+    new: Option<&Held>,
+) -> impl Iterator<Item = (ResourceId, Slot, Slot)> {
+    let mut old = old.into_iter().flat_map(Held::slots).peekable();
+    let mut new = new.into_iter().flat_map(Held::slots).peekable();
+    std::iter::from_fn(move || {
+        let next = [old.peek(), new.peek()].into_iter().flatten();
+        let resource = next.map(|(resource, _)| *resource).min()?;
+        let is_next = |(next, _): &(ResourceId, Slot)| *next == resource;
+        let [old, new] = [old.next_if(is_next), new.next_if(is_next)]
+            .map(|found| found.map_or(Slot::NOTHING, |(_, slot)| slot));
+        Some((resource, old, new))
+    })
 }
 
 /// What is held of one resource.

@@ -1,13 +1,63 @@
 //! What a reservation takes over time, and what it takes more than in another form (pure).
 
 use keeptime_calendar::calendar::Held;
-use keeptime_calendar::{Demand, Span};
+use keeptime_calendar::{Demand, ResourceId, Span};
+use keeptime_model::units::CpuPpm;
+use std::sync::Arc;
 
 /// The same demands during a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub span: Span,
     pub demands: Vec<Demand>,
+}
+
+impl From<Piece> for Held {
+    fn from(Piece { span, demands }: Piece) -> Self {
+        Self { span, demands: demands.into() }
+    }
+}
+
+/// What a malleable reservation takes, whatever share of its nodes' CPU it has.
+#[derive(Debug, Clone)]
+pub(crate) struct Elastic {
+    /// With `share`: each resource once, in ascending order.
+    demands: Arc<[Demand]>,
+    /// Of each of its nodes.
+    share: u64,
+    /// It takes no less than this, whatever it has: its program asked for it.
+    least: u64,
+}
+
+impl Elastic {
+    /// Of what is held with `share`; no less is held of a node than `least`.
+    pub fn new(held: &Held, share: CpuPpm, least: CpuPpm) -> Self {
+        let (share, least) = (share.max(least).get().into(), least.get().into());
+        Self { demands: Arc::clone(&held.demands), share, least }
+    }
+
+    /// With `share` of each node, where `is_cpu` tells tables of CPU.
+    pub fn with(&self, share: CpuPpm, is_cpu: impl Fn(ResourceId) -> bool) -> Vec<Demand> {
+        let share = u64::from(share.get()).max(self.least);
+        let with = |demand: &Demand| match is_cpu(demand.resource) {
+            true => Demand::new(demand.resource, self.times(demand) * share),
+            false => *demand,
+        };
+        self.demands.iter().map(with).collect()
+    }
+
+    /// All of which it has its share, and how many times: of a node's CPU once for each rank, of its user's for all.
+    pub fn shares(
+        &self,
+        is_cpu: impl Fn(ResourceId) -> bool,
+    ) -> impl Iterator<Item = (ResourceId, u64)> {
+        let of_cpu = self.demands.iter().filter(move |demand| is_cpu(demand.resource));
+        of_cpu.map(|demand| (demand.resource, self.times(demand)))
+    }
+
+    fn times(&self, demand: &Demand) -> u64 {
+        demand.amount / self.share.max(1)
+    }
 }
 
 /// What `new` takes more than `old` at every instant. The pieces of each follow one another and do not overlap.
@@ -52,7 +102,6 @@ fn difference(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_calendar::ResourceId;
     use keeptime_model::units::WallTime;
     use proptest::prelude::*;
 
@@ -88,6 +137,25 @@ mod tests {
         let there = pieces.iter().filter(|piece| piece.span.contains(moment));
         let demands = there.flat_map(|piece| &piece.demands);
         demands.filter(|demand| demand.resource.0 == resource).map(|demand| demand.amount).sum()
+    }
+
+    // Two ranks on one node and one on another, 30 % of each; resource 9 is a link, and 20 % are asked for by the program.
+    #[test]
+    fn only_cpu_follows_the_share() {
+        let demands = [(3, 600_000), (6, 300_000), (9, 77), (12, 900_000)];
+        let demands = demands.map(|(id, amount)| Demand::new(ResourceId(id), amount));
+        let held = Held { span: Span::since(at(0)), demands: demands.into() };
+        let elastic = Elastic::new(&held, CpuPpm::from_percent(30), CpuPpm::from_percent(20));
+        let is_cpu = |id: ResourceId| id.0 != 9;
+        let amounts = |percent| {
+            let demands = elastic.with(CpuPpm::from_percent(percent), is_cpu);
+            demands.iter().map(|demand| demand.amount).collect::<Vec<_>>()
+        };
+        assert_eq!(amounts(30), demands.map(|demand| demand.amount));
+        assert_eq!(amounts(40), [800_000, 400_000, 77, 1_200_000]);
+        assert_eq!(amounts(10), [400_000, 200_000, 77, 600_000]);
+        let shares: Vec<_> = elastic.shares(is_cpu).map(|(id, times)| (id.0, times)).collect();
+        assert_eq!(shares, [(3, 2), (6, 1), (12, 3)]);
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::book::Reservation;
 use crate::offers::span;
-use crate::pieces::{Piece, more_than};
+use crate::pieces::{Elastic, Piece, more_than};
 use keeptime_calendar::calendar::Held;
 use keeptime_calendar::{Refusal, ReservationId, Span};
 use keeptime_model::reservation::{Ask, Grant, Handle, UserName};
@@ -107,16 +107,41 @@ impl Engine {
     pub(super) fn hold_instead(&mut self, handle: Handle, pieces: Vec<Piece>) -> bool {
         let fits = self.hold_beside(handle, pieces.clone()).is_ok();
         if fits {
-            self.hold_only(handle, &pieces);
+            self.hold_only(handle, pieces);
         }
         fits
     }
 
-    /// Holds just this, which is held among other things.
-    pub(super) fn hold_only(&mut self, handle: Handle, pieces: &[Piece]) {
-        self.release(handle);
-        let held = self.hold_beyond_limits(handle, pieces);
-        debug_assert!(held.is_ok(), "it was held a moment ago: {held:?}");
+    /// Holds just this, which is held among other things, or was held a moment ago among the same others.
+    pub(super) fn hold_only(
+        &mut self,
+        handle: Handle,
+        held: impl IntoIterator<Item = impl Into<Held>>,
+    ) {
+        let mut count = 0;
+        for (at, held) in held.into_iter().enumerate() {
+            let (id, held) = (number(handle, at), held.into());
+            if self.calendar.held(id) != Some(&held) {
+                self.calendar.exchange(id, held);
+            }
+            count = at + 1;
+        }
+        self.release_from(handle, count);
+    }
+
+    /// What `trial` finds, after which these reservations hold what they held before, whatever it had them hold.
+    pub(super) fn tried<T>(
+        &mut self,
+        handles: impl IntoIterator<Item = Handle>,
+        trial: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let held = |handle: Handle| (handle, self.held(handle).cloned().collect::<Vec<_>>());
+        let before: Vec<_> = handles.into_iter().map(held).collect();
+        let found = trial(self);
+        for (handle, held) in before {
+            self.hold_only(handle, held);
+        }
+        found
     }
 
     /// What it held while it was changed, too.
@@ -128,6 +153,15 @@ impl Engine {
         let ids = (first..).map(|at| number(handle, at));
         let mut released = ids.map_while(|id| self.calendar.release(id).ok());
         while released.next().is_some() {}
+    }
+
+    /// What a malleable reservation takes, as it holds it; nothing if it holds nothing.
+    pub(super) fn elastic(&self, reservation: &Reservation) -> Option<Elastic> {
+        let grant = reservation.grant.as_ref()?;
+        // The last piece is the one with what it has later.
+        let share = grant.later.map_or(grant.cpu_ppm, |later| later.cpu_ppm);
+        let held = self.held(reservation.handle).last()?;
+        Some(Elastic::new(held, share, grant.extension.cpu_ppm))
     }
 
     fn held(&self, handle: Handle) -> impl Iterator<Item = &Held> {

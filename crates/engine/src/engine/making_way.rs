@@ -6,10 +6,10 @@ use crate::book::Reservation;
 use crate::cluster::Resource;
 use crate::malleable::{Form, Left, asked, granted, whole_second};
 use crate::offers::{Kind, Proposal, span};
-use crate::pieces::Piece;
+use crate::pieces::{Elastic, Piece};
 use crate::queue::Asked;
 use crate::room::Room;
-use keeptime_calendar::Span;
+use keeptime_calendar::{ResourceId, Span};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{
@@ -32,13 +32,18 @@ pub(super) struct Way {
     /// What would be granted,
     pub proposal: Proposal,
     /// if these were slower,
-    pub slower: Vec<(Arc<Reservation>, Form)>,
+    pub slower: Vec<(Malleable, Form)>,
     /// and these began at another time.
-    pub deferred: Vec<(Arc<Reservation>, Form)>,
+    pub deferred: Vec<(Malleable, Form)>,
 }
 
-/// Of a malleable reservation.
-pub(super) type Malleable = (Arc<Reservation>, Left);
+/// A reservation that may become another form.
+#[derive(Debug, Clone)]
+pub(super) struct Malleable {
+    pub reservation: Arc<Reservation>,
+    pub left: Left,
+    pub takes: Elastic,
+}
 
 /// What is asked for, and by whom.
 #[derive(Clone, Copy)]
@@ -86,44 +91,24 @@ impl Engine {
     fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
         let when = self.with_delay(self.span_of(wanted.request));
         let beside = self.in_the_way(wanted.request, when, deferred);
-        let mut room = self.room(wanted.request, when, &beside, deferred);
-        let suffices = |room: &Option<Room>| room.as_ref().is_none_or(Room::may_suffice);
-        if !suffices(&room) {
+        let room = self.room(wanted.request, when, &beside, deferred);
+        if beside.is_empty() && deferred.is_empty() || !room.as_ref().is_none_or(Room::may_suffice)
+        {
             return None;
         }
-        deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
-        let mut slowed = Vec::new();
-        for (reservation, left) in beside {
-            let form = self.try_slowest(&reservation, &left, when);
-            if let Some(room) = &mut room {
-                let has = form.map_or(left.form().most(), |form| form.cpu);
-                let less = has.get().saturating_sub(left.least(self.turns(&left, when)).get());
-                room.loses(&self.nodes_in(&reservation), less.into());
+        let handles: Vec<_> =
+            beside.iter().chain(deferred).map(|one| one.reservation.handle).collect();
+        let way = self.tried(handles, |engine| {
+            deferred.iter().for_each(|one| engine.release(one.reservation.handle));
+            let slowed = engine.as_slow_as_can_be(beside, when, room)?;
+            // What will be given back by then is free.
+            for (one, form) in &slowed {
+                let pieces = engine.pieces_in(one, *form);
+                engine.hold_only(one.reservation.handle, pieces);
             }
-            if let Some(form) = form {
-                slowed.push((reservation, left, form));
-            }
-            if !suffices(&room) {
-                break;
-            }
-        }
-        slowed.reverse();
-        let way = match suffices(&room) && !(slowed.is_empty() && deferred.is_empty()) {
-            false => None,
-            true => {
-                // What will be given back by then is free.
-                for (reservation, _, form) in &slowed {
-                    let pieces = self.pieces_in(reservation, *form);
-                    self.hold_only(reservation.handle, &pieces);
-                }
-                self.try_way(wanted, &slowed, deferred)
-            }
-        };
-        let tried = slowed.iter().map(|(reservation, ..)| reservation);
-        let tried: Vec<_> =
-            tried.chain(deferred.iter().map(|(reservation, _)| reservation)).collect();
-        self.hold_all_again(&tried);
-        way.filter(|way| way.deferred.is_empty() || self.can_be_gone(way))
+            engine.try_way(wanted, &slowed, deferred)
+        })?;
+        (way.deferred.is_empty() || self.can_be_gone(&way)).then_some(way)
     }
 
     /// Who may be slower for `request` to fit `when` it is to be, the least urgent first: those may have to be the slowest.
@@ -132,11 +117,13 @@ impl Engine {
         let has_one_of = |grant: &Grant| {
             named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
         };
-        let is_deferred = |handle| deferred.iter().any(|(found, _)| found.handle == handle);
-        let beside = self.malleable(self.now).into_iter().filter(|(reservation, _)| {
-            let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
-            is_during(reservation, when) && is_in_its_way && !is_deferred(reservation.handle)
-        });
+        let is_deferred =
+            |handle| deferred.iter().any(|deferred| deferred.reservation.handle == handle);
+        let beside =
+            self.malleable(self.now).into_iter().filter(|Malleable { reservation, .. }| {
+                let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
+                is_during(reservation, when) && is_in_its_way && !is_deferred(reservation.handle)
+            });
         beside.rev().take(SLOWED_MAX).collect()
     }
 
@@ -164,19 +151,62 @@ impl Engine {
             .map(|node| (node, self.cluster.least_free(&self.calendar, when, Resource::Cpu(node))));
         let nodes = self.cluster.topology().nodes().len();
         let mut room = Room::new(nodes, needed, cpu_ppm.get().into(), free);
-        let slower = beside.iter().map(|one| (one, one.1.least(self.turns(&one.1, when)).get()));
-        let elsewhere = deferred.iter().filter(|(reservation, _)| is_during(reservation, when));
-        for ((reservation, left), least) in slower.chain(elsewhere.map(|one| (one, 0))) {
-            let less = left.form().most().get().saturating_sub(least);
-            room.gains(&self.nodes_in(reservation), less.into());
+        let slower = beside.iter().map(|one| (one, self.least(one, when)));
+        let elsewhere = deferred.iter().filter(|one| is_during(&one.reservation, when));
+        for (one, least) in slower.chain(elsewhere.map(|one| (one, CpuPpm::default()))) {
+            let less = one.left.form().most().get().saturating_sub(least.get());
+            room.gains(self.nodes_in(one), less.into());
         }
         Some(room)
     }
 
-    /// The positions of the nodes that a reservation has.
-    fn nodes_in(&self, reservation: &Reservation) -> Vec<NodeIndex> {
-        let nodes = reservation.grant.as_ref().map(|grant| self.cluster.nodes(grant));
-        nodes.and_then(Result::ok).unwrap_or_default()
+    /// Has all of these, who are in the way of what is wanted, hold also what they would have if they were as slow as there is
+    /// room for; as what. Nothing if `room` does not suffice then.
+    fn as_slow_as_can_be(
+        &mut self,
+        beside: Vec<Malleable>,
+        wanted: Span,
+        mut room: Option<Room>,
+    ) -> Option<Vec<(Malleable, Form)>> {
+        let mut slowed = Vec::new();
+        for one in beside {
+            let form = self.try_slowest(&one, wanted);
+            if let Some(room) = &mut room {
+                let has = form.map_or(one.left.form().most(), |form| form.cpu);
+                let less = has.get().saturating_sub(self.least(&one, wanted).get());
+                room.loses(self.nodes_in(&one), less.into());
+                if !room.may_suffice() {
+                    return None;
+                }
+            }
+            slowed.extend(form.map(|form| (one, form)));
+        }
+        slowed.reverse();
+        Some(slowed)
+    }
+
+    /// No form in which it is slower during `wanted` has less then.
+    fn least(&self, one: &Malleable, wanted: Span) -> CpuPpm {
+        one.left.least(self.turns(&one.left, wanted))
+    }
+
+    /// The nodes that a reservation has, and of how many of its ranks.
+    fn nodes_in<'a>(&'a self, one: &'a Malleable) -> impl Iterator<Item = (NodeIndex, u64)> + 'a {
+        let of_cpu = self.is_cpu(&one.reservation.owner);
+        let node = |(table, ranks)| match self.cluster.resource(table)? {
+            Resource::Cpu(node) => Some((node, ranks)),
+            _ => None,
+        };
+        one.takes.shares(of_cpu).filter_map(node)
+    }
+
+    /// Tells slot tables of CPU: those of the nodes, and of what a user has in all.
+    fn is_cpu(&self, owner: &UserName) -> impl Fn(ResourceId) -> bool {
+        let of_user = self.users.get(owner).map(|[of_cpu, _]| *of_cpu);
+        move |table| match self.cluster.resource(table) {
+            Some(resource) => matches!(resource, Resource::Cpu(_)),
+            None => Some(table) == of_user,
+        }
     }
 
     /// When what is slower during `wanted` may have more again.
@@ -194,7 +224,7 @@ impl Engine {
     fn try_way(
         &mut self,
         wanted: Wanted<'_>,
-        slowed: &[(Arc<Reservation>, Left, Form)],
+        slowed: &[(Malleable, Form)],
         deferred: &[Malleable],
     ) -> Option<Way> {
         let Wanted { handle, owner, key, request } = wanted;
@@ -217,18 +247,12 @@ impl Engine {
 
     /// Whether what is deferred has room while agents are asked about the rest, which has what it has and what it will have.
     fn can_be_gone(&mut self, way: &Way) -> bool {
-        way.deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
         let forms = way.deferred.iter().chain(&way.slower);
-        let fits = forms.clone().all(|(reservation, form)| self.hold_in(reservation, *form));
-        let tried: Vec<_> = forms.map(|(reservation, _)| reservation).collect();
-        self.hold_all_again(&tried);
-        fits
-    }
-
-    /// Holds what is recorded of these, whatever they hold by now.
-    fn hold_all_again(&mut self, tried: &[&Arc<Reservation>]) {
-        tried.iter().for_each(|reservation| self.release(reservation.handle));
-        tried.iter().for_each(|reservation| self.hold_again(reservation));
+        let handles: Vec<_> = forms.clone().map(|(one, _)| one.reservation.handle).collect();
+        self.tried(handles, |engine| {
+            way.deferred.iter().for_each(|(one, _)| engine.release(one.reservation.handle));
+            forms.clone().all(|(one, form)| engine.hold_in(one, *form))
+        })
     }
 
     /// When a request is to be, if it is as it is asked for.
@@ -247,77 +271,80 @@ impl Engine {
     pub(super) fn malleable(&self, at: WallTime) -> Vec<Malleable> {
         let live = self.book.malleable().iter().filter(|handle| !self.offers.contains_key(handle));
         let found = live.filter_map(|handle| self.book.reservations().get(handle));
-        let mut all: Vec<_> =
-            found.filter_map(|found| Some((Arc::clone(found), Left::of(found, at)?))).collect();
-        all.sort_by_key(|(found, left)| (left.by(), found.handle));
+        let of = |found: &Arc<Reservation>| {
+            let (left, takes) = (Left::of(found, at)?, self.elastic(found)?);
+            Some(Malleable { reservation: Arc::clone(found), left, takes })
+        };
+        let mut all: Vec<_> = found.filter_map(of).collect();
+        all.sort_by_key(|one| (one.left.by(), one.reservation.handle));
         all
     }
 
     /// Holds the form of a reservation that is the slowest during `wanted` and for which there is room, beside what it has
     /// until it changes; nothing if it cannot be slower.
-    fn try_slowest(
-        &mut self,
-        reservation: &Reservation,
-        left: &Left,
-        wanted: Span,
-    ) -> Option<Form> {
+    fn try_slowest(&mut self, one: &Malleable, wanted: Span) -> Option<Form> {
+        let left = &one.left;
         let mut forms: Vec<_> = ends(left.form().until, left.by())
             .filter_map(|end| left.slower(end))
-            .chain(self.slower_until(reservation, left, wanted))
+            .chain(self.slower_until(one, wanted))
             .collect();
         forms.sort_by_key(|form| (form.cpu, form.until));
-        forms.into_iter().find(|form| self.hold_in(reservation, *form))
+        forms.into_iter().find(|form| self.hold_in(one, *form))
     }
 
     /// Slower until `wanted` is over, and as fast as there is room for from then on.
-    fn slower_until(&mut self, reservation: &Reservation, left: &Left, wanted: Span) -> Vec<Form> {
-        let (now, by) = (left.form(), left.by());
-        let Some(grant) = &reservation.grant else { return Vec::new() };
-        let turns = self.turns(left, wanted);
+    fn slower_until(&mut self, one: &Malleable, wanted: Span) -> Vec<Form> {
+        let (left, turns) = (&one.left, self.turns(&one.left, wanted));
         if turns.is_empty() {
             return Vec::new();
         }
-        self.release(reservation.handle);
-        let mut forms = Vec::new();
-        for from_unix_nanos in turns {
-            for end in ends(from_unix_nanos.max(now.until), by) {
+        let (handle, now, by) = (one.reservation.handle, left.form(), left.by());
+        self.tried([handle], |engine| {
+            engine.release(handle);
+            let until = |from_unix_nanos: WallTime, end| {
                 let after = span(from_unix_nanos, Some(end));
-                let cpu_ppm = CpuPpm::new(self.free_beside(&reservation.owner, grant, after));
-                forms.extend(left.slower_until(LaterCpu { from_unix_nanos, cpu_ppm }, end));
-            }
-        }
-        self.hold_again(reservation);
-        forms
+                let cpu_ppm = CpuPpm::new(engine.free_beside(one, after));
+                left.slower_until(LaterCpu { from_unix_nanos, cpu_ppm }, end)
+            };
+            let forms = |turn: WallTime| {
+                ends(turn.max(now.until), by).filter_map(move |end| until(turn, end))
+            };
+            turns.into_iter().flat_map(forms).collect()
+        })
     }
 
     /// Holds what a reservation takes in a form, beside what it holds; whether there is room for it.
-    pub(super) fn hold_in(&mut self, reservation: &Reservation, form: Form) -> bool {
-        let pieces = self.pieces_in(reservation, form);
-        self.hold_beside(reservation.handle, pieces).is_ok()
+    pub(super) fn hold_in(&mut self, one: &Malleable, form: Form) -> bool {
+        let pieces = self.pieces_in(one, form);
+        self.hold_beside(one.reservation.handle, pieces).is_ok()
     }
 
     /// Holds a reservation in another form, and no more than that; whether there is room for it.
-    fn try_form(&mut self, reservation: &Reservation, form: Form) -> bool {
-        let pieces = self.pieces_in(reservation, form);
-        self.hold_instead(reservation.handle, pieces)
+    fn try_form(&mut self, one: &Malleable, form: Form) -> bool {
+        let pieces = self.pieces_in(one, form);
+        self.hold_instead(one.reservation.handle, pieces)
     }
 
-    /// What a reservation takes in a form, and when.
-    pub(super) fn pieces_in(&mut self, reservation: &Reservation, form: Form) -> Vec<Piece> {
-        let Some(grant) = granted(reservation, form) else { return Vec::new() };
-        let span = span(form.begins, Some(form.until));
-        self.pieces(&reservation.owner, &reservation.request.ask, &grant, span)
+    /// What a reservation takes in a form, and when, of what is not past.
+    pub(super) fn pieces_in(&self, one: &Malleable, form: Form) -> Vec<Piece> {
+        let is_cpu = self.is_cpu(&one.reservation.owner);
+        let all = span(form.begins, Some(form.until)).after(self.now);
+        let parts = match form.later {
+            None => vec![(all, form.cpu)],
+            Some(LaterCpu { from_unix_nanos: turn, cpu_ppm }) => {
+                vec![(all.before(turn), form.cpu), (all.after(turn), cpu_ppm)]
+            }
+        };
+        let parts = parts.into_iter().filter(|(span, _)| !span.is_empty());
+        parts.map(|(span, cpu)| Piece { span, demands: one.takes.with(cpu, &is_cpu) }).collect()
     }
 
     /// Who has to be slower, and how much, for what is held by now: what is most urgent stays as fast as it can be.
-    fn no_slower_than_needed(
-        &mut self,
-        slowed: &[(Arc<Reservation>, Left, Form)],
-    ) -> Vec<(Arc<Reservation>, Form)> {
+    fn no_slower_than_needed(&mut self, slowed: &[(Malleable, Form)]) -> Vec<(Malleable, Form)> {
         let mut slower = Vec::new();
-        for (reservation, left, slowest) in slowed {
-            let now = left.form();
-            if self.try_form(reservation, now) {
+        for (one, slowest) in slowed {
+            let (left, now) = (&one.left, one.left.form());
+            if self.try_form(one, now) {
                 continue;
             }
             let more = (now.cpu.get() - slowest.cpu.get()) / STEPS;
@@ -327,8 +354,8 @@ impl Engine {
                 let until = slowest.later.and_then(|later| left.with_both(cpu, Some(later)));
                 left.with(cpu).into_iter().chain(until)
             });
-            let found = forms.find(|form| self.try_form(reservation, *form));
-            slower.push((Arc::clone(reservation), found.unwrap_or(*slowest)));
+            let found = forms.find(|form| self.try_form(one, *form));
+            slower.push((one.clone(), found.unwrap_or(*slowest)));
         }
         slower
     }
@@ -338,13 +365,13 @@ impl Engine {
         let by = &asked.caller.user;
         let kind = || Kind::Change { by: by.clone(), agreed_by: None };
         // Nobody is asked about these. They may take one another's places.
-        way.deferred.iter().for_each(|(reservation, _)| self.release(reservation.handle));
-        for (reservation, form) in way.deferred {
+        way.deferred.iter().for_each(|(one, _)| self.release(one.reservation.handle));
+        for (Malleable { reservation, .. }, form) in way.deferred {
             if let Some(proposal) = in_form(&reservation, form) {
                 self.grant(reservation.handle, proposal, &kind());
             }
         }
-        let offered = way.slower.into_iter().filter_map(|(reservation, form)| {
+        let offered = way.slower.into_iter().filter_map(|(Malleable { reservation, .. }, form)| {
             self.change_form(&reservation, form, kind());
             let handle = reservation.handle;
             self.offers.contains_key(&handle).then_some(handle)
@@ -398,23 +425,23 @@ impl Engine {
         }
         // It is as slow as it is until then: what it will have done by then is not reckoned with sooner.
         let at = self.now.saturating_add(self.policy.answer_within_nanos);
-        for (reservation, left) in self.malleable(at) {
+        for one in self.malleable(at) {
+            let reservation = &one.reservation;
             let form = match reservation.state {
-                State::Active => self.faster(&reservation, &left),
-                _ => self.sooner(&reservation, &left, at),
+                State::Active => self.faster(&one),
+                _ => self.sooner(&one, at),
             };
             if let Some(form) = form {
                 let by = reservation.owner.clone();
-                self.change_form(&reservation, form, Kind::Change { by, agreed_by: Some(at) });
+                self.change_form(reservation, form, Kind::Change { by, agreed_by: Some(at) });
             }
         }
     }
 
     /// With what is free before it has another share, if it has one, and after that.
-    fn faster(&mut self, reservation: &Reservation, left: &Left) -> Option<Form> {
-        let (grant, now) = (reservation.grant.as_ref()?, left.form());
-        let at = self.now;
-        let mut free = |span| self.free_beside(&reservation.owner, grant, span);
+    fn faster(&self, one: &Malleable) -> Option<Form> {
+        let (left, now, at) = (&one.left, one.left.form(), self.now);
+        let free = |span| self.free_beside(one, span);
         let more = |cpu: CpuPpm, free: u32| CpuPpm::new(cpu.get().saturating_add(free));
         let form = match now.later {
             None => {
@@ -437,23 +464,20 @@ impl Engine {
 
     /// Begun at `start`, on the same nodes: as fast as it was to be, or as is free until it was to begin, if it ends no later
     /// by that.
-    fn sooner(&mut self, reservation: &Reservation, left: &Left, start: WallTime) -> Option<Form> {
-        let (grant, now) = (reservation.grant.as_ref()?, left.form());
-        let sooner = left.sooner(start)?;
+    fn sooner(&self, one: &Malleable, start: WallTime) -> Option<Form> {
+        let now = one.left.form();
+        let sooner = one.left.sooner(start)?;
         let before = span(start, Some(now.begins.min(sooner.form().until)));
-        let free = self.free_beside(&reservation.owner, grant, before);
+        let free = self.free_beside(one, before);
         let form = sooner.with(now.cpu.min(CpuPpm::new(free)))?;
         (form.until <= now.until).then_some(form)
     }
 
-    /// CPU that is free of each node of a grant during `span`, and of its owner's share, in millionths.
-    fn free_beside(&mut self, owner: &UserName, grant: &Grant, span: Span) -> u32 {
-        let [user, _] = self.tables_of(owner);
-        let of_user = self.calendar.table(user).map_or(0, |table| table.least_free(span));
-        let nodes = self.cluster.nodes(grant).unwrap_or_default();
-        let on = |node| self.cluster.least_free(&self.calendar, span, Resource::Cpu(node));
-        let each = nodes.iter().map(|node| on(*node)).min().unwrap_or(0);
-        let each = each.min(of_user / (nodes.len() as u64).max(1));
+    /// CPU of each node that a reservation may have beside what is held during `span`, its owner's share too, in millionths.
+    fn free_beside(&self, one: &Malleable, span: Span) -> u32 {
+        let free = |table| self.calendar.table(table).map_or(0, |table| table.least_free(span));
+        let shares = one.takes.shares(self.is_cpu(&one.reservation.owner));
+        let each = shares.map(|(table, times)| free(table) / times.max(1)).min().unwrap_or(0);
         u32::try_from(each).unwrap_or(u32::MAX)
     }
 }
