@@ -523,6 +523,37 @@ mod tests {
         assert_eq!(shown(&calendar)[2], "[0, 10): 0 [10, 20): 50 [20, ..): 0");
     }
 
+    // Of 10 and 10, 7 of the first are held by one from 0 to 10 and 3 by another.
+    #[test]
+    fn what_was_there_is_put_back_unasked() {
+        let mut calendar = with_bundles();
+        let held = |from, to, amounts: &[(u32, u64)]| Held {
+            span: span(from, to),
+            demands: demands(amounts).into(),
+        };
+        let first = held(0, 10, &[(0, 7)]);
+        calendar.reserve(ReservationId(1), first.span, &first.demands).unwrap();
+        calendar.reserve(ReservationId(2), span(0, 10), &demands(&[(0, 3)])).unwrap();
+        let before = (shown(&calendar), groups(&calendar));
+        let other = held(5, 20, &[(0, 8), (1, 2)]);
+        assert_eq!(calendar.exchange(ReservationId(1), other.clone()), Some(first.clone()));
+        let table = calendar.table(ResourceId(0)).unwrap();
+        assert_eq!([0, 5, 10, 20].map(|instant| table.used_at(at(instant))), [3, 11, 8, 0]);
+        assert_eq!(calendar.exchange(ReservationId(1), first), Some(other));
+        assert_eq!((shown(&calendar), groups(&calendar)), before);
+        assert_eq!(calendar.expire(at(10)).len(), 2);
+        assert_eq!(groups(&calendar), groups(&with_bundles()));
+    }
+
+    /// Two of 10 each, a bundle each.
+    fn with_bundles() -> Calendar {
+        let mut calendar = with(&[10, 10]);
+        for resource in [0, 1] {
+            calendar.bundle(&[ResourceId(resource)]);
+        }
+        calendar
+    }
+
     #[test]
     fn the_earliest_start_is_where_all_resources_agree() {
         let mut calendar = with(&[10, 10]);

@@ -60,7 +60,7 @@ impl Many {
         let cluster = Cluster::new(NODES, live);
         let mut slots = vec![Vec::new(); (NODES * TABLES_OF_A_NODE) as usize];
         for (_, held) in cluster.calendar.reservations() {
-            for Demand { resource, amount } in &held.demands {
+            for Demand { resource, amount } in held.demands.iter() {
                 slots[resource.0 as usize].push(Slot { span: held.span, amount: *amount });
             }
         }

@@ -10,6 +10,7 @@ use keeptime_calendar::{Calendar, Demand, Lack, Refusal, ReservationId, Resource
 use keeptime_model::units::{Nanos, WallTime};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 const fn at(nanos: u64) -> WallTime {
     WallTime::from_unix_nanos(nanos)
@@ -325,7 +326,7 @@ impl CalendarPair {
     }
 
     fn put(&mut self, number: u64, held: Held) {
-        for demand in &held.demands {
+        for demand in held.demands.iter() {
             self.naive[demand.resource.0 as usize].put(slot(held.span, demand));
         }
         self.held.insert(number, held);
@@ -333,14 +334,14 @@ impl CalendarPair {
 
     fn take(&mut self, number: u64) -> Option<Held> {
         let held = self.held.remove(&number)?;
-        for demand in &held.demands {
+        for demand in held.demands.iter() {
             self.naive[demand.resource.0 as usize].take(slot(held.span, demand));
         }
         Some(held)
     }
 
     /// Some resources, each once, in ascending order, each with some amount.
-    fn some_demands(&self, words: [u32; 8]) -> Box<[Demand]> {
+    fn some_demands(&self, words: [u32; 8]) -> Arc<[Demand]> {
         let resources = (0..self.naive.len() as u32).filter(|id| words[6] >> 8 >> id & 1 == 1);
         let most = [4, 30][words[7] as usize % 2];
         let amount = |id: u32| 1 + u64::from(words[7].rotate_left(id * 7) >> 8) % most;
