@@ -218,11 +218,16 @@ impl Calendar {
     }
 
     /// Holds `new` under this number in the place of what is held under it, if anything is, and tells what that was. Nothing is
-    /// asked: this puts back what was held among the same others. O(k log n).
+    /// asked: this puts back what was held among the same others, in the form in which it was held. O(k log n).
     ///
     /// # Panics
     /// If a resource does not exist. More than a number can say must not be reserved of any.
     pub fn exchange(&mut self, id: ReservationId, new: Held) -> Option<Held> {
+        debug_assert!(
+            new.demands.is_sorted_by(|one, next| one.resource < next.resource)
+                && new.demands.iter().all(|demand| demand.amount > 0),
+            "each resource once, in ascending order, and something of each"
+        );
         self.replace(id, Some(new))
     }
 

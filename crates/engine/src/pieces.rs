@@ -46,7 +46,7 @@ impl Elastic {
         self.demands.iter().map(with).collect()
     }
 
-    /// All of which it has its share, and how many times: of a node's CPU once for each rank, of its user's for all.
+    /// All of which it has its share, and how many times: of a node's CPU once, of its user's once for each node.
     pub fn shares(
         &self,
         is_cpu: impl Fn(ResourceId) -> bool,
@@ -139,10 +139,10 @@ mod tests {
         demands.filter(|demand| demand.resource.0 == resource).map(|demand| demand.amount).sum()
     }
 
-    // Two ranks on one node and one on another, 30 % of each; resource 9 is a link, and 20 % are asked for by the program.
+    // 30 % of two nodes, of which its user has 60 % so; resource 9 is a link, and 20 % are asked for by the program.
     #[test]
     fn only_cpu_follows_the_share() {
-        let demands = [(3, 600_000), (6, 300_000), (9, 77), (12, 900_000)];
+        let demands = [(3, 300_000), (6, 300_000), (9, 77), (12, 600_000)];
         let demands = demands.map(|(id, amount)| Demand::new(ResourceId(id), amount));
         let held = Held { span: Span::since(at(0)), demands: demands.into() };
         let elastic = Elastic::new(&held, CpuPpm::from_percent(30), CpuPpm::from_percent(20));
@@ -152,10 +152,10 @@ mod tests {
             demands.iter().map(|demand| demand.amount).collect::<Vec<_>>()
         };
         assert_eq!(amounts(30), demands.map(|demand| demand.amount));
-        assert_eq!(amounts(40), [800_000, 400_000, 77, 1_200_000]);
-        assert_eq!(amounts(10), [400_000, 200_000, 77, 600_000]);
+        assert_eq!(amounts(40), [400_000, 400_000, 77, 800_000]);
+        assert_eq!(amounts(10), [200_000, 200_000, 77, 400_000]);
         let shares: Vec<_> = elastic.shares(is_cpu).map(|(id, times)| (id.0, times)).collect();
-        assert_eq!(shares, [(3, 2), (6, 1), (12, 3)]);
+        assert_eq!(shares, [(3, 1), (6, 1), (12, 2)]);
     }
 
     proptest! {

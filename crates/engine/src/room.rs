@@ -3,8 +3,8 @@
 use keeptime_model::topology::NodeIndex;
 
 /// What nodes lack of what is asked of each, at the least. What is said of others is always the most that can be hoped for,
-/// so that nothing is given up for which there is room.
-#[derive(Debug, Clone)]
+/// so that nothing is given up for which there is room. By default nothing is asked.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Room {
     /// By the nodes' positions; nothing = it is not asked for.
     lacks: Vec<Option<i64>>,
@@ -29,13 +29,13 @@ impl Room {
         Self { lacks, needed, suffice }
     }
 
-    /// Each of `nodes` may have so much more, so many times. O(nodes).
-    pub fn gains(&mut self, nodes: impl IntoIterator<Item = (NodeIndex, u64)>, more: u64) {
+    /// Each of `nodes` may have so much more. O(nodes).
+    pub fn gains(&mut self, nodes: impl IntoIterator<Item = NodeIndex>, more: u64) {
         self.change(nodes, signed(more));
     }
 
     /// What was hoped for is less by so much. O(nodes).
-    pub fn loses(&mut self, nodes: impl IntoIterator<Item = (NodeIndex, u64)>, less: u64) {
+    pub fn loses(&mut self, nodes: impl IntoIterator<Item = NodeIndex>, less: u64) {
         self.change(nodes, -signed(less));
     }
 
@@ -44,11 +44,16 @@ impl Room {
         self.needed <= self.suffice
     }
 
-    fn change(&mut self, nodes: impl IntoIterator<Item = (NodeIndex, u64)>, more: i64) {
-        for (node, times) in nodes {
+    /// Whether nothing has to be tried. A build that checks itself tries all the same, and finds nothing.
+    pub fn is_given_up(&self) -> bool {
+        !self.may_suffice() && !cfg!(debug_assertions)
+    }
+
+    fn change(&mut self, nodes: impl IntoIterator<Item = NodeIndex>, more: i64) {
+        for node in nodes {
             let Some(Some(lacks)) = self.lacks.get_mut(node.0 as usize) else { continue };
             self.suffice -= usize::from(*lacks <= 0);
-            *lacks = lacks.saturating_sub(more.saturating_mul(signed(times)));
+            *lacks = lacks.saturating_sub(more);
             self.suffice += usize::from(*lacks <= 0);
         }
     }
@@ -68,13 +73,13 @@ mod tests {
         let free = [(0, 40), (1, 10), (3, 0)].map(|(node, free)| (NodeIndex(node), free));
         let mut room = Room::new(4, 2, 40, free);
         assert!(!room.may_suffice());
-        room.gains([(NodeIndex(1), 1), (NodeIndex(2), 1)], 29);
+        room.gains([NodeIndex(1), NodeIndex(2)], 29);
         assert!(!room.may_suffice());
-        room.gains([(NodeIndex(1), 1), (NodeIndex(2), 1)], 1);
+        room.gains([NodeIndex(1), NodeIndex(2)], 1);
         assert!(room.may_suffice());
-        room.loses([(NodeIndex(0), 1), (NodeIndex(2), 1)], 1);
+        room.loses([NodeIndex(0), NodeIndex(2)], 1);
         assert!(!room.may_suffice());
-        room.gains([(NodeIndex(3), 2)], 20);
+        room.gains([NodeIndex(3)], 40);
         assert!(room.may_suffice());
         assert!(Room::new(4, 0, 40, free).may_suffice());
     }

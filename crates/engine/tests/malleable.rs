@@ -7,7 +7,7 @@ mod world;
 use keeptime_engine::{Answer, Call, CallError, Input};
 use keeptime_model::assignment::LaterCpu;
 use keeptime_model::loss::OnLoss;
-use keeptime_model::reservation::{Handle, Malleable, NodeChoice, Request, State};
+use keeptime_model::reservation::{Ask, Handle, Malleable, NodeChoice, Request, Resources, State};
 use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use world::*;
 
@@ -269,6 +269,48 @@ fn what_was_promised_for_later_outlives_other_changes() {
     let request = by(200, 80, firm(30, 150));
     world.call("ada", Call::Modify { handle: job, request }).unwrap().unwrap();
     assert_eq!((form(&world, job), later(&world, job)), ((30, 150), None));
+}
+
+// It is slower until 110 s. Begun 200 s later it has as much, 200 s later; the other is in nobody's way then.
+#[test]
+fn what_was_promised_for_later_moves_with_its_beginning() {
+    let mut world = World::star(1);
+    let from = |seconds, request| Request { from_unix_nanos: Some(at(seconds)), ..request };
+    let job = world.reserve("a", from(100, by(220, 80, firm(80, 100)))).unwrap();
+    world.reserve("b", from(100, firm(60, 10))).unwrap();
+    let (slow, until) = form(&world, job);
+    let (share, turn) = later(&world, job).unwrap();
+    assert!(slow < share && turn < until);
+    let asked = world.engine.book().reservations()[&job].request.clone();
+    let request = from(300, by(500, 80, asked));
+    world.call("ada", Call::Modify { handle: job, request }).unwrap().unwrap();
+    assert_eq!(form(&world, job), (slow, until + 200));
+    assert_eq!(later(&world, job), Some((share, turn + 200)));
+}
+
+// A job of 60 % for 150 s may have 45 % until 200 s, and 50 % fit beside that. A moment later they do not, and that is not asked.
+// It is no slower than it takes.
+#[test]
+fn what_ends_when_another_begins_is_let_in() {
+    let mut world = World::star(1);
+    let from = |seconds, request| Request { from_unix_nanos: Some(at(seconds)), ..request };
+    let job = world.reserve("a", by(200, 60, firm(60, 150))).unwrap();
+    world.reserve("b", from(200, firm(90, 100))).unwrap();
+    world.reserve("c", from(100, firm(50, 100))).unwrap();
+    assert_eq!(form(&world, job), (48, 185));
+}
+
+// 30 % of n1, where 50 % are the job's and 40 % somebody else's, and 80 % of n2.
+#[test]
+fn each_rank_needs_room_for_what_it_asks() {
+    let mut world = World::star(2);
+    world.reserve("a", by(400, 50, firm(50, 100))).unwrap();
+    world.reserve("b", firm(40, 1_000)).unwrap();
+    let asked = request(named(&["n1", "n2"]), 80, 0, 0, 50);
+    let Ask::Resources(resources) = asked.ask.clone() else { panic!("resources were asked for") };
+    let rank_cpu_ppm = [30, 80].map(CpuPpm::from_percent).to_vec();
+    let ask = Ask::Resources(Resources { rank_cpu_ppm, ..resources });
+    world.reserve("c", Request { ask, ..asked }).unwrap();
 }
 
 // The same, where the second has no time, is to begin when it was said, or is known to its agents: nobody is let in, and

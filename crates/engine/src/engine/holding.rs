@@ -158,10 +158,8 @@ impl Engine {
     /// What a malleable reservation takes, as it holds it; nothing if it holds nothing.
     pub(super) fn elastic(&self, reservation: &Reservation) -> Option<Elastic> {
         let grant = reservation.grant.as_ref()?;
-        // The last piece is the one with what it has later.
-        let share = grant.later.map_or(grant.cpu_ppm, |later| later.cpu_ppm);
         let held = self.held(reservation.handle).last()?;
-        Some(Elastic::new(held, share, grant.extension.cpu_ppm))
+        Some(Elastic::new(held, grant.at(held.span.from()).cpu_ppm, grant.extension.cpu_ppm))
     }
 
     fn held(&self, handle: Handle) -> impl Iterator<Item = &Held> {

@@ -91,23 +91,30 @@ impl Engine {
     fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
         let when = self.with_delay(self.span_of(wanted.request));
         let beside = self.in_the_way(wanted.request, when, deferred);
-        let room = self.room(wanted.request, when, &beside, deferred);
-        if beside.is_empty() && deferred.is_empty() || !room.as_ref().is_none_or(Room::may_suffice)
-        {
+        if beside.is_empty() && deferred.is_empty() {
+            return None;
+        }
+        let mut room = self.room(wanted.request, when, &beside, deferred);
+        if room.is_given_up() {
             return None;
         }
         let handles: Vec<_> =
             beside.iter().chain(deferred).map(|one| one.reservation.handle).collect();
         let way = self.tried(handles, |engine| {
             deferred.iter().for_each(|one| engine.release(one.reservation.handle));
-            let slowed = engine.as_slow_as_can_be(beside, when, room)?;
+            let slowed = engine.as_slow_as_can_be(beside, when, &mut room)?;
+            if slowed.is_empty() && deferred.is_empty() {
+                return None;
+            }
             // What will be given back by then is free.
             for (one, form) in &slowed {
                 let pieces = engine.pieces_in(one, *form);
                 engine.hold_only(one.reservation.handle, pieces);
             }
             engine.try_way(wanted, &slowed, deferred)
-        })?;
+        });
+        debug_assert!(way.is_none() || room.may_suffice(), "there is room that was not counted");
+        let way = way?;
         (way.deferred.is_empty() || self.can_be_gone(&way)).then_some(way)
     }
 
@@ -127,16 +134,21 @@ impl Engine {
         beside.rev().take(SLOWED_MAX).collect()
     }
 
-    /// Room for `request` as it may become at the most, were these as slow as they could be by themselves, and those elsewhere;
-    /// nothing where it is not known yet of which nodes it takes how much.
+    /// Room for `request` as it may become at the most, were these as slow as they could be by themselves, and those elsewhere.
+    /// Where it is not known yet of which nodes it takes how much there may be room.
     fn room(
         &self,
         request: &Request,
         when: Span,
         beside: &[Malleable],
         deferred: &[Malleable],
-    ) -> Option<Room> {
-        let Ask::Resources(Resources { nodes, cpu_ppm, .. }) = &request.ask else { return None };
+    ) -> Room {
+        let Ask::Resources(Resources { nodes, cpu_ppm, rank_cpu_ppm, .. }) = &request.ask else {
+            return Room::default();
+        };
+        let each = rank_cpu_ppm.iter().chain([cpu_ppm]).min().map_or(0, |least| least.get());
+        // It may also be just as it is asked for, and not a little later.
+        let exactly = self.span_of(request);
         let all = self.cluster.topology().node_indices();
         let asked: BTreeSet<_> = match named_by(request) {
             None => all.collect(),
@@ -146,18 +158,18 @@ impl Engine {
             NodeChoice::Any(count) => *count as usize,
             NodeChoice::Named(_) => asked.len(),
         };
-        let free = asked
-            .into_iter()
-            .map(|node| (node, self.cluster.least_free(&self.calendar, when, Resource::Cpu(node))));
+        let free = asked.into_iter().map(|node| {
+            (node, self.cluster.least_free(&self.calendar, exactly, Resource::Cpu(node)))
+        });
         let nodes = self.cluster.topology().nodes().len();
-        let mut room = Room::new(nodes, needed, cpu_ppm.get().into(), free);
+        let mut room = Room::new(nodes, needed, each.into(), free);
         let slower = beside.iter().map(|one| (one, self.least(one, when)));
         let elsewhere = deferred.iter().filter(|one| is_during(&one.reservation, when));
         for (one, least) in slower.chain(elsewhere.map(|one| (one, CpuPpm::default()))) {
             let less = one.left.form().most().get().saturating_sub(least.get());
             room.gains(self.nodes_in(one), less.into());
         }
-        Some(room)
+        room
     }
 
     /// Has all of these, who are in the way of what is wanted, hold also what they would have if they were as slow as there is
@@ -166,38 +178,47 @@ impl Engine {
         &mut self,
         beside: Vec<Malleable>,
         wanted: Span,
-        mut room: Option<Room>,
+        room: &mut Room,
     ) -> Option<Vec<(Malleable, Form)>> {
         let mut slowed = Vec::new();
         for one in beside {
-            let form = self.try_slowest(&one, wanted);
-            if let Some(room) = &mut room {
-                let has = form.map_or(one.left.form().most(), |form| form.cpu);
-                let less = has.get().saturating_sub(self.least(&one, wanted).get());
-                room.loses(self.nodes_in(&one), less.into());
-                if !room.may_suffice() {
-                    return None;
-                }
+            if room.is_given_up() {
+                return None;
             }
+            let (now, form) = (one.left.form(), self.try_slowest(&one, wanted));
+            let ends_sooner = |form: &Form| {
+                form.until < now.until && wanted.to().is_none_or(|to| form.until < to)
+            };
+            let has = match form {
+                Some(form) if ends_sooner(&form) => CpuPpm::default(),
+                Some(form) => form.cpu,
+                None => now.most(),
+            };
+            let less = has.get().saturating_sub(self.least(&one, wanted).get());
+            room.loses(self.nodes_in(&one), less.into());
             slowed.extend(form.map(|form| (one, form)));
         }
         slowed.reverse();
-        Some(slowed)
+        (!room.is_given_up()).then_some(slowed)
     }
 
-    /// No form in which it is slower during `wanted` has less then.
+    /// No form in which it is slower during `wanted` has less at any time then.
     fn least(&self, one: &Malleable, wanted: Span) -> CpuPpm {
+        let turns = |later: LaterCpu| wanted.to().is_none_or(|to| later.from_unix_nanos < to);
+        // With more CPU than it is to have after that it may be over during `wanted`.
+        if one.left.form().later.is_some_and(turns) {
+            return CpuPpm::default();
+        }
         one.left.least(self.turns(&one.left, wanted))
     }
 
-    /// The nodes that a reservation has, and of how many of its ranks.
-    fn nodes_in<'a>(&'a self, one: &'a Malleable) -> impl Iterator<Item = (NodeIndex, u64)> + 'a {
+    /// The nodes that a reservation has.
+    fn nodes_in<'a>(&'a self, one: &'a Malleable) -> impl Iterator<Item = NodeIndex> + 'a {
         let of_cpu = self.is_cpu(&one.reservation.owner);
-        let node = |(table, ranks)| match self.cluster.resource(table)? {
-            Resource::Cpu(node) => Some((node, ranks)),
+        one.takes.shares(of_cpu).filter_map(|(table, _)| match self.cluster.resource(table)? {
+            Resource::Cpu(node) => Some(node),
             _ => None,
-        };
-        one.takes.shares(of_cpu).filter_map(node)
+        })
     }
 
     /// Tells slot tables of CPU: those of the nodes, and of what a user has in all.

@@ -136,7 +136,7 @@ impl Engine {
         });
         // Who changes something else keeps what was promised for later.
         let granted = granted.and_then(|grant| {
-            let later = old.and_then(|old| kept_later(old, &request, &grant));
+            let later = old.and_then(|old| kept_later(old, &request, &grant, from));
             if later.is_none() {
                 return Ok(grant);
             }
@@ -355,15 +355,23 @@ impl Engine {
     }
 }
 
-/// What `old` will have more, where `request` asks for the same CPU for as long, which `grant` gives it on its nodes.
-fn kept_later(old: &Reservation, request: &Request, grant: &Grant) -> Option<LaterCpu> {
+/// What `old` will have more, where `request` asks for the same CPU for as long, which `grant` gives it on its nodes: as long
+/// after its beginning as before.
+fn kept_later(
+    old: &Reservation,
+    request: &Request,
+    grant: &Grant,
+    from: WallTime,
+) -> Option<LaterCpu> {
     let before = &old.request;
     let (Ask::Resources(had), Ask::Resources(has)) = (&before.ask, &request.ask) else {
         return None;
     };
     let has_grant = old.grant.as_ref().filter(|before| before.nodes == grant.nodes)?;
     let is_same = had.cpu_ppm == has.cpu_ppm && before.duration_nanos == request.duration_nanos;
-    has_grant.later.filter(|_| is_same && request.malleable.is_some())
+    let later = has_grant.later.filter(|_| is_same && request.malleable.is_some())?;
+    let after = later.from_unix_nanos.saturating_since(old.from_unix_nanos);
+    Some(LaterCpu { from_unix_nanos: from.saturating_add(after), ..later })
 }
 
 /// What is malleable does not end after its deadline.
