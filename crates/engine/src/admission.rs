@@ -4,7 +4,7 @@ use crate::agents::Agents;
 use crate::book::Book;
 use crate::call::{Lacking, NAMED_MAX, Reason, Refusal, WithoutMechanism};
 use crate::cluster::{Cluster, Group, Resource};
-use crate::pieces::Piece;
+use crate::pieces::{Piece, parted};
 use keeptime_calendar::{Calendar, Demand, ResourceId, Span};
 use keeptime_model::Invalid;
 use keeptime_model::assignment::{CpuMechanism, TrafficClass};
@@ -14,7 +14,7 @@ use keeptime_model::goal::Goal;
 use keeptime_model::name::Name;
 use keeptime_model::reservation::{Ask, Grant, NodeChoice, Promise, Resources};
 use keeptime_model::topology::NodeIndex;
-use keeptime_model::units::{BitsPerSecond, CpuPpm, Nanos};
+use keeptime_model::units::{BitsPerSecond, CpuPpm};
 use keeptime_planner::availability::{Availability, Limit};
 use keeptime_planner::fitted::FittedProfile;
 use keeptime_planner::placement::{Allocator, Placed, RankFlows, TooFewNodes};
@@ -257,13 +257,8 @@ impl Admission<'_> {
             let demands = self.demands(&grant.at(span.from()))?;
             Ok(Piece { span, demands })
         };
-        match grant.later.map(|later| later.from_unix_nanos) {
-            Some(turn) if span.contains(Span::lasting(turn, Nanos::new(0))) => {
-                let spans = [span.before(turn), span.after(turn)];
-                spans.into_iter().filter(|span| !span.is_empty()).map(piece).collect()
-            }
-            _ => Ok(vec![piece(span)?]),
-        }
+        let turn = grant.later.map(|later| later.from_unix_nanos);
+        parted(span, turn).into_iter().map(piece).collect()
     }
 
     /// Whether every slot table has room for `grant`.

@@ -181,6 +181,12 @@ impl Left {
 }
 
 impl Form {
+    /// What it has at an instant: more counts when its time has come.
+    pub fn at(&self, at: WallTime) -> CpuPpm {
+        let later = self.later.filter(|later| later.from_unix_nanos <= at);
+        later.map_or(self.cpu, |later| later.cpu_ppm)
+    }
+
     /// What it has at some time.
     pub fn most(&self) -> CpuPpm {
         self.later.map_or(self.cpu, |later| later.cpu_ppm.max(self.cpu))

@@ -2,7 +2,7 @@
 
 use keeptime_calendar::calendar::Held;
 use keeptime_calendar::{Demand, ResourceId, Span};
-use keeptime_model::units::CpuPpm;
+use keeptime_model::units::{CpuPpm, Nanos, WallTime};
 use std::sync::Arc;
 
 /// The same demands during a span.
@@ -60,6 +60,17 @@ impl Elastic {
     }
 }
 
+/// The parts of a span before and from `turn` on; all of it where that is not within.
+pub(crate) fn parted(span: Span, turn: Option<WallTime>) -> Vec<Span> {
+    match turn.filter(|turn| span.contains(Span::lasting(*turn, Nanos::new(0)))) {
+        Some(turn) => {
+            let parts = [span.before(turn), span.after(turn)];
+            parts.into_iter().filter(|part| !part.is_empty()).collect()
+        }
+        None => vec![span],
+    }
+}
+
 /// What `new` takes more than `old` at every instant. The pieces of each follow one another and do not overlap.
 pub(crate) fn more_than(old: &[Held], new: Vec<Piece>) -> Vec<Piece> {
     let mut more = Vec::new();
@@ -102,7 +113,6 @@ fn difference(one: &[Demand], other: &[Demand]) -> Vec<Demand> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keeptime_model::units::WallTime;
     use proptest::prelude::*;
 
     fn at(nanos: u64) -> WallTime {

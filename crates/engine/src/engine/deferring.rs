@@ -2,7 +2,6 @@
 
 use super::Engine;
 use super::making_way::Malleable;
-use crate::book::Reservation;
 use crate::malleable::Form;
 use keeptime_calendar::When;
 use keeptime_model::reservation::State;
@@ -12,20 +11,19 @@ use keeptime_model::units::{CpuPpm, Nanos};
 const DEFERRED_MAX: usize = 64;
 
 impl Engine {
-    /// What may begin at any time, has not, and is not known to agents yet: what begins next, the most urgent first.
-    pub(super) fn deferrable(&self) -> Vec<Malleable> {
+    /// What of all may begin at any time, has not, and is not known to agents yet: what begins next, the most urgent first.
+    pub(super) fn deferrable(&self, all: &[Malleable]) -> Vec<Malleable> {
         let told = self.told_until();
-        let mut all = self.malleable(self.now);
-        all.retain(|Malleable { reservation: found, .. }| {
+        let may_begin_later = |Malleable { reservation: found, .. }: &&Malleable| {
             let begins_when_it_can =
                 found.request.malleable.is_some_and(|of| of.earliest_unix_nanos.is_some());
             begins_when_it_can && found.state == State::Granted && found.from_unix_nanos > told
-        });
-        let begins = |found: &Reservation| (found.from_unix_nanos, found.handle);
-        all.sort_by_key(|one| begins(&one.reservation));
-        all.truncate(DEFERRED_MAX);
-        all.sort_by_key(|one| (one.left.begin_by(), one.reservation.handle));
-        all
+        };
+        let mut next: Vec<_> = all.iter().filter(may_begin_later).cloned().collect();
+        next.sort_by_key(|one| (one.reservation.from_unix_nanos, one.reservation.handle));
+        next.truncate(DEFERRED_MAX);
+        next.sort_by_key(|one| (one.left.begin_by(), one.reservation.handle));
+        next
     }
 
     /// Holds all of these, which hold nothing, as they are where there is room for that, and else as early as there is; who

@@ -6,7 +6,7 @@ use crate::book::Reservation;
 use crate::cluster::Resource;
 use crate::malleable::{Form, Left, asked, granted, whole_second};
 use crate::offers::{Kind, Proposal, span};
-use crate::pieces::{Elastic, Piece};
+use crate::pieces::{Elastic, Piece, parted};
 use crate::queue::Asked;
 use crate::room::Room;
 use keeptime_calendar::{ResourceId, Span};
@@ -76,21 +76,24 @@ impl Engine {
         key: &RequestKey,
         request: &Request,
     ) -> Option<Way> {
-        if self.book.malleable().is_empty() {
-            return None;
-        }
         let wanted = Wanted { handle, owner, key, request };
-        self.find_way_beside(wanted, &[]).or_else(|| {
+        let all = self.malleable(self.now);
+        self.find_way_beside(wanted, &all, &[]).or_else(|| {
             // Beside what is to begin later there is no way: that may have to begin later still.
-            let deferred = self.deferrable();
-            if deferred.is_empty() { None } else { self.find_way_beside(wanted, &deferred) }
+            let deferred = self.deferrable(&all);
+            if deferred.is_empty() { None } else { self.find_way_beside(wanted, &all, &deferred) }
         })
     }
 
-    /// The same, where `deferred` may begin at another time, too.
-    fn find_way_beside(&mut self, wanted: Wanted<'_>, deferred: &[Malleable]) -> Option<Way> {
+    /// The same, where `deferred` of all that are malleable may begin at another time, too.
+    fn find_way_beside(
+        &mut self,
+        wanted: Wanted<'_>,
+        all: &[Malleable],
+        deferred: &[Malleable],
+    ) -> Option<Way> {
         let when = self.with_delay(self.span_of(wanted.request));
-        let beside = self.in_the_way(wanted.request, when, deferred);
+        let beside = in_the_way(wanted.request, when, all, deferred);
         if beside.is_empty() && deferred.is_empty() {
             return None;
         }
@@ -118,22 +121,6 @@ impl Engine {
         (way.deferred.is_empty() || self.can_be_gone(&way)).then_some(way)
     }
 
-    /// Who may be slower for `request` to fit `when` it is to be, the least urgent first: those may have to be the slowest.
-    fn in_the_way(&self, request: &Request, when: Span, deferred: &[Malleable]) -> Vec<Malleable> {
-        let named = named_by(request);
-        let has_one_of = |grant: &Grant| {
-            named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
-        };
-        let is_deferred =
-            |handle| deferred.iter().any(|deferred| deferred.reservation.handle == handle);
-        let beside =
-            self.malleable(self.now).into_iter().filter(|Malleable { reservation, .. }| {
-                let is_in_its_way = reservation.grant.as_ref().is_some_and(has_one_of);
-                is_during(reservation, when) && is_in_its_way && !is_deferred(reservation.handle)
-            });
-        beside.rev().take(SLOWED_MAX).collect()
-    }
-
     /// Room for `request` as it may become at the most, were these as slow as they could be by themselves, and those elsewhere.
     /// Where it is not known yet of which nodes it takes how much there may be room.
     fn room(
@@ -149,9 +136,8 @@ impl Engine {
         let each = rank_cpu_ppm.iter().chain([cpu_ppm]).min().map_or(0, |least| least.get());
         // It may also be just as it is asked for, and not a little later.
         let exactly = self.span_of(request);
-        let all = self.cluster.topology().node_indices();
-        let asked: BTreeSet<_> = match named_by(request) {
-            None => all.collect(),
+        let asked: Vec<_> = match named_by(request) {
+            None => self.cluster.topology().node_indices().collect(),
             Some(names) => names.iter().filter_map(|name| self.cluster.node(name).ok()).collect(),
         };
         let needed = match nodes {
@@ -350,14 +336,12 @@ impl Engine {
     pub(super) fn pieces_in(&self, one: &Malleable, form: Form) -> Vec<Piece> {
         let is_cpu = self.is_cpu(&one.reservation.owner);
         let all = span(form.begins, Some(form.until)).after(self.now);
-        let parts = match form.later {
-            None => vec![(all, form.cpu)],
-            Some(LaterCpu { from_unix_nanos: turn, cpu_ppm }) => {
-                vec![(all.before(turn), form.cpu), (all.after(turn), cpu_ppm)]
-            }
+        let turn = form.later.map(|later| later.from_unix_nanos);
+        let piece = |span: Span| {
+            let demands = one.takes.with(form.at(span.from()), &is_cpu);
+            Piece { span, demands }
         };
-        let parts = parts.into_iter().filter(|(span, _)| !span.is_empty());
-        parts.map(|(span, cpu)| Piece { span, demands: one.takes.with(cpu, &is_cpu) }).collect()
+        parted(all, turn).into_iter().map(piece).collect()
     }
 
     /// Who has to be slower, and how much, for what is held by now: what is most urgent stays as fast as it can be.
@@ -514,6 +498,26 @@ fn in_form(reservation: &Reservation, form: Form) -> Option<Proposal> {
         grant: granted(reservation, form)?,
         decision: None,
     })
+}
+
+/// Who of all may be slower for `request` to fit `when` it is to be, the least urgent first: those may have to be the slowest.
+fn in_the_way(
+    request: &Request,
+    when: Span,
+    all: &[Malleable],
+    deferred: &[Malleable],
+) -> Vec<Malleable> {
+    let named = named_by(request);
+    let has_one_of = |grant: &Grant| {
+        named.as_ref().is_none_or(|named| grant.nodes.iter().any(|node| named.contains(node)))
+    };
+    let is_deferred = |handle| deferred.iter().any(|found| found.reservation.handle == handle);
+    let is_in_its_way = |Malleable { reservation, .. }: &&Malleable| {
+        is_during(reservation, when)
+            && reservation.grant.as_ref().is_some_and(has_one_of)
+            && !is_deferred(reservation.handle)
+    };
+    all.iter().rev().filter(is_in_its_way).take(SLOWED_MAX).cloned().collect()
 }
 
 /// Whether some of what is recorded of a reservation is during `when`.
